@@ -1,0 +1,1 @@
+//! A package of nothing: it exists to be vendored.
