@@ -1,1 +1,137 @@
-fn main() {}
+//! Makes polydraft's demo models: text, tokenizer, training, export. See demo/README.md.
+
+mod corpus;
+mod export;
+mod model;
+mod ops;
+mod optimizer;
+mod train;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use corpus::Places;
+use train::{Pair, Plan};
+
+/// Makes the demo models that polydraft ships.
+///
+/// Everything on the way lies in the work folder, and every command goes on from what it finds there: the fetched
+/// sources, the tokenizer, the token streams, the last checkpoint. Delete a part to make it again.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// The folder of the demo: corpus/ in it pins the text, target/ and draft/ receive the models.
+    #[arg(long, default_value = "demo", global = true)]
+    demo: PathBuf,
+    /// The folder for what is made on the way (about 2 GB) [default: .train in the demo folder].
+    #[arg(long, global = true)]
+    work: Option<PathBuf>,
+    /// Tokens of the vocabulary, when the tokenizer is made.
+    #[arg(long, default_value_t = 4096, global = true)]
+    vocabulary: usize,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fetch the text and make the tokenizer and the token streams.
+    Prepare,
+    /// Prepare, train both models (going on from the last checkpoint) and export them.
+    Train(TrainArgs),
+    /// Write the last checkpoint as the demo models.
+    Export,
+}
+
+#[derive(Args)]
+struct TrainArgs {
+    /// Steps in all, counted from the first run; a finished run can be prolonged.
+    #[arg(long, default_value_t = 2000)]
+    steps: usize,
+    /// Part of the steps, at the end, over which the learning rate falls to zero.
+    #[arg(long, default_value_t = 0.3)]
+    decay: f64,
+    /// Learning rate on the plateau.
+    #[arg(long, default_value_t = 0.004)]
+    rate: f64,
+    /// Sequences of 512 tokens in a step; a multiple of workers times micro-batch.
+    #[arg(long, default_value_t = 16)]
+    batch: usize,
+    /// Sequences in one pass of one worker.
+    #[arg(long, default_value_t = 4)]
+    micro_batch: usize,
+    /// Threads.
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// Steps between checkpoints.
+    #[arg(long, default_value_t = 50)]
+    save_every: usize,
+    /// Steps between checks on held-out text.
+    #[arg(long, default_value_t = 100)]
+    check_every: usize,
+}
+
+fn main() -> Result<()> {
+    // Each worker computes on its own core; parallel products inside would only get in each other's way. candle asks
+    // this variable for every product; rayon's pool, which prepares the text, is built with all the cores.
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("RAYON_NUM_THREADS", "1") };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(cores)
+        .build_global()?;
+    let cli = Cli::parse();
+    let places = Places {
+        manifest: cli.demo.join("corpus/Cargo.toml"),
+        work: cli.work.unwrap_or_else(|| cli.demo.join(".train")),
+    };
+    std::fs::create_dir_all(&places.work)?;
+    corpus::prepare(&places, cli.vocabulary)?;
+    let checkpoint = places.work.join("checkpoint.safetensors");
+    let args = match cli.command {
+        Command::Prepare => return Ok(()),
+        Command::Export => None,
+        Command::Train(args) => Some(args),
+    };
+    let mut pair = Pair::open(cli.vocabulary, &checkpoint)?;
+    eprintln!(
+        "target: {:.2} M parameters, draft: {:.2} M",
+        pair.target.parameter_count() as f64 / 1e6,
+        pair.draft.parameter_count() as f64 / 1e6
+    );
+    if let Some(args) = args {
+        anyhow::ensure!(
+            args.batch > 0 && args.batch % (args.workers * args.micro_batch) == 0,
+            "--batch {} is not a multiple of --workers {} times --micro-batch {}",
+            args.batch,
+            args.workers,
+            args.micro_batch
+        );
+        let plan = Plan {
+            steps: args.steps,
+            decay: args.decay,
+            rate: args.rate,
+            batch: args.batch,
+            micro_batch: args.micro_batch,
+            workers: args.workers,
+            save_every: args.save_every,
+            check_every: args.check_every,
+            checkpoint,
+        };
+        let held_out = corpus::read_tokens(&places.tokens(true))?;
+        pair.train(
+            &plan,
+            &corpus::read_tokens(&places.tokens(false))?,
+            &held_out,
+        )?;
+        println!(
+            "held out, 128 sequences: {}",
+            pair.check(&plan, &held_out, 128)?
+        );
+    }
+    for (model, name) in [(&pair.target, "target"), (&pair.draft, "draft")] {
+        export::export(model, &places.tokenizer(), &cli.demo.join(name))?;
+    }
+    Ok(())
+}
