@@ -1,0 +1,185 @@
+//! Random decisions, drawn or exactly enumerated by the same algorithm code.
+//!
+//! Every algorithm of the crate asks a [`Chance`] for its decisions. Any [`rand::Rng`] is a `Chance` that draws
+//! them; [`enumerate`] runs a function once for every possible series of decisions and gives each run's exact
+//! probability. Conformance tests therefore enumerate the very code that runs in production.
+
+use crate::priorities::Priorities;
+
+/// A set of weighted outcomes `0..`, one of which is to be chosen in proportion to its weight.
+pub trait Outcomes {
+    /// Draws an outcome; `uniform` gives independent uniform numbers in `[0, 1)`.
+    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize;
+
+    /// The weight of every outcome, not necessarily normalised. Used by enumeration only.
+    fn weights(&self) -> Vec<f64>;
+}
+
+impl Outcomes for [f64] {
+    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+        let mut left = uniform() * self.iter().sum::<f64>();
+        let mut last = 0;
+        for (index, &weight) in self.iter().enumerate() {
+            if weight > 0.0 {
+                last = index;
+                if left < weight {
+                    return index;
+                }
+                left -= weight;
+            }
+        }
+        // Rounding can leave a remainder of one ulp: it belongs to the last outcome that has weight.
+        last
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.to_vec()
+    }
+}
+
+/// The source of all random decisions.
+pub trait Chance {
+    /// True with the given probability (values outside `[0, 1]` are clamped, NaN counts as 0).
+    fn coin(&mut self, probability: f64) -> bool;
+
+    /// One of the outcomes, in proportion to its weight.
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize;
+
+    /// An index into `weights`, in proportion to the weights (≥ 0, not necessarily normalised).
+    fn pick(&mut self, weights: &[f64]) -> usize {
+        self.choose(&weights)
+    }
+
+    /// Draws every draft's priority and says which draft has the highest; 0 if there are no drafts.
+    fn highest(&mut self, priorities: &Priorities) -> usize;
+}
+
+impl<T: Outcomes + ?Sized> Outcomes for &T {
+    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+        (**self).draw(uniform)
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        (**self).weights()
+    }
+}
+
+/// A uniform number in `[0, 1)` with 53 random bits.
+fn uniform<R: rand::Rng + ?Sized>(rng: &mut R) -> f64 {
+    (rng.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+}
+
+impl<R: rand::Rng + ?Sized> Chance for R {
+    fn coin(&mut self, probability: f64) -> bool {
+        uniform(self) < probability
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        outcomes.draw(&mut || uniform(self))
+    }
+
+    fn highest(&mut self, priorities: &Priorities) -> usize {
+        priorities.draw_highest(&mut || uniform(self))
+    }
+}
+
+/// One decision of a run under enumeration: the outcomes still to be tried, current one last.
+struct Decision {
+    open: Vec<(usize, f64)>,
+}
+
+/// The [`Chance`] behind [`enumerate`]: replays a prefix of decisions and records new ones.
+///
+/// It cannot be made outside [`enumerate`].
+pub struct Enumerator {
+    decisions: Vec<Decision>,
+    made: usize,
+}
+
+impl Enumerator {
+    fn decide(&mut self, weights: impl FnOnce() -> Vec<f64>) -> usize {
+        if self.made == self.decisions.len() {
+            let weights = weights();
+            let total: f64 = weights.iter().sum();
+            let mut open: Vec<_> = weights
+                .iter()
+                .enumerate()
+                .filter(|(_, w)| **w > 0.0)
+                .map(|(i, w)| (i, w / total))
+                .rev()
+                .collect();
+            if open.is_empty() {
+                open.push((0, 1.0));
+            }
+            self.decisions.push(Decision { open });
+        }
+        self.made += 1;
+        self.decisions[self.made - 1]
+            .open
+            .last()
+            .map_or(0, |outcome| outcome.0)
+    }
+}
+
+impl Chance for Enumerator {
+    fn coin(&mut self, probability: f64) -> bool {
+        let probability = if probability > 0.0 {
+            probability.min(1.0)
+        } else {
+            0.0
+        };
+        self.decide(|| vec![1.0 - probability, probability]) == 1
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        self.decide(|| outcomes.weights())
+    }
+
+    fn highest(&mut self, priorities: &Priorities) -> usize {
+        self.decide(|| priorities.win_probabilities())
+    }
+}
+
+/// Runs `experiment` once for every series of decisions that has positive probability.
+///
+/// Returns each run's exact probability and result; the probabilities sum to 1. `experiment` must depend on
+/// nothing that changes between runs but the decisions.
+///
+/// ```
+/// use polydraft::{Chance, enumerate};
+/// let heads = enumerate(|chance| (0..3).filter(|_| chance.coin(0.5)).count());
+/// let three: f64 = heads.iter().filter(|(_, n)| *n == 3).map(|(p, _)| p).sum();
+/// assert_eq!(three, 0.125);
+/// ```
+pub fn enumerate<T>(mut experiment: impl FnMut(&mut Enumerator) -> T) -> Vec<(f64, T)> {
+    let mut chance = Enumerator {
+        decisions: Vec::new(),
+        made: 0,
+    };
+    let mut results = Vec::new();
+    loop {
+        chance.made = 0;
+        let result = experiment(&mut chance);
+        let probability = chance
+            .decisions
+            .iter()
+            .filter_map(|d| d.open.last())
+            .map(|outcome| outcome.1)
+            .product();
+        results.push((probability, result));
+        // Depth first: drop the outcome just tried, and every decision that has none left.
+        loop {
+            match chance.decisions.last_mut() {
+                None => return results,
+                Some(decision) => {
+                    decision.open.pop();
+                    if decision.open.is_empty() {
+                        chance.decisions.pop();
+                    } else {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}

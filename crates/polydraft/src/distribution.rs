@@ -1,0 +1,322 @@
+//! Checked probability vectors over a vocabulary.
+
+mod excess;
+mod sampling;
+
+pub use sampling::Sampling;
+
+use crate::chance::{Chance, Outcomes};
+use crate::{Error, Result, Token};
+
+/// Tokens per entry of the table of cumulative sums.
+const BLOCK: usize = 256;
+
+/// A probability vector over the tokens `0..vocabulary`: finite, ≥ 0, summing to 1.
+///
+/// It remembers its support: after top-k, top-p or min-p only the tokens that are left are stored, and work is
+/// proportional to their number. Probabilities are `f64`; logits come in as `f32`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distribution {
+    vocabulary: usize,
+    /// The tokens stored, ascending; empty if all are (then a probability may be 0).
+    tokens: Vec<Token>,
+    /// The probabilities of the tokens stored.
+    mass: Vec<f64>,
+    /// Sum of `mass` up to the end of each block of [`BLOCK`] entries.
+    cumulative: Vec<f64>,
+    scratch: sampling::Scratch,
+}
+
+impl Distribution {
+    /// Checks probabilities, shape `[vocabulary]`.
+    ///
+    /// Their sum may deviate from 1 by a few `f32` roundings (√V + 4 times `f32::EPSILON`), which is removed.
+    ///
+    /// # Errors
+    /// No entries; an entry that is negative, NaN or infinite (it is named); a wrong sum.
+    pub fn new(probabilities: Vec<f64>) -> Result<Self> {
+        let tolerance = f64::from(f32::EPSILON) * (4.0 + (probabilities.len() as f64).sqrt());
+        Self::checked(probabilities, tolerance)
+    }
+
+    /// Like [`Distribution::new`], but accepts a sum within 1e-3 of 1 and normalises it.
+    ///
+    /// # Errors
+    /// As for [`Distribution::new`].
+    pub fn normalized(probabilities: Vec<f64>) -> Result<Self> {
+        Self::checked(probabilities, 1e-3)
+    }
+
+    fn checked(mut mass: Vec<f64>, tolerance: f64) -> Result<Self> {
+        let operation = "distribution";
+        if mass.is_empty() || mass.len() > Token::MAX as usize {
+            let expected = "from 1 to 2^32 - 1".to_owned();
+            return Err(Error::Length {
+                operation,
+                expected,
+                got: mass.len(),
+            });
+        }
+        if let Some(index) = mass.iter().position(|p| !(*p >= 0.0 && p.is_finite())) {
+            return Err(Error::Entry {
+                operation,
+                index,
+                expected: "finite and not negative",
+                got: mass[index],
+            });
+        }
+        let sum: f64 = mass.iter().sum();
+        if !((sum - 1.0).abs() <= tolerance) {
+            return Err(Error::Sum {
+                operation,
+                tolerance,
+                got: sum,
+            });
+        }
+        mass.iter_mut().for_each(|p| *p /= sum);
+        let vocabulary = mass.len();
+        let positive = mass.iter().filter(|p| **p > 0.0).count();
+        let mut tokens = Vec::new();
+        if positive <= vocabulary / 4 {
+            tokens = (0..vocabulary as Token)
+                .filter(|&t| mass[t as usize] > 0.0)
+                .collect();
+            mass.retain(|p| *p > 0.0);
+        }
+        let mut distribution = Self {
+            vocabulary,
+            tokens,
+            mass,
+            ..Self::empty()
+        };
+        distribution.accumulate();
+        Ok(distribution)
+    }
+
+    /// The softmax of logits, shape `[vocabulary]`, after the filters of `sampling`.
+    ///
+    /// # Errors
+    /// Settings out of range; no logits; an entry that is NaN or +∞ (it is named); every entry −∞.
+    pub fn from_logits(logits: &[f32], sampling: &Sampling) -> Result<Self> {
+        let mut distribution = Self::empty();
+        distribution.set_from_logits(logits, sampling)?;
+        Ok(distribution)
+    }
+
+    /// [`Distribution::from_logits`] in place: allocates nothing once it has held a vector of that size.
+    ///
+    /// # Errors
+    /// As for [`Distribution::from_logits`]; the old contents are kept.
+    pub fn set_from_logits(&mut self, logits: &[f32], sampling: &Sampling) -> Result<()> {
+        sampling::fill(self, logits, sampling)?;
+        self.accumulate();
+        Ok(())
+    }
+
+    /// All mass on one token.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary.
+    pub fn one_hot(vocabulary: usize, token: Token) -> Result<Self> {
+        if token as usize >= vocabulary {
+            return Err(Error::Token {
+                operation: "one-hot distribution",
+                vocabulary,
+                got: token,
+            });
+        }
+        let mut distribution = Self {
+            vocabulary,
+            tokens: vec![token],
+            mass: vec![1.0],
+            ..Self::empty()
+        };
+        distribution.accumulate();
+        Ok(distribution)
+    }
+
+    /// A value to be filled; not a distribution, so never handed out.
+    fn empty() -> Self {
+        let scratch = sampling::Scratch::default();
+        Self {
+            vocabulary: 0,
+            tokens: Vec::new(),
+            mass: Vec::new(),
+            cumulative: Vec::new(),
+            scratch,
+        }
+    }
+
+    fn accumulate(&mut self) {
+        self.cumulative.clear();
+        let mut sum = 0.0;
+        for block in self.mass.chunks(BLOCK) {
+            sum += sum_of(block);
+            self.cumulative.push(sum);
+        }
+    }
+
+    /// Number of tokens in the vocabulary, of probability 0 or not.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// The probability of a token; 0 outside the vocabulary.
+    #[inline]
+    pub fn probability(&self, token: Token) -> f64 {
+        if self.is_dense() {
+            self.mass.get(token as usize).copied().unwrap_or(0.0)
+        } else {
+            self.tokens
+                .binary_search(&token)
+                .map_or(0.0, |index| self.mass[index])
+        }
+    }
+
+    /// The tokens of positive probability, ascending, with their probabilities.
+    pub fn support(&self) -> impl Iterator<Item = (Token, f64)> + '_ {
+        let dense = self.is_dense();
+        let listed = self.mass.iter().enumerate();
+        listed
+            .filter(|(_, p)| **p > 0.0)
+            .map(move |(i, &p)| (if dense { i as Token } else { self.tokens[i] }, p))
+    }
+
+    /// All probabilities, shape `[vocabulary]`.
+    pub fn to_vec(&self) -> Vec<f64> {
+        let mut all = vec![0.0; self.vocabulary];
+        self.support()
+            .for_each(|(token, p)| all[token as usize] = p);
+        all
+    }
+
+    /// The token of highest probability, the lowest id on a tie.
+    pub fn argmax(&self) -> Token {
+        self.support()
+            .fold(
+                (0, 0.0),
+                |best, next| if next.1 > best.1 { next } else { best },
+            )
+            .0
+    }
+
+    /// Draws a token. Time is logarithmic in the size of the support, plus a constant.
+    pub fn sample<C: Chance + ?Sized>(&self, chance: &mut C) -> Token {
+        chance.choose(self) as Token
+    }
+
+    /// Half the L1 distance.
+    pub fn total_variation(&self, other: &Self) -> f64 {
+        let mut sum = 0.0;
+        self.for_each_pair(other, |_, a, b| sum += (a - b).abs());
+        0.5 * sum
+    }
+
+    /// Σ min(a, b): the acceptance of single-draft speculative sampling.
+    pub fn overlap(&self, other: &Self) -> f64 {
+        let mut sum = 0.0;
+        self.for_each_pair(other, |_, a, b| sum += a.min(b));
+        sum
+    }
+
+    /// Calls `visit(token, own probability, other's probability)` for every token stored in either, ascending.
+    pub(crate) fn for_each_pair(&self, other: &Self, mut visit: impl FnMut(Token, f64, f64)) {
+        if self.is_dense() && other.is_dense() && self.vocabulary == other.vocabulary {
+            let pairs = self.mass.iter().zip(&other.mass).enumerate();
+            pairs.for_each(|(token, (&a, &b))| visit(token as Token, a, b));
+            return;
+        }
+        let (mut left, mut right) = (self.support().peekable(), other.support().peekable());
+        loop {
+            match (left.peek().copied(), right.peek().copied()) {
+                (None, None) => return,
+                (Some((t, a)), None) => {
+                    visit(t, a, 0.0);
+                    left.next();
+                }
+                (None, Some((u, b))) => {
+                    visit(u, 0.0, b);
+                    right.next();
+                }
+                (Some((t, a)), Some((u, b))) => {
+                    visit(
+                        t.min(u),
+                        if t <= u { a } else { 0.0 },
+                        if u <= t { b } else { 0.0 },
+                    );
+                    if t <= u {
+                        left.next();
+                    }
+                    if u <= t {
+                        right.next();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether every token is stored.
+    fn is_dense(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// All probabilities, shape `[vocabulary]`, if they are stored that way.
+    pub(crate) fn dense(&self) -> Option<&[f64]> {
+        self.is_dense().then_some(&self.mass[..])
+    }
+
+    /// Number of tokens stored, an upper bound of the size of the support.
+    pub(crate) fn stored(&self) -> usize {
+        self.mass.len()
+    }
+}
+
+impl Outcomes for Distribution {
+    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+        let position = uniform() * self.cumulative.last().copied().unwrap_or(0.0);
+        let block = self
+            .cumulative
+            .partition_point(|&sum| sum <= position)
+            .min(self.cumulative.len() - 1);
+        let mut left = position
+            - if block == 0 {
+                0.0
+            } else {
+                self.cumulative[block - 1]
+            };
+        let mut last = block * BLOCK;
+        for (index, &mass) in self.mass.iter().enumerate().skip(last).take(BLOCK) {
+            if mass > 0.0 {
+                last = index;
+                if left < mass {
+                    break;
+                }
+                left -= mass;
+            }
+        }
+        if self.is_dense() {
+            last
+        } else {
+            self.tokens[last] as usize
+        }
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.to_vec()
+    }
+}
+
+/// The sum of a slice in eight lanes: vectorises, and rounds less than one long chain.
+fn sum_of(values: &[f64]) -> f64 {
+    let (chunks, rest) = values.as_chunks::<8>();
+    let mut lanes = [0.0; 8];
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane += value;
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests;

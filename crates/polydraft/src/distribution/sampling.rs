@@ -1,0 +1,307 @@
+//! From logits to probabilities: temperature, top-k, top-p, min-p.
+//!
+//! Problem: the softmax of `logits / temperature`, restricted to the tokens that the filters keep.
+//! Source: the filters and their order (temperature, top-k, top-p, min-p) are those of Hugging Face transformers
+//! (`generation/logits_process.py`); top-p is Holtzman et al. 2020, min-p is Nguyen et al. 2024.
+//! Complexity: two passes without filters; with them one selection in linear time plus a sort of what top-p
+//! examines.
+//! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where transformers keeps
+//! all of the tied; (2) temperature 0 means all mass on the largest logit, the lowest id on a tie.
+
+use super::Distribution;
+use crate::{Error, Result, Token};
+use serde::{Deserialize, Serialize};
+
+/// How a model's logits become the distribution that tokens are drawn from.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the largest logit always. Default 1.
+    pub temperature: f64,
+    /// Keep the k most likely tokens. Default: all.
+    pub top_k: Option<usize>,
+    /// Keep the smallest set of most likely tokens with at least this probability, in (0, 1]. Default 1: all.
+    pub top_p: f64,
+    /// Keep the tokens with at least this share of the largest probability, in [0, 1]. Default 0: all.
+    pub min_p: f64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+        }
+    }
+}
+
+impl Sampling {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// Names the first setting that is out of range.
+    pub fn validate(&self) -> Result<()> {
+        let check = |valid: bool, setting, expected, got: String| {
+            if valid {
+                Ok(())
+            } else {
+                Err(Error::Setting {
+                    setting,
+                    expected,
+                    got,
+                })
+            }
+        };
+        let t = self.temperature;
+        check(
+            t == 0.0 || (1e-30..=1e30).contains(&t),
+            "temperature",
+            "0, or from 1e-30 to 1e30",
+            t.to_string(),
+        )?;
+        check(self.top_k != Some(0), "top_k", "at least 1", "0".to_owned())?;
+        check(
+            self.top_p > 0.0 && self.top_p <= 1.0,
+            "top_p",
+            "above 0, at most 1",
+            self.top_p.to_string(),
+        )?;
+        check(
+            (0.0..=1.0).contains(&self.min_p),
+            "min_p",
+            "from 0 to 1",
+            self.min_p.to_string(),
+        )
+    }
+
+    fn filters(&self) -> bool {
+        self.top_k.is_some() || self.top_p < 1.0 || self.min_p > 0.0
+    }
+}
+
+/// Memory kept for the filters.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Scratch {
+    candidates: Vec<(f32, Token)>,
+}
+
+/// Scratch memory is no part of a distribution's value.
+impl PartialEq for Scratch {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// Fills everything but the cumulative sums. Checks first, so that an error leaves `distribution` as it was.
+pub(super) fn fill(
+    distribution: &mut Distribution,
+    logits: &[f32],
+    sampling: &Sampling,
+) -> Result<()> {
+    sampling.validate()?;
+    let max = largest(logits)?;
+    distribution.vocabulary = logits.len();
+    distribution.tokens.clear();
+    distribution.mass.clear();
+    if sampling.temperature == 0.0 {
+        let argmax = logits.iter().position(|x| *x == max).unwrap_or(0);
+        distribution.tokens.push(argmax as Token);
+        distribution.mass.push(1.0);
+    } else if sampling.filters() {
+        filtered(distribution, logits, max, sampling);
+    } else {
+        softmax(
+            &mut distribution.mass,
+            logits,
+            max,
+            1.0 / sampling.temperature,
+        );
+    }
+    Ok(())
+}
+
+/// The largest logit.
+fn largest(logits: &[f32]) -> Result<f32> {
+    let operation = "distribution from logits";
+    if logits.is_empty() || logits.len() > Token::MAX as usize {
+        let expected = "from 1 to 2^32 - 1".to_owned();
+        return Err(Error::Length {
+            operation,
+            expected,
+            got: logits.len(),
+        });
+    }
+    // Eight lanes, so that the compiler can use vector instructions.
+    let (chunks, rest) = logits.as_chunks::<8>();
+    let mut lanes = [f32::NEG_INFINITY; 8];
+    let mut invalid = [false; 8];
+    for chunk in chunks {
+        for i in 0..8 {
+            invalid[i] |= !(chunk[i] < f32::INFINITY);
+            lanes[i] = if chunk[i] > lanes[i] {
+                chunk[i]
+            } else {
+                lanes[i]
+            };
+        }
+    }
+    let max = lanes
+        .iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    if invalid.contains(&true) || rest.iter().any(|x| !(*x < f32::INFINITY)) {
+        let index = logits
+            .iter()
+            .position(|x| !(*x < f32::INFINITY))
+            .unwrap_or(0);
+        let got = f64::from(logits[index]);
+        return Err(Error::Entry {
+            operation,
+            index,
+            expected: "a number below +infinity",
+            got,
+        });
+    }
+    if max == f32::NEG_INFINITY {
+        let got = f64::from(max);
+        return Err(Error::Entry {
+            operation,
+            index: 0,
+            expected: "finite here or in another entry",
+            got,
+        });
+    }
+    Ok(max)
+}
+
+/// exp((x − max)·rate) of all logits, normalised.
+fn softmax(mass: &mut Vec<f64>, logits: &[f32], max: f32, rate: f64) {
+    let rate = rate as f32;
+    mass.resize(logits.len(), 0.0);
+    let (inputs, input_rest) = logits.as_chunks::<8>();
+    let (outputs, output_rest) = mass.as_chunks_mut::<8>();
+    let mut lanes = [0.0_f64; 8];
+    for (input, output) in inputs.iter().zip(outputs) {
+        for i in 0..8 {
+            output[i] = f64::from(exp((input[i] - max) * rate));
+            lanes[i] += output[i];
+        }
+    }
+    for (input, output) in input_rest.iter().zip(output_rest) {
+        *output = f64::from(exp((input - max) * rate));
+        lanes[0] += *output;
+    }
+    let scale = 1.0 / lanes.iter().sum::<f64>();
+    mass.iter_mut().for_each(|p| *p *= scale);
+}
+
+/// e^t for t ≤ 0 in single precision: error below 2 units in the last place, 0 below −87. Without branches or
+/// calls, so that the compiler vectorises the loops around it.
+#[inline(always)]
+fn exp(t: f32) -> f32 {
+    /// Adding it rounds to an integer, which is then found in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let clamped = if t > -87.0 { t } else { -87.0 };
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let k = shifted - ROUND;
+    let f = (clamped - k * LN2_HIGH) - k * LN2_LOW;
+    // Cephes' polynomial for expf.
+    let mut series = 1.987_569_1e-4_f32;
+    series = series * f + 1.398_199_9e-3;
+    series = series * f + 8.333_452e-3;
+    series = series * f + 4.166_579_6e-2;
+    series = series * f + 1.666_666_5e-1;
+    series = series * f + 0.5;
+    let value = series * f * f + f + 1.0;
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    if t > -87.0 { value * power } else { 0.0 }
+}
+
+/// The tokens that the filters keep, ascending, with their probabilities.
+fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling: &Sampling) {
+    let rate = (1.0 / sampling.temperature) as f32;
+    let candidates = &mut distribution.scratch.candidates;
+    candidates.clear();
+    candidates.extend(
+        logits
+            .iter()
+            .zip(0..)
+            .filter(|(x, _)| **x > f32::NEG_INFINITY)
+            .map(|(&x, t)| (x, t)),
+    );
+    // Most likely first, the lower id on a tie.
+    let order = |a: &(f32, Token), b: &(f32, Token)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+    if let Some(k) = sampling.top_k.filter(|k| *k < candidates.len()) {
+        candidates.select_nth_unstable_by(k, order);
+        candidates.truncate(k);
+    }
+    candidates
+        .iter_mut()
+        .for_each(|c| c.0 = exp((c.0 - max) * rate));
+    candidates.retain(|c| c.0 > 0.0);
+    if sampling.top_p < 1.0 {
+        let total: f64 = candidates.iter().map(|c| f64::from(c.0)).sum();
+        let kept = smallest_prefix(candidates, sampling.top_p * total, order);
+        candidates.truncate(kept);
+    }
+    if sampling.min_p > 0.0 {
+        // The largest weight is exp(0) = 1.
+        candidates.retain(|c| f64::from(c.0) >= sampling.min_p);
+    }
+    candidates.sort_unstable_by_key(|c| c.1);
+    let total: f64 = candidates.iter().map(|c| f64::from(c.0)).sum();
+    distribution
+        .mass
+        .extend(candidates.iter().map(|c| f64::from(c.0) / total));
+    if candidates.len() < logits.len() {
+        distribution.tokens.extend(candidates.iter().map(|c| c.1));
+    }
+}
+
+/// Orders a prefix of `candidates`, no longer than needed to reach `mass`, and returns its length.
+fn smallest_prefix(
+    candidates: &mut [(f32, Token)],
+    mass: f64,
+    order: impl Fn(&(f32, Token), &(f32, Token)) -> std::cmp::Ordering,
+) -> usize {
+    let (mut start, mut width, mut sum) = (0, 256, 0.0);
+    while start < candidates.len() {
+        let rest = &mut candidates[start..];
+        let width_here = width.min(rest.len());
+        if width_here < rest.len() {
+            rest.select_nth_unstable_by(width_here, &order);
+        }
+        rest[..width_here].sort_unstable_by(&order);
+        for (index, candidate) in rest[..width_here].iter().enumerate() {
+            sum += f64::from(candidate.0);
+            if sum >= mass {
+                return start + index + 1;
+            }
+        }
+        start += width_here;
+        width *= 4;
+    }
+    candidates.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_accurate() {
+        for i in 0..870_000 {
+            let t = -1e-4 * i as f32;
+            let exact = f64::from(t).exp();
+            assert!((f64::from(exp(t)) - exact).abs() <= 1.3e-7 * exact, "{t}");
+        }
+        assert_eq!(
+            (exp(0.0), exp(f32::NEG_INFINITY), exp(-1000.0)),
+            (1.0, 0.0, 0.0)
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! Random priorities with piecewise uniform laws: drawing the highest, and its exact probabilities.
+//!
+//! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `pieces` (intervals),
+//! in each with the piece's probability and uniformly inside it. Which draft has the highest?
+//! Source: ours (priority coupling, `docs/algorithms.md`). Complexity: drawing is linear in the number of pieces;
+//! the exact probabilities take O(pieces · n²) by Gauss–Legendre quadrature, which is exact for the polynomials
+//! that occur.
+
+/// An interval of priorities and the probability that a draft's priority falls into it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Piece {
+    /// Lower end, in `[0, 1]`.
+    pub start: f64,
+    /// Length; `start + length ≤ 1` up to rounding.
+    pub length: f64,
+    /// Probability of this piece. A draft's pieces are normalised by their sum.
+    pub weight: f64,
+}
+
+/// The laws of the priorities of several drafts. Reusable: [`Priorities::clear`] keeps the memory.
+#[derive(Debug, Clone, Default)]
+pub struct Priorities {
+    pieces: Vec<Piece>,
+    ends: Vec<usize>,
+}
+
+impl Priorities {
+    /// No drafts yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets all drafts.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.ends.clear();
+    }
+
+    /// Number of drafts.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are no drafts.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Adds a draft with the given pieces.
+    pub fn push(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+        self.pieces.extend(pieces);
+        self.ends.push(self.pieces.len());
+    }
+
+    /// The pieces of draft `index`; empty if there is no such draft.
+    pub fn pieces(&self, index: usize) -> &[Piece] {
+        let start = if index == 0 {
+            0
+        } else {
+            self.ends.get(index - 1).copied().unwrap_or(0)
+        };
+        self.ends
+            .get(index)
+            .map_or(&[], |&end| &self.pieces[start..end])
+    }
+
+    /// Draws all priorities and returns the draft with the highest (the first of them on a tie).
+    pub(crate) fn draw_highest(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+        let mut best = (0, f64::NEG_INFINITY);
+        for draft in 0..self.len() {
+            let pieces = self.pieces(draft);
+            let mut left = uniform() * pieces.iter().map(|piece| piece.weight).sum::<f64>();
+            let mut chosen = Piece {
+                start: 0.0,
+                length: 0.0,
+                weight: 0.0,
+            };
+            for piece in pieces.iter().filter(|piece| piece.weight > 0.0) {
+                chosen = *piece;
+                if left < piece.weight {
+                    break;
+                }
+                left -= piece.weight;
+            }
+            // A fresh number for the place within the piece keeps all its bits, however short the piece.
+            let point = chosen.start + chosen.length * uniform();
+            if point > best.1 {
+                best = (draft, point);
+            }
+        }
+        best.0
+    }
+
+    /// The probability of each draft to have the highest priority.
+    ///
+    /// Between neighbouring ends of pieces every draft's cumulative law is linear, so the probability that draft
+    /// j wins there is the integral of a polynomial of degree n − 1.
+    pub fn win_probabilities(&self) -> Vec<f64> {
+        let drafts = self.len();
+        let mut ends: Vec<f64> = self
+            .pieces
+            .iter()
+            .flat_map(|p| [p.start, p.start + p.length])
+            .collect();
+        ends.sort_by(f64::total_cmp);
+        ends.dedup();
+        let totals: Vec<f64> = (0..drafts)
+            .map(|j| self.pieces(j).iter().map(|p| p.weight).sum())
+            .collect();
+        let rule = gauss_legendre(drafts / 2 + 1);
+        let mut wins = vec![0.0; drafts];
+        let mut below = vec![0.0; drafts];
+        for window in ends.windows(2) {
+            let (low, high) = (window[0], window[1]);
+            // The mass that each draft has in this window; pieces contain the window or miss it.
+            let inside: Vec<f64> = (0..drafts)
+                .map(|j| {
+                    let pieces = self
+                        .pieces(j)
+                        .iter()
+                        .filter(|p| p.start <= low && p.start + p.length >= high);
+                    pieces
+                        .map(|p| p.weight * (high - low) / p.length)
+                        .sum::<f64>()
+                        / totals[j]
+                })
+                .collect();
+            for &(node, weight) in &rule {
+                let cumulative: Vec<f64> =
+                    (0..drafts).map(|j| below[j] + node * inside[j]).collect();
+                for j in (0..drafts).filter(|&j| inside[j] > 0.0) {
+                    let others: f64 = (0..drafts)
+                        .filter(|&k| k != j)
+                        .map(|k| cumulative[k])
+                        .product();
+                    wins[j] += weight * inside[j] * others;
+                }
+            }
+            for (below, inside) in below.iter_mut().zip(&inside) {
+                *below += inside;
+            }
+        }
+        wins
+    }
+}
+
+/// Nodes and weights of the Gauss–Legendre rule on [0, 1], exact up to degree 2·`points` − 1.
+fn gauss_legendre(points: usize) -> Vec<(f64, f64)> {
+    let count = points as f64;
+    let node = |i: usize| {
+        let mut x = (std::f64::consts::PI * (i as f64 + 0.75) / (count + 0.5)).cos();
+        let mut slope = 1.0;
+        for _ in 0..100 {
+            let (mut previous, mut value) = (1.0, x);
+            for k in 2..=points {
+                let k = k as f64;
+                (previous, value) = (
+                    value,
+                    ((2.0 * k - 1.0) * x * value - (k - 1.0) * previous) / k,
+                );
+            }
+            slope = count * (x * value - previous) / (x * x - 1.0);
+            let step = value / slope;
+            x -= step;
+            if step.abs() < 1e-16 {
+                break;
+            }
+        }
+        (0.5 * (1.0 + x), 1.0 / ((1.0 - x * x) * slope * slope))
+    };
+    if points <= 1 {
+        vec![(0.5, 1.0)]
+    } else {
+        (0..points).map(node).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Chance;
+    use rand::SeedableRng;
+
+    fn interval(start: f64, length: f64) -> Piece {
+        Piece {
+            start,
+            length,
+            weight: length,
+        }
+    }
+
+    #[test]
+    fn quadrature_is_exact_for_monomials() {
+        for points in 1..12 {
+            for degree in 0..2 * points {
+                let sum: f64 = gauss_legendre(points)
+                    .iter()
+                    .map(|(x, w)| w * x.powi(degree as i32))
+                    .sum();
+                assert!(
+                    (sum - 1.0 / (degree as f64 + 1.0)).abs() < 1e-14,
+                    "{points} {degree} {sum}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn equal_laws_win_equally_often() {
+        let mut priorities = Priorities::new();
+        for _ in 0..5 {
+            priorities.push([interval(0.1, 0.2), interval(0.6, 0.4)]);
+        }
+        for win in priorities.win_probabilities() {
+            assert!((win - 0.2).abs() < 1e-15);
+        }
+    }
+
+    #[test]
+    fn draws_agree_with_the_exact_probabilities() {
+        let mut priorities = Priorities::new();
+        priorities.push([interval(0.0, 0.5), interval(0.9, 0.1)]);
+        priorities.push([interval(0.3, 0.4)]);
+        priorities.push([interval(0.2, 0.1), interval(0.5, 0.3), interval(0.95, 0.01)]);
+        let exact = priorities.win_probabilities();
+        assert!((exact.iter().sum::<f64>() - 1.0).abs() < 1e-14);
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+        let mut wins = [0.0; 3];
+        let runs = 200_000;
+        for _ in 0..runs {
+            wins[rng.highest(&priorities)] += 1.0 / runs as f64;
+        }
+        for (drawn, exact) in wins.iter().zip(&exact) {
+            assert!(
+                (drawn - exact).abs() < 5.0 * (exact / runs as f64).sqrt(),
+                "{drawn} {exact}"
+            );
+        }
+    }
+}
