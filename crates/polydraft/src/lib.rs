@@ -13,11 +13,13 @@ pub mod distribution;
 pub mod error;
 pub mod priorities;
 pub mod tree;
+pub mod verify;
 
 pub use chance::{Chance, enumerate};
 pub use distribution::{Distribution, Sampling};
 pub use error::{Error, Result};
 pub use tree::{DraftTree, NodeId};
+pub use verify::{Laws, Outcome, Verifier, VerifierKind};
 
 /// Index of a token in the vocabulary, `0..V`.
 pub type Token = u32;
