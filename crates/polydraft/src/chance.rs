@@ -114,20 +114,13 @@ impl Enumerator {
             self.decisions.push(Decision { open });
         }
         self.made += 1;
-        self.decisions[self.made - 1]
-            .open
-            .last()
-            .map_or(0, |outcome| outcome.0)
+        self.decisions[self.made - 1].open.last().map_or(0, |outcome| outcome.0)
     }
 }
 
 impl Chance for Enumerator {
     fn coin(&mut self, probability: f64) -> bool {
-        let probability = if probability > 0.0 {
-            probability.min(1.0)
-        } else {
-            0.0
-        };
+        let probability = if probability > 0.0 { probability.min(1.0) } else { 0.0 };
         self.decide(|| vec![1.0 - probability, probability]) == 1
     }
 
@@ -137,6 +130,23 @@ impl Chance for Enumerator {
 
     fn highest(&mut self, priorities: &Priorities) -> usize {
         self.decide(|| priorities.win_probabilities())
+    }
+}
+
+/// A [`Chance`] that always takes the first possible outcome: for code that asks for a decision but must not need one.
+pub(crate) struct Certain;
+
+impl Chance for Certain {
+    fn coin(&mut self, probability: f64) -> bool {
+        probability >= 1.0
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        outcomes.weights().iter().position(|weight| *weight > 0.0).unwrap_or(0)
+    }
+
+    fn highest(&mut self, priorities: &Priorities) -> usize {
+        priorities.win_probabilities().iter().position(|win| *win > 0.0).unwrap_or(0)
     }
 }
 
@@ -152,20 +162,13 @@ impl Chance for Enumerator {
 /// assert_eq!(three, 0.125);
 /// ```
 pub fn enumerate<T>(mut experiment: impl FnMut(&mut Enumerator) -> T) -> Vec<(f64, T)> {
-    let mut chance = Enumerator {
-        decisions: Vec::new(),
-        made: 0,
-    };
+    let mut chance = Enumerator { decisions: Vec::new(), made: 0 };
     let mut results = Vec::new();
     loop {
         chance.made = 0;
         let result = experiment(&mut chance);
-        let probability = chance
-            .decisions
-            .iter()
-            .filter_map(|d| d.open.last())
-            .map(|outcome| outcome.1)
-            .product();
+        let probability =
+            chance.decisions.iter().filter_map(|d| d.open.last()).map(|outcome| outcome.1).product();
         results.push((probability, result));
         // Depth first: drop the outcome just tried, and every decision that has none left.
         loop {

@@ -24,6 +24,7 @@ pub struct Distribution {
     mass: Vec<f64>,
     /// Sum of `mass` up to the end of each block of [`BLOCK`] entries.
     cumulative: Vec<f64>,
+    support_size: usize,
     scratch: sampling::Scratch,
 }
 
@@ -51,11 +52,7 @@ impl Distribution {
         let operation = "distribution";
         if mass.is_empty() || mass.len() > Token::MAX as usize {
             let expected = "from 1 to 2^32 - 1".to_owned();
-            return Err(Error::Length {
-                operation,
-                expected,
-                got: mass.len(),
-            });
+            return Err(Error::Length { operation, expected, got: mass.len() });
         }
         if let Some(index) = mass.iter().position(|p| !(*p >= 0.0 && p.is_finite())) {
             return Err(Error::Entry {
@@ -67,28 +64,17 @@ impl Distribution {
         }
         let sum: f64 = mass.iter().sum();
         if !((sum - 1.0).abs() <= tolerance) {
-            return Err(Error::Sum {
-                operation,
-                tolerance,
-                got: sum,
-            });
+            return Err(Error::Sum { operation, tolerance, got: sum });
         }
         mass.iter_mut().for_each(|p| *p /= sum);
         let vocabulary = mass.len();
         let positive = mass.iter().filter(|p| **p > 0.0).count();
         let mut tokens = Vec::new();
         if positive <= vocabulary / 4 {
-            tokens = (0..vocabulary as Token)
-                .filter(|&t| mass[t as usize] > 0.0)
-                .collect();
+            tokens = (0..vocabulary as Token).filter(|&t| mass[t as usize] > 0.0).collect();
             mass.retain(|p| *p > 0.0);
         }
-        let mut distribution = Self {
-            vocabulary,
-            tokens,
-            mass,
-            ..Self::empty()
-        };
+        let mut distribution = Self { vocabulary, tokens, mass, ..Self::empty() };
         distribution.accumulate();
         Ok(distribution)
     }
@@ -119,18 +105,9 @@ impl Distribution {
     /// A token outside the vocabulary.
     pub fn one_hot(vocabulary: usize, token: Token) -> Result<Self> {
         if token as usize >= vocabulary {
-            return Err(Error::Token {
-                operation: "one-hot distribution",
-                vocabulary,
-                got: token,
-            });
+            return Err(Error::Token { operation: "one-hot distribution", vocabulary, got: token });
         }
-        let mut distribution = Self {
-            vocabulary,
-            tokens: vec![token],
-            mass: vec![1.0],
-            ..Self::empty()
-        };
+        let mut distribution = Self { vocabulary, tokens: vec![token], mass: vec![1.0], ..Self::empty() };
         distribution.accumulate();
         Ok(distribution)
     }
@@ -143,6 +120,7 @@ impl Distribution {
             tokens: Vec::new(),
             mass: Vec::new(),
             cumulative: Vec::new(),
+            support_size: 0,
             scratch,
         }
     }
@@ -154,6 +132,7 @@ impl Distribution {
             sum += sum_of(block);
             self.cumulative.push(sum);
         }
+        self.support_size = self.mass.iter().map(|p| usize::from(*p > 0.0)).sum();
     }
 
     /// Number of tokens in the vocabulary, of probability 0 or not.
@@ -167,9 +146,7 @@ impl Distribution {
         if self.is_dense() {
             self.mass.get(token as usize).copied().unwrap_or(0.0)
         } else {
-            self.tokens
-                .binary_search(&token)
-                .map_or(0.0, |index| self.mass[index])
+            self.tokens.binary_search(&token).map_or(0.0, |index| self.mass[index])
         }
     }
 
@@ -185,19 +162,32 @@ impl Distribution {
     /// All probabilities, shape `[vocabulary]`.
     pub fn to_vec(&self) -> Vec<f64> {
         let mut all = vec![0.0; self.vocabulary];
-        self.support()
-            .for_each(|(token, p)| all[token as usize] = p);
+        self.support().for_each(|(token, p)| all[token as usize] = p);
         all
     }
 
     /// The token of highest probability, the lowest id on a tie.
     pub fn argmax(&self) -> Token {
-        self.support()
-            .fold(
-                (0, 0.0),
-                |best, next| if next.1 > best.1 { next } else { best },
-            )
-            .0
+        self.support().fold((0, 0.0), |best, next| if next.1 > best.1 { next } else { best }).0
+    }
+
+    /// Number of tokens of positive probability.
+    pub fn support_size(&self) -> usize {
+        self.support_size
+    }
+
+    /// The `count` most likely tokens (fewer if the support is smaller), most likely first, the lower id on a tie.
+    pub fn most_likely(&self, count: usize) -> Vec<Token> {
+        let mut best: Vec<(Token, f64)> = Vec::with_capacity(count.min(self.support_size));
+        if count > 0 {
+            for (token, p) in self.support() {
+                if best.len() < count || best.last().is_some_and(|last| p > last.1) {
+                    best.truncate(count - 1);
+                    best.insert(best.partition_point(|b| b.1 >= p), (token, p));
+                }
+            }
+        }
+        best.into_iter().map(|(token, _)| token).collect()
     }
 
     /// Draws a token. Time is logarithmic in the size of the support, plus a constant.
@@ -239,11 +229,7 @@ impl Distribution {
                     right.next();
                 }
                 (Some((t, a)), Some((u, b))) => {
-                    visit(
-                        t.min(u),
-                        if t <= u { a } else { 0.0 },
-                        if u <= t { b } else { 0.0 },
-                    );
+                    visit(t.min(u), if t <= u { a } else { 0.0 }, if u <= t { b } else { 0.0 });
                     if t <= u {
                         left.next();
                     }
@@ -265,25 +251,31 @@ impl Distribution {
         self.is_dense().then_some(&self.mass[..])
     }
 
-    /// Number of tokens stored, an upper bound of the size of the support.
-    pub(crate) fn stored(&self) -> usize {
-        self.mass.len()
+    /// The probabilities stored: of all tokens, or of those that [`Distribution::stored_tokens`] names.
+    pub(crate) fn stored(&self) -> &[f64] {
+        &self.mass
+    }
+
+    /// The tokens stored, ascending; empty if all are.
+    pub(crate) fn stored_tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// The index of a token in [`Distribution::stored`].
+    pub(crate) fn position(&self, token: Token) -> Option<usize> {
+        if self.is_dense() {
+            Some(token as usize).filter(|position| *position < self.mass.len())
+        } else {
+            self.tokens.binary_search(&token).ok()
+        }
     }
 }
 
 impl Outcomes for Distribution {
     fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         let position = uniform() * self.cumulative.last().copied().unwrap_or(0.0);
-        let block = self
-            .cumulative
-            .partition_point(|&sum| sum <= position)
-            .min(self.cumulative.len() - 1);
-        let mut left = position
-            - if block == 0 {
-                0.0
-            } else {
-                self.cumulative[block - 1]
-            };
+        let block = self.cumulative.partition_point(|&sum| sum <= position).min(self.cumulative.len() - 1);
+        let mut left = position - if block == 0 { 0.0 } else { self.cumulative[block - 1] };
         let mut last = block * BLOCK;
         for (index, &mass) in self.mass.iter().enumerate().skip(last).take(BLOCK) {
             if mass > 0.0 {
@@ -294,11 +286,7 @@ impl Outcomes for Distribution {
                 left -= mass;
             }
         }
-        if self.is_dense() {
-            last
-        } else {
-            self.tokens[last] as usize
-        }
+        if self.is_dense() { last } else { self.tokens[last] as usize }
     }
 
     fn weights(&self) -> Vec<f64> {

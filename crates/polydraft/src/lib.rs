@@ -8,15 +8,21 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod acceptance;
 pub mod chance;
+pub mod conformance;
+pub mod coupling;
 pub mod distribution;
+pub mod drafting;
 pub mod error;
 pub mod priorities;
 pub mod tree;
 pub mod verify;
 
 pub use chance::{Chance, enumerate};
+pub use coupling::{Rule, couple};
 pub use distribution::{Distribution, Sampling};
+pub use drafting::{Drafting, Proposal};
 pub use error::{Error, Result};
 pub use tree::{DraftTree, NodeId};
 pub use verify::{Laws, Outcome, Verifier, VerifierKind};

@@ -17,6 +17,14 @@ pub struct Piece {
     pub weight: f64,
 }
 
+impl Piece {
+    /// Lower and upper end. A piece too short for floating point gets one unit in the last place.
+    fn ends(&self) -> [f64; 2] {
+        let end = self.start + self.length;
+        [if end > self.start { self.start } else { self.start.next_down() }, end]
+    }
+}
+
 /// The laws of the priorities of several drafts. Reusable: [`Priorities::clear`] keeps the memory.
 #[derive(Debug, Clone, Default)]
 pub struct Priorities {
@@ -54,14 +62,8 @@ impl Priorities {
 
     /// The pieces of draft `index`; empty if there is no such draft.
     pub fn pieces(&self, index: usize) -> &[Piece] {
-        let start = if index == 0 {
-            0
-        } else {
-            self.ends.get(index - 1).copied().unwrap_or(0)
-        };
-        self.ends
-            .get(index)
-            .map_or(&[], |&end| &self.pieces[start..end])
+        let start = if index == 0 { 0 } else { self.ends.get(index - 1).copied().unwrap_or(0) };
+        self.ends.get(index).map_or(&[], |&end| &self.pieces[start..end])
     }
 
     /// Draws all priorities and returns the draft with the highest (the first of them on a tie).
@@ -70,11 +72,7 @@ impl Priorities {
         for draft in 0..self.len() {
             let pieces = self.pieces(draft);
             let mut left = uniform() * pieces.iter().map(|piece| piece.weight).sum::<f64>();
-            let mut chosen = Piece {
-                start: 0.0,
-                length: 0.0,
-                weight: 0.0,
-            };
+            let mut chosen = Piece { start: 0.0, length: 0.0, weight: 0.0 };
             for piece in pieces.iter().filter(|piece| piece.weight > 0.0) {
                 chosen = *piece;
                 if left < piece.weight {
@@ -97,16 +95,10 @@ impl Priorities {
     /// j wins there is the integral of a polynomial of degree n − 1.
     pub fn win_probabilities(&self) -> Vec<f64> {
         let drafts = self.len();
-        let mut ends: Vec<f64> = self
-            .pieces
-            .iter()
-            .flat_map(|p| [p.start, p.start + p.length])
-            .collect();
+        let mut ends: Vec<f64> = self.pieces.iter().flat_map(|piece| piece.ends()).collect();
         ends.sort_by(f64::total_cmp);
         ends.dedup();
-        let totals: Vec<f64> = (0..drafts)
-            .map(|j| self.pieces(j).iter().map(|p| p.weight).sum())
-            .collect();
+        let totals: Vec<f64> = (0..drafts).map(|j| self.pieces(j).iter().map(|p| p.weight).sum()).collect();
         let rule = gauss_legendre(drafts / 2 + 1);
         let mut wins = vec![0.0; drafts];
         let mut below = vec![0.0; drafts];
@@ -115,24 +107,17 @@ impl Priorities {
             // The mass that each draft has in this window; pieces contain the window or miss it.
             let inside: Vec<f64> = (0..drafts)
                 .map(|j| {
-                    let pieces = self
-                        .pieces(j)
-                        .iter()
-                        .filter(|p| p.start <= low && p.start + p.length >= high);
-                    pieces
-                        .map(|p| p.weight * (high - low) / p.length)
-                        .sum::<f64>()
-                        / totals[j]
+                    let weights = self.pieces(j).iter().map(|piece| (piece.ends(), piece.weight));
+                    let here = weights.filter(|([start, end], _)| *start <= low && *end >= high);
+                    let sum: f64 =
+                        here.map(|([start, end], weight)| weight * (high - low) / (end - start)).sum();
+                    sum / totals[j].max(f64::MIN_POSITIVE)
                 })
                 .collect();
             for &(node, weight) in &rule {
-                let cumulative: Vec<f64> =
-                    (0..drafts).map(|j| below[j] + node * inside[j]).collect();
+                let cumulative: Vec<f64> = (0..drafts).map(|j| below[j] + node * inside[j]).collect();
                 for j in (0..drafts).filter(|&j| inside[j] > 0.0) {
-                    let others: f64 = (0..drafts)
-                        .filter(|&k| k != j)
-                        .map(|k| cumulative[k])
-                        .product();
+                    let others: f64 = (0..drafts).filter(|&k| k != j).map(|k| cumulative[k]).product();
                     wins[j] += weight * inside[j] * others;
                 }
             }
@@ -154,10 +139,7 @@ fn gauss_legendre(points: usize) -> Vec<(f64, f64)> {
             let (mut previous, mut value) = (1.0, x);
             for k in 2..=points {
                 let k = k as f64;
-                (previous, value) = (
-                    value,
-                    ((2.0 * k - 1.0) * x * value - (k - 1.0) * previous) / k,
-                );
+                (previous, value) = (value, ((2.0 * k - 1.0) * x * value - (k - 1.0) * previous) / k);
             }
             slope = count * (x * value - previous) / (x * x - 1.0);
             let step = value / slope;
@@ -168,11 +150,7 @@ fn gauss_legendre(points: usize) -> Vec<(f64, f64)> {
         }
         (0.5 * (1.0 + x), 1.0 / ((1.0 - x * x) * slope * slope))
     };
-    if points <= 1 {
-        vec![(0.5, 1.0)]
-    } else {
-        (0..points).map(node).collect()
-    }
+    if points <= 1 { vec![(0.5, 1.0)] } else { (0..points).map(node).collect() }
 }
 
 #[cfg(test)]
@@ -182,25 +160,15 @@ mod tests {
     use rand::SeedableRng;
 
     fn interval(start: f64, length: f64) -> Piece {
-        Piece {
-            start,
-            length,
-            weight: length,
-        }
+        Piece { start, length, weight: length }
     }
 
     #[test]
     fn quadrature_is_exact_for_monomials() {
         for points in 1..12 {
             for degree in 0..2 * points {
-                let sum: f64 = gauss_legendre(points)
-                    .iter()
-                    .map(|(x, w)| w * x.powi(degree as i32))
-                    .sum();
-                assert!(
-                    (sum - 1.0 / (degree as f64 + 1.0)).abs() < 1e-14,
-                    "{points} {degree} {sum}"
-                );
+                let sum: f64 = gauss_legendre(points).iter().map(|(x, w)| w * x.powi(degree as i32)).sum();
+                assert!((sum - 1.0 / (degree as f64 + 1.0)).abs() < 1e-14, "{points} {degree} {sum}");
             }
         }
     }
@@ -231,10 +199,7 @@ mod tests {
             wins[rng.highest(&priorities)] += 1.0 / runs as f64;
         }
         for (drawn, exact) in wins.iter().zip(&exact) {
-            assert!(
-                (drawn - exact).abs() < 5.0 * (exact / runs as f64).sqrt(),
-                "{drawn} {exact}"
-            );
+            assert!((drawn - exact).abs() < 5.0 * (exact / runs as f64).sqrt(), "{drawn} {exact}");
         }
     }
 }

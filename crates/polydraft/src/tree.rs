@@ -17,15 +17,8 @@ struct Node {
     next_sibling: NodeId,
 }
 
-const ROOT: Node = Node {
-    token: 0,
-    parent: 0,
-    depth: 0,
-    draws: 0,
-    first_child: 0,
-    last_child: 0,
-    next_sibling: 0,
-};
+const ROOT: Node =
+    Node { token: 0, parent: 0, depth: 0, draws: 0, first_child: 0, last_child: 0, next_sibling: 0 };
 
 /// Tokens proposed by the draft model: several continuations with their common prefixes merged.
 ///
@@ -68,13 +61,7 @@ impl DraftTree {
         }
         let id = self.nodes.len();
         let depth = self.nodes[parent].depth + 1;
-        self.nodes.push(Node {
-            token,
-            parent,
-            depth,
-            draws: 1,
-            ..ROOT
-        });
+        self.nodes.push(Node { token, parent, depth, draws: 1, ..ROOT });
         match self.nodes[parent].last_child {
             0 => self.nodes[parent].first_child = id,
             last => self.nodes[last].next_sibling = id,
@@ -111,8 +98,7 @@ impl DraftTree {
 
     /// The child of `parent` that has this token.
     pub fn child(&self, parent: NodeId, token: Token) -> Option<NodeId> {
-        self.children(parent)
-            .find(|&child| self.nodes[child].token == token)
+        self.children(parent).find(|&child| self.nodes[child].token == token)
     }
 
     /// The children of a node, in the order in which they were first added.
@@ -126,10 +112,9 @@ impl DraftTree {
 
     /// The nodes from the root (left out) to `node` (included).
     pub fn path(&self, node: NodeId) -> Vec<NodeId> {
-        let mut path: Vec<NodeId> =
-            std::iter::successors(Some(node), |&n| Some(self.nodes[n].parent))
-                .take(self.nodes[node].depth)
-                .collect();
+        let mut path: Vec<NodeId> = std::iter::successors(Some(node), |&n| Some(self.nodes[n].parent))
+            .take(self.nodes[node].depth)
+            .collect();
         path.reverse();
         path
     }
@@ -150,10 +135,7 @@ mod tests {
         assert_eq!((tree.draws(a), tree.draws(b), tree.draws(c)), (2, 1, 1));
         assert_eq!(tree.children(DraftTree::ROOT).collect::<Vec<_>>(), [1, 2]);
         assert_eq!((tree.path(c), tree.path(0)), (vec![1, 3], vec![]));
-        assert_eq!(
-            (tree.depth(c), tree.parent(c), tree.token(c), tree.len()),
-            (2, a, 7, 4)
-        );
+        assert_eq!((tree.depth(c), tree.parent(c), tree.token(c), tree.len()), (2, a, 7, 4));
         tree.clear();
         assert_eq!(tree, DraftTree::new());
     }

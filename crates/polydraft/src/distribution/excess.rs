@@ -35,11 +35,7 @@ impl<F: Fn(Token) -> f64> Outcomes for Excess<'_, F> {
                 return token;
             }
         }
-        let total: f64 = self
-            .target
-            .support()
-            .map(|(token, p)| self.of(token, p))
-            .sum();
+        let total: f64 = self.target.support().map(|(token, p)| self.of(token, p)).sum();
         let mut left = uniform() * total;
         let mut last = None;
         for (token, probability) in self.target.support() {
@@ -61,11 +57,7 @@ impl<F: Fn(Token) -> f64> Outcomes for Excess<'_, F> {
         for (token, p) in self.target.support() {
             weights[token as usize] = self.of(token, p);
         }
-        if weights.iter().all(|w| *w == 0.0) {
-            self.target.to_vec()
-        } else {
-            weights
-        }
+        if weights.iter().all(|w| *w == 0.0) { self.target.to_vec() } else { weights }
     }
 }
 
@@ -77,11 +69,7 @@ impl Distribution {
         covered: impl Fn(Token) -> f64,
         chance: &mut C,
     ) -> Token {
-        chance.choose(&Excess {
-            target: self,
-            scale,
-            covered,
-        }) as Token
+        chance.choose(&Excess { target: self, scale, covered }) as Token
     }
 
     /// Draws from (`scale`·self − `other_scale`·other)+ normalised; from `self` if that is 0 everywhere.
@@ -92,37 +80,24 @@ impl Distribution {
         other_scale: f64,
         chance: &mut C,
     ) -> Token {
-        self.sample_excess(
-            scale,
-            |token| other_scale * other.probability(token),
-            chance,
-        )
+        self.sample_excess(scale, |token| other_scale * other.probability(token), chance)
     }
 
     /// Σ (`scale`·self − `other_scale`·other)+.
     pub fn residual_mass(&self, scale: f64, other: &Self, other_scale: f64) -> f64 {
         let mut sum = 0.0;
-        self.for_each_pair(other, |_, a, b| {
-            sum += (scale * a - other_scale * b).max(0.0)
-        });
+        self.for_each_pair(other, |_, a, b| sum += (scale * a - other_scale * b).max(0.0));
         sum
     }
 
     /// Σ (`scale`·self − `covered`)+ over the vocabulary.
     pub fn excess_mass(&self, scale: f64, covered: impl Fn(Token) -> f64) -> f64 {
-        self.support()
-            .map(|(token, p)| (scale * p - covered(token)).max(0.0))
-            .sum()
+        self.support().map(|(token, p)| (scale * p - covered(token)).max(0.0)).sum()
     }
 
     /// (`scale`·self − `covered`)+ normalised, shape `[vocabulary]`: the law of [`Distribution::sample_excess`].
     pub fn excess_law(&self, scale: f64, covered: impl Fn(Token) -> f64) -> Vec<f64> {
-        let mut law = Excess {
-            target: self,
-            scale,
-            covered,
-        }
-        .weights();
+        let mut law = Excess { target: self, scale, covered }.weights();
         let total: f64 = law.iter().sum();
         law.iter_mut().for_each(|p| *p /= total);
         law

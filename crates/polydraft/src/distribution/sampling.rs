@@ -28,12 +28,7 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: None,
-            top_p: 1.0,
-            min_p: 0.0,
-        }
+        Self { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }
     }
 }
 
@@ -44,15 +39,7 @@ impl Sampling {
     /// Names the first setting that is out of range.
     pub fn validate(&self) -> Result<()> {
         let check = |valid: bool, setting, expected, got: String| {
-            if valid {
-                Ok(())
-            } else {
-                Err(Error::Setting {
-                    setting,
-                    expected,
-                    got,
-                })
-            }
+            if valid { Ok(()) } else { Err(Error::Setting { setting, expected, got }) }
         };
         let t = self.temperature;
         check(
@@ -62,18 +49,8 @@ impl Sampling {
             t.to_string(),
         )?;
         check(self.top_k != Some(0), "top_k", "at least 1", "0".to_owned())?;
-        check(
-            self.top_p > 0.0 && self.top_p <= 1.0,
-            "top_p",
-            "above 0, at most 1",
-            self.top_p.to_string(),
-        )?;
-        check(
-            (0.0..=1.0).contains(&self.min_p),
-            "min_p",
-            "from 0 to 1",
-            self.min_p.to_string(),
-        )
+        check(self.top_p > 0.0 && self.top_p <= 1.0, "top_p", "above 0, at most 1", self.top_p.to_string())?;
+        check((0.0..=1.0).contains(&self.min_p), "min_p", "from 0 to 1", self.min_p.to_string())
     }
 
     fn filters(&self) -> bool {
@@ -95,11 +72,7 @@ impl PartialEq for Scratch {
 }
 
 /// Fills everything but the cumulative sums. Checks first, so that an error leaves `distribution` as it was.
-pub(super) fn fill(
-    distribution: &mut Distribution,
-    logits: &[f32],
-    sampling: &Sampling,
-) -> Result<()> {
+pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &Sampling) -> Result<()> {
     sampling.validate()?;
     let max = largest(logits)?;
     distribution.vocabulary = logits.len();
@@ -112,12 +85,7 @@ pub(super) fn fill(
     } else if sampling.filters() {
         filtered(distribution, logits, max, sampling);
     } else {
-        softmax(
-            &mut distribution.mass,
-            logits,
-            max,
-            1.0 / sampling.temperature,
-        );
+        softmax(&mut distribution.mass, logits, max, 1.0 / sampling.temperature);
     }
     Ok(())
 }
@@ -127,11 +95,7 @@ fn largest(logits: &[f32]) -> Result<f32> {
     let operation = "distribution from logits";
     if logits.is_empty() || logits.len() > Token::MAX as usize {
         let expected = "from 1 to 2^32 - 1".to_owned();
-        return Err(Error::Length {
-            operation,
-            expected,
-            got: logits.len(),
-        });
+        return Err(Error::Length { operation, expected, got: logits.len() });
     }
     // Eight lanes, so that the compiler can use vector instructions.
     let (chunks, rest) = logits.as_chunks::<8>();
@@ -140,38 +104,18 @@ fn largest(logits: &[f32]) -> Result<f32> {
     for chunk in chunks {
         for i in 0..8 {
             invalid[i] |= !(chunk[i] < f32::INFINITY);
-            lanes[i] = if chunk[i] > lanes[i] {
-                chunk[i]
-            } else {
-                lanes[i]
-            };
+            lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
         }
     }
-    let max = lanes
-        .iter()
-        .chain(rest)
-        .fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
     if invalid.contains(&true) || rest.iter().any(|x| !(*x < f32::INFINITY)) {
-        let index = logits
-            .iter()
-            .position(|x| !(*x < f32::INFINITY))
-            .unwrap_or(0);
+        let index = logits.iter().position(|x| !(*x < f32::INFINITY)).unwrap_or(0);
         let got = f64::from(logits[index]);
-        return Err(Error::Entry {
-            operation,
-            index,
-            expected: "a number below +infinity",
-            got,
-        });
+        return Err(Error::Entry { operation, index, expected: "a number below +infinity", got });
     }
     if max == f32::NEG_INFINITY {
         let got = f64::from(max);
-        return Err(Error::Entry {
-            operation,
-            index: 0,
-            expected: "finite here or in another entry",
-            got,
-        });
+        return Err(Error::Entry { operation, index: 0, expected: "finite here or in another entry", got });
     }
     Ok(max)
 }
@@ -226,22 +170,14 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
     let rate = (1.0 / sampling.temperature) as f32;
     let candidates = &mut distribution.scratch.candidates;
     candidates.clear();
-    candidates.extend(
-        logits
-            .iter()
-            .zip(0..)
-            .filter(|(x, _)| **x > f32::NEG_INFINITY)
-            .map(|(&x, t)| (x, t)),
-    );
+    candidates.extend(logits.iter().zip(0..).filter(|(x, _)| **x > f32::NEG_INFINITY).map(|(&x, t)| (x, t)));
     // Most likely first, the lower id on a tie.
     let order = |a: &(f32, Token), b: &(f32, Token)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
     if let Some(k) = sampling.top_k.filter(|k| *k < candidates.len()) {
         candidates.select_nth_unstable_by(k, order);
         candidates.truncate(k);
     }
-    candidates
-        .iter_mut()
-        .for_each(|c| c.0 = exp((c.0 - max) * rate));
+    candidates.iter_mut().for_each(|c| c.0 = exp((c.0 - max) * rate));
     candidates.retain(|c| c.0 > 0.0);
     if sampling.top_p < 1.0 {
         let total: f64 = candidates.iter().map(|c| f64::from(c.0)).sum();
@@ -254,9 +190,7 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
     }
     candidates.sort_unstable_by_key(|c| c.1);
     let total: f64 = candidates.iter().map(|c| f64::from(c.0)).sum();
-    distribution
-        .mass
-        .extend(candidates.iter().map(|c| f64::from(c.0) / total));
+    distribution.mass.extend(candidates.iter().map(|c| f64::from(c.0) / total));
     if candidates.len() < logits.len() {
         distribution.tokens.extend(candidates.iter().map(|c| c.1));
     }
@@ -299,9 +233,6 @@ mod tests {
             let exact = f64::from(t).exp();
             assert!((f64::from(exp(t)) - exact).abs() <= 1.3e-7 * exact, "{t}");
         }
-        assert_eq!(
-            (exp(0.0), exp(f32::NEG_INFINITY), exp(-1000.0)),
-            (1.0, 0.0, 0.0)
-        );
+        assert_eq!((exp(0.0), exp(f32::NEG_INFINITY), exp(-1000.0)), (1.0, 0.0, 0.0));
     }
 }

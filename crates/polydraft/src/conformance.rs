@@ -1,0 +1,244 @@
+//! The one conformance runner for token-level rules: exact checks by enumeration.
+//!
+//! Problem: a rule is right when the emitted token has the target's law, when what it says about itself
+//! (`acceptance`, `law`) is what it does (`emit`), and when it does not accept more than is possible.
+//! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
+//! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny vocabularies only.
+
+use crate::chance::enumerate;
+use crate::coupling::{Law, Problem, TokenRule, couple};
+use crate::drafting::{Drafting, Proposal};
+use crate::{Distribution, Result, Token};
+
+/// The deviation allowed everywhere.
+pub const TOLERANCE: f64 = 1e-12;
+
+/// A target and draft laws to check a rule on.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The law that must be emitted.
+    pub target: Distribution,
+    /// The law of every draft (the first one serves all drafts but for distinct drafts).
+    pub drafts: Vec<Distribution>,
+    /// How drafts are drawn.
+    pub scheme: Drafting,
+    /// How many are drawn.
+    pub count: usize,
+}
+
+/// What a passed check found out.
+#[derive(Debug, Clone, Copy)]
+pub struct Report {
+    /// The rule's acceptance.
+    pub acceptance: f64,
+    /// The largest that any rule can have.
+    pub optimal: f64,
+}
+
+/// One way in which a rule is wrong.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// The rule refused a problem.
+    #[error("refused: {0}")]
+    Refused(#[from] crate::Error),
+    /// The emitted law is not the target.
+    #[error("token {token} is emitted with probability {got}, the target has {expected}")]
+    WrongLaw {
+        /// The token.
+        token: Token,
+        /// Its target probability.
+        expected: f64,
+        /// Its probability under the rule.
+        got: f64,
+    },
+    /// Two statements of the rule about itself differ.
+    #[error("{what} given {drafts:?}: expected {expected}, got {got}")]
+    Inconsistent {
+        /// Which statements.
+        what: &'static str,
+        /// The drafts they are about; empty if about all.
+        drafts: Vec<Token>,
+        /// What one of them says.
+        expected: f64,
+        /// What the other says.
+        got: f64,
+    },
+    /// More is accepted than any rule can.
+    #[error("acceptance {got} is above the optimum {optimal}")]
+    AboveOptimum {
+        /// The optimum.
+        optimal: f64,
+        /// The rule's acceptance.
+        got: f64,
+    },
+}
+
+impl Case {
+    /// The problem of this case.
+    ///
+    /// # Errors
+    /// A case that is none: no drafts, different vocabularies.
+    pub fn problem(&self) -> Result<Problem<'_>> {
+        let laws = if self.scheme == Drafting::Distinct { self.count } else { 1 };
+        Problem::new(
+            &self.target,
+            Proposal::new(self.scheme, &self.drafts[..laws.min(self.drafts.len())], self.count)?,
+        )
+    }
+
+    /// 1 + min over all sets H of [p(H) − Pr(all drafts lie in H)], from the tuples' probabilities.
+    fn optimal(&self, tuples: &[(f64, Vec<Token>)]) -> f64 {
+        let vocabulary = self.target.vocabulary() as Token;
+        let slack = (0..1_u32 << vocabulary).map(|set| {
+            let holds = |token: Token| set >> token & 1 == 1;
+            let demand: f64 = (0..vocabulary).filter(|t| holds(*t)).map(|t| self.target.probability(t)).sum();
+            let inside = tuples.iter().filter(|(_, drafts)| drafts.iter().all(|t| holds(*t)));
+            demand - inside.map(|(probability, _)| probability).sum::<f64>()
+        });
+        1.0 + slack.fold(0.0, f64::min)
+    }
+
+    /// Checks a rule on this case, by enumeration.
+    ///
+    /// # Errors
+    /// The first way found in which the rule is wrong.
+    pub fn check(&self, rule: &mut dyn TokenRule) -> std::result::Result<Report, Failure> {
+        let problem = self.problem()?;
+        let tuples = problem.proposal.tuples();
+        let vocabulary = self.target.vocabulary();
+        let mut coupling = couple(rule, problem)?;
+        let mut emitted = vec![0.0; vocabulary];
+        let mut accepted = 0.0;
+        for (probability, drafts) in &tuples {
+            let law = coupling.law(drafts)?;
+            let mut done = vec![0.0; vocabulary];
+            let mut done_accepted = 0.0;
+            let emissions = enumerate(|chance| coupling.emit(drafts, chance));
+            for (probability, emission) in emissions {
+                let emission = emission?;
+                done[emission.token as usize] += probability;
+                if let Some(index) = emission.accepted {
+                    done_accepted += probability;
+                    let draft = drafts.get(index).copied().unwrap_or(Token::MAX);
+                    agree("the accepted draft and the token", drafts, draft.into(), emission.token.into())?;
+                }
+            }
+            agree("acceptance of law and emit", drafts, law.accepted, done_accepted)?;
+            for token in 0..vocabulary {
+                agree("law and emit", drafts, law.probabilities[token], done[token])?;
+                emitted[token] += probability * done[token];
+            }
+            accepted += probability * done_accepted;
+        }
+        for (token, got) in (0..).zip(emitted) {
+            let expected = self.target.probability(token);
+            if !((got - expected).abs() <= TOLERANCE) {
+                return Err(Failure::WrongLaw { token, expected, got });
+            }
+        }
+        let stated = coupling.acceptance(&mut crate::chance::Certain);
+        agree("acceptance and the sum over tuples", &[], accepted, stated.probability)?;
+        let optimal = self.optimal(&tuples);
+        if accepted > optimal + TOLERANCE {
+            return Err(Failure::AboveOptimum { optimal, got: accepted });
+        }
+        Ok(Report { acceptance: accepted, optimal })
+    }
+}
+
+fn agree(what: &'static str, drafts: &[Token], expected: f64, got: f64) -> std::result::Result<(), Failure> {
+    if (expected - got).abs() <= TOLERANCE {
+        return Ok(());
+    }
+    Err(Failure::Inconsistent { what, drafts: drafts.to_vec(), expected, got })
+}
+
+/// Whether counts of emitted tokens are compatible with a law: the chi-squared statistic lies within `sigmas` standard
+/// deviations of its mean. Tokens expected fewer than five times are pooled.
+pub fn counts_agree(counts: &[u64], law: &Law, sigmas: f64) -> bool {
+    let runs: u64 = counts.iter().sum();
+    let (mut statistic, mut freedom) = (0.0, 0.0);
+    let (mut rare_count, mut rare_expected) = (0.0, 0.0);
+    for (&count, &probability) in counts.iter().zip(&law.probabilities) {
+        let (count, expected) = (count as f64, runs as f64 * probability);
+        if expected < 5.0 {
+            rare_count += count;
+            rare_expected += expected;
+        } else {
+            statistic += (count - expected).powi(2) / expected;
+            freedom += 1.0;
+        }
+    }
+    // Poisson, at most five per pooled token.
+    let rare = (rare_count - rare_expected).abs() <= 3.0 + sigmas * rare_expected.sqrt();
+    rare && statistic <= freedom + sigmas * (2.0_f64 * freedom).sqrt() + sigmas
+}
+
+/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot laws, disjoint supports, equal laws, tiny
+/// probabilities, and `random` random ones, from dirichlet-like laws of several degrees of flatness.
+///
+/// # Errors
+/// None for a vocabulary of at least one token.
+pub fn cases<R: rand::Rng + ?Sized>(
+    vocabulary: usize,
+    scheme: Drafting,
+    count: usize,
+    random: usize,
+    rng: &mut R,
+) -> Result<Vec<Case>> {
+    let normal = |values: Vec<f64>| {
+        let sum: f64 = values.iter().sum();
+        Distribution::new(values.into_iter().map(|v| v / sum).collect())
+    };
+    let shaped = |weight: &dyn Fn(usize) -> f64| normal((0..vocabulary).map(weight).collect());
+    let v = vocabulary as f64;
+    let fixed = [
+        shaped(&|_| 1.0)?,
+        shaped(&|i| if i == 0 { 1.0 } else { 0.0 })?,
+        shaped(&|i| if i + 1 == vocabulary { 1.0 } else { 0.0 })?,
+        shaped(&|i| 1.0 + i as f64)?,
+        shaped(&|i| v - i as f64)?,
+        shaped(&|i| if i < vocabulary.div_ceil(2) { 1.0 } else { 0.0 })?,
+        shaped(&|i| if i >= vocabulary / 2 { 1.0 } else { 0.0 })?,
+        shaped(&|i| if i == 0 { 1.0 } else { 1e-17 })?,
+        shaped(&|i| if i + 1 == vocabulary { 1.0 } else { 1e-300 })?,
+        shaped(&|i| [0.5, 0.25, 0.125, 0.125][i % 4])?,
+        shaped(&|i| 1e-9_f64.powi(i as i32))?,
+    ];
+    let mut cases = Vec::new();
+    let mut push = |target: &Distribution, drafts: Vec<Distribution>| {
+        cases.push(Case { target: target.clone(), drafts, scheme, count });
+    };
+    for (i, target) in fixed.iter().enumerate() {
+        for j in 0..fixed.len() {
+            push(target, (0..count).map(|k| fixed[(j + k * (i + 1)) % fixed.len()].clone()).collect());
+        }
+    }
+    let mut uniform = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+    for index in 0..random {
+        let flatness = [0.5, 1.0, 3.0, 10.0][index % 4];
+        let mut law = |near: Option<&Distribution>| {
+            let mut values: Vec<f64> = (0..vocabulary).map(|_| uniform().powf(flatness) + 1e-12).collect();
+            if uniform() < 0.2 {
+                values[(uniform() * v) as usize] = 0.0;
+            }
+            if vocabulary > 1 && uniform() < 0.2 {
+                values[0] = values[1];
+            }
+            if values.iter().all(|value| *value == 0.0) {
+                values[0] = 1.0;
+            }
+            let sum: f64 = values.iter().sum();
+            let mix = near.map_or(1.0, |_| uniform());
+            let mixed = values.iter().zip(0..).map(|(value, token)| {
+                mix * value / sum + (1.0 - mix) * near.map_or(0.0, |near| near.probability(token))
+            });
+            normal(mixed.collect())
+        };
+        let target = law(None)?;
+        let near = (index % 3 > 0).then_some(&target);
+        let drafts = (0..count).map(|_| law(near)).collect::<Result<_>>()?;
+        push(&target, drafts);
+    }
+    Ok(cases)
+}

@@ -1,0 +1,109 @@
+//! SpecHub, and its extension to n drafts.
+//!
+//! Problem: every tuple holds the n − 1 most likely tokens of q (the hubs, A) and one token x from the rest; accept
+//! so that the emitted token has law p. The optimum for these drafts,
+//! α = p(A) + Σ_{x∉A} min(p(x), q(x)/(1 − q(A))), is reached.
+//! Source: Sun et al. 2024 (SpecHub), algorithm 3, for n = 2; Hu et al. 2025 for the optimum of the greedy scheme.
+//! Complexity: one pass over the support to find the hubs and their mass; O(n) to emit (expected).
+//! Deviations: (1) n − 1 hubs instead of one, for any n; (2) also for the greedy scheme; (3) the paper hands what
+//! the draws of x leave to the hub "up to p(a)"; here what is left is (p − accepted)+, in which the hubs have their
+//! whole p: the same law, and the same code for any number of hubs.
+
+use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use crate::chance::Chance;
+use crate::drafting::{Drafting, outside_mass};
+use crate::{Result, Token};
+use serde::{Deserialize, Serialize};
+
+/// The rule has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl Settings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// None.
+    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+        Ok(Box::new(Hub { hubs: Vec::new(), rest: 1.0 }))
+    }
+}
+
+struct Hub {
+    hubs: Vec<Token>,
+    /// The draft's mass outside the hubs.
+    rest: f64,
+}
+
+impl Hub {
+    /// What the draws of a token outside the hubs accept of it.
+    fn covered(&self, problem: &Problem, token: Token) -> f64 {
+        if self.hubs.contains(&token) {
+            return 0.0;
+        }
+        let q = problem.proposal.law(0).probability(token);
+        if q > 0.0 { problem.target.probability(token).min(q / self.rest) } else { 0.0 }
+    }
+
+    /// The one draft that is no hub, and the probability of accepting it.
+    fn outsider(&self, problem: &Problem, drafts: &[Token]) -> Option<(usize, f64)> {
+        let index = drafts.iter().position(|token| !self.hubs.contains(token))?;
+        let p = problem.target.probability(drafts[index]);
+        let q = problem.proposal.law(0).probability(drafts[index]);
+        let accept = match problem.proposal.scheme() {
+            Drafting::Greedy => capped_ratio(p, q / self.rest),
+            // Drawn first, with mass q …
+            _ if index == 0 => capped_ratio(p, q),
+            // … or after a hub, with mass q/rest − q; it gets what the other kind of tuple has left of p.
+            _ => capped_ratio((p - q).max(0.0), q * (1.0 - self.rest) / self.rest),
+        };
+        Some((index, accept))
+    }
+}
+
+impl TokenRule for Hub {
+    fn name(&self) -> &'static str {
+        "hub"
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        problem.require(self.name(), &[Drafting::Hub, Drafting::Greedy])?;
+        let draft = problem.proposal.law(0);
+        self.hubs = draft.most_likely(problem.proposal.count() - 1);
+        self.rest = outside_mass(draft, &self.hubs);
+        Ok(())
+    }
+
+    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
+        let target = problem.target;
+        let hubs: f64 = self.hubs.iter().map(|&hub| target.probability(hub)).sum();
+        Some(hubs + target.support().map(|(token, _)| self.covered(problem, token)).sum::<f64>())
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        if let Some((index, accept)) = self.outsider(problem, drafts)
+            && chance.coin(accept)
+        {
+            return Emission::accepted(drafts, index);
+        }
+        let token = problem.target.sample_excess(1.0, |t| self.covered(problem, t), chance);
+        Emission {
+            token,
+            accepted: drafts.iter().position(|&draft| draft == token && self.hubs.contains(&draft)),
+        }
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let outsider = self.outsider(problem, drafts);
+        let accept = outsider.map_or(0.0, |(_, accept)| accept);
+        let accepted = outsider.map(|(index, accept)| (drafts[index], accept));
+        let target = problem.target;
+        let mut law = Law::new(target.vocabulary(), accepted, 1.0 - accept, || {
+            target.excess_law(1.0, |t| self.covered(problem, t))
+        });
+        let hubs = drafts.iter().filter(|token| self.hubs.contains(token));
+        law.accepted += hubs.map(|&hub| law.probabilities[hub as usize]).sum::<f64>();
+        law
+    }
+}

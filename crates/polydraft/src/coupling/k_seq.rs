@@ -1,0 +1,139 @@
+//! K-SEQ, sequential selection with a common discount.
+//!
+//! Problem: n i.i.d. drafts from q; accept one of them so that the emitted token has law p.
+//! Source: Sun et al. 2023 (SpecTr), algorithm 2. α = 1 − (1 − β(ρ))^n with β(ρ) = Σ min(q, p/ρ), at least
+//! (1 − 1/e) of the optimum.
+//! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
+//! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection.
+
+use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use crate::chance::Chance;
+use crate::drafting::Drafting;
+use crate::{Distribution, Result, Token};
+use serde::{Deserialize, Serialize};
+
+/// The rule has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl Settings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// None.
+    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+        Ok(Box::new(KSeq { rho: 1.0, cover: 0.0, acceptance: 0.0 }))
+    }
+}
+
+struct KSeq {
+    rho: f64,
+    /// The emitted mass of an accepted token is `cover`·min(q, p/ρ).
+    cover: f64,
+    acceptance: f64,
+}
+
+/// Σ min(ρq, p) and Σ q over the tokens with ρq < p.
+fn clipped(target: &Distribution, draft: &Distribution, rho: f64) -> (f64, f64) {
+    let (mut mass, mut slope) = (0.0, 0.0);
+    let Some((p, q)) = target.dense().zip(draft.dense()) else {
+        for (token, q) in draft.support() {
+            let p = target.probability(token);
+            mass += p.min(rho * q);
+            slope += if rho * q < p { q } else { 0.0 };
+        }
+        return (mass, slope);
+    };
+    // Lanes let the compiler use vector instructions.
+    let (mut masses, mut slopes) = ([0.0; 8], [0.0; 8]);
+    let ((p, p_rest), (q, q_rest)) = (p.as_chunks::<8>(), q.as_chunks::<8>());
+    for (p, q) in p.iter().zip(q) {
+        for i in 0..8 {
+            let scaled = rho * q[i];
+            let below = scaled < p[i];
+            masses[i] += if below { scaled } else { p[i] };
+            slopes[i] += if below { q[i] } else { 0.0 };
+        }
+    }
+    for (p, q) in p_rest.iter().zip(q_rest) {
+        mass += p.min(rho * q);
+        slope += if rho * q < *p { *q } else { 0.0 };
+    }
+    (mass + masses.iter().sum::<f64>(), slope + slopes.iter().sum::<f64>())
+}
+
+impl KSeq {
+    /// The law of an accepted token, unnormalised over the tokens: what acceptances leave is p minus this.
+    fn covered(&self, problem: &Problem, token: Token) -> f64 {
+        let (p, q) = (problem.target.probability(token), problem.proposal.law(0).probability(token));
+        self.cover * q.min(p / self.rho)
+    }
+
+    fn accept(&self, problem: &Problem, token: Token) -> f64 {
+        let (p, q) = (problem.target.probability(token), problem.proposal.law(0).probability(token));
+        capped_ratio(p, self.rho * q)
+    }
+}
+
+impl TokenRule for KSeq {
+    fn name(&self) -> &'static str {
+        "k-seq"
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        problem.require(self.name(), &[Drafting::Iid])?;
+        let n = problem.proposal.count() as f64;
+        // excess(ρ) = 1 − (1 − β)^n − ρβ decreases from ≥ 0 at 1 to ≤ 0 at n.
+        let (mut low, mut high, mut rho) = (1.0, n, 1.0);
+        // Newton needs about five passes; bisection, its safeguard, at most sixty.
+        for _ in 0..100 {
+            let (mass, slope) = clipped(problem.target, problem.proposal.law(0), rho);
+            let beta = (mass / rho).min(1.0);
+            let acceptance = 1.0 - (1.0 - beta).powf(n);
+            let excess = acceptance - mass;
+            *self = Self { rho, cover: if beta > 0.0 { acceptance / beta } else { 0.0 }, acceptance };
+            if excess > 0.0 {
+                low = rho
+            } else {
+                high = rho
+            }
+            let derivative = n * (1.0 - beta).powf(n - 1.0) * (slope * rho - mass) / (rho * rho) - slope;
+            let newton = rho - excess / derivative;
+            let next = if newton > low && newton < high { newton } else { 0.5 * (low + high) };
+            if excess.abs() <= 2e-16 || (next - rho).abs() <= 1e-15 * rho {
+                break;
+            }
+            rho = next;
+        }
+        Ok(())
+    }
+
+    fn acceptance(&mut self, _: &Problem) -> Option<f64> {
+        Some(self.acceptance)
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let accepted = drafts.iter().position(|&token| chance.coin(self.accept(problem, token)));
+        match accepted {
+            Some(index) => Emission::accepted(drafts, index),
+            None => {
+                Emission::rejected(problem.target.sample_excess(1.0, |t| self.covered(problem, t), chance))
+            }
+        }
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let mut left = 1.0;
+        let accepted: Vec<_> = drafts
+            .iter()
+            .map(|&token| {
+                let mass = left * self.accept(problem, token);
+                left -= mass;
+                (token, mass)
+            })
+            .collect();
+        let target = problem.target;
+        Law::new(target.vocabulary(), accepted, left, || target.excess_law(1.0, |t| self.covered(problem, t)))
+    }
+}

@@ -1,0 +1,74 @@
+//! Naive speculative sampling: the baseline of all rules.
+//!
+//! Problem: draw y from the target; if it was drafted, it counts as accepted.
+//! Source: Miao et al. 2023 (SpecInfer), naive sampling (NSS). α = Σ p_i Pr(i is drafted).
+//! Complexity: O(log V + n) to emit, one pass for the acceptance.
+//! Deviations: none.
+
+use super::{Emission, Law, Problem, TokenRule};
+use crate::chance::Chance;
+use crate::drafting::{Drafting, hit_probability, outside_mass};
+use crate::{Result, Token};
+use serde::{Deserialize, Serialize};
+
+/// The rule has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl Settings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// None.
+    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+        Ok(Box::new(Naive))
+    }
+}
+
+struct Naive;
+
+impl TokenRule for Naive {
+    fn name(&self) -> &'static str {
+        "naive"
+    }
+
+    fn prepare(&mut self, _: &Problem) -> Result<()> {
+        Ok(())
+    }
+
+    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
+        let (target, proposal) = (problem.target, &problem.proposal);
+        let (draft, count) = (proposal.law(0), proposal.count());
+        let drafted: Box<dyn Fn(Token) -> f64> = match proposal.scheme() {
+            Drafting::Iid => Box::new(|token| hit_probability(draft.probability(token), count)),
+            Drafting::Distinct => Box::new(|token| {
+                1.0 - (0..count).map(|i| 1.0 - proposal.law(i).probability(token)).product::<f64>()
+            }),
+            Drafting::Greedy | Drafting::Hub => {
+                let hubs = draft.most_likely(count - 1);
+                let rest = outside_mass(draft, &hubs);
+                let drawn = move |q: f64| if rest > 0.0 { q / rest } else { 0.0 };
+                Box::new(
+                    move |token| if hubs.contains(&token) { 1.0 } else { drawn(draft.probability(token)) },
+                )
+            }
+            Drafting::WithoutReplacement if count == 1 => Box::new(|token| draft.probability(token)),
+            Drafting::WithoutReplacement => return None,
+        };
+        Some(target.support().map(|(token, p)| p * drafted(token)).sum())
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let token = problem.target.sample(chance);
+        Emission { token, accepted: drafts.iter().position(|draft| *draft == token) }
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let probabilities = problem.target.to_vec();
+        let first = |index: usize| !drafts[..index].contains(&drafts[index]);
+        let accepted =
+            (0..drafts.len()).filter(|&i| first(i)).map(|i| probabilities[drafts[i] as usize]).sum();
+        Law { probabilities, accepted }
+    }
+}

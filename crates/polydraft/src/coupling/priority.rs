@@ -1,0 +1,192 @@
+//! Priority coupling: the optimal rule for i.i.d. drafts, for any number of them and any vocabulary.
+//!
+//! Problem: n i.i.d. drafts from q; emit y ~ p, which is one of the drafts as often as any rule can achieve.
+//! Source: ours. Every draft gets an independent priority in [0, 1] whose law depends on its token only and is uniform
+//! overall; the draft of highest priority is selected, and single-draft speculative sampling against the law m of
+//! the selection decides (the canonical form of Khisti et al. 2025, theorem 1). Token i's priorities fill a set of
+//! length q_i; m_i is the mass of that set under the density n·z^(n−1). All laws m that any selection can have are
+//! reached this way, the best of them in particular.
+//! Complexity: exact form O(V log V); pooled form two passes over the support and a table of some hundred entries;
+//! O(n) to emit (expected).
+//! Deviations: (1) pooled form: tokens of small probability share the entries of a grid of ratios (`grid`); (2) m is
+//! taken from the sets really laid out, so that pooling and rounding cost acceptance, never the law; (3) n = 1 is
+//! single-draft speculative sampling.
+
+mod grid;
+mod plan;
+pub mod shares;
+
+use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use crate::chance::Chance;
+use crate::drafting::Drafting;
+use crate::priorities::Priorities;
+use crate::{Error, Result, Token};
+use plan::Plan;
+use serde::{Deserialize, Serialize};
+
+/// How exact the acceptance is. The law is exact always.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// Exact for a small support of the draft, pooled for a large one.
+    #[default]
+    Auto,
+    /// Every token on its own: the optimum.
+    Exact,
+    /// Tokens of small probability pooled: near-linear, and next to the optimum.
+    Pooled,
+}
+
+/// Settings of the rule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Exact or pooled. Default: auto.
+    pub form: Form,
+    /// The largest support, in tokens, that auto handles exactly. Default 1,000.
+    pub exact_up_to: usize,
+    /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1. Default 1/256.
+    pub individual_above: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { form: Form::Auto, exact_up_to: 1_000, individual_above: 1.0 / 256.0 }
+    }
+}
+
+impl Settings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+        if !(self.individual_above > 0.0 && self.individual_above <= 1.0) {
+            let got = self.individual_above.to_string();
+            return Err(Error::Setting { setting: "individual_above", expected: "above 0, at most 1", got });
+        }
+        Ok(Box::new(Priority {
+            settings: self.clone(),
+            plan: Plan::new(),
+            target: Vec::new(),
+            priorities: Priorities::new(),
+        }))
+    }
+}
+
+struct Priority {
+    settings: Settings,
+    plan: Plan,
+    /// The target's probabilities of the tokens stored in the draft, where the draft does not store all.
+    target: Vec<f64>,
+    priorities: Priorities,
+}
+
+impl Priority {
+    /// The probability that a token is selected.
+    fn selected(&self, problem: &Problem, token: Token) -> f64 {
+        let draft = problem.proposal.law(0);
+        if problem.proposal.count() == 1 {
+            return draft.probability(token);
+        }
+        draft.position(token).map_or(0.0, |position| {
+            self.plan.mass(position, problem.target.probability(token), draft.stored()[position])
+        })
+    }
+
+    /// The probability that a token is accepted once it is selected.
+    fn accept(&self, problem: &Problem, token: Token) -> f64 {
+        capped_ratio(problem.target.probability(token), self.selected(problem, token))
+    }
+
+    fn prioritise(&mut self, problem: &Problem, drafts: &[Token]) {
+        let draft = problem.proposal.law(0);
+        self.priorities.clear();
+        for &token in drafts {
+            match draft.position(token).filter(|position| draft.stored()[*position] > 0.0) {
+                Some(position) => self.priorities.push(self.plan.pieces(
+                    position,
+                    problem.target.probability(token),
+                    draft.stored()[position],
+                )),
+                // Never drawn; it gets the lowest priority.
+                None => self.priorities.push([]),
+            }
+        }
+    }
+}
+
+impl TokenRule for Priority {
+    fn name(&self) -> &'static str {
+        "priority"
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        if problem.proposal.count() == 1 {
+            return Ok(());
+        }
+        problem.require(self.name(), &[Drafting::Iid])?;
+        let draft = problem.proposal.law(0);
+        let exact = match self.settings.form {
+            Form::Auto => draft.support_size() <= self.settings.exact_up_to,
+            Form::Exact => true,
+            Form::Pooled => false,
+        };
+        let threshold = if exact { 0.0 } else { self.settings.individual_above };
+        let target = match (problem.target.dense(), draft.dense()) {
+            (Some(target), Some(_)) => target,
+            (_, Some(_)) => {
+                self.target.clear();
+                self.target.resize(draft.vocabulary(), 0.0);
+                problem.target.support().for_each(|(token, p)| self.target[token as usize] = p);
+                &self.target
+            }
+            (_, None) => {
+                self.target.clear();
+                self.target
+                    .extend(draft.stored_tokens().iter().map(|&token| problem.target.probability(token)));
+                &self.target
+            }
+        };
+        self.plan.make(target, draft.stored(), problem.proposal.count(), threshold);
+        Ok(())
+    }
+
+    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
+        Some(problem.target.support().map(|(token, p)| p.min(self.selected(problem, token))).sum())
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let mut selected = 0;
+        if drafts.len() > 1 {
+            self.prioritise(problem, drafts);
+            selected = chance.highest(&self.priorities);
+        }
+        if chance.coin(self.accept(problem, drafts[selected])) {
+            return Emission::accepted(drafts, selected);
+        }
+        Emission::rejected(problem.target.sample_excess(1.0, |token| self.selected(problem, token), chance))
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let mut wins = vec![1.0];
+        if drafts.len() > 1 {
+            self.prioritise(problem, drafts);
+            wins = self.priorities.win_probabilities();
+        }
+        let mut rejection = 0.0;
+        let accepted: Vec<_> = drafts
+            .iter()
+            .zip(wins)
+            .map(|(&token, win)| {
+                let accept = self.accept(problem, token);
+                rejection += win * (1.0 - accept);
+                (token, win * accept)
+            })
+            .collect();
+        let target = problem.target;
+        Law::new(target.vocabulary(), accepted, rejection, || {
+            target.excess_law(1.0, |token| self.selected(problem, token))
+        })
+    }
+}
