@@ -1,0 +1,204 @@
+//! The engine's model interface on a decoder with a cache.
+
+use candle_core::{Device, Tensor};
+use polydraft::{DraftTree, NodeId, Token};
+use polydraft_engine::{Error as EngineError, Model, Result, Vocabulary};
+
+use crate::cache::Cache;
+use crate::decoder::{Batch, Decoder};
+
+/// Tokens of a prompt that are computed at once: enough to use the processor, few enough for small buffers.
+const PROMPT_CHUNK: usize = 256;
+
+/// A decoder with a text: its context, and behind it a speculative tree.
+///
+/// Slots of the cache: first the computed part of the context in order, then the scored nodes of the tree by id.
+#[derive(Debug)]
+pub struct CandleModel {
+    name: String,
+    vocabulary: Vocabulary,
+    decoder: Decoder,
+    cache: Cache,
+    context: Vec<Token>,
+    /// How much of the context is in the cache.
+    computed: usize,
+    /// How many nodes of the tree are scored, the root included; their logits follow, `[scored, vocabulary]`.
+    scored: usize,
+    logits: Vec<f32>,
+}
+
+impl CandleModel {
+    pub(crate) fn new(name: String, vocabulary: Vocabulary, decoder: Decoder) -> crate::Result<Self> {
+        let cache = decoder.new_cache()?;
+        Ok(Self {
+            name,
+            vocabulary,
+            decoder,
+            cache,
+            context: Vec::new(),
+            computed: 0,
+            scored: 0,
+            logits: Vec::new(),
+        })
+    }
+
+    fn failed(&self, source: candle_core::Error) -> EngineError {
+        EngineError::Model { model: self.name.clone(), source: Box::new(source) }
+    }
+
+    /// Computes the part of the context that is not in the cache, but for its last token, in chunks.
+    fn catch_up(&mut self) -> candle_core::Result<()> {
+        while self.computed + 1 < self.context.len() {
+            let end = (self.computed + PROMPT_CHUNK).min(self.context.len() - 1);
+            let tokens = &self.context[self.computed..end];
+            let positions: Vec<usize> = (self.computed..end).collect();
+            let batch = Batch {
+                tokens,
+                positions: &positions,
+                start: self.computed,
+                mask: mask(tokens.len(), self.computed, self.computed, |row, slot| {
+                    slot <= self.computed + row
+                })?,
+                first_output: tokens.len() - 1,
+            };
+            self.decoder.forward(&batch, &mut self.cache)?;
+            self.computed = end;
+        }
+        Ok(())
+    }
+
+    /// Computes the last token of the context, unless the root is scored, and the nodes of the tree that are not.
+    fn compute(&mut self, tree: &DraftTree) -> candle_core::Result<()> {
+        let length = self.context.len();
+        let new_nodes = self.scored.max(1)..tree.len();
+        let mut tokens = Vec::new();
+        let mut positions = Vec::new();
+        if self.scored == 0 {
+            tokens.push(self.context[length - 1]);
+            positions.push(length - 1);
+        }
+        for node in new_nodes.clone() {
+            tokens.push(tree.token(node));
+            positions.push(length - 1 + tree.depth(node));
+        }
+        // Node i lies in slot length - 1 + i, the root as node 0 among them.
+        let start = length - 1 + if self.scored == 0 { 0 } else { new_nodes.start };
+        let first = start + 1 - length;
+        let sees = |row: usize, slot: usize| is_ancestor(tree, slot + 1 - length, first + row);
+        let batch = Batch {
+            tokens: &tokens,
+            positions: &positions,
+            start,
+            mask: mask(tokens.len(), start, length, sees)?,
+            first_output: 0,
+        };
+        let logits = self.decoder.forward(&batch, &mut self.cache)?;
+        if self.scored == 0 {
+            self.logits.clear();
+        }
+        self.logits.extend(logits.flatten_all()?.to_vec1::<f32>()?);
+        self.scored = tree.len();
+        self.computed = length;
+        Ok(())
+    }
+}
+
+/// Whether `node` is `other` or below it.
+fn is_ancestor(tree: &DraftTree, other: NodeId, mut node: NodeId) -> bool {
+    // Parents have smaller ids.
+    while node > other {
+        node = tree.parent(node);
+    }
+    node == other
+}
+
+/// What each of `rows` new tokens sees of the slots up to its own and its fellows'; `None` if all see all. The first
+/// `common` slots are seen by every one.
+fn mask(
+    rows: usize,
+    start: usize,
+    common: usize,
+    sees: impl Fn(usize, usize) -> bool,
+) -> candle_core::Result<Option<Tensor>> {
+    let slots = start + rows;
+    let mut values = vec![0f32; rows * slots];
+    let mut hides = false;
+    for (row, values) in values.chunks_exact_mut(slots).enumerate() {
+        for (slot, value) in values.iter_mut().enumerate().skip(common) {
+            if !sees(row, slot) {
+                *value = f32::NEG_INFINITY;
+                hides = true;
+            }
+        }
+    }
+    hides.then(|| Tensor::from_vec(values, (rows, slots), &Device::Cpu)).transpose()
+}
+
+impl Model for CandleModel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    fn context_length(&self) -> usize {
+        self.decoder.config.context
+    }
+
+    fn len(&self) -> usize {
+        self.context.len()
+    }
+
+    fn reset(&mut self) {
+        self.context.clear();
+        self.computed = 0;
+        self.scored = 0;
+    }
+
+    fn extend(&mut self, tokens: &[Token]) -> Result<()> {
+        let vocabulary = self.vocabulary.size();
+        if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
+        }
+        self.context.extend(tokens);
+        self.scored = 0;
+        Ok(())
+    }
+
+    fn score(&mut self, tree: &DraftTree) -> Result<()> {
+        if self.context.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if self.scored >= tree.len() {
+            return Ok(());
+        }
+        let depth = (self.scored.max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+        if self.context.len() + depth > self.context_length() {
+            return Err(EngineError::PromptTooLong {
+                prompt: self.context.len() + depth,
+                context: self.context_length(),
+            });
+        }
+        self.catch_up().and_then(|()| self.compute(tree)).map_err(|e| self.failed(e))
+    }
+
+    fn logits(&self, node: NodeId) -> &[f32] {
+        let width = self.vocabulary.size();
+        &self.logits[node * width..(node + 1) * width]
+    }
+
+    fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let length = self.context.len();
+        let slots: Vec<usize> =
+            path.iter().filter(|&&node| node < self.scored).map(|&node| length - 1 + node).collect();
+        self.cache.keep(length, &slots).map_err(|e| self.failed(e))?;
+        self.context.extend(path.iter().map(|&node| tree.token(node)));
+        if !slots.is_empty() {
+            self.computed = length + slots.len();
+        }
+        self.scored = 0;
+        Ok(())
+    }
+}

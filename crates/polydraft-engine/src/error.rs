@@ -1,0 +1,85 @@
+//! The one error type of the crate.
+
+use std::path::PathBuf;
+
+/// What can go wrong while decoding.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The mathematics refused, for example logits that make no distribution.
+    #[error(transparent)]
+    Law(#[from] polydraft::Error),
+    /// A model failed to compute.
+    #[error("the {model} model failed: {source}")]
+    Model {
+        /// What the model calls itself.
+        model: String,
+        /// What it reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A prompt that leaves no room in the context.
+    #[error(
+        "the prompt has {prompt} tokens, but the target's context holds {context}; it needs at least one free"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens that the context holds.
+        context: usize,
+    },
+    /// Nothing to continue from.
+    #[error("the prompt is empty, and this model needs at least one token to continue from")]
+    EmptyPrompt,
+    /// Target and draft have vocabularies of different sizes.
+    #[error(
+        "target and draft must share a vocabulary: the target has {target} tokens, the draft {draft}; {first}"
+    )]
+    VocabularySize {
+        /// Tokens of the target.
+        target: usize,
+        /// Tokens of the draft.
+        draft: usize,
+        /// The first token in which they differ.
+        first: String,
+    },
+    /// Target and draft have vocabularies of one size that differ.
+    #[error("target and draft must share a vocabulary: both have {size} tokens, but {first}")]
+    VocabularyToken {
+        /// Tokens of both.
+        size: usize,
+        /// The first token in which they differ.
+        first: String,
+    },
+    /// A setting outside its range.
+    #[error("{setting}: expected {expected}, got {got}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// Its range.
+        expected: &'static str,
+        /// The value that was given.
+        got: String,
+    },
+    /// A file that could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A table model that makes no sense.
+    #[error("table model {name}: {problem}")]
+    Table {
+        /// The file, or another name.
+        name: String,
+        /// What was expected and what was found.
+        problem: String,
+    },
+    /// Token ids that could not be turned into text.
+    #[error("decoding text: {0}")]
+    Text(String),
+}
+
+/// Result with the crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;

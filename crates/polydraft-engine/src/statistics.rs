@@ -1,0 +1,62 @@
+//! What a generation cost and what speculation gained.
+
+use std::time::Duration;
+
+use crate::decode::{Origin, Step};
+
+/// Counts and times of one generation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Tokens emitted and kept.
+    pub tokens: usize,
+    /// Passes over the target's weights, the prompt's not among them.
+    pub target_calls: usize,
+    /// For each position on the drafted path, how often a token was drafted there.
+    pub drafted: Vec<usize>,
+    /// For each position on the drafted path, how often the token there was accepted.
+    pub accepted: Vec<usize>,
+    /// Reading the prompt, by both models.
+    pub prompt_time: Duration,
+    /// In the draft model, its laws and draws included.
+    pub draft_time: Duration,
+    /// In the target model.
+    pub target_time: Duration,
+    /// In the verifier, the target's laws included.
+    pub verify_time: Duration,
+    /// From the prompt's end to the last token, everything included.
+    pub total_time: Duration,
+}
+
+impl Statistics {
+    pub(crate) fn record(&mut self, step: &Step) {
+        self.target_calls += 1;
+        let accepted = step.emitted.iter().filter(|e| e.origin == Origin::Accepted).count();
+        for (counts, reached) in [(&mut self.drafted, step.drafted), (&mut self.accepted, accepted)] {
+            counts.resize(counts.len().max(step.drafted), 0);
+            counts[..reached].iter_mut().for_each(|count| *count += 1);
+        }
+        self.draft_time += step.time.draft;
+        self.target_time += step.time.target;
+        self.verify_time += step.time.verify;
+    }
+
+    /// Tokens kept per call of the target; 0 before the first.
+    pub fn block_efficiency(&self) -> f64 {
+        ratio(self.tokens as f64, self.target_calls as f64)
+    }
+
+    /// For each position on the drafted path, the part of the tokens drafted there that was accepted. Acceptance of
+    /// a position needs that of all before it, so the numbers fall.
+    pub fn accepted_by_position(&self) -> Vec<f64> {
+        self.accepted.iter().zip(&self.drafted).map(|(&a, &d)| ratio(a as f64, d as f64)).collect()
+    }
+
+    /// Tokens kept per second after the prompt; 0 before the first.
+    pub fn tokens_per_second(&self) -> f64 {
+        ratio(self.tokens as f64, self.total_time.as_secs_f64())
+    }
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}

@@ -1,0 +1,122 @@
+//! Stop strings in a stream of text pieces.
+
+use std::collections::VecDeque;
+
+/// Text that passed, cut into its pieces, each with the mark it came with.
+pub type Pieces<M> = Vec<(String, M)>;
+
+/// Lets text through until one of the stop strings appears, which may straddle pieces.
+///
+/// Text that may be the beginning of a stop string is held back until that is decided. Marks travel with the text.
+#[derive(Debug, Clone)]
+pub struct StopScanner<M> {
+    stops: Vec<String>,
+    held: VecDeque<(String, M)>,
+}
+
+impl<M: Copy> StopScanner<M> {
+    /// Empty stop strings are ignored.
+    pub fn new(stops: &[String]) -> Self {
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        Self { stops, held: VecDeque::new() }
+    }
+
+    /// Takes a piece; returns the text that may be shown and whether a stop string was completed. The text then ends
+    /// where the stop string begins. Of several, the one that begins first counts.
+    pub fn push(&mut self, text: &str, mark: M) -> (Pieces<M>, bool) {
+        if !text.is_empty() {
+            self.held.push_back((text.to_owned(), mark));
+        }
+        let held: String = self.held.iter().map(|(text, _)| text.as_str()).collect();
+        let found = self.stops.iter().filter_map(|stop| held.find(stop.as_str())).min();
+        if let Some(start) = found {
+            let shown = self.release(start);
+            self.held.clear();
+            return (shown, true);
+        }
+        let undecided = held
+            .char_indices()
+            .map(|(start, _)| start)
+            .find(|&start| self.stops.iter().any(|stop| stop.starts_with(&held[start..])))
+            .unwrap_or(held.len());
+        (self.release(undecided), false)
+    }
+
+    /// What was held back, at the end of the text.
+    pub fn finish(&mut self) -> Pieces<M> {
+        self.held.drain(..).collect()
+    }
+
+    /// The first `bytes` of what is held.
+    fn release(&mut self, mut bytes: usize) -> Pieces<M> {
+        let mut shown = Vec::new();
+        while bytes > 0 {
+            let Some((text, mark)) = self.held.pop_front() else { break };
+            if text.len() > bytes {
+                let (now, later) = text.split_at(bytes);
+                shown.push((now.to_owned(), mark));
+                self.held.push_front((later.to_owned(), mark));
+                break;
+            }
+            bytes -= text.len();
+            shown.push((text, mark));
+        }
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pushes the pieces; returns what was shown after each, and whether it stopped.
+    fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, bool) {
+        let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
+        let mut scanner = StopScanner::new(&stops);
+        let text = |pieces: Pieces<()>| pieces.into_iter().map(|(t, ())| t).collect::<String>();
+        let mut shown = Vec::new();
+        for piece in pieces {
+            let (out, stopped) = scanner.push(piece, ());
+            shown.push(text(out));
+            if stopped {
+                return (shown, true);
+            }
+        }
+        shown.push(text(scanner.finish()));
+        (shown, false)
+    }
+
+    #[test]
+    fn nothing_is_held_without_stop_strings() {
+        assert_eq!(run(&[], &["a", "", "b"]), (vec!["a".into(), "".into(), "b".into(), "".into()], false));
+        assert_eq!(run(&[""], &["a"]), (vec!["a".into(), "".into()], false));
+    }
+
+    #[test]
+    fn stop_strings_straddle_pieces() {
+        assert_eq!(run(&["END"], &["xE", "N", "Dy"]), (vec!["x".into(), "".into(), "".into()], true));
+        assert_eq!(run(&["END"], &["xE", "NT"]), (vec!["x".into(), "ENT".into(), "".into()], false));
+        assert_eq!(run(&["END"], &["xEN"]), (vec!["x".into(), "EN".into()], false));
+        // A false start may overlap the true one.
+        assert_eq!(run(&["aab"], &["a", "a", "a", "b"]).0, ["", "", "a", ""]);
+        assert_eq!(run(&["é!"], &["é", "é", "!"]).0, ["", "é", ""]);
+    }
+
+    #[test]
+    fn the_first_to_begin_wins() {
+        assert_eq!(run(&["bc", "ab"], &["xabc"]), (vec!["x".into()], true));
+    }
+
+    #[test]
+    fn every_cut_of_a_text_gives_the_same() {
+        let text = "one two threé two four";
+        let expected = "one two threé";
+        let ends: Vec<usize> = text.char_indices().map(|(i, _)| i).chain([text.len()]).collect();
+        for &a in &ends {
+            for &b in ends.iter().filter(|b| **b >= a) {
+                let (shown, stopped) = run(&[" two four", "zzz"], &[&text[..a], &text[a..b], &text[b..]]);
+                assert_eq!((shown.concat().as_str(), stopped), (expected, true), "{a} {b}");
+            }
+        }
+    }
+}

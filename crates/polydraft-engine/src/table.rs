@@ -1,0 +1,232 @@
+//! A model of explicit probabilities, for exact tests and for teaching.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use polydraft::{Distribution, DraftTree, NodeId, Token};
+use serde::Deserialize;
+
+use crate::{Error, Model, Result, Vocabulary};
+
+/// The next-token laws of a finite set of contexts.
+///
+/// In JSON: `{"vocabulary": 3, "next": {"": [0.2, 0.3, 0.5], "0": [..], "0 1": [..]}}`. A context is looked up by the
+/// longest suffix of its token ids that is present, so that a Markov chain of any order and a full tree both fit;
+/// `""` is the fallback and must be there.
+#[derive(Debug, Clone)]
+pub struct TableModel {
+    name: String,
+    vocabulary: Vocabulary,
+    next: BTreeMap<Vec<Token>, Entry>,
+    /// Tokens of the longest context that is listed.
+    memory: usize,
+    context: Vec<Token>,
+    context_length: usize,
+    /// The context's entry after each node, by node; empty if nothing is scored.
+    scored: Vec<Vec<Token>>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    law: Distribution,
+    logits: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    vocabulary: usize,
+    next: BTreeMap<String, Vec<f64>>,
+}
+
+impl TableModel {
+    /// From laws by context; each is of shape `[vocabulary]`. `name` appears in messages.
+    ///
+    /// # Errors
+    /// No fallback law; a law of the wrong length or that is no distribution; a context with a token outside the
+    /// vocabulary. The context is named.
+    pub fn new(name: &str, vocabulary: usize, next: BTreeMap<Vec<Token>, Vec<f64>>) -> Result<Self> {
+        let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
+        if vocabulary == 0 {
+            return Err(wrong("expected a vocabulary of at least one token, got 0".to_owned()));
+        }
+        if !next.contains_key(&[][..]) {
+            return Err(wrong("the context \"\", which is the fallback, has no law".to_owned()));
+        }
+        let mut entries = BTreeMap::new();
+        for (context, law) in next {
+            let shown = show(&context);
+            if let Some(token) = context.iter().find(|&&t| t as usize >= vocabulary) {
+                return Err(wrong(format!(
+                    "context {shown:?}: expected tokens below the vocabulary's {vocabulary}, got {token}"
+                )));
+            }
+            if law.len() != vocabulary {
+                return Err(wrong(format!(
+                    "context {shown:?}: expected {vocabulary} probabilities, got {}",
+                    law.len()
+                )));
+            }
+            let logits = law.iter().map(|p| p.ln() as f32).collect();
+            let law = Distribution::new(law).map_err(|e| wrong(format!("context {shown:?}: {e}")))?;
+            entries.insert(context, Entry { law, logits });
+        }
+        let memory = entries.keys().map(Vec::len).max().unwrap_or(0);
+        Ok(Self {
+            name: name.to_owned(),
+            vocabulary: Vocabulary::numbered(vocabulary),
+            next: entries,
+            memory,
+            context: Vec::new(),
+            context_length: usize::MAX,
+            scored: Vec::new(),
+        })
+    }
+
+    /// From JSON text.
+    ///
+    /// # Errors
+    /// Text that is no such JSON (with line and column), and those of [`TableModel::new`].
+    pub fn from_json(name: &str, text: &str) -> Result<Self> {
+        let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
+        let file: File = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        let mut next = BTreeMap::new();
+        for (context, law) in file.next {
+            let tokens: std::result::Result<Vec<Token>, _> =
+                context.split_whitespace().map(str::parse).collect();
+            let tokens = tokens
+                .map_err(|_| wrong(format!("context {context:?}: expected token ids separated by spaces")))?;
+            if next.insert(tokens, law).is_some() {
+                return Err(wrong(format!("context {context:?} is listed twice")));
+            }
+        }
+        Self::new(name, file.vocabulary, next)
+    }
+
+    /// From a JSON file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, and those of [`TableModel::from_json`].
+    pub fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        Self::from_json(&path.display().to_string(), &text)
+    }
+
+    /// The same model with a context that holds only so many tokens.
+    pub fn with_context_length(mut self, tokens: usize) -> Self {
+        self.context_length = tokens;
+        self
+    }
+
+    /// The exact law after a context.
+    pub fn law(&self, context: &[Token]) -> &Distribution {
+        &self.next[self.longest_suffix(context)].law
+    }
+
+    /// The longest suffix of a context that is listed.
+    fn longest_suffix<'c>(&self, context: &'c [Token]) -> &'c [Token] {
+        let first = context.len().saturating_sub(self.memory);
+        (first..context.len()).map(|i| &context[i..]).find(|s| self.next.contains_key(*s)).unwrap_or(&[])
+    }
+
+    fn check(&self, tokens: &[Token]) -> Result<()> {
+        match tokens.iter().find(|&&t| t as usize >= self.vocabulary.size()) {
+            None => Ok(()),
+            Some(&got) => Err(Error::Law(polydraft::Error::Token {
+                operation: "table model",
+                vocabulary: self.vocabulary.size(),
+                got,
+            })),
+        }
+    }
+}
+
+fn show(context: &[Token]) -> String {
+    context.iter().map(Token::to_string).collect::<Vec<_>>().join(" ")
+}
+
+impl Model for TableModel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    fn context_length(&self) -> usize {
+        self.context_length
+    }
+
+    fn len(&self) -> usize {
+        self.context.len()
+    }
+
+    fn reset(&mut self) {
+        self.context.clear();
+        self.scored.clear();
+    }
+
+    fn extend(&mut self, tokens: &[Token]) -> Result<()> {
+        self.check(tokens)?;
+        self.context.extend(tokens);
+        self.scored.clear();
+        Ok(())
+    }
+
+    fn score(&mut self, tree: &DraftTree) -> Result<()> {
+        for node in self.scored.len()..tree.len() {
+            let path: Vec<Token> = tree.path(node).into_iter().map(|n| tree.token(n)).collect();
+            self.check(&path)?;
+            let context = [&self.context[..], &path].concat();
+            self.scored.push(self.longest_suffix(&context).to_vec());
+        }
+        Ok(())
+    }
+
+    fn logits(&self, node: NodeId) -> &[f32] {
+        &self.next[&self.scored[node]].logits
+    }
+
+    fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let tokens: Vec<Token> = path.iter().map(|&n| tree.token(n)).collect();
+        self.extend(&tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> String {
+        TableModel::from_json("t.json", text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_longest_suffix_counts() {
+        let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75], "0 1": [1, 0]}}"#;
+        let model = TableModel::from_json("t.json", json).unwrap();
+        let first = |context: &[Token]| model.law(context).probability(0);
+        assert_eq!(
+            [first(&[]), first(&[0]), first(&[1]), first(&[1, 1]), first(&[1, 0, 1])],
+            [0.5, 0.5, 0.25, 0.25, 1.0]
+        );
+    }
+
+    #[test]
+    fn bad_tables_are_named() {
+        assert!(message("{").contains("line 1"));
+        assert!(message(r#"{"vocabulary": 2, "next": {"0": [1, 0]}}"#).contains("fallback"));
+        assert!(message(r#"{"vocabulary": 0, "next": {"": []}}"#).contains("at least one token"));
+        assert!(
+            message(r#"{"vocabulary": 2, "next": {"": [1]}}"#).contains("expected 2 probabilities, got 1")
+        );
+        assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], "2": [1, 0]}}"#).contains("got 2"));
+        assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], "x": [1, 0]}}"#).contains("\"x\""));
+        assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], " ": [1, 0]}}"#).contains("twice"));
+        let wrong = message(r#"{"vocabulary": 2, "next": {"": [1, 0], "0": [0.5, 0.4]}}"#);
+        assert!(wrong.contains("context \"0\"") && wrong.contains("0.9"), "{wrong}");
+        assert!(message(r#"{"vocabulary": 2, "next": {"": [1, -1]}}"#).contains("entry 1"));
+    }
+}

@@ -1,0 +1,122 @@
+//! Limits, stop strings, seeds and statistics, on a model that spells.
+
+use std::collections::BTreeMap;
+
+use polydraft::{Sampling, Token, VerifierKind};
+use polydraft_engine::{
+    Decoder, Finish, Generation, Limits, Origin, Piece, Settings, Speculation, TableModel, TextStream,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+
+/// Tokens are the letters a, b, c, ...
+struct Letters;
+
+impl TextStream for Letters {
+    fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
+        Ok(char::from(b'a' + token as u8).to_string())
+    }
+
+    fn finish(&mut self) -> polydraft_engine::Result<String> {
+        Ok(String::new())
+    }
+}
+
+/// Goes round a, b, c, d.
+fn cycle() -> TableModel {
+    let one_hot = |hot: usize| (0..4).map(|i| if i == hot { 1.0 } else { 0.0 }).collect();
+    let next = (0..4).map(|t| (vec![t], one_hot((t as usize + 1) % 4))).chain([(vec![], one_hot(0))]);
+    TableModel::new("cycle", 4, next.collect()).unwrap()
+}
+
+fn even() -> TableModel {
+    TableModel::new("even", 4, BTreeMap::from([(vec![], vec![0.25; 4])])).unwrap()
+}
+
+fn settings(depth: usize) -> Settings {
+    let sampling = Sampling::default();
+    Settings { sampling, speculation: Some(Speculation { verifier: VerifierKind::Token, depth, sampling }) }
+}
+
+fn run(
+    target: &mut TableModel,
+    draft: &mut TableModel,
+    depth: usize,
+    limits: &Limits,
+    seed: u64,
+) -> (Generation, Vec<Piece>) {
+    let mut decoder = Decoder::new(target, Some(draft), settings(depth)).unwrap();
+    let mut pieces = Vec::new();
+    let mut rng = ChaCha12Rng::seed_from_u64(seed);
+    let mut show = |piece| {
+        pieces.push(piece);
+        true
+    };
+    let generation = Generation::run(&mut decoder, &[3], limits, &mut Letters, &mut rng, &mut show).unwrap();
+    (generation, pieces)
+}
+
+fn limits(max_tokens: Option<usize>, end: &[Token], stop: &[&str]) -> Limits {
+    Limits { max_tokens, end_tokens: end.to_vec(), stop: stop.iter().map(|s| s.to_string()).collect() }
+}
+
+#[test]
+fn every_reason_to_finish() {
+    let of = |limits: &Limits, context: usize| {
+        let (g, _) = run(&mut cycle().with_context_length(context), &mut cycle(), 3, limits, 0);
+        (g.text, g.tokens.len(), g.finish)
+    };
+    assert_eq!(of(&limits(Some(6), &[], &[]), 100), ("abcdab".into(), 6, Finish::MaxTokens));
+    assert_eq!(of(&limits(Some(0), &[], &[]), 100), ("".into(), 0, Finish::MaxTokens));
+    assert_eq!(of(&limits(None, &[], &[]), 8), ("abcdabc".into(), 7, Finish::Context));
+    assert_eq!(of(&limits(Some(50), &[], &["da"]), 100), ("abc".into(), 5, Finish::StopString));
+    assert_eq!(of(&limits(Some(50), &[], &["dx"]), 100).1, 50);
+    // The letter of an end token is this test's own; a tokenizer gives it none.
+    assert_eq!(of(&limits(Some(50), &[2], &[]), 100), ("ab".into(), 3, Finish::EndToken));
+    // What might have become a stop string is shown after all.
+    assert_eq!(of(&limits(Some(4), &[], &["dab"]), 100), ("abcd".into(), 4, Finish::MaxTokens));
+}
+
+#[test]
+fn a_perfect_draft_is_always_accepted() {
+    let (g, pieces) = run(&mut cycle(), &mut cycle(), 3, &limits(Some(10), &[], &[]), 0);
+    assert_eq!(g.text, "abcdabcdab");
+    assert_eq!(g.text, pieces.iter().map(|p| p.text.as_str()).collect::<String>());
+    // 4 + 4 + 2: the last step drafts one token only, because two are left.
+    let s = &g.statistics;
+    assert_eq!((s.tokens, s.target_calls), (10, 3));
+    assert_eq!((s.drafted.clone(), s.accepted.clone()), (vec![3, 2, 2], vec![3, 2, 2]));
+    assert!((s.block_efficiency() - 10.0 / 3.0).abs() < 1e-12);
+    assert_eq!(pieces.iter().filter(|p| p.origin == Origin::Bonus).count(), 3);
+    assert!(pieces.iter().all(|p| p.origin != Origin::Correction));
+}
+
+#[test]
+fn a_useless_draft_is_always_corrected() {
+    let only_c = TableModel::new("c", 4, BTreeMap::from([(vec![], vec![0.0, 0.0, 1.0, 0.0])]));
+    let (g, pieces) = run(&mut cycle(), &mut only_c.unwrap(), 2, &limits(Some(6), &[], &[]), 0);
+    assert_eq!(g.text, "abcdab");
+    // The draft is right once, after b. The last two steps draft one token and none: there is no room for more.
+    let origins: Vec<Origin> = pieces.iter().map(|p| p.origin).collect();
+    use Origin::{Accepted, Bonus, Correction};
+    assert_eq!(origins, [Correction, Correction, Accepted, Correction, Correction, Bonus]);
+    assert_eq!(g.statistics.accepted_by_position(), [0.25, 0.0]);
+}
+
+#[test]
+fn seeds_decide() {
+    let limits = limits(Some(40), &[], &[]);
+    let text = |seed| run(&mut even(), &mut cycle(), 3, &limits, seed).0.text;
+    assert_eq!(text(5), text(5));
+    assert_ne!(text(5), text(6));
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_text() {
+    let (mut target, mut draft) = (cycle(), cycle());
+    let mut decoder = Decoder::new(&mut target, Some(&mut draft), settings(1)).unwrap();
+    let mut rng = ChaCha12Rng::seed_from_u64(0);
+    let limits = limits(None, &[], &[]);
+    let g = Generation::run(&mut decoder, &[3], &limits, &mut Letters, &mut rng, &mut |_| false).unwrap();
+    assert_eq!(g.tokens.len(), 2);
+}
