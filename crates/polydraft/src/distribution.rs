@@ -66,7 +66,6 @@ impl Distribution {
         if !((sum - 1.0).abs() <= tolerance) {
             return Err(Error::Sum { operation, tolerance, got: sum });
         }
-        mass.iter_mut().for_each(|p| *p /= sum);
         let vocabulary = mass.len();
         let positive = mass.iter().filter(|p| **p > 0.0).count();
         let mut tokens = Vec::new();
@@ -75,7 +74,7 @@ impl Distribution {
             mass.retain(|p| *p > 0.0);
         }
         let mut distribution = Self { vocabulary, tokens, mass, ..Self::empty() };
-        distribution.accumulate();
+        distribution.finish(1.0 / sum);
         Ok(distribution)
     }
 
@@ -94,8 +93,8 @@ impl Distribution {
     /// # Errors
     /// As for [`Distribution::from_logits`]; the old contents are kept.
     pub fn set_from_logits(&mut self, logits: &[f32], sampling: &Sampling) -> Result<()> {
-        sampling::fill(self, logits, sampling)?;
-        self.accumulate();
+        let sum = sampling::fill(self, logits, sampling)?;
+        self.finish(1.0 / sum);
         Ok(())
     }
 
@@ -108,7 +107,7 @@ impl Distribution {
             return Err(Error::Token { operation: "one-hot distribution", vocabulary, got: token });
         }
         let mut distribution = Self { vocabulary, tokens: vec![token], mass: vec![1.0], ..Self::empty() };
-        distribution.accumulate();
+        distribution.finish(1.0);
         Ok(distribution)
     }
 
@@ -125,14 +124,17 @@ impl Distribution {
         }
     }
 
-    fn accumulate(&mut self) {
+    /// Scales what is stored and fills everything that is computed from it, in one pass.
+    fn finish(&mut self, scale: f64) {
         self.cumulative.clear();
-        let mut sum = 0.0;
-        for block in self.mass.chunks(BLOCK) {
-            sum += sum_of(block);
+        let (mut sum, mut support) = (0.0, 0.0);
+        for block in self.mass.chunks_mut(BLOCK) {
+            block.iter_mut().for_each(|p| *p *= scale);
+            sum += sum_in_lanes(block, |p| p);
+            support += sum_in_lanes(block, |p| if p > 0.0 { 1.0 } else { 0.0 });
             self.cumulative.push(sum);
         }
-        self.support_size = self.mass.iter().map(|p| usize::from(*p > 0.0)).sum();
+        self.support_size = support as usize;
     }
 
     /// Number of tokens in the vocabulary, of probability 0 or not.
@@ -294,16 +296,16 @@ impl Outcomes for Distribution {
     }
 }
 
-/// The sum of a slice in eight lanes: vectorises, and rounds less than one long chain.
-fn sum_of(values: &[f64]) -> f64 {
+/// Σ f(value) in eight lanes: vectorises, and rounds less than one long chain.
+fn sum_in_lanes(values: &[f64], f: impl Fn(f64) -> f64) -> f64 {
     let (chunks, rest) = values.as_chunks::<8>();
     let mut lanes = [0.0; 8];
     for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane += value;
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane += f(value);
         }
     }
-    lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
+    lanes.iter().sum::<f64>() + rest.iter().map(|&value| f(value)).sum::<f64>()
 }
 
 #[cfg(test)]

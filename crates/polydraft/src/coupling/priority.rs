@@ -190,3 +190,6 @@ impl TokenRule for Priority {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

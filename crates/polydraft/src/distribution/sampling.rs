@@ -8,7 +8,7 @@
 //! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where transformers keeps
 //! all of the tied; (2) temperature 0 means all mass on the largest logit, the lowest id on a tie.
 
-use super::Distribution;
+use super::{Distribution, sum_in_lanes};
 use crate::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -71,8 +71,9 @@ impl PartialEq for Scratch {
     }
 }
 
-/// Fills everything but the cumulative sums. Checks first, so that an error leaves `distribution` as it was.
-pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &Sampling) -> Result<()> {
+/// Fills the vocabulary, the tokens and their masses, and returns the sum of these, by which they are to be divided.
+/// Checks first, so that an error leaves `distribution` as it was.
+pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &Sampling) -> Result<f64> {
     sampling.validate()?;
     let max = largest(logits)?;
     distribution.vocabulary = logits.len();
@@ -82,12 +83,12 @@ pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &S
         let argmax = logits.iter().position(|x| *x == max).unwrap_or(0);
         distribution.tokens.push(argmax as Token);
         distribution.mass.push(1.0);
+        Ok(1.0)
     } else if sampling.filters() {
-        filtered(distribution, logits, max, sampling);
+        Ok(filtered(distribution, logits, max, sampling))
     } else {
-        softmax(&mut distribution.mass, logits, max, 1.0 / sampling.temperature);
+        Ok(softmax(&mut distribution.mass, logits, max, 1.0 / sampling.temperature))
     }
-    Ok(())
 }
 
 /// The largest logit.
@@ -120,25 +121,24 @@ fn largest(logits: &[f32]) -> Result<f32> {
     Ok(max)
 }
 
-/// exp((x − max)·rate) of all logits, normalised.
-fn softmax(mass: &mut Vec<f64>, logits: &[f32], max: f32, rate: f64) {
+/// exp((x − max)·rate) of all logits; returns their sum.
+fn softmax(mass: &mut Vec<f64>, logits: &[f32], max: f32, rate: f64) -> f64 {
+    /// Small enough for the first-level cache, and a simple loop each for the compiler to vectorise.
+    const CHUNK: usize = 256;
     let rate = rate as f32;
     mass.resize(logits.len(), 0.0);
-    let (inputs, input_rest) = logits.as_chunks::<8>();
-    let (outputs, output_rest) = mass.as_chunks_mut::<8>();
-    let mut lanes = [0.0_f64; 8];
-    for (input, output) in inputs.iter().zip(outputs) {
-        for i in 0..8 {
-            output[i] = f64::from(exp((input[i] - max) * rate));
-            lanes[i] += output[i];
+    let mut sum = 0.0;
+    let mut powers = [0.0_f32; CHUNK];
+    for (input, output) in logits.chunks(CHUNK).zip(mass.chunks_mut(CHUNK)) {
+        for (power, x) in powers.iter_mut().zip(input) {
+            *power = exp((x - max) * rate);
         }
+        for (output, power) in output.iter_mut().zip(&powers) {
+            *output = f64::from(*power);
+        }
+        sum += sum_in_lanes(output, |power| power);
     }
-    for (input, output) in input_rest.iter().zip(output_rest) {
-        *output = f64::from(exp((input - max) * rate));
-        lanes[0] += *output;
-    }
-    let scale = 1.0 / lanes.iter().sum::<f64>();
-    mass.iter_mut().for_each(|p| *p *= scale);
+    sum
 }
 
 /// e^t for t ≤ 0 in single precision: error below 2 units in the last place, 0 below −87. Without branches or
@@ -165,8 +165,8 @@ fn exp(t: f32) -> f32 {
     if t > -87.0 { value * power } else { 0.0 }
 }
 
-/// The tokens that the filters keep, ascending, with their probabilities.
-fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling: &Sampling) {
+/// The tokens that the filters keep, ascending, with exp((x − max)/temperature); returns the sum of these.
+fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling: &Sampling) -> f64 {
     let rate = (1.0 / sampling.temperature) as f32;
     let candidates = &mut distribution.scratch.candidates;
     candidates.clear();
@@ -189,11 +189,11 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
         candidates.retain(|c| f64::from(c.0) >= sampling.min_p);
     }
     candidates.sort_unstable_by_key(|c| c.1);
-    let total: f64 = candidates.iter().map(|c| f64::from(c.0)).sum();
-    distribution.mass.extend(candidates.iter().map(|c| f64::from(c.0) / total));
+    distribution.mass.extend(candidates.iter().map(|c| f64::from(c.0)));
     if candidates.len() < logits.len() {
         distribution.tokens.extend(candidates.iter().map(|c| c.1));
     }
+    distribution.mass.iter().sum()
 }
 
 /// Orders a prefix of `candidates`, no longer than needed to reach `mass`, and returns its length.

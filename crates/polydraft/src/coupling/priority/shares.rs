@@ -142,29 +142,43 @@ impl Shares {
     ///
     /// Up to the maximum of D they exceed the demands by the rises of D's running maximum from the left; beyond it
     /// they fall short by the falls of its running maximum from the right.
+    ///
+    /// Only the distance of D from its running maximum is kept: differences of D itself would lose the digits of
+    /// entries much smaller than D.
     fn optimal_masses(&mut self, profile: &impl Profile, entries: &[Entry]) {
         let masses = &mut self.masses;
         masses.clear();
         let (mut below, mut d, mut top, mut rank) = (0.0, 0.0, 0.0, 0);
         for (index, entry) in entries.iter().enumerate() {
-            d += entry.length * profile.mean(below, entry.length) - entry.demand;
+            // In place first: the mass of the interval that it would get if all were laid out in order.
+            masses.push(entry.length * profile.mean(below, entry.length));
             below += entry.length;
-            masses.push(d);
+            d += masses[index] - entry.demand;
             if d > top {
                 (top, rank) = (d, index + 1);
             }
         }
-        let mut left = 0.0;
-        for (entry, mass) in entries.iter().zip(&mut *masses).take(rank) {
-            let rise = (*mass - left).max(0.0);
-            left += rise;
-            *mass = entry.demand + rise;
+        let mut distance = 0.0;
+        for (index, (entry, mass)) in entries.iter().zip(&mut *masses).enumerate().take(rank) {
+            let after = distance - (*mass - entry.demand);
+            if after <= 0.0 || index + 1 == rank {
+                *mass -= distance;
+                distance = 0.0;
+            } else {
+                *mass = entry.demand;
+                distance = after;
+            }
         }
-        let mut right = f64::NEG_INFINITY;
-        for index in (rank..entries.len()).rev() {
-            right = right.max(masses[index]);
-            let before = if index == rank { top } else { masses[index - 1] };
-            masses[index] = entries[index].demand - (before - right).max(0.0);
+        distance = 0.0;
+        for (entry, mass) in entries.iter().zip(masses).skip(rank).rev() {
+            let after = distance + (*mass - entry.demand);
+            if after <= 0.0 {
+                *mass += distance;
+                distance = 0.0;
+            } else {
+                *mass = entry.demand;
+                distance = after;
+            }
         }
     }
 
@@ -175,6 +189,8 @@ impl Shares {
         let room = end - frontier;
         if length <= room && mass >= length * profile.mean(frontier, length) {
             let start = slide(profile, frontier, end - length, length, mass / length);
+            // A gap of a rounding error would only be in the way.
+            let start = if start - frontier > SNAP * end { start } else { frontier };
             if start > frontier {
                 self.gaps.push(Interval { start: frontier, length: start - frontier });
             }
@@ -195,6 +211,7 @@ impl Shares {
                 }
             }
             let taken = cut(profile, *gap, frontier, room, length, mass);
+            let taken = if gap.length >= length && length - taken <= SNAP * end { length } else { taken };
             if taken > 0.0 {
                 gap.length -= taken;
                 self.intervals.push(Interval { start: gap.start + gap.length, length: taken });
@@ -215,6 +232,8 @@ impl Shares {
 
 /// Relative error at which a search stops: it costs at most that much acceptance.
 const TOLERANCE: f64 = 1e-14;
+/// Lengths of this part of the stretch are rounding errors.
+const SNAP: f64 = 1e-15;
 
 /// The start in [low, high] of the interval of this length with this mean.
 fn slide(profile: &impl Profile, low: f64, high: f64, length: f64, mean: f64) -> f64 {

@@ -1,0 +1,175 @@
+use super::plan::Plan;
+use super::shares::{Entry, Highest, Interval, Profile, Shares};
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Random laws of many shapes: `spread` is the standard deviation of the target's logits, `error` that of the draft's.
+fn laws(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<f64>, Vec<f64>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut normal = || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
+    let (p, q): (Vec<f64>, Vec<f64>) = (0..vocabulary)
+        .map(|token| {
+            let logit = spread * normal();
+            let p = if token % 17 == 3 { 0.0 } else { logit.exp() };
+            let q = if token % 13 == 5 { 0.0 } else { (logit + error * normal()).exp() };
+            (p, q)
+        })
+        .unzip();
+    let (total_p, total_q): (f64, f64) = (p.iter().sum(), q.iter().sum());
+    (p.iter().map(|p| p / total_p).collect(), q.iter().map(|q| q / total_q).collect())
+}
+
+/// 1 − max (Z^n − P) over prefixes in order of p/q.
+fn optimum(p: &[f64], q: &[f64], count: usize) -> f64 {
+    let mut pairs: Vec<_> = p.iter().zip(q).filter(|(_, q)| **q > 0.0).collect();
+    pairs.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let (mut z, mut demand, mut best) = (0.0_f64, 0.0, 0.0_f64);
+    for (p, q) in pairs {
+        z += q;
+        demand += p;
+        best = best.max(z.powf(count as f64) - demand);
+    }
+    1.0 - best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Σ m = 1; no set is selected more often than it is drafted; the pieces of all tokens partition [0, 1]; the
+    /// acceptance is the optimum, or next to it when pooled.
+    #[test]
+    fn the_selection_is_possible_and_optimal(
+        vocabulary in 2_usize..3000,
+        spread in 0.0_f64..5.0,
+        error in 0.0_f64..3.0,
+        count in 2_usize..=64,
+        pooled in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let (p, q) = laws(vocabulary, spread, error, seed);
+        let mut plan = Plan::new();
+        plan.make(&p, &q, count, if pooled { 1.0 / 256.0 } else { 0.0 });
+        let m: Vec<f64> = (0..vocabulary).map(|i| plan.mass(i, p[i], q[i])).collect();
+        prop_assert!((m.iter().sum::<f64>() - 1.0).abs() < 1e-11);
+
+        let mut order: Vec<usize> = (0..vocabulary).filter(|&i| q[i] > 0.0).collect();
+        order.sort_by(|&a, &b| (m[b] / q[b]).total_cmp(&(m[a] / q[a])));
+        let (mut selected, mut mass) = (0.0, 0.0);
+        for i in order {
+            selected += m[i];
+            mass += q[i];
+            let drafted = 1.0 - (1.0 - mass).max(0.0).powf(count as f64);
+            prop_assert!(selected <= drafted + 1e-11, "{} {}", selected, drafted);
+        }
+
+        // Between neighbouring ends of pieces the shares of all tokens add up to the whole.
+        let mut pieces: Vec<_> = (0..vocabulary)
+            .filter(|&i| q[i] > 0.0)
+            .flat_map(|i| {
+                let own = q[i];
+                plan.pieces(i, p[i], own).map(move |piece| (piece.start, piece.length, own * piece.weight))
+            })
+            .collect();
+        prop_assert!((pieces.iter().map(|piece| piece.2).sum::<f64>() - 1.0).abs() < 1e-11);
+        // Shorter ones vanish next to their start, and have no place in an order.
+        pieces.retain(|piece| piece.1 > 1e-15);
+        pieces.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut covered = 0.0;
+        let mut rest = &pieces[..];
+        while let Some(&(start, length, _)) = rest.first() {
+            // Pooled tokens share a piece: their weights in it add up to its length.
+            let same = rest.iter().take_while(|piece| piece.0 == start && piece.1 == length).count();
+            let weight: f64 = rest[..same].iter().map(|piece| piece.2).sum();
+            prop_assert!((weight - length).abs() < 1e-11, "{} {}", weight, length);
+            prop_assert!((start - covered).abs() < 1e-11, "gap or overlap: {} {}", start, covered);
+            covered = start + length;
+            rest = &rest[same..];
+        }
+        prop_assert!((covered - 1.0).abs() < 1e-11);
+
+        let acceptance: f64 = p.iter().zip(&m).map(|(p, m)| p.min(*m)).sum();
+        let loss = optimum(&p, &q, count) - acceptance;
+        let bound = if pooled { 1e-6 } else { 1e-11 };
+        prop_assert!(loss.abs() < bound, "loss {}", loss);
+    }
+
+    /// A part of the stretch, and demands that do not fill it (as under a sub-probability target): lengths kept,
+    /// nothing overlaps, and Σ min(demand, mass) is optimal.
+    #[test]
+    fn sub_probability_demands(
+        size in 1_usize..200,
+        total in 0.01_f64..1.0,
+        count in 1_usize..10,
+        seed in any::<u64>(),
+    ) {
+        let profile = Highest::new(count);
+        let (p, q) = laws(size.max(20), 1.0, 1.0, seed);
+        let mut entries: Vec<Entry> = p.iter().zip(&q).map(|(p, q)| Entry { length: *q, demand: total * p }).collect();
+        entries.retain(|entry| entry.length > 0.0);
+        entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
+        let mut shares = Shares::default();
+        shares.share(&profile, &entries);
+        let mut intervals: Vec<Interval> = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            let own = shares.intervals(index);
+            prop_assert!((own.iter().map(|own| own.length).sum::<f64>() - entry.length).abs() < 1e-13);
+            intervals.extend(own);
+        }
+        intervals.retain(|interval| interval.length > 1e-15);
+        intervals.sort_by(|a, b| a.start.total_cmp(&b.start));
+        for pair in intervals.windows(2) {
+            prop_assert!((pair[0].start + pair[0].length - pair[1].start).abs() < 1e-12);
+        }
+        let got: f64 = entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
+        let (mut length, mut demand, mut best) = (0.0, 0.0, 0.0_f64);
+        for entry in &entries {
+            length += entry.length;
+            demand += entry.demand;
+            best = best.max(length * profile.mean(0.0, length) - demand);
+        }
+        // All mass (1) is selected; what exceeds demands is the largest excess of D.
+        prop_assert!((got - (1.0 - best)).abs() < 1e-11, "{} {}", got, 1.0 - best);
+    }
+}
+
+/// At full size the exact form reaches the optimum to rounding, and pooling costs next to nothing.
+#[test]
+fn large_vocabularies() {
+    let mut plan = Plan::new();
+    for (spread, error) in [(4.0, 1.0), (0.0, 0.3), (2.0, 2.0), (1.0, 1e-4)] {
+        let (p, q) = laws(128_256, spread, error, 5);
+        for count in [2, 3, 8, 64] {
+            let best = optimum(&p, &q, count);
+            for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-6)] {
+                plan.make(&p, &q, count, threshold);
+                let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
+                let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
+                let loss = best - acceptance;
+                assert!(
+                    loss.abs() < bound,
+                    "spread {spread} error {error} n {count} threshold {threshold}: {loss:e}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn profiles_agree_with_their_integral() {
+    for count in [1, 2, 3, 5, 16, 17, 64, 1000] {
+        let profile = Highest::new(count);
+        for (start, length) in [(0.0, 1.0), (0.3, 0.2), (0.9, 1e-9), (0.0, 1e-3), (0.99, 0.01), (0.7, 0.0)] {
+            let end: f64 = start + length;
+            let exact = if length > 1e-6 {
+                (end.powi(count as i32) - f64::powi(start, count as i32)) / length
+            } else {
+                profile.density(start + 0.5 * length)
+            };
+            let got = profile.mean(start, length);
+            assert!((got - exact).abs() <= 1e-12 * (1.0 + exact), "{count} {start} {length}: {got} {exact}");
+            let t = profile.guess(profile.density(0.6));
+            assert!(count == 1 || profile.density(0.6) == 0.0 || (t - 0.6).abs() < 1e-12, "{count} {t}");
+        }
+    }
+}
