@@ -110,6 +110,7 @@ fn main() {
 
                 let (mut a, mut b) = (target.clone(), draft.clone());
                 let (mut c, mut d) = (vec![0.0; vocabulary], vec![0.0; vocabulary]);
+                let emitters: Vec<_> = built.iter_mut().map(RefCell::new).collect();
                 let mut tasks: Vec<Box<dyn FnMut()>> = vec![
                     Box::new(|| {
                         a.set_from_logits(black_box(&target_logits), &plain).expect("a law");
@@ -123,8 +124,7 @@ fn main() {
                         black_box(read(black_box(&p), black_box(&q)));
                     }),
                 ];
-                let rules: Vec<_> = built.iter_mut().map(RefCell::new).collect();
-                for rule in &rules {
+                for rule in &emitters {
                     for seed in 0..EMISSIONS {
                         let mut drafts = Vec::new();
                         tasks.push(Box::new(move || {
