@@ -4,6 +4,7 @@
 //! [`couple`] prepares it for one node, and the [`Coupling`] emits.
 
 pub mod hub;
+pub mod importance;
 pub mod k_seq;
 pub mod naive;
 pub mod priority;
@@ -285,4 +286,6 @@ rules! {
     Naive(naive::Settings) = "naive",
     /// SpecHub and its extension to n drafts: hub or greedy drafts.
     Hub(hub::Settings) = "hub",
+    /// Importance-weighted selection by a truncated linear program: i.i.d. or distinct drafts.
+    Importance(importance::Settings) = "importance",
 }

@@ -68,6 +68,14 @@ pub enum Error {
         /// The name that was given.
         got: String,
     },
+    /// A numerical solver gave up.
+    #[error("{operation}: expected a solution, got {got}")]
+    Solver {
+        /// What was to be solved.
+        operation: &'static str,
+        /// What the solver said.
+        got: String,
+    },
     /// A combination that an algorithm does not support.
     #[error("{operation}: expected {expected}, got {got}")]
     Unsupported {

@@ -119,3 +119,20 @@ fn optimal_acceptance_and_tuple_probabilities() {
         }
     }
 }
+
+/// With the whole vocabulary in the program, two i.i.d. drafts reach the optimum (to the solver's tolerance).
+#[test]
+fn importance() {
+    use polydraft::coupling::importance::{Selection, Settings};
+    let schemes = [Drafting::Iid, Drafting::Distinct];
+    for selection in [Selection::Gap, Selection::LargestDraft] {
+        for (truncation, alphabet) in [(1, None), (2, Some(2)), (5, Some(40)), (5, Some(1)), (20, None)] {
+            let rule = Rule::Importance(Settings { truncation, selection, alphabet });
+            conform(&rule, &schemes, 1..=4, |case, report| {
+                if truncation >= 4 && alphabet.is_none_or(|size| size >= 4) && case.count <= 2 {
+                    assert!(report.optimal - report.acceptance < 1e-7, "{report:?} {case:?}");
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Importance-weighted selection: a small linear program says which of two drafts to select.
+//!
+//! Problem: select one of the drafts so that Σ min(p, m), m the law of the selected draft, is large; then apply
+//! single-draft speculative sampling to it.
+//! Source: Khisti et al. 2025: section 4 (program, truncated program, truncated alphabet), appendix G (algorithm 2 and
+//! variant G.1), appendix I (distinct drafts), remark 3 (more than two drafts).
+//! Complexity: a program with s(s + 1)/2 variables and a sort of the vocabulary per stage, n − 1 stages.
+//! Deviations: (1) the weight is one number per unordered pair also for distinct drafts: only the mass that a pair
+//! gives to each of its tokens matters, and any such mass is reached by a weight that ignores who drew what;
+//! (2) variant G.1: formula (195) for pairs wholly outside the program did not survive in the text at hand; they get
+//! weight 1/2, which needs no sort either; (3) each stage of more than two drafts pairs the winner so far with the
+//! next draft.
+
+use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use crate::chance::Chance;
+use crate::drafting::{Drafting, Proposal};
+use crate::{Error, Result, Token};
+use serde::{Deserialize, Serialize};
+
+/// Which tokens the linear program is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Selection {
+    /// Those with the largest p − q², the mass that only weights can supply (algorithm 2).
+    #[default]
+    Gap,
+    /// Those with the largest q (variant G.1).
+    LargestDraft,
+}
+
+/// Settings of the rule; the defaults are the paper's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Tokens in the linear program (s), from 1 to 20. Default 5.
+    pub truncation: usize,
+    /// Which tokens these are. Default: gap.
+    pub selection: Selection,
+    /// Tokens of the target that the rule is run on, the most likely ones (the paper's V0); the target's other tokens are
+    /// never accepted. Default 40; none for all.
+    pub alphabet: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { truncation: 5, selection: Selection::Gap, alphabet: Some(40) }
+    }
+}
+
+impl Settings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+        if !(1..=20).contains(&self.truncation) {
+            let got = self.truncation.to_string();
+            return Err(Error::Setting { setting: "truncation", expected: "from 1 to 20", got });
+        }
+        if self.alphabet == Some(0) {
+            return Err(Error::Setting { setting: "alphabet", expected: "at least 1", got: "0".to_owned() });
+        }
+        let rule = Importance { settings: self.clone(), target: Vec::new(), kept: 1.0, stages: Vec::new() };
+        Ok(Box::new(rule))
+    }
+}
+
+/// The selection between two drafts, the first of law `first` and the second of law `second`.
+struct Stage {
+    selection: Selection,
+    /// The order of all tokens; the first ones are those of the program.
+    rank: Vec<u32>,
+    size: usize,
+    /// The probability of selecting the token of rank i when the other has rank j, for i, j < size; shape
+    /// `[size, size]`.
+    weights: Vec<f64>,
+    /// The law of the selected draft, shape `[vocabulary]`.
+    selected: Vec<f64>,
+}
+
+impl Stage {
+    /// The probability of selecting token a from {a, b}.
+    fn weight(&self, a: Token, b: Token) -> f64 {
+        let (i, j) = (self.rank[a as usize] as usize, self.rank[b as usize] as usize);
+        if i < self.size && j < self.size {
+            self.weights[i * self.size + j]
+        } else if self.selection == Selection::LargestDraft && i >= self.size && j >= self.size {
+            0.5
+        } else if i < j {
+            1.0
+        } else {
+            0.0
+        }
+    }
+
+    fn new(settings: &Settings, target: &[f64], first: &[f64], second: &[f64]) -> Result<Self> {
+        let both = |token: &usize| first[*token] * second[*token];
+        let key = |token: &usize| match settings.selection {
+            Selection::Gap => target[*token] - both(token),
+            Selection::LargestDraft => first[*token] + second[*token],
+        };
+        let descending = |a: &usize, b: &usize| key(b).total_cmp(&key(a)).then(a.cmp(b));
+        let mut order: Vec<usize> = (0..target.len()).collect();
+        let size = settings.truncation.min(order.len());
+        match settings.selection {
+            Selection::Gap => order.sort_unstable_by(descending),
+            Selection::LargestDraft => {
+                order.select_nth_unstable_by(size - 1, descending);
+            }
+        }
+        let mut rank = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(&token, place)| rank[token] = place);
+
+        // What pairs with a token outside the program give, from the last token to the first.
+        let mut selected = vec![0.0; order.len()];
+        let (mut first_after, mut second_after) = (0.0, 0.0);
+        let half = settings.selection == Selection::LargestDraft;
+        let outside = |law: &[f64]| order[size..].iter().map(|&token| law[token]).sum::<f64>();
+        let (first_outside, second_outside) = (outside(first), outside(second));
+        for (place, &token) in order.iter().enumerate().rev() {
+            let (one, other) = if place < size {
+                (first_outside, second_outside)
+            } else if half {
+                (0.5 * (first_outside - first[token]), 0.5 * (second_outside - second[token]))
+            } else {
+                (first_after, second_after)
+            };
+            selected[token] = both(&token) + first[token] * other + second[token] * one;
+            first_after += first[token];
+            second_after += second[token];
+        }
+        let inside = &order[..size];
+        let pair = |i: usize, j: usize| {
+            let (a, b) = (inside[i], inside[j]);
+            first[a] * second[b] + first[b] * second[a]
+        };
+        let demand = |i: usize| target[inside[i]];
+        let weights = solve(size, pair, |i| selected[inside[i]], demand)?;
+        for i in 0..size {
+            let pairs = (0..size).filter(|&j| j != i).map(|j| pair(i, j) * weights[i * size + j]);
+            selected[inside[i]] += pairs.sum::<f64>();
+        }
+        Ok(Self { selection: settings.selection, rank, size, weights, selected })
+    }
+}
+
+/// The weights w_ij = 1 − w_ji, shape `[size, size]`, that maximise Σ_i min(demand_i, base_i + Σ_j pair_ij w_ij).
+fn solve(
+    size: usize,
+    pair: impl Fn(usize, usize) -> f64,
+    base: impl Fn(usize) -> f64,
+    demand: impl Fn(usize) -> f64,
+) -> Result<Vec<f64>> {
+    use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem, SolveOutcome};
+    let mut weights = vec![0.0; size * size];
+    let mut program = Problem::new(OptimizationDirection::Maximize);
+    let mut variables = Vec::new();
+    let mut rows: Vec<LinearExpr> = (0..size).map(|_| LinearExpr::empty()).collect();
+    let mut right: Vec<f64> = (0..size).map(&base).collect();
+    for i in 0..size {
+        for j in 0..i {
+            let mass = pair(i, j);
+            weights[i * size + j] = 0.5;
+            weights[j * size + i] = 0.5;
+            if mass > 0.0 {
+                let variable = program.add_var(0.0, (0.0, 1.0));
+                variables.push((i, j, variable));
+                rows[i].add(variable, -mass);
+                rows[j].add(variable, mass);
+                right[j] += mass;
+            }
+        }
+    }
+    if variables.is_empty() {
+        return Ok(weights);
+    }
+    for (i, mut row) in rows.into_iter().enumerate() {
+        let covered = program.add_var(1.0, (0.0, demand(i)));
+        row.add(covered, 1.0);
+        program.add_constraint(row, ComparisonOp::Le, right[i]);
+    }
+    let unsolved = |got: String| Error::Solver { operation: "linear program of importance", got };
+    let solution = match program.solve().map_err(|error| unsolved(error.to_string()))? {
+        SolveOutcome::Solution(solution) => solution,
+        SolveOutcome::Interrupted(_) => return Err(unsolved("an interruption".to_owned())),
+    };
+    for (i, j, variable) in variables {
+        let weight = solution[variable].clamp(0.0, 1.0);
+        weights[i * size + j] = weight;
+        weights[j * size + i] = 1.0 - weight;
+    }
+    Ok(weights)
+}
+
+struct Importance {
+    settings: Settings,
+    /// The target on the truncated alphabet, normalised, shape `[vocabulary]`.
+    target: Vec<f64>,
+    /// The probability that the target gives to that alphabet.
+    kept: f64,
+    stages: Vec<Stage>,
+}
+
+impl Importance {
+    /// The probability that a token is selected.
+    fn selected(&self, proposal: &Proposal, token: Token) -> f64 {
+        match self.stages.last() {
+            Some(stage) => stage.selected[token as usize],
+            None => proposal.law(0).probability(token),
+        }
+    }
+
+    /// The probability of accepting a selected token, the truncated alphabet included.
+    fn accept(&self, proposal: &Proposal, token: Token) -> f64 {
+        self.kept * capped_ratio(self.target[token as usize], self.selected(proposal, token))
+    }
+
+    /// What acceptances cover of a token's target probability.
+    fn covered(&self, problem: &Problem, token: Token) -> f64 {
+        self.kept * self.target[token as usize].min(self.selected(&problem.proposal, token))
+    }
+}
+
+impl TokenRule for Importance {
+    fn name(&self) -> &'static str {
+        "importance"
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        problem.require(self.name(), &[Drafting::Iid, Drafting::Distinct])?;
+        let proposal = &problem.proposal;
+        self.target = problem.target.to_vec();
+        self.kept = 1.0;
+        if let Some(size) = self.settings.alphabet.filter(|size| *size < problem.target.support_size()) {
+            let alphabet = problem.target.most_likely(size);
+            self.kept = alphabet.iter().map(|&token| problem.target.probability(token)).sum();
+            self.target.fill(0.0);
+            for token in alphabet {
+                self.target[token as usize] = problem.target.probability(token) / self.kept;
+            }
+        }
+        self.stages.clear();
+        let mut winner = proposal.law(0).to_vec();
+        for index in 1..proposal.count() {
+            let stage = Stage::new(&self.settings, &self.target, &winner, &proposal.law(index).to_vec())?;
+            winner.clone_from(&stage.selected);
+            self.stages.push(stage);
+        }
+        Ok(())
+    }
+
+    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
+        Some(problem.target.support().map(|(token, _)| self.covered(problem, token)).sum())
+    }
+
+    /// What is neither accepted nor kept is p minus what was covered: the residual on the alphabet, and all outside.
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let mut winner = 0;
+        for (index, stage) in (1..).zip(&self.stages) {
+            let (a, b) = (drafts[winner], drafts[index]);
+            if a != b && !chance.coin(stage.weight(a, b)) {
+                winner = index;
+            }
+        }
+        if chance.coin(self.accept(&problem.proposal, drafts[winner])) {
+            return Emission::accepted(drafts, winner);
+        }
+        Emission::rejected(problem.target.sample_excess(1.0, |token| self.covered(problem, token), chance))
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let mut wins = vec![0.0; drafts.len()];
+        wins[0] = 1.0;
+        for (index, stage) in (1..).zip(&self.stages) {
+            for winner in 0..index {
+                let (a, b) = (drafts[winner], drafts[index]);
+                let lost = if a == b { 0.0 } else { wins[winner] * (1.0 - stage.weight(a, b)) };
+                wins[winner] -= lost;
+                wins[index] += lost;
+            }
+        }
+        let mut rejection = 0.0;
+        let accepted: Vec<_> = drafts
+            .iter()
+            .zip(wins)
+            .map(|(&token, win)| {
+                let accept = self.accept(&problem.proposal, token);
+                rejection += win * (1.0 - accept);
+                (token, win * accept)
+            })
+            .collect();
+        let target = problem.target;
+        Law::new(target.vocabulary(), accepted, rejection, || {
+            target.excess_law(1.0, |token| self.covered(problem, token))
+        })
+    }
+}
