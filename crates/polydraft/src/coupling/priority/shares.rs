@@ -187,6 +187,10 @@ impl Shares {
     fn lay_out(&mut self, profile: &impl Profile, frontier: f64, length: f64, mass: f64) -> f64 {
         let end = profile.length();
         let room = end - frontier;
+        if length <= NOTHING * end {
+            self.intervals.push(Interval { start: frontier, length });
+            return frontier + length;
+        }
         if length <= room && mass >= length * profile.mean(frontier, length) {
             let start = slide(profile, frontier, end - length, length, mass / length);
             // A gap of a rounding error would only be in the way.
@@ -234,6 +238,9 @@ impl Shares {
 const TOLERANCE: f64 = 1e-14;
 /// Lengths of this part of the stretch are rounding errors.
 const SNAP: f64 = 1e-15;
+/// Entries this short stay where the frontier is: they carry nothing, and their mean has lost its digits if their length
+/// is a subnormal number.
+const NOTHING: f64 = 1e-25;
 
 /// The start in [low, high] of the interval of this length with this mean.
 fn slide(profile: &impl Profile, low: f64, high: f64, length: f64, mean: f64) -> f64 {

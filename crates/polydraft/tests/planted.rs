@@ -1,0 +1,167 @@
+//! The conformance runner must fail on wrong rules: here are some, each wrong in one way.
+
+use polydraft::chance::Chance;
+use polydraft::conformance::{Case, Failure, cases};
+use polydraft::coupling::{Emission, Law, Problem, TokenRule};
+use polydraft::{Distribution, Drafting, Result, Token};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// The draft of the highest id is selected; then single-draft speculative sampling against the law of that.
+///
+/// Token i is selected with probability m_i = Z_i^n − Z_{i−1}^n. The faults change what is done with it.
+struct HighestId {
+    fault: Fault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// A rejection draws from the target instead of the residual.
+    WrongResidual,
+    /// Accepts a tenth more often than it may.
+    AcceptsTooMuch,
+    /// m is off by 1e-6, in one token.
+    WrongMass,
+    /// `law` forgets to renormalise the residual.
+    WrongLaw,
+    /// `acceptance` overstates.
+    Boasts,
+    /// The accepted index is not that of the token.
+    WrongIndex,
+}
+
+impl HighestId {
+    fn mass(&self, problem: &Problem, token: Token) -> f64 {
+        let draft = problem.proposal.law(0);
+        let below: f64 = (0..token).map(|t| draft.probability(t)).sum();
+        let count = problem.proposal.count() as i32;
+        let mass = (below + draft.probability(token)).powi(count) - below.powi(count);
+        if self.fault == Fault::WrongMass && token == 1 { mass * (1.0 + 1e-6) } else { mass }
+    }
+
+    fn accept(&self, problem: &Problem, token: Token) -> f64 {
+        let (p, m) = (problem.target.probability(token), self.mass(problem, token));
+        let accept = if p >= m { 1.0 } else { p / m };
+        if self.fault == Fault::AcceptsTooMuch { (1.1 * accept).min(1.0) } else { accept }
+    }
+}
+
+impl TokenRule for HighestId {
+    fn name(&self) -> &'static str {
+        "highest-id"
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        problem.require(self.name(), &[Drafting::Iid])
+    }
+
+    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
+        let tokens = 0..problem.target.vocabulary() as Token;
+        let sum: f64 = tokens.map(|t| self.mass(problem, t) * self.accept(problem, t)).sum();
+        Some(if self.fault == Fault::Boasts { sum + 1e-9 } else { sum })
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let best = (0..drafts.len()).max_by_key(|&index| drafts[index]).unwrap_or(0);
+        if chance.coin(self.accept(problem, drafts[best])) {
+            let index = if self.fault == Fault::WrongIndex { 0 } else { best };
+            return Emission { token: drafts[best], accepted: Some(index) };
+        }
+        let token = match self.fault {
+            Fault::WrongResidual => problem.target.sample(chance),
+            _ => problem.target.sample_excess(1.0, |t| self.mass(problem, t), chance),
+        };
+        Emission { token, accepted: None }
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let best = drafts.iter().copied().max().unwrap_or(0);
+        let accept = self.accept(problem, best);
+        let residual = match self.fault {
+            Fault::WrongResidual => problem.target.to_vec(),
+            Fault::WrongLaw => problem
+                .target
+                .to_vec()
+                .into_iter()
+                .zip(0..)
+                .map(|(p, t)| (p - self.mass(problem, t)).max(0.0))
+                .collect(),
+            _ => problem.target.excess_law(1.0, |t| self.mass(problem, t)),
+        };
+        let mut probabilities: Vec<f64> = residual.into_iter().map(|p| p * (1.0 - accept)).collect();
+        probabilities[best as usize] += accept;
+        Law { probabilities, accepted: accept }
+    }
+}
+
+/// The failures over many cases.
+fn failures(fault: Fault) -> Vec<Failure> {
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let mut rule = HighestId { fault };
+    let mut failures = Vec::new();
+    for count in 1..=3 {
+        for case in cases(3, Drafting::Iid, count, 40, &mut rng).unwrap() {
+            failures.extend(case.check(&mut rule).err());
+        }
+    }
+    failures
+}
+
+#[test]
+fn the_rule_without_fault_passes() {
+    assert_eq!(failures(Fault::None), []);
+}
+
+#[test]
+fn wrong_laws_are_caught() {
+    for fault in [Fault::WrongResidual, Fault::AcceptsTooMuch, Fault::WrongMass] {
+        let failures = failures(fault);
+        let caught = failures.iter().filter(|failure| matches!(failure, Failure::WrongLaw { .. })).count();
+        assert!(caught > 10, "{fault:?}: {caught} of {}", failures.len());
+    }
+}
+
+#[test]
+fn wrong_statements_are_caught() {
+    for fault in [Fault::WrongLaw, Fault::Boasts, Fault::WrongIndex] {
+        let failures = failures(fault);
+        let caught =
+            failures.iter().filter(|failure| matches!(failure, Failure::Inconsistent { .. })).count();
+        assert!(caught > 10, "{fault:?}: {caught} of {}", failures.len());
+    }
+}
+
+/// Says that whatever it emits was drafted.
+struct Liar;
+
+impl TokenRule for Liar {
+    fn name(&self) -> &'static str {
+        "liar"
+    }
+
+    fn prepare(&mut self, _: &Problem) -> Result<()> {
+        Ok(())
+    }
+
+    fn acceptance(&mut self, _: &Problem) -> Option<f64> {
+        Some(1.0)
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let token = problem.target.sample(chance);
+        Emission { token, accepted: Some(drafts.iter().position(|draft| *draft == token).unwrap_or(0)) }
+    }
+
+    fn law(&mut self, problem: &Problem, _: &[Token]) -> Law {
+        Law { probabilities: problem.target.to_vec(), accepted: 1.0 }
+    }
+}
+
+#[test]
+fn accepting_what_was_not_drafted_is_caught() {
+    let law = |values: [f64; 2]| Distribution::new(values.to_vec()).unwrap();
+    let (target, draft) = (law([0.5, 0.5]), law([0.9, 0.1]));
+    let case = Case { target, drafts: vec![draft], scheme: Drafting::Iid, count: 1 };
+    assert!(matches!(case.check(&mut Liar), Err(Failure::Inconsistent { .. })));
+}

@@ -1,0 +1,165 @@
+//! Rules at vocabularies that cannot be enumerated: emitted tokens are counted, laws and acceptances are compared.
+
+use polydraft::conformance::counts_agree;
+use polydraft::coupling::priority::{Form, Settings};
+use polydraft::coupling::{Law, Problem};
+use polydraft::{Distribution, Drafting, Proposal, Rule, Token, acceptance, couple};
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Each rule with each scheme that it supports.
+fn combinations() -> Vec<(Rule, Drafting)> {
+    let mut rules: Vec<Rule> = Rule::NAMES.iter().map(|name| name.parse().unwrap()).collect();
+    rules.push(Rule::Priority(Settings {
+        form: Form::Pooled,
+        individual_above: 0.02,
+        ..Settings::default()
+    }));
+    let laws = vec![Distribution::new(vec![0.5, 0.5]).unwrap(); 2];
+    let mut combinations = Vec::new();
+    for rule in rules {
+        for scheme in Drafting::ALL {
+            let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
+            let problem = Problem::new(&laws[0], Proposal::new(scheme, laws, 2).unwrap()).unwrap();
+            if couple(rule.build().unwrap().as_mut(), problem).is_ok() {
+                combinations.push((rule.clone(), scheme));
+            }
+        }
+    }
+    assert_eq!(combinations.len(), 1 + 1 + 1 + 3 + 5 + 2 + 2);
+    combinations
+}
+
+/// A law with logits of the given spread; some tokens have none.
+fn law(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
+    let mut normal = || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
+    let weights: Vec<f64> =
+        (0..vocabulary).map(|t| if t % 11 == 4 { 0.0 } else { (spread * normal()).exp() }).collect();
+    let sum: f64 = weights.iter().sum();
+    Distribution::new(weights.into_iter().map(|w| w / sum).collect()).unwrap()
+}
+
+#[test]
+fn emitted_tokens_follow_target_and_law() {
+    let mut rng = ChaCha8Rng::seed_from_u64(10);
+    let vocabulary = 40;
+    let target = law(vocabulary, 1.5, &mut rng);
+    let laws: Vec<_> = (0..3).map(|_| law(vocabulary, 1.5, &mut rng)).collect();
+    for (rule, scheme) in combinations() {
+        let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
+        let problem = Problem::new(&target, Proposal::new(scheme, laws, 3).unwrap()).unwrap();
+        let mut built = rule.build().unwrap();
+        let mut coupling = couple(built.as_mut(), problem).unwrap();
+        let name = format!("{} {scheme}", rule.name());
+        let runs = 60_000;
+
+        // Over all drafts: the target, and the stated acceptance.
+        let (mut drafts, mut counts, mut accepted) = (Vec::new(), vec![0; vocabulary], 0);
+        for _ in 0..runs {
+            problem.proposal.draw(&mut rng, &mut drafts);
+            let emission = coupling.emit(&drafts, &mut rng).unwrap();
+            counts[emission.token as usize] += 1;
+            accepted += u64::from(emission.accepted.is_some());
+        }
+        let all = Law { probabilities: target.to_vec(), accepted: 1.0 };
+        assert!(counts_agree(&counts, &all, 5.0), "{name}: {counts:?}");
+        let stated = coupling.acceptance(&mut rng);
+        let error = (0.25 / f64::from(runs)).sqrt() + stated.standard_error;
+        assert!(
+            (accepted as f64 / f64::from(runs) - stated.probability).abs() < 5.0 * error,
+            "{name}: {stated:?}"
+        );
+
+        // Given drafts: the stated law.
+        for _ in 0..4 {
+            problem.proposal.draw(&mut rng, &mut drafts);
+            let law = coupling.law(&drafts).unwrap();
+            let mut counts = vec![0; vocabulary];
+            for _ in 0..20_000 {
+                counts[coupling.emit(&drafts, &mut rng).unwrap().token as usize] += 1;
+            }
+            assert!(counts_agree(&counts, &law, 5.0), "{name} given {drafts:?}");
+        }
+    }
+}
+
+/// The statistic can tell a wrong law from a right one.
+#[test]
+fn counts_of_another_law_do_not_agree() {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let (one, other) = (law(40, 1.0, &mut rng), law(40, 1.0, &mut rng));
+    let mut counts = vec![0; 40];
+    for _ in 0..60_000 {
+        counts[one.sample(&mut rng) as usize] += 1;
+    }
+    let as_law = |law: &Distribution| Law { probabilities: law.to_vec(), accepted: 1.0 };
+    assert!(counts_agree(&counts, &as_law(&one), 5.0));
+    assert!(!counts_agree(&counts, &as_law(&other), 5.0));
+    // A shift of 1 % of the mass between two likely tokens.
+    let mut shifted = as_law(&one);
+    let (most, next) = (one.most_likely(2)[0] as usize, one.most_likely(2)[1] as usize);
+    shifted.probabilities[most] -= 0.01;
+    shifted.probabilities[next] += 0.01;
+    assert!(!counts_agree(&counts, &shifted, 5.0));
+}
+
+#[test]
+fn a_seed_reproduces_a_run() {
+    let run = |seed| -> Vec<Token> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let (target, draft) = (law(5000, 2.0, &mut rng), law(5000, 2.0, &mut rng));
+        let mut rule = "priority".parse::<Rule>().unwrap().build().unwrap();
+        let mut drafts = Vec::new();
+        let problem = Problem::new(&target, Proposal::iid(&draft, 4).unwrap()).unwrap();
+        let mut coupling = couple(rule.as_mut(), problem).unwrap();
+        let mut emit = || {
+            problem.proposal.draw(&mut rng, &mut drafts);
+            coupling.emit(&drafts, &mut rng).unwrap().token
+        };
+        (0..100).map(|_| emit()).collect()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// Every law is one; no acceptance is above the optimum; for i.i.d. drafts `priority` reaches it, SpecTr's bounds hold,
+    /// and more drafts never hurt.
+    #[test]
+    fn laws_and_acceptances(vocabulary in 1_usize..300, count in 1_usize..7, spread in 0.0_f64..3.0, seed in any::<u64>()) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let target = law(vocabulary, spread, &mut rng);
+        let laws: Vec<_> = (0..count).map(|_| law(vocabulary, spread, &mut rng)).collect();
+        for (rule, scheme) in combinations() {
+            let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
+            let problem = Problem::new(&target, Proposal::new(scheme, laws, count).unwrap()).unwrap();
+            let mut built = rule.build().unwrap();
+            let Ok(mut coupling) = couple(built.as_mut(), problem) else {
+                prop_assert!(rule.name() == "single" && count > 1);
+                continue;
+            };
+            let mut drafts = Vec::new();
+            problem.proposal.draw(&mut rng, &mut drafts);
+            let law = coupling.law(&drafts).unwrap();
+            prop_assert!((law.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-11, "{} {}", rule.name(), scheme);
+            prop_assert!(law.probabilities.iter().all(|p| *p >= 0.0));
+            let got = coupling.acceptance(&mut rng);
+            if let Ok(optimal) = acceptance::optimal(&problem) {
+                prop_assert!(got.probability <= optimal + 1e-11 + 6.0 * got.standard_error, "{} {}", rule.name(), scheme);
+                if rule.name() == "priority" {
+                    prop_assert!(optimal - got.probability < 1e-7);
+                }
+            }
+        }
+        let optimal = |count| {
+            acceptance::optimal(&Problem::new(&target, Proposal::iid(&laws[0], count).unwrap()).unwrap()).unwrap()
+        };
+        let best = optimal(count);
+        let (lower, upper) = acceptance::bounds(&target, &laws[0], count);
+        prop_assert!(lower <= best + 1e-12 && best <= upper + 1e-12);
+        prop_assert!(best <= optimal(count + 1) + 1e-12);
+    }
+}
