@@ -132,7 +132,7 @@ impl Case {
         }
         for (token, got) in (0..).zip(emitted) {
             let expected = self.target.probability(token);
-            if !((got - expected).abs() <= TOLERANCE) {
+            if got.is_nan() || (got - expected).abs() > TOLERANCE {
                 return Err(Failure::WrongLaw { token, expected, got });
             }
         }

@@ -63,7 +63,7 @@ impl Distribution {
             });
         }
         let sum: f64 = mass.iter().sum();
-        if !((sum - 1.0).abs() <= tolerance) {
+        if sum.is_nan() || (sum - 1.0).abs() > tolerance {
             return Err(Error::Sum { operation, tolerance, got: sum });
         }
         let vocabulary = mass.len();

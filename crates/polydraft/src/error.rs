@@ -29,7 +29,7 @@ pub enum Error {
         got: f64,
     },
     /// Probabilities that do not sum to 1.
-    #[error("{operation}: the entries should sum to 1 within {tolerance:e}, got {got}")]
+    #[error("{operation}: the entries should sum to 1 within {tolerance:.0e}, got {got}")]
     Sum {
         /// The operation that refused.
         operation: &'static str,

@@ -91,6 +91,11 @@ pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &S
     }
 }
 
+/// NaN or +∞.
+fn no_logit(x: f32) -> bool {
+    x.is_nan() | (x == f32::INFINITY)
+}
+
 /// The largest logit.
 fn largest(logits: &[f32]) -> Result<f32> {
     let operation = "distribution from logits";
@@ -104,13 +109,13 @@ fn largest(logits: &[f32]) -> Result<f32> {
     let mut invalid = [false; 8];
     for chunk in chunks {
         for i in 0..8 {
-            invalid[i] |= !(chunk[i] < f32::INFINITY);
+            invalid[i] |= no_logit(chunk[i]);
             lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
         }
     }
     let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-    if invalid.contains(&true) || rest.iter().any(|x| !(*x < f32::INFINITY)) {
-        let index = logits.iter().position(|x| !(*x < f32::INFINITY)).unwrap_or(0);
+    if invalid.contains(&true) || rest.iter().any(|x| no_logit(*x)) {
+        let index = logits.iter().position(|x| no_logit(*x)).unwrap_or(0);
         let got = f64::from(logits[index]);
         return Err(Error::Entry { operation, index, expected: "a number below +infinity", got });
     }

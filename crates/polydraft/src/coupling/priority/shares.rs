@@ -268,7 +268,7 @@ fn cut(profile: &impl Profile, gap: Interval, frontier: f64, room: f64, length: 
 /// bracket. `evaluate` gives value, slope, and the size of value to accept.
 fn search(low: f64, high: f64, guess: f64, evaluate: impl Fn(f64) -> (f64, f64, f64)) -> f64 {
     let (mut low, mut high) = (low, high);
-    if !(low < high) {
+    if low >= high {
         return low;
     }
     let mut x = if guess > low && guess < high { guess } else { 0.5 * (low + high) };
