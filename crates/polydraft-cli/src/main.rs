@@ -1,1 +1,42 @@
-fn main() {}
+//! The `polydraft` program: thin, every command is a file under `commands/`.
+
+mod commands;
+mod models;
+mod output;
+mod sampling;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
+///
+/// A small draft model proposes several tokens, the target model scores them all in one pass, and a verifier decides
+/// what to emit such that not a bit of quality is lost.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    color: colorchoice_clap::Color,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Generate(commands::generate::Args),
+    Couple(commands::couple::Args),
+    #[command(subcommand)]
+    Bench(commands::bench::Bench),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.color.write_global();
+    let result = match cli.command {
+        Command::Generate(args) => commands::generate::run(args),
+        Command::Couple(args) => commands::couple::run(args),
+        Command::Bench(bench) => commands::bench::run(bench),
+    };
+    output::exit_code(result)
+}

@@ -15,8 +15,8 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{
-    AddedToken, DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper,
-    PreTokenizerWrapper, Tokenizer, TokenizerImpl,
+    AddedToken, DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
+    Tokenizer, TokenizerImpl,
 };
 
 /// Marks the start of a document, and therefore also the end of the one before it.
@@ -41,11 +41,7 @@ impl Places {
     }
 
     pub fn tokens(&self, held_out: bool) -> PathBuf {
-        self.work.join(if held_out {
-            "held-out.u16"
-        } else {
-            "train.u16"
-        })
+        self.work.join(if held_out { "held-out.u16" } else { "train.u16" })
     }
 }
 
@@ -56,18 +52,9 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
     }
     let vendor = places.work.join("vendor");
     if !vendor.exists() {
-        eprintln!(
-            "fetching the sources of the crates in {}",
-            places.manifest.display()
-        );
+        eprintln!("fetching the sources of the crates in {}", places.manifest.display());
         let status = Command::new("cargo")
-            .args([
-                "vendor",
-                "--locked",
-                "--versioned-dirs",
-                "--quiet",
-                "--manifest-path",
-            ])
+            .args(["vendor", "--locked", "--versioned-dirs", "--quiet", "--manifest-path"])
             .arg(&places.manifest)
             .arg(&vendor)
             .stdout(std::process::Stdio::null())
@@ -89,11 +76,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
         .par_iter()
         .filter_map(|path| {
             let text = clean(&fs::read_to_string(path).ok()?)?;
-            let name = path
-                .strip_prefix(&vendor)
-                .ok()?
-                .to_string_lossy()
-                .into_owned();
+            let name = path.strip_prefix(&vendor).ok()?.to_string_lossy().into_owned();
             Some((hash(name.as_bytes()) % HELD_OUT_ONE_IN == 0, text))
         })
         .collect();
@@ -101,24 +84,15 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
     eprintln!("{} files, {:.1} MB", texts.len(), bytes as f64 / 1e6);
 
     let tokenizer = learn_tokenizer(&texts, vocabulary)?;
-    tokenizer
-        .save(places.tokenizer(), false)
-        .map_err(anyhow::Error::msg)?;
+    tokenizer.save(places.tokenizer(), false).map_err(anyhow::Error::msg)?;
     for held_out in [false, true] {
-        let chosen: Vec<&str> = texts
-            .iter()
-            .filter(|(h, _)| *h == held_out)
-            .map(|(_, t)| t.as_str())
-            .collect();
+        let chosen: Vec<&str> =
+            texts.iter().filter(|(h, _)| *h == held_out).map(|(_, t)| t.as_str()).collect();
         let streams: Vec<Vec<u8>> = chosen
             .par_iter()
             .map(|text| {
                 let encoding = tokenizer.encode(*text, true).map_err(anyhow::Error::msg)?;
-                Ok(encoding
-                    .get_ids()
-                    .iter()
-                    .flat_map(|&id| (id as u16).to_le_bytes())
-                    .collect())
+                Ok(encoding.get_ids().iter().flat_map(|&id| (id as u16).to_le_bytes()).collect())
             })
             .collect::<Result<_>>()?;
         let stream = streams.concat();
@@ -136,10 +110,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
 /// Reads a stream that [`prepare`] made.
 pub fn read_tokens(path: &Path) -> Result<Vec<u16>> {
     let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-    Ok(bytes
-        .chunks_exact(2)
-        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
-        .collect())
+    Ok(bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect())
 }
 
 /// The folders (`name-version`) of the packages that the manifest itself names.
@@ -156,24 +127,14 @@ fn packages(lock: &Path) -> Result<BTreeSet<String>> {
         .context("the lock file has no package named corpus")?;
     let wanted: Vec<Vec<&str>> = own
         .lines()
-        .filter_map(|line| {
-            Some(
-                line.strip_prefix(" \"")?
-                    .trim_end_matches("\",")
-                    .split(' ')
-                    .collect(),
-            )
-        })
+        .filter_map(|line| Some(line.strip_prefix(" \"")?.trim_end_matches("\",").split(' ').collect()))
         .collect();
     let mut found = BTreeSet::new();
     for block in &blocks {
         let (Some(name), Some(version)) = (field(block, "name"), field(block, "version")) else {
             bail!("a package without name or version in {}", lock.display());
         };
-        if wanted
-            .iter()
-            .any(|w| w[0] == name && w.get(1).is_none_or(|v| *v == version))
-        {
+        if wanted.iter().any(|w| w[0] == name && w.get(1).is_none_or(|v| *v == version)) {
             found.insert(format!("{name}-{version}"));
         }
     }
@@ -184,10 +145,7 @@ fn packages(lock: &Path) -> Result<BTreeSet<String>> {
 fn permitted(package: &Path) -> Result<bool> {
     let manifest = fs::read_to_string(package.join("Cargo.toml"))
         .with_context(|| format!("reading the manifest of {}", package.display()))?;
-    let licence = manifest
-        .lines()
-        .find_map(|line| line.strip_prefix("license = "))
-        .unwrap_or("");
+    let licence = manifest.lines().find_map(|line| line.strip_prefix("license = ")).unwrap_or("");
     Ok(licence
         .trim_matches('"')
         .split([' ', '/', '(', ')'])
@@ -201,15 +159,10 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
         if entry.file_type()?.is_dir() {
-            if !matches!(
-                name.as_str(),
-                "tests" | "benches" | "test_data" | "generated"
-            ) {
+            if !matches!(name.as_str(), "tests" | "benches" | "test_data" | "generated") {
                 collect(&path, files)?;
             }
-        } else if (name.ends_with(".rs") || name == "README.md")
-            && entry.metadata()?.len() < LONGEST_FILE
-        {
+        } else if (name.ends_with(".rs") || name == "README.md") && entry.metadata()?.len() < LONGEST_FILE {
             files.push(path);
         }
     }
@@ -225,27 +178,17 @@ fn clean(text: &str) -> Option<String> {
     // A licence header at the head of every file would teach the models little else.
     let is_header =
         |line: &str| line.starts_with("//") && !line.starts_with("//!") && !line.starts_with("///");
-    let head: usize = text
-        .lines()
-        .take_while(|line| is_header(line))
-        .map(|line| line.len() + 1)
-        .sum();
+    let head: usize = text.lines().take_while(|line| is_header(line)).map(|line| line.len() + 1).sum();
     let head = head.min(text.len());
     let licence = text[..head].to_lowercase();
-    let body = if licence.contains("licen") || licence.contains("copyright") {
-        &text[head..]
-    } else {
-        &text
-    };
+    let body = if licence.contains("licen") || licence.contains("copyright") { &text[head..] } else { &text };
     let body = body.trim();
     (body.len() > 200).then(|| format!("{body}\n"))
 }
 
 /// FNV-1a: short, and the same on every machine.
 fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| {
-        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn learn_tokenizer(texts: &[(bool, String)], vocabulary: usize) -> Result<Tokenizer> {
@@ -256,25 +199,16 @@ fn learn_tokenizer(texts: &[(bool, String)], vocabulary: usize) -> Result<Tokeni
         .special_tokens(vec![AddedToken::from(END_OF_TEXT, true)])
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .build();
-    type Plain =
-        TokenizerImpl<BPE, NormalizerWrapper, ByteLevel, PostProcessorWrapper, DecoderWrapper>;
+    type Plain = TokenizerImpl<BPE, NormalizerWrapper, ByteLevel, PostProcessorWrapper, DecoderWrapper>;
     let mut learner: Plain = TokenizerImpl::new(BPE::default());
     learner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     // A quarter of the text fixes 4,096 merges as well as all of it.
-    let sample = texts
-        .iter()
-        .filter(|(held_out, _)| !held_out)
-        .step_by(4)
-        .map(|(_, text)| text.as_str());
-    learner
-        .train(&mut trainer, sample)
-        .map_err(anyhow::Error::msg)?;
+    let sample = texts.iter().filter(|(held_out, _)| !held_out).step_by(4).map(|(_, text)| text.as_str());
+    learner.train(&mut trainer, sample).map_err(anyhow::Error::msg)?;
 
     let mut tokenizer = Tokenizer::new(ModelWrapper::BPE(learner.get_model().clone()));
     tokenizer
-        .with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(
-            false, true, true,
-        ))))
+        .with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, true))))
         .with_decoder(Some(DecoderWrapper::ByteLevel(ByteLevel::default())))
         .with_post_processor(Some(PostProcessorWrapper::Template(
             TemplateProcessing::builder()
@@ -283,8 +217,6 @@ fn learn_tokenizer(texts: &[(bool, String)], vocabulary: usize) -> Result<Tokeni
                 .special_tokens(vec![(END_OF_TEXT, 0)])
                 .build()?,
         )));
-    tokenizer
-        .add_special_tokens([AddedToken::from(END_OF_TEXT, true)])
-        .map_err(anyhow::Error::msg)?;
+    tokenizer.add_special_tokens([AddedToken::from(END_OF_TEXT, true)]).map_err(anyhow::Error::msg)?;
     Ok(tokenizer)
 }

@@ -28,16 +28,9 @@ pub fn export(model: &Decoder, tokenizer: &Path, folder: &Path) -> Result<()> {
     if let (Some(config), Some(fixed)) = (config.as_object_mut(), fixed.as_object()) {
         config.extend(fixed.clone());
     }
-    fs::write(
-        folder.join("config.json"),
-        serde_json::to_string_pretty(&config)? + "\n",
-    )?;
-    let generation =
-        json!({ "bos_token_id": 0, "eos_token_id": 0, "do_sample": true, "temperature": 1.0 });
-    fs::write(
-        folder.join("generation_config.json"),
-        serde_json::to_string_pretty(&generation)? + "\n",
-    )?;
+    fs::write(folder.join("config.json"), serde_json::to_string_pretty(&config)? + "\n")?;
+    let generation = json!({ "bos_token_id": 0, "eos_token_id": 0, "do_sample": true, "temperature": 1.0 });
+    fs::write(folder.join("generation_config.json"), serde_json::to_string_pretty(&generation)? + "\n")?;
     fs::copy(tokenizer, folder.join("tokenizer.json"))?;
     let mut tensors: HashMap<String, Tensor> = HashMap::new();
     for (name, var) in &model.parameters {

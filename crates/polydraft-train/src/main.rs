@@ -13,7 +13,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use corpus::Places;
-use train::{Pair, Plan};
+use train::{Lesson, Pair, Plan};
 
 /// Makes the demo models that polydraft ships.
 ///
@@ -46,17 +46,20 @@ enum Command {
 
 #[derive(Args)]
 struct TrainArgs {
-    /// Steps in all, counted from the first run; a finished run can be prolonged.
-    #[arg(long, default_value_t = 2000)]
+    /// Steps in which target and draft learn side by side, counted from the first run; it can be prolonged.
+    #[arg(long, default_value_t = 3800)]
     steps: usize,
-    /// Part of the steps, at the end, over which the learning rate falls to zero.
+    /// Steps in which the draft then learns alone, to be accepted more often.
+    #[arg(long, default_value_t = 800)]
+    draft_steps: usize,
+    /// Part of the steps of each kind, at the end, over which the learning rate falls to zero.
     #[arg(long, default_value_t = 0.3)]
     decay: f64,
     /// Learning rate on the plateau.
-    #[arg(long, default_value_t = 0.004)]
+    #[arg(long, default_value_t = 0.003)]
     rate: f64,
     /// Sequences of 512 tokens in a step; a multiple of workers times micro-batch.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 8)]
     batch: usize,
     /// Sequences in one pass of one worker.
     #[arg(long, default_value_t = 4)]
@@ -78,9 +81,7 @@ fn main() -> Result<()> {
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("RAYON_NUM_THREADS", "1") };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(cores)
-        .build_global()?;
+    rayon::ThreadPoolBuilder::new().num_threads(cores).build_global()?;
     let cli = Cli::parse();
     let places = Places {
         manifest: cli.demo.join("corpus/Cargo.toml"),
@@ -108,27 +109,24 @@ fn main() -> Result<()> {
             args.workers,
             args.micro_batch
         );
-        let plan = Plan {
-            steps: args.steps,
-            decay: args.decay,
-            rate: args.rate,
-            batch: args.batch,
-            micro_batch: args.micro_batch,
-            workers: args.workers,
-            save_every: args.save_every,
-            check_every: args.check_every,
-            checkpoint,
-        };
-        let held_out = corpus::read_tokens(&places.tokens(true))?;
-        pair.train(
-            &plan,
-            &corpus::read_tokens(&places.tokens(false))?,
-            &held_out,
-        )?;
-        println!(
-            "held out, 128 sequences: {}",
-            pair.check(&plan, &held_out, 128)?
-        );
+        let (tokens, held_out) =
+            (corpus::read_tokens(&places.tokens(false))?, corpus::read_tokens(&places.tokens(true))?);
+        for (lesson, steps) in [(Lesson::Both, args.steps), (Lesson::Draft, args.draft_steps)] {
+            let plan = Plan {
+                lesson,
+                steps,
+                decay: args.decay,
+                rate: args.rate,
+                batch: args.batch,
+                micro_batch: args.micro_batch,
+                workers: args.workers,
+                save_every: args.save_every,
+                check_every: args.check_every,
+                checkpoint: checkpoint.clone(),
+            };
+            pair.train(&plan, &tokens, &held_out)?;
+            println!("held out, 256 sequences: {}", pair.check(&plan, &held_out, 256)?);
+        }
     }
     for (model, name) in [(&pair.target, "target"), (&pair.draft, "draft")] {
         export::export(model, &places.tokenizer(), &cli.demo.join(name))?;

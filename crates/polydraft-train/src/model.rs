@@ -1,7 +1,7 @@
 //! The demo decoder as it is trained: whole sequences at once, with gradients.
 //!
 //! Decoding has a forward pass of its own (crates/polydraft-candle), because it needs a cache and trees and no
-//! gradients; a test there holds the two against each other through the shipped weights.
+//! gradients; a test holds the two against each other through the shipped weights.
 
 use std::collections::HashMap;
 
@@ -119,49 +119,23 @@ impl Decoder {
             });
         }
         let norm = make("model.norm.weight".into(), &[d])?;
-        Ok(Self {
-            shape,
-            embedding,
-            layers,
-            norm,
-            parameters,
-        })
+        Ok(Self { shape, embedding, layers, norm, parameters })
     }
 
     pub fn parameter_count(&self) -> usize {
-        self.parameters
-            .iter()
-            .map(|(_, var)| var.elem_count())
-            .sum()
+        self.parameters.iter().map(|(_, var)| var.elem_count()).sum()
     }
 
     /// Logits `[batch * time, vocabulary]` of tokens `[batch, time]`.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         let (batch, time) = tokens.dims2()?;
         let Shape {
-            hidden_size: d,
-            num_attention_heads: heads,
-            num_key_value_heads: kv,
-            head_dim: head,
-            ..
+            hidden_size: d, num_attention_heads: heads, num_key_value_heads: kv, head_dim: head, ..
         } = self.shape;
-        let norm = |x: &Tensor, w: &Var| {
-            x.apply_op2(
-                w.as_tensor(),
-                RmsNorm {
-                    epsilon: self.shape.rms_norm_eps,
-                },
-            )
-        };
-        let rotary = || Rotary {
-            theta: self.shape.rope_theta,
-            inverse: false,
-        };
-        let split = |x: Tensor, n: usize| {
-            x.reshape((batch, time, n, head))?
-                .transpose(1, 2)?
-                .contiguous()
-        };
+        let norm =
+            |x: &Tensor, w: &Var| x.apply_op2(w.as_tensor(), RmsNorm { epsilon: self.shape.rms_norm_eps });
+        let rotary = || Rotary { theta: self.shape.rope_theta, inverse: false };
+        let split = |x: Tensor, n: usize| x.reshape((batch, time, n, head))?.transpose(1, 2)?.contiguous();
 
         let mut x = self.embedding.index_select(&tokens.flatten_all()?, 0)?;
         for layer in &self.layers {
@@ -178,14 +152,9 @@ impl Decoder {
                     .reshape((batch, heads, time, head))
             };
             let (k, v) = (repeat(k)?, repeat(v)?);
-            let scores = q.matmul(&k.t()?)?.apply_op1(CausalSoftmax {
-                scale: (head as f32).powf(-0.5),
-            })?;
-            let mixed = scores
-                .matmul(&v)?
-                .transpose(1, 2)?
-                .contiguous()?
-                .reshape((batch * time, heads * head))?;
+            let scores = q.matmul(&k.t()?)?.apply_op1(CausalSoftmax { scale: (head as f32).powf(-0.5) })?;
+            let mixed =
+                scores.matmul(&v)?.transpose(1, 2)?.contiguous()?.reshape((batch * time, heads * head))?;
             x = (x + mixed.matmul(&layer.output.t()?)?)?;
             let h = norm(&x, &layer.mlp_norm)?;
             let gated = (h.matmul(&layer.gate.t()?)?.silu()? * h.matmul(&layer.up.t()?)?)?;
@@ -201,15 +170,47 @@ fn initial(dims: &[usize], rng: &mut ChaCha12Rng) -> Result<Tensor> {
     let &[rows, columns] = dims else {
         return Ok(Tensor::ones(dims, DType::F32, &Device::Cpu)?);
     };
-    let deviation = if rows > 2048 {
-        0.02
-    } else {
-        (columns as f32).powf(-0.5)
-    };
+    let deviation = if rows > 2048 { 0.02 } else { (columns as f32).powf(-0.5) };
     let normal = |rng: &mut ChaCha12Rng| {
         let (u, v): (f32, f32) = (rng.random(), rng.random());
         (-2.0 * (1.0 - u).ln()).sqrt() * (std::f32::consts::TAU * v).cos() * deviation
     };
     let values: Vec<f32> = (0..rows * columns).map(|_| normal(rng)).collect();
     Ok(Tensor::from_vec(values, dims, &Device::Cpu)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use polydraft::DraftTree;
+    use polydraft_candle::{LoadOptions, load};
+    use polydraft_engine::Model;
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn the_shipped_models_compute_what_was_trained() {
+        for (name, shape) in [("target", Shape::target(4096)), ("draft", Shape::draft(4096))] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo").join(name);
+            let stored =
+                candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
+            let mut rng = ChaCha12Rng::seed_from_u64(0);
+            let trained = Decoder::new(shape, Some(&stored), &mut rng).unwrap();
+            let mut shipped = load(&folder, LoadOptions::default()).unwrap();
+            let text =
+                shipped.text.encode("/// The sum of all\npub fn sum(values: &[f64]) -> f64 {\n").unwrap();
+            let batch = Tensor::new(text.as_slice(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+            let expected = trained.forward(&batch).unwrap().to_vec2::<f32>().unwrap();
+            let root = DraftTree::new();
+            for (token, expected) in text.iter().zip(expected) {
+                shipped.model.extend(&[*token]).unwrap();
+                shipped.model.score(&root).unwrap();
+                let found = shipped.model.logits(DraftTree::ROOT);
+                let worst = found.iter().zip(&expected).fold(0f32, |w, (a, b)| w.max((a - b).abs()));
+                assert!(worst < 1e-3, "{name}: {worst}");
+            }
+        }
+    }
 }

@@ -59,11 +59,7 @@ impl CustomOp1 for CausalSoftmax {
         let source = values(storage, layout)?;
         let time = layout.dims()[layout.dims().len() - 1];
         let mut out = vec![0f32; source.len()];
-        for (r, (to, from)) in out
-            .chunks_exact_mut(time)
-            .zip(source.chunks_exact(time))
-            .enumerate()
-        {
+        for (r, (to, from)) in out.chunks_exact_mut(time).zip(source.chunks_exact(time)).enumerate() {
             let seen = r % time + 1;
             for (y, x) in to[..seen].iter_mut().zip(from) {
                 *y = x * self.scale;
@@ -198,11 +194,7 @@ impl CustomOp1 for Rotary {
             }
         }
         let mut out = vec![0f32; source.len()];
-        for (r, (to, from)) in out
-            .chunks_exact_mut(head)
-            .zip(source.chunks_exact(head))
-            .enumerate()
-        {
+        for (r, (to, from)) in out.chunks_exact_mut(head).zip(source.chunks_exact(head)).enumerate() {
             let angles = &angles[r % time * half..][..half];
             for (i, (sin, cos)) in angles.iter().enumerate() {
                 to[i] = from[i] * cos - from[i + half] * sin;
@@ -213,10 +205,7 @@ impl CustomOp1 for Rotary {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let backward = Rotary {
-            theta: self.theta,
-            inverse: !self.inverse,
-        };
+        let backward = Rotary { theta: self.theta, inverse: !self.inverse };
         Ok(Some(grad.contiguous()?.apply_op1_no_bwd(&backward)?))
     }
 }

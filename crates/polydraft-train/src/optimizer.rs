@@ -37,19 +37,11 @@ impl Slot {
             None => var.zeros_like(),
         };
         let second = if matrix { None } else { Some(state("second")?) };
-        Ok(Self {
-            first: state("first")?,
-            second,
-            name: slot,
-            var: var.clone(),
-        })
+        Ok(Self { first: state("first")?, second, name: slot, var: var.clone() })
     }
 
     pub fn state(&self) -> impl Iterator<Item = (String, Tensor)> + '_ {
-        let second = self
-            .second
-            .as_ref()
-            .map(|s| (format!("{}.second", self.name), s.clone()));
+        let second = self.second.as_ref().map(|s| (format!("{}.second", self.name), s.clone()));
         std::iter::once((format!("{}.first", self.name), self.first.clone())).chain(second)
     }
 
@@ -70,13 +62,8 @@ impl Slot {
                 (mean / deviation)?
             }
         };
-        let decay = if self.var.dims().len() == 2 {
-            1.0 - rate * WEIGHT_DECAY
-        } else {
-            1.0
-        };
-        self.var
-            .set(&((self.var.as_tensor() * decay)? - (change * rate)?)?.detach())?;
+        let decay = if self.var.dims().len() == 2 { 1.0 - rate * WEIGHT_DECAY } else { 1.0 };
+        self.var.set(&((self.var.as_tensor() * decay)? - (change * rate)?)?.detach())?;
         Ok(())
     }
 }
@@ -84,11 +71,7 @@ impl Slot {
 /// The orthogonal factor of a matrix, roughly: five Newton-Schulz steps with Jordan's coefficients.
 fn orthogonal(matrix: &Tensor) -> Result<Tensor> {
     let tall = matrix.dim(0)? > matrix.dim(1)?;
-    let x = if tall {
-        matrix.t()?.contiguous()?
-    } else {
-        matrix.clone()
-    };
+    let x = if tall { matrix.t()?.contiguous()? } else { matrix.clone() };
     let norm = x.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
     let mut x = (x / f64::from(norm + 1e-7))?;
     let (a, b, c) = (3.4445, -4.7750, 2.0315);

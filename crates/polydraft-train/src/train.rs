@@ -1,7 +1,11 @@
-//! The training loop: target and draft learn side by side, the draft from the target's own probabilities.
+//! The training loop: first target and draft side by side, the draft learning from the target's own probabilities;
+//! then the draft alone, on what it is for.
 //!
-//! The target's logits on a batch are there anyway, so distilling the draft on them as they improve costs only the
-//! draft's own passes. Two workers hold a graph each; single-threaded products inside them use two cores better than
+//! In the first part the target's logits on a batch are there anyway, so distilling the draft on them as they improve
+//! costs only the draft's own passes. In the second the target stands still and the draft maximises the acceptance
+//! sum(min(p, q)) itself: a model too small to follow the target everywhere then follows it where it pays.
+//!
+//! Two workers hold a graph each; single-threaded products inside them use two cores better than
 //! parallel products between serial element-wise passes.
 
 use std::collections::HashMap;
@@ -19,9 +23,19 @@ use crate::model::{Decoder, Shape};
 use crate::ops::softmax_in_place;
 use crate::optimizer::Slot;
 
-/// What one run of training is told.
+/// What is learned in a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lesson {
+    /// The target from the text, the draft from the target (Kullback-Leibler divergence).
+    Both,
+    /// The draft from the target (total variation, which is one minus the acceptance).
+    Draft,
+}
+
+/// What one part of training is told.
 pub struct Plan {
-    /// Steps in all, counted from the first run.
+    pub lesson: Lesson,
+    /// Steps of this part in all, counted from its first run.
     pub steps: usize,
     /// The part of the steps, at the end, over which the rate falls to zero.
     pub decay: f64,
@@ -39,8 +53,7 @@ pub struct Plan {
 impl Plan {
     /// Warm-up, a plateau, then a straight line to zero: the plateau lets a run be prolonged.
     fn rate_at(&self, step: usize) -> f64 {
-        let left =
-            (self.steps.saturating_sub(step)) as f64 / (self.steps as f64 * self.decay).max(1.0);
+        let left = (self.steps.saturating_sub(step)) as f64 / (self.steps as f64 * self.decay).max(1.0);
         self.rate * left.min(1.0) * ((step + 1) as f64 / 50.0).min(1.0)
     }
 }
@@ -80,38 +93,38 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Figures of a batch, and the gradients of both losses with respect to both logits `[rows, vocabulary]`.
-///
-/// Target: cross-entropy with the text. Draft: KL divergence from the target, whose gradient is q - p.
-fn losses(target: &Tensor, draft: &Tensor, labels: &[u32]) -> Result<(Figures, Tensor, Tensor)> {
+/// Figures of a batch, and the gradients of both losses with respect to both logits `[rows, vocabulary]`; the
+/// target's is that of [`Lesson::Both`] always.
+fn losses(
+    lesson: Lesson,
+    target: &Tensor,
+    draft: &Tensor,
+    labels: &[u32],
+) -> Result<(Figures, Tensor, Tensor)> {
     let (rows, vocabulary) = target.dims2()?;
     let mut p = target.flatten_all()?.to_vec1::<f32>()?;
     let mut q = draft.flatten_all()?.to_vec1::<f32>()?;
-    let mut sums = Figures {
-        tokens: rows as f64,
-        ..Default::default()
-    };
+    let mut sums = Figures { tokens: rows as f64, ..Default::default() };
     let scale = 1.0 / rows as f32;
-    for ((p, q), &label) in p
-        .chunks_exact_mut(vocabulary)
-        .zip(q.chunks_exact_mut(vocabulary))
-        .zip(labels)
-    {
+    for ((p, q), &label) in p.chunks_exact_mut(vocabulary).zip(q.chunks_exact_mut(vocabulary)).zip(labels) {
         let (p_label, q_label) = (p[label as usize], q[label as usize]);
         sums.target_loss += f64::from(softmax_in_place(p) - p_label);
         sums.draft_loss += f64::from(softmax_in_place(q) - q_label);
         sums.acceptance += f64::from(p.iter().zip(q.iter()).map(|(p, q)| p.min(*q)).sum::<f32>());
-        for (q, p) in q.iter_mut().zip(p.iter_mut()) {
-            *q = (*q - *p) * scale;
-            *p *= scale;
+        match lesson {
+            Lesson::Both => q.iter_mut().zip(p.iter()).for_each(|(q, p)| *q = (*q - p) * scale),
+            Lesson::Draft => {
+                // 1 - sum(min(p, q)) falls with q exactly where q < p.
+                let below: f32 = q.iter().zip(p.iter()).filter(|(q, p)| q < p).map(|(q, _)| q).sum();
+                for (q, p) in q.iter_mut().zip(p.iter()) {
+                    *q *= (below - if *q < *p { 1.0 } else { 0.0 }) * scale;
+                }
+            }
         }
+        p.iter_mut().for_each(|p| *p *= scale);
         p[label as usize] -= scale;
     }
-    for figure in [
-        &mut sums.target_loss,
-        &mut sums.draft_loss,
-        &mut sums.acceptance,
-    ] {
+    for figure in [&mut sums.target_loss, &mut sums.draft_loss, &mut sums.acceptance] {
         *figure /= rows as f64;
     }
     let tensor = |values| Tensor::from_vec(values, (rows, vocabulary), &Device::Cpu);
@@ -122,8 +135,10 @@ fn losses(target: &Tensor, draft: &Tensor, labels: &[u32]) -> Result<(Figures, T
 pub struct Pair {
     pub target: Decoder,
     pub draft: Decoder,
+    /// Of the target's parameters first, then of the draft's.
     slots: Vec<Slot>,
-    step: usize,
+    /// Steps made of each [`Lesson`].
+    steps: [usize; 2],
 }
 
 impl Pair {
@@ -139,17 +154,12 @@ impl Pair {
         let mut rng = ChaCha12Rng::seed_from_u64(1);
         let part = |prefix: &str| {
             stored.as_ref().map(|all| -> HashMap<String, Tensor> {
-                let own = all
-                    .iter()
-                    .filter_map(|(k, v)| Some((k.strip_prefix(prefix)?.to_owned(), v.clone())));
+                let own =
+                    all.iter().filter_map(|(k, v)| Some((k.strip_prefix(prefix)?.to_owned(), v.clone())));
                 own.collect()
             })
         };
-        let target = Decoder::new(
-            Shape::target(vocabulary),
-            part("target.").as_ref(),
-            &mut rng,
-        )?;
+        let target = Decoder::new(Shape::target(vocabulary), part("target.").as_ref(), &mut rng)?;
         let draft = Decoder::new(Shape::draft(vocabulary), part("draft.").as_ref(), &mut rng)?;
         let mut slots = Vec::new();
         for (prefix, model) in [("target", &target), ("draft", &draft)] {
@@ -157,63 +167,49 @@ impl Pair {
                 slots.push(Slot::new(prefix, name, var, stored.as_ref())?);
             }
         }
-        let step = match stored.as_ref().and_then(|s| s.get("step")) {
-            Some(step) => step.to_vec1::<u32>()?[0] as usize,
-            None => 0,
-        };
-        Ok(Self {
-            target,
-            draft,
-            slots,
-            step,
-        })
+        let mut steps = [0; 2];
+        if let Some(stored) = stored.as_ref().and_then(|s| s.get("step")) {
+            let stored = stored.to_vec1::<u32>()?;
+            steps.iter_mut().zip(stored).for_each(|(step, stored)| *step = stored as usize);
+        }
+        Ok(Self { target, draft, slots, steps })
     }
 
     fn save(&self, checkpoint: &std::path::Path) -> Result<()> {
-        let mut tensors: HashMap<String, Tensor> =
-            self.slots.iter().flat_map(Slot::state).collect();
+        let mut tensors: HashMap<String, Tensor> = self.slots.iter().flat_map(Slot::state).collect();
         for (prefix, model) in [("target", &self.target), ("draft", &self.draft)] {
             for (name, var) in &model.parameters {
                 tensors.insert(format!("{prefix}.{name}"), var.as_detached_tensor());
             }
         }
-        tensors.insert(
-            "step".into(),
-            Tensor::new(&[self.step as u32], &Device::Cpu)?,
-        );
+        tensors.insert("step".into(), Tensor::new(&self.steps.map(|s| s as u32), &Device::Cpu)?);
         let partial = checkpoint.with_extension("partial");
         candle_core::safetensors::save(&tensors, &partial)?;
         fs::rename(partial, checkpoint)?;
         Ok(())
     }
 
-    /// Figures of sequences, and with `learn` the gradients of every parameter in the order of the slots.
-    fn pass(&self, sequences: &[&[u16]], learn: bool) -> Result<(Figures, Vec<Tensor>)> {
+    /// Figures of sequences, and for a lesson the gradients of the parameters it concerns, in the order of the slots.
+    fn pass(&self, sequences: &[&[u16]], lesson: Option<Lesson>) -> Result<(Figures, Vec<Tensor>)> {
         let time = sequences[0].len() - 1;
-        let inputs: Vec<u32> = sequences
-            .iter()
-            .flat_map(|s| s[..time].iter().map(|&t| u32::from(t)))
-            .collect();
-        let labels: Vec<u32> = sequences
-            .iter()
-            .flat_map(|s| s[1..].iter().map(|&t| u32::from(t)))
-            .collect();
+        let inputs: Vec<u32> =
+            sequences.iter().flat_map(|s| s[..time].iter().map(|&t| u32::from(t))).collect();
+        let labels: Vec<u32> = sequences.iter().flat_map(|s| s[1..].iter().map(|&t| u32::from(t))).collect();
         let inputs = Tensor::from_vec(inputs, (sequences.len(), time), &Device::Cpu)?;
         let (p, q) = (self.target.forward(&inputs)?, self.draft.forward(&inputs)?);
-        let (figures, p_grad, q_grad) = losses(&p.detach(), &q.detach(), &labels)?;
+        let (figures, p_grad, q_grad) =
+            losses(lesson.unwrap_or(Lesson::Both), &p.detach(), &q.detach(), &labels)?;
+        let concerned = match lesson {
+            None => vec![],
+            Some(Lesson::Both) => vec![(&self.target, p, p_grad), (&self.draft, q, q_grad)],
+            Some(Lesson::Draft) => vec![(&self.draft, q, q_grad)],
+        };
         let mut grads = Vec::new();
-        if learn {
+        for (model, logits, grad) in concerned {
             // The product with a constant has just that constant as its gradient.
-            for (model, logits, grad) in [(&self.target, p, p_grad), (&self.draft, q, q_grad)] {
-                let mut store = (logits * grad)?.sum_all()?.backward()?;
-                for (name, var) in &model.parameters {
-                    grads.push(
-                        store
-                            .remove(var)
-                            .with_context(|| format!("{name} has no gradient"))?
-                            .detach(),
-                    );
-                }
+            let mut store = (logits * grad)?.sum_all()?.backward()?;
+            for (name, var) in &model.parameters {
+                grads.push(store.remove(var).with_context(|| format!("{name} has no gradient"))?.detach());
             }
         }
         Ok((figures, grads))
@@ -224,19 +220,16 @@ impl Pair {
         &self,
         plan: &Plan,
         sequences: &[&[u16]],
-        learn: bool,
+        lesson: Option<Lesson>,
     ) -> Result<(Figures, Vec<Tensor>)> {
         let parts: Vec<Result<(Figures, Vec<Tensor>)>> = std::thread::scope(|scope| {
             let workers: Vec<_> = sequences
                 .chunks(sequences.len().div_ceil(plan.workers))
-                .map(|share| scope.spawn(|| self.share(plan.micro_batch, share, learn)))
+                .map(|share| scope.spawn(|| self.share(plan.micro_batch, share, lesson)))
                 .collect();
             workers
                 .into_iter()
-                .map(|w| {
-                    w.join()
-                        .unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))
-                })
+                .map(|w| w.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked"))))
                 .collect()
         });
         merge(parts)
@@ -246,37 +239,31 @@ impl Pair {
         &self,
         micro_batch: usize,
         sequences: &[&[u16]],
-        learn: bool,
+        lesson: Option<Lesson>,
     ) -> Result<(Figures, Vec<Tensor>)> {
-        merge(
-            sequences
-                .chunks(micro_batch)
-                .map(|chunk| self.pass(chunk, learn)),
-        )
+        merge(sequences.chunks(micro_batch).map(|chunk| self.pass(chunk, lesson)))
     }
 
     /// Mean figures on the first `count` sequences of a held-out stream.
     pub fn check(&self, plan: &Plan, tokens: &[u16], count: usize) -> Result<Figures> {
         let length = self.target.shape.max_position_embeddings + 1;
         let sequences: Vec<&[u16]> = tokens.chunks_exact(length).take(count).collect();
-        ensure!(
-            !sequences.is_empty(),
-            "the held-out text is shorter than one sequence"
-        );
-        Ok(self.batch(plan, &sequences, false)?.0)
+        ensure!(!sequences.is_empty(), "the held-out text is shorter than one sequence");
+        Ok(self.batch(plan, &sequences, None)?.0)
     }
 
     fn learn(&mut self, plan: &Plan, sequences: &[&[u16]]) -> Result<Figures> {
-        let (figures, grads) = self.batch(plan, sequences, true)?;
+        let (figures, grads) = self.batch(plan, sequences, Some(plan.lesson))?;
         // Every pass has averaged over its own tokens.
         let share = plan.micro_batch as f64 / sequences.len() as f64;
-        let (rate, step) = (plan.rate_at(self.step), self.step + 1);
+        let rate = plan.rate_at(self.steps[plan.lesson as usize]);
+        self.steps[plan.lesson as usize] += 1;
+        let (step, first) = (self.steps.iter().sum(), self.slots.len() - grads.len());
         let grads = &grads;
         // Heaviest first and dealt out in turn, so that the threads end together.
-        let mut order: Vec<(usize, &mut Slot)> = self.slots.iter_mut().enumerate().collect();
+        let mut order: Vec<(usize, &mut Slot)> = self.slots[first..].iter_mut().enumerate().collect();
         order.sort_by_key(|(i, _)| std::cmp::Reverse(grads[*i].elem_count()));
-        let mut hands: Vec<Vec<(usize, &mut Slot)>> =
-            (0..plan.workers).map(|_| Vec::new()).collect();
+        let mut hands: Vec<Vec<(usize, &mut Slot)>> = (0..plan.workers).map(|_| Vec::new()).collect();
         for (i, slot) in order.into_iter().enumerate() {
             hands[i % plan.workers].push(slot);
         }
@@ -292,32 +279,28 @@ impl Pair {
                     })
                 })
                 .collect();
-            threads.into_iter().try_for_each(|t| {
-                t.join()
-                    .unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))
-            })
+            threads
+                .into_iter()
+                .try_for_each(|t| t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked"))))
         })?;
-        self.step = step;
         Ok(figures)
     }
 
     /// Trains up to the plan's number of steps, saving on the way.
     pub fn train(&mut self, plan: &Plan, tokens: &[u16], held_out: &[u16]) -> Result<()> {
         let length = self.target.shape.max_position_embeddings + 1;
-        ensure!(
-            tokens.len() > length,
-            "the training text is shorter than one sequence"
-        );
+        ensure!(tokens.len() > length, "the training text is shorter than one sequence");
         let bar = ProgressBar::new(plan.steps as u64).with_style(ProgressStyle::with_template(
             "{elapsed_precise} [{bar:30}] {pos}/{len} steps, {eta} left: {msg}",
         )?);
-        bar.set_position(self.step as u64);
+        let step = |pair: &Self| pair.steps[plan.lesson as usize];
+        bar.set_position(step(self) as u64);
         bar.reset_eta();
         bar.enable_steady_tick(Duration::from_secs(5));
         let mut recent = Figures::default();
-        while self.step < plan.steps {
+        while step(self) < plan.steps {
             // The step fixes the batch, so a resumed run sees what an unbroken one would have seen.
-            let mut rng = ChaCha12Rng::seed_from_u64(self.step as u64);
+            let mut rng = ChaCha12Rng::seed_from_u64(self.steps.iter().sum::<usize>() as u64);
             let sequences: Vec<&[u16]> = (0..plan.batch)
                 .map(|_| &tokens[rng.random_range(0..tokens.len() - length)..][..length])
                 .collect();
@@ -325,15 +308,13 @@ impl Pair {
             recent.add(&self.learn(plan, &sequences)?);
             bar.set_message(recent.to_string());
             bar.inc(1);
-            if self.step % plan.check_every == 0 || self.step == plan.steps {
+            let done = step(self);
+            if done % plan.check_every == 0 || done == plan.steps {
                 let figures = self.check(plan, held_out, 16)?;
-                let line = format!(
-                    "step {}: held out: {figures}; training: {recent}",
-                    self.step
-                );
+                let line = format!("step {done}: held out: {figures}; training: {recent}");
                 bar.suspend(|| println!("{line}"));
             }
-            if self.step % plan.save_every == 0 || self.step == plan.steps {
+            if done % plan.save_every == 0 || done == plan.steps {
                 self.save(&plan.checkpoint)?;
             }
         }
@@ -342,9 +323,7 @@ impl Pair {
     }
 }
 
-fn merge(
-    parts: impl IntoIterator<Item = Result<(Figures, Vec<Tensor>)>>,
-) -> Result<(Figures, Vec<Tensor>)> {
+fn merge(parts: impl IntoIterator<Item = Result<(Figures, Vec<Tensor>)>>) -> Result<(Figures, Vec<Tensor>)> {
     let mut total = Figures::default();
     let mut sum: Vec<Tensor> = Vec::new();
     for part in parts {

@@ -1,0 +1,254 @@
+//! What is on disk: every layout gives the same model, and everything malformed a clear error.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use common::*;
+use polydraft_candle::{LoadOptions, Precision, load};
+use serde_json::{Value, json};
+
+fn message(directory: &Path) -> String {
+    load(directory, LoadOptions::default()).expect_err("this directory is malformed").to_string()
+}
+
+/// A good directory, changed by `change`; the error must contain all of `expected`.
+fn refuses(change: impl FnOnce(&Path), expected: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    change(directory.path());
+    let message = message(directory.path());
+    for part in expected {
+        assert!(message.contains(part), "expected {part:?} in: {message}");
+    }
+}
+
+fn change_config(directory: &Path, field: &str, value: Value) {
+    let mut changed = config();
+    changed[field] = value;
+    write_json(directory, "config.json", &changed);
+}
+
+fn change_tensors(directory: &Path, change: impl FnOnce(&mut HashMap<String, Tensor>)) {
+    let mut all = tensors(1, DType::F32);
+    change(&mut all);
+    candle_core::safetensors::save(&all, directory.join("model.safetensors")).unwrap();
+}
+
+#[test]
+fn shards_give_the_same_model() {
+    let (whole, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let all = tensors(4, DType::F32);
+    write_model(whole.path(), &all);
+    write_model(sharded.path(), &all);
+    fs::remove_file(sharded.path().join("model.safetensors")).unwrap();
+    let mut map = serde_json::Map::new();
+    let mut shards = [HashMap::new(), HashMap::new()];
+    for (i, (name, tensor)) in all.iter().enumerate() {
+        map.insert(name.clone(), json!(format!("part-{}.safetensors", i % 2)));
+        shards[i % 2].insert(name.clone(), tensor.clone());
+    }
+    for (i, shard) in shards.iter().enumerate() {
+        let path = sharded.path().join(format!("part-{i}.safetensors"));
+        candle_core::safetensors::save(shard, path).unwrap();
+    }
+    write_json(sharded.path(), "model.safetensors.index.json", &json!({ "weight_map": map }));
+    let logits = |path: &Path| alone(&mut open(path, Precision::F32), &[1, 2, 3]);
+    assert_eq!(logits(whole.path()), logits(sharded.path()));
+
+    fs::remove_file(sharded.path().join("part-1.safetensors")).unwrap();
+    assert!(message(sharded.path()).contains("part-1.safetensors"));
+    let outside = json!({ "weight_map": { "a": "../secret.safetensors" } });
+    write_json(sharded.path(), "model.safetensors.index.json", &outside);
+    assert!(message(sharded.path()).contains("file names in this directory"));
+}
+
+#[test]
+fn sixteen_bits_are_widened_exactly() {
+    for dtype in [DType::BF16, DType::F16] {
+        let (narrow, wide) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let rounded = tensors(5, dtype);
+        write_model(narrow.path(), &rounded);
+        let widened: HashMap<String, Tensor> =
+            rounded.iter().map(|(name, t)| (name.clone(), t.to_dtype(DType::F32).unwrap())).collect();
+        write_model(wide.path(), &widened);
+        let logits = |path: &Path| alone(&mut open(path, Precision::F32), &[1, 2, 3]);
+        assert_eq!(logits(narrow.path()), logits(wide.path()));
+    }
+}
+
+#[test]
+fn quantising_changes_little() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(6, DType::F32));
+    let logits = |precision| alone(&mut open(directory.path(), precision), &[1, 2, 3, 4]);
+    let (full, quantised) = (logits(Precision::F32), logits(Precision::Q8_0));
+    let difference = distance(&full, &quantised);
+    assert!(difference > 0.0 && difference < 0.2, "{difference}");
+}
+
+#[test]
+fn a_tied_embedding_is_one_tensor() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut all = tensors(7, DType::F32);
+    all.insert("lm_head.weight".into(), all["model.embed_tokens.weight"].clone());
+    write_model(directory.path(), &all);
+    let untied = alone(&mut open(directory.path(), Precision::F32), &[1, 2]);
+    change_config(directory.path(), "tie_word_embeddings", json!(true));
+    all.remove("lm_head.weight");
+    candle_core::safetensors::save(&all, directory.path().join("model.safetensors")).unwrap();
+    assert_eq!(untied, alone(&mut open(directory.path(), Precision::F32), &[1, 2]));
+    open(directory.path(), Precision::Q8_0);
+}
+
+#[test]
+fn missing_parts_are_named() {
+    assert!(message(Path::new("/no/such/place")).contains("nothing there"));
+    let empty = tempfile::tempdir().unwrap();
+    assert!(message(empty.path()).contains("config.json"));
+    let remove = |name: &'static str| move |d: &Path| fs::remove_file(d.join(name)).unwrap();
+    refuses(remove("config.json"), &["config.json"]);
+    refuses(remove("tokenizer.json"), &["tokenizer.json"]);
+    refuses(remove("model.safetensors"), &["model.safetensors", "model.safetensors.index.json"]);
+    refuses(
+        |d| change_tensors(d, |all| drop(all.remove("model.layers.1.mlp.up_proj.weight"))),
+        &["model.layers.1.mlp.up_proj.weight", "[64, 32]", "no tensor of that name"],
+    );
+}
+
+#[test]
+fn every_cut_of_the_weights_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::BF16));
+    let path = directory.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    // Every length up to the tensors, then a few thousand on the way to the end.
+    let step = ((bytes.len() - header) / 2000).max(1);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let cuts: Vec<usize> =
+        (header + 1..bytes.len()).step_by(step).chain([bytes.len() - 1]).chain(0..=header).collect();
+    let mut lengths = cuts;
+    lengths.sort_by(|a, b| b.cmp(a));
+    for length in lengths {
+        file.set_len(length as u64).unwrap();
+        let message = message(directory.path());
+        assert!(message.contains("model.safetensors"), "{length}: {message}");
+    }
+    fs::write(&path, [&bytes[..], b"more"].concat()).unwrap();
+    assert!(message(directory.path()).contains("bytes of tensors"));
+}
+
+#[test]
+fn corrupt_headers_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    let path = directory.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    for size in [u64::MAX, u64::MAX / 2, 1 << 40, bytes.len() as u64] {
+        let mut corrupt = bytes.clone();
+        corrupt[..8].copy_from_slice(&size.to_le_bytes());
+        fs::write(&path, corrupt).unwrap();
+        assert!(message(directory.path()).contains("model.safetensors"));
+    }
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    for at in (8..header).step_by(7) {
+        let mut corrupt = bytes.clone();
+        corrupt[at] ^= 0x15;
+        fs::write(&path, corrupt).unwrap();
+        // Some flips only rename a tensor or change a space; none may crash or go unnoticed where it matters.
+        let _ = load(directory.path(), LoadOptions::default());
+    }
+    let mut header =
+        br#"{"t":{"dtype":"F32","shape":[9007199254740993,4611686018427387904],"data_offsets":[0,4]}}"#
+            .to_vec();
+    let mut absurd = (header.len() as u64).to_le_bytes().to_vec();
+    absurd.append(&mut header);
+    absurd.extend([0; 4]);
+    fs::write(&path, absurd).unwrap();
+    assert!(message(directory.path()).contains("model.safetensors"));
+}
+
+#[test]
+fn tensors_that_contradict_the_config_are_named() {
+    let wrong_shape = Tensor::zeros((3, 4), DType::F32, &Device::Cpu).unwrap();
+    refuses(
+        |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), wrong_shape))),
+        &["model.norm.weight", "expected shape [32]", "found shape [3, 4]"],
+    );
+    let integers = Tensor::zeros(32, DType::U32, &Device::Cpu).unwrap();
+    refuses(
+        |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), integers))),
+        &["model.norm.weight", "F32, F16 or BF16", "U32"],
+    );
+    let not_a_number = Tensor::new(&[f32::NAN; 32], &Device::Cpu).unwrap();
+    refuses(
+        |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), not_a_number))),
+        &["model.norm.weight", "finite", "NaN at entry 0"],
+    );
+    let more = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
+    refuses(
+        |d| change_tensors(d, |all| drop(all.insert("model.layers.3.mlp.bias".into(), more))),
+        &["model.layers.3.mlp.bias", "no such tensor"],
+    );
+}
+
+#[test]
+fn configs_that_cannot_be_are_named() {
+    refuses(|d| fs::write(d.join("config.json"), "{").unwrap(), &["config.json", "line 1"]);
+    refuses(|d| fs::write(d.join("config.json"), [0xff, 0xfe]).unwrap(), &["config.json"]);
+    refuses(
+        |d| change_config(d, "architectures", json!(["MambaForCausalLM"])),
+        &["MambaForCausalLM", "LlamaForCausalLM"],
+    );
+    refuses(|d| change_config(d, "architectures", json!(null)), &["architectures", "found none"]);
+    for field in
+        ["vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings", "intermediate_size"]
+    {
+        refuses(|d| change_config(d, field, json!(1u64 << 60)), &[field, "1152921504606846976"]);
+        refuses(|d| change_config(d, field, json!(0)), &[field, "found 0"]);
+        refuses(|d| change_config(d, field, json!(-1)), &["config.json"]);
+    }
+    // The largest sizes that are not absurd by themselves: refused before anything is allocated.
+    refuses(|d| change_config(d, "vocab_size", json!(1 << 24)), &["tokenizer.json", "16777216"]);
+    refuses(|d| change_config(d, "intermediate_size", json!(1 << 20)), &["gate_proj", "[1048576, 32]"]);
+    refuses(|d| change_config(d, "num_attention_heads", json!(0)), &["num_attention_heads"]);
+    refuses(|d| change_config(d, "num_key_value_heads", json!(3)), &["num_key_value_heads", "divisor"]);
+    refuses(|d| change_config(d, "head_dim", json!(15)), &["head_dim", "even"]);
+    refuses(|d| change_config(d, "rope_theta", json!(-1.0)), &["rope_theta"]);
+    refuses(|d| change_config(d, "rope_scaling", json!({"type": "yarn"})), &["rope_scaling", "yarn"]);
+    refuses(|d| change_config(d, "hidden_act", json!("gelu")), &["hidden_act", "gelu"]);
+    refuses(|d| change_config(d, "attention_bias", json!(true)), &["attention_bias"]);
+}
+
+#[test]
+fn tokenizers_that_do_not_fit_are_named() {
+    refuses(|d| fs::write(d.join("tokenizer.json"), "{}").unwrap(), &["tokenizer.json"]);
+    refuses(
+        |d| write_json(d, "tokenizer.json", &tokenizer(VOCABULARY + 4)),
+        &["100 tokens", "96 rows", "token 96"],
+    );
+    refuses(
+        |d| {
+            change_config(d, "vocab_size", json!(5000));
+        },
+        &["5000 rows", "only 96"],
+    );
+}
+
+#[test]
+fn end_tokens_come_from_either_file() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    let ends = || load(directory.path(), LoadOptions::default()).unwrap().end_tokens;
+    assert_eq!(ends(), [3, 5]);
+    write_json(directory.path(), "generation_config.json", &json!({ "eos_token_id": 7 }));
+    assert_eq!(ends(), [7]);
+    write_json(directory.path(), "generation_config.json", &json!({ "temperature": 0.5 }));
+    assert_eq!(ends(), [3, 5]);
+    write_json(directory.path(), "generation_config.json", &json!([]));
+    assert!(message(directory.path()).contains("generation_config.json"));
+}

@@ -1,0 +1,18 @@
+//! `polydraft bench`: measurements that check their answers first.
+
+pub mod decode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// Measure, after checking the answers.
+#[derive(Subcommand)]
+pub enum Bench {
+    Decode(decode::Args),
+}
+
+pub fn run(bench: Bench) -> Result<()> {
+    match bench {
+        Bench::Decode(args) => decode::run(args),
+    }
+}

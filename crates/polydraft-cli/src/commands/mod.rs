@@ -1,0 +1,5 @@
+//! The commands, one a file.
+
+pub mod bench;
+pub mod couple;
+pub mod generate;

@@ -1,0 +1,70 @@
+//! Which models to load, and where the demo pair is.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use polydraft_candle::{LoadOptions, Loaded, Precision, load};
+
+use crate::output::Usage;
+
+/// The models of a run.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Models")]
+pub struct ModelArgs {
+    /// Directory of the target model: config.json, tokenizer.json, model.safetensors (or shards with an index)
+    /// [default: the demo pair's].
+    #[arg(long, value_name = "DIR")]
+    target: Option<PathBuf>,
+    /// Directory of the draft model, of the same vocabulary [default: the demo pair's, with its target].
+    #[arg(long, value_name = "DIR")]
+    draft: Option<PathBuf>,
+    /// How weights are held: f32, or q8_0 (quantised on loading; then the quantised model is what is sampled exactly).
+    #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
+    dtype: Precision,
+}
+
+impl ModelArgs {
+    /// Loads the target and, if one is needed, the draft.
+    pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
+        let options = LoadOptions { precision: self.dtype };
+        let open = |path: &Path, role: &str| {
+            load(path, options).with_context(|| format!("loading the {role} model"))
+        };
+        if with_draft && self.target.is_some() && self.draft.is_none() {
+            return Err(Usage::error(
+                "speculation needs a draft model for this target: give --draft DIR, or --verifier none to do without",
+            ));
+        }
+        let target = match &self.target {
+            Some(path) => open(path, "target")?,
+            None => open(&demo()?.join("target"), "target")?,
+        };
+        let draft = match (with_draft, &self.draft) {
+            (false, _) => None,
+            (true, Some(path)) => Some(open(path, "draft")?),
+            (true, None) => Some(open(&demo()?.join("draft"), "draft")?),
+        };
+        Ok((target, draft))
+    }
+}
+
+/// The folder of the demo pair, wherever the program is run from.
+fn demo() -> Result<PathBuf> {
+    const VARIABLE: &str = "POLYDRAFT_DEMO";
+    if let Some(folder) = std::env::var_os(VARIABLE) {
+        return Ok(folder.into());
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let beside = program.ancestors().skip(1).flat_map(|a| [a.join("demo"), a.join("share/polydraft/demo")]);
+    // The checkout that it was built in, for an installed program.
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
+    let tried: Vec<PathBuf> = beside.chain([built]).collect();
+    tried.iter().find(|folder| folder.join("target/config.json").exists()).cloned().with_context(|| {
+        format!(
+            "cannot find the demo models beside {} or in the folders above it; set {VARIABLE} to their folder, or \
+             give --target DIR and --draft DIR",
+            program.display()
+        )
+    })
+}

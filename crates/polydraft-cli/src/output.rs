@@ -1,0 +1,49 @@
+//! What reaches the user: exit codes, and output that may be closed early.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// A mistake in the command line that clap could not see. It ends with exit code 2, as clap's own do.
+#[derive(Debug)]
+pub struct Usage(String);
+
+impl Usage {
+    pub fn error(message: impl Display) -> anyhow::Error {
+        Self(message.to_string()).into()
+    }
+}
+
+impl Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{}\n\nFor more information, try '--help'.", self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Reports an error: exit code 2 for usage, 1 for the rest. A reader that closed our output is none.
+pub fn exit_code(result: Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    let red = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
+    note(format_args!("{red}error:{red:#} {error:#}"));
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+}
+
+/// A line on standard error, for people. Nobody listening is no failure.
+pub fn note(line: impl Display) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// A value as indented JSON on standard output, for machines.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string_pretty(value)?)?;
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! `polydraft generate` as its users meet it: output, exit codes, messages.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo")
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.arg("generate").args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn ok(args: &[&str]) -> (String, String) {
+    let output = run(args);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{args:?}: {err}");
+    (out, err)
+}
+
+/// Runs a command that must fail with this code, and a message that contains all of `expected`.
+fn fails(args: &[&str], code: i32, expected: &[&str]) {
+    let output = run(args);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
+    assert!(!message.contains("panicked") && message.starts_with("error:"), "{args:?}: {message}");
+    for part in expected {
+        assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
+    }
+    assert!(output.stdout.is_empty(), "{args:?}: output besides the error");
+}
+
+/// A copy of the demo draft, small and quick to load, to be spoilt.
+fn copy(change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(demo().join("draft")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    change(folder.path());
+    folder
+}
+
+#[test]
+fn seeds_reproduce_texts() {
+    let of = |seed| ok(&["--prompt", "pub fn ", "-n", "60", "--seed", seed]).0;
+    assert_eq!(of("1"), of("1"));
+    assert_ne!(of("1"), of("2"));
+    let (out, err) = ok(&["--prompt", "pub fn ", "-n", "40"]);
+    let seed = err.split("seed ").nth(1).unwrap().lines().next().unwrap();
+    assert_eq!(out, ok(&["--prompt", "pub fn ", "-n", "40", "--seed", seed]).0);
+}
+
+#[test]
+fn json_has_the_promised_fields() {
+    let (out, err) = ok(&["--prompt", "impl ", "-n", "50", "--json", "--depth", "3", "--seed", "4"]);
+    assert!(err.is_empty(), "{err}");
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert!(json["text"].is_string());
+    assert_eq!(json["tokens"].as_array().unwrap().len(), 50);
+    assert_eq!(json["finish_reason"], "max-tokens");
+    assert_eq!(json["seed"], 4);
+    let stats = &json["stats"];
+    let calls = stats["target_calls"].as_f64().unwrap();
+    assert!((stats["block_efficiency"].as_f64().unwrap() - 50.0 / calls).abs() < 1e-9);
+    let accepted = stats["accepted_by_position"].as_array().unwrap();
+    assert_eq!(accepted.len(), 3);
+    assert!(accepted.iter().all(|a| (0.0..=1.0).contains(&a.as_f64().unwrap())));
+    let time = |part: &str| stats["time_ms"][part].as_f64().unwrap();
+    assert!(time("draft") + time("target") + time("verify") <= time("total"));
+    assert!(stats["tokens_per_second"].as_f64().unwrap() > 0.0);
+    // The same text as without.
+    let plain = ok(&["--prompt", "impl ", "-n", "50", "--depth", "3", "--seed", "4"]).0;
+    assert_eq!(plain, format!("{}\n", json["text"].as_str().unwrap()));
+}
+
+#[test]
+fn plain_decoding_needs_no_draft() {
+    let target = demo().join("target");
+    let args =
+        ["--target", target.to_str().unwrap(), "--verifier", "none", "--prompt", "fn", "-n", "9", "--json"];
+    let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
+    assert_eq!(json["stats"]["target_calls"], 9);
+    assert_eq!(json["stats"]["block_efficiency"], 1.0);
+    fails(&["--target", target.to_str().unwrap(), "--prompt", "fn"], 2, &["--draft", "--verifier none"]);
+}
+
+#[test]
+fn prompts_come_from_anywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    fs::write(&file, "fn é").unwrap();
+    let arguments = ["-n", "20", "--seed", "3", "-q"];
+    let expected = ok(&[&["--prompt", "fn é"], &arguments[..]].concat()).0;
+    let path = file.to_str().unwrap();
+    assert_eq!(ok(&[&["--prompt-file", path], &arguments[..]].concat()).0, expected);
+    for extra in [&[][..], &["--prompt-file", "-"]] {
+        let mut piped = command(&[extra, &arguments[..]].concat());
+        let output = piped.stdin(fs::File::open(&file).unwrap()).output().unwrap();
+        assert_eq!(text(&output.stdout), expected);
+    }
+    let (echoed, _) = ok(&[&["--prompt", "fn é", "--echo"], &arguments[..]].concat());
+    assert_eq!(echoed, format!("fn é{expected}"));
+    // From anywhere on the disk, too.
+    let elsewhere =
+        command(&[&["--prompt", "fn é"], &arguments[..]].concat()).current_dir("/").output().unwrap();
+    assert_eq!(text(&elsewhere.stdout), expected);
+
+    fs::write(&file, [b'a', 0xff, b'b']).unwrap();
+    fails(&["--prompt-file", path], 1, &["not UTF-8", "byte 1"]);
+    fails(&["--prompt-file", "/no/such/file"], 1, &["/no/such/file", "No such file"]);
+    fails(&["--prompt", "a", "--prompt-file", path], 2, &["cannot be used with"]);
+    // Empty: the tokenizer's own first token is enough to start from.
+    ok(&[&["--prompt", ""], &arguments[..]].concat());
+}
+
+#[test]
+fn stop_strings_end_the_text() {
+    let whole = ok(&["--prompt", "/// Returns the", "-n", "120", "--seed", "5", "-q"]).0;
+    let stop = &whole[10..13];
+    let args = ["--prompt", "/// Returns the", "-n", "120", "--seed", "5", "--stop", stop, "--json"];
+    let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
+    assert_eq!(json["finish_reason"], "stop-string");
+    assert_eq!(json["text"].as_str().unwrap(), &whole[..whole.find(stop).unwrap()]);
+}
+
+#[test]
+fn the_context_ends_the_text() {
+    let json: Value = serde_json::from_str(
+        &ok(&["--prompt", "let x = 1;", "-n", "0", "--ignore-end", "--json", "--seed", "1"]).0,
+    )
+    .unwrap();
+    assert_eq!(json["finish_reason"], "context");
+    let count = json["tokens"].as_array().unwrap().len() + json["prompt_tokens"].as_u64().unwrap() as usize;
+    assert_eq!(count, 512);
+    fails(&["--prompt", &"word ".repeat(600)], 1, &["prompt has", "context holds 512"]);
+}
+
+#[test]
+fn drafts_are_shown_with_and_without_colour() {
+    let args = ["--prompt", "impl ", "-n", "30", "--seed", "2", "--show-drafts"];
+    let (marked, legend) = ok(&args);
+    assert!(!marked.contains('\u{1b}') && !legend.contains('\u{1b}'));
+    assert!(legend.contains("accepted draft · [correction] · {bonus}"), "{legend}");
+    let (coloured, _) = ok(&[&args[..], &["--color", "always"]].concat());
+    assert!(coloured.contains("\u{1b}["));
+    let quiet = command(&[&args[..], &["--color", "auto"]].concat()).env("NO_COLOR", "1").output().unwrap();
+    assert_eq!(text(&quiet.stdout), marked);
+    let (plain, _) = ok(&args[..6]);
+    let mut stripped = coloured;
+    while let Some(start) = stripped.find('\u{1b}') {
+        let end = start + stripped[start..].find('m').unwrap();
+        stripped.replace_range(start..=end, "");
+    }
+    assert_eq!(stripped, plain);
+}
+
+#[test]
+fn bad_options_are_usage_errors() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--temperature", "-1"], "-1"),
+        (&["--temperature", "NaN"], "temperature"),
+        (&["--top-p", "0"], "top"),
+        (&["--top-p", "1.5"], "1.5"),
+        (&["--top-k", "0"], "top"),
+        (&["--min-p", "-0.1"], "min"),
+        (&["--draft-top-p", "2"], "2"),
+        (&["--depth", "0"], "depth"),
+        (&["--depth", "many"], "many"),
+        (&["--verifier", "tokne"], "tokne"),
+        (&["--dtype", "int3"], "f32 or q8_0"),
+        (&["--no-such-option"], "--no-such-option"),
+        (&["--max-tokens", "-5"], "-5"),
+    ];
+    for (args, expected) in cases {
+        fails(&[&["--prompt", "x"], *args].concat(), 2, &[expected]);
+    }
+}
+
+#[test]
+fn bad_models_are_named() {
+    let target = demo().join("target");
+    let try_draft = |path: &Path, expected: &[&str]| {
+        let args = ["--target", target.to_str().unwrap(), "--draft", path.to_str().unwrap(), "--prompt", "x"];
+        fails(&args, 1, expected);
+    };
+    try_draft(Path::new("/no/such/model"), &["draft", "/no/such/model"]);
+    try_draft(tempfile::tempdir().unwrap().path(), &["config.json"]);
+    try_draft(&target.join("config.json"), &["a file"]);
+    let spoilt = copy(|d| fs::remove_file(d.join("model.safetensors")).unwrap());
+    try_draft(spoilt.path(), &["model.safetensors"]);
+    let spoilt = copy(|d| {
+        let file = fs::OpenOptions::new().write(true).open(d.join("model.safetensors")).unwrap();
+        file.set_len(1000).unwrap();
+    });
+    try_draft(spoilt.path(), &["model.safetensors", "1000 bytes"]);
+    // Another vocabulary: the last token is called something else.
+    let spoilt = copy(|d| {
+        let path = d.join("tokenizer.json");
+        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
+        let token = vocabulary.iter().find(|(_, id)| **id == 4095).unwrap().0.clone();
+        vocabulary.remove(&token);
+        vocabulary.insert("unheard-of".to_owned(), 4095.into());
+        json["model"]["merges"] = Value::Array(Vec::new());
+        fs::write(&path, json.to_string()).unwrap();
+    });
+    try_draft(spoilt.path(), &["4096 tokens", "4095", "unheard-of"]);
+    // A spoilt demo is reported, not searched for elsewhere.
+    let output = command(&["--prompt", "x"]).env("POLYDRAFT_DEMO", "/no/such/demo").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/no/such/demo/target"));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    for extra in [&[][..], &["--json"]] {
+        let args = [&["--prompt", "fn main", "-n", "400", "--ignore-end", "-q"], extra].concat();
+        let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        if extra.is_empty() {
+            reader.read_until(b' ', &mut Vec::new()).unwrap();
+        }
+        drop(reader);
+        let mut message = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+        assert!(child.wait().unwrap().success(), "{message}");
+        assert!(message.is_empty(), "{message}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_stays_small() {
+    let args = ["--prompt", "fn main", "-n", "0", "--ignore-end", "-q"];
+    let mut child = command(&args).stdout(Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|l| l.trim().strip_suffix(" kB")?.trim().parse().ok());
+        peak = peak.max(kilobytes.unwrap_or(0));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(peak > 20_000 && peak < 300_000, "{peak} kB resident");
+}
+
+#[test]
+fn help_teaches() {
+    let (help, _) = ok(&["--help"]);
+    for part in ["Examples:", "--prompt-file", "--verifier", "--draft-temperature", "[default: 1]"] {
+        assert!(help.contains(part), "{part}");
+    }
+}
