@@ -43,7 +43,7 @@ pub enum Form {
 pub struct Settings {
     /// Exact or pooled. Default: auto.
     pub form: Form,
-    /// The largest support, in tokens, that auto handles exactly. Default 1,000.
+    /// The largest support, in tokens, that auto handles exactly. Default 256.
     pub exact_up_to: usize,
     /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1. Default 1/256.
     pub individual_above: f64,
@@ -51,7 +51,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { form: Form::Auto, exact_up_to: 1_000, individual_above: 1.0 / 256.0 }
+        Self { form: Form::Auto, exact_up_to: 256, individual_above: 1.0 / 256.0 }
     }
 }
 

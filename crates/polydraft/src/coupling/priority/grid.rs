@@ -15,7 +15,7 @@ pub(super) struct Grid {
 }
 
 /// Where a ratio lies: its cell, and how far in it, in [0, 1).
-pub(super) type Place = (usize, f64);
+pub(super) type Place = (u64, f64);
 
 const MANTISSA: u32 = 52;
 
@@ -47,7 +47,7 @@ impl Grid {
         let below_one = (bits << (MANTISSA - self.shift)) & ((1 << MANTISSA) - 1);
         let fraction = f64::from_bits(ONE | below_one) - 1.0;
         let cell = (bits >> self.shift) - self.base + u64::from(inside);
-        (cell as usize, if inside { fraction } else { ratio / low })
+        (cell, if inside { fraction } else { ratio / low })
     }
 }
 
@@ -88,6 +88,7 @@ mod tests {
             for i in 0..=10_000 {
                 let ratio = high * f64::from(i) / 10_000.0;
                 let (cell, fraction) = grid.place(ratio);
+                let cell = cell as usize;
                 assert!(cell < grid.cells() && (0.0..1.0).contains(&fraction));
                 let mean = (1.0 - fraction) * grid.knot(cell) + fraction * grid.knot(cell + 1);
                 assert!((mean - ratio).abs() <= 1e-15 * ratio, "{ratio} {mean}");

@@ -150,12 +150,14 @@ impl Plan {
         let second = &mut self.second;
         second.clear();
         second.resize(cells.len(), Cell::default());
-        let mut places = [(0, 0.0); CHUNK];
+        let (mut numbers, mut fractions) = ([0; CHUNK], [0.0; CHUNK]);
         for (chunk, (p, q)) in p.chunks(CHUNK).zip(q.chunks(CHUNK)).enumerate() {
-            for ((place, &p), &q) in places.iter_mut().zip(p).zip(q) {
-                *place = grid.place(ratio(p, q, self.cap));
+            let places = numbers.iter_mut().zip(&mut fractions);
+            for ((number, fraction), (&p, &q)) in places.zip(p.iter().zip(q)) {
+                (*number, *fraction) = grid.place(ratio(p, q, self.cap));
             }
-            for (index, (&(cell, fraction), &q)) in places.iter().zip(q).enumerate() {
+            for (index, &q) in q.iter().enumerate() {
+                let (cell, fraction) = (numbers[index] as usize, fractions[index]);
                 if q > self.threshold {
                     self.individuals.push((chunk * CHUNK + index) as u32);
                 } else if index % 2 == 0 {
@@ -216,16 +218,22 @@ impl Plan {
         self.fine.reset(COARSE_BITS + added, start, end);
         // A product is cheaper than a quotient; the margin covers its rounding.
         let (low, high) = (start * (1.0 - 1e-12), end * (1.0 + 1e-12));
+        let (mut inside, mut near) = ([false; CHUNK], [0; CHUNK]);
         for (p, q) in p.chunks(CHUNK).zip(q.chunks(CHUNK)) {
-            let near = p.iter().zip(q).fold(false, |any, (&p, &q)| any | ((p >= low * q) & (p <= high * q)));
-            if !near {
-                continue;
+            for (inside, (&p, &q)) in inside.iter_mut().zip(p.iter().zip(q)) {
+                *inside = (p >= low * q) & (p <= high * q) & (q <= self.threshold);
             }
-            for (&p, &q) in p.iter().zip(q).filter(|(_, q)| **q <= self.threshold) {
-                let ratio = ratio(p, q, self.cap);
+            // Without a branch: hits are too many to be rare and too few to be predicted.
+            let mut found = 0;
+            for (index, &inside) in inside[..p.len()].iter().enumerate() {
+                near[found] = index;
+                found += usize::from(inside);
+            }
+            for &index in &near[..found] {
+                let ratio = ratio(p[index], q[index], self.cap);
                 if ratio >= start && ratio < end {
                     let (cell, fraction) = self.fine.grid.place(ratio);
-                    self.fine.cells[cell].add(q, fraction);
+                    self.fine.cells[cell as usize].add(q[index], fraction);
                 }
             }
         }
@@ -279,6 +287,7 @@ impl Plan {
         let ratio = ratio(p, q, self.cap);
         let pool = if ratio >= self.zone.0 && ratio < self.zone.1 { &self.fine } else { &self.coarse };
         let (cell, fraction) = pool.grid.place(ratio);
+        let cell = cell as usize;
         Split { lower: pool.entries[cell] as usize, upper: pool.entries[cell + 1] as usize, fraction }
     }
 
