@@ -77,8 +77,8 @@ impl Emission {
 pub struct Acceptance {
     /// The probability, or an unbiased estimate of it.
     pub probability: f64,
-    /// The standard error of the estimate; 0 for an exact value.
-    pub standard_error: f64,
+    /// The standard error of the estimate; none for an exact value.
+    pub standard_error: Option<f64>,
 }
 
 /// A token-level rule at work. It owns its workspace, so that preparing it for node after node allocates nothing
@@ -151,13 +151,15 @@ pub fn couple<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<C
 impl Coupling<'_> {
     /// Tuples enumerated at most for an acceptance that has no formula.
     const ENUMERATED: f64 = 5_000.0;
-    /// Tuples drawn for an acceptance that can be neither computed nor enumerated.
-    const DRAWN: usize = 4_000;
+    /// Tuples drawn for an acceptance that can be neither computed nor enumerated: between these, as many as this work
+    /// (tokens looked at) allows.
+    const DRAWN: (usize, usize) = (200, 4_000);
+    const WORK: usize = 100_000_000;
 
     /// The probability that a draft is accepted: by formula, else by enumeration of all tuples if they are few, else
     /// estimated from random tuples. Only that last case uses `chance`.
     pub fn acceptance(&mut self, chance: &mut dyn Chance) -> Acceptance {
-        let exact = |probability| Acceptance { probability, standard_error: 0.0 };
+        let exact = |probability| Acceptance { probability, standard_error: None };
         if let Some(probability) = self.rule.acceptance(&self.problem) {
             return exact(probability);
         }
@@ -169,16 +171,18 @@ impl Coupling<'_> {
             );
         }
         let (mut sum, mut squares, mut drafts) = (0.0, 0.0, Vec::new());
-        for _ in 0..Self::DRAWN {
+        let work_each = proposal.count().saturating_mul(self.problem.target.stored().len());
+        let runs = (Self::WORK / work_each).clamp(Self::DRAWN.0, Self::DRAWN.1);
+        for _ in 0..runs {
             proposal.draw(chance, &mut drafts);
             let accepted = self.rule.law(&self.problem, &drafts).accepted;
             sum += accepted;
             squares += accepted * accepted;
         }
-        let runs = Self::DRAWN as f64;
+        let runs = runs as f64;
         let probability = sum / runs;
         let variance = (squares / runs - probability * probability).max(0.0);
-        Acceptance { probability, standard_error: (variance / (runs - 1.0)).sqrt() }
+        Acceptance { probability, standard_error: Some((variance / (runs - 1.0)).sqrt()) }
     }
 
     /// Decides what to emit for these drafts, which must have been drawn by the problem's scheme.

@@ -162,7 +162,6 @@ fn coupling<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<Cou
 fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: u64) -> Result<Report> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let acceptance = coupling(working, problem)?.acceptance(&mut rng);
-    let estimated = acceptance.standard_error > 0.0;
     Ok(Report {
         rule: rule.name(),
         drafts: problem.proposal.count(),
@@ -170,8 +169,8 @@ fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: u64)
         acceptance: acceptance.probability,
         optimal: acceptance::optimal(&problem).ok(),
         law: None,
-        status: if estimated { Status::Estimated } else { Status::Exact },
-        standard_error: estimated.then_some(acceptance.standard_error),
+        status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
+        standard_error: acceptance.standard_error,
         time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
     })
 }
