@@ -154,7 +154,7 @@ impl Coupling<'_> {
     /// Tuples drawn for an acceptance that can be neither computed nor enumerated: between these, as many as this work
     /// (tokens looked at) allows.
     const DRAWN: (usize, usize) = (200, 4_000);
-    const WORK: usize = 100_000_000;
+    const WORK: usize = 400_000_000;
 
     /// The probability that a draft is accepted: by formula, else by enumeration of all tuples if they are few, else
     /// estimated from random tuples. Only that last case uses `chance`.

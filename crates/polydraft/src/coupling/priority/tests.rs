@@ -94,8 +94,8 @@ proptest! {
         prop_assert!(loss.abs() < bound, "loss {}", loss);
     }
 
-    /// A part of the stretch, and demands that do not fill it (as under a sub-probability target): lengths kept,
-    /// nothing overlaps, and Σ min(demand, mass) is optimal.
+    /// Demands that do not fill the stretch (as under a sub-probability target): lengths kept, nothing overlaps, and
+    /// Σ min(demand, mass) is optimal.
     #[test]
     fn sub_probability_demands(
         size in 1_usize..200,
@@ -103,34 +103,98 @@ proptest! {
         count in 1_usize..10,
         seed in any::<u64>(),
     ) {
-        let profile = Highest::new(count);
         let (p, q) = laws(size.max(20), 1.0, 1.0, seed);
-        let mut entries: Vec<Entry> = p.iter().zip(&q).map(|(p, q)| Entry { length: *q, demand: total * p }).collect();
-        entries.retain(|entry| entry.length > 0.0);
-        entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
-        let mut shares = Shares::default();
-        shares.share(&profile, &entries);
-        let mut intervals: Vec<Interval> = Vec::new();
-        for (index, entry) in entries.iter().enumerate() {
-            let own = shares.intervals(index);
-            prop_assert!((own.iter().map(|own| own.length).sum::<f64>() - entry.length).abs() < 1e-13);
-            intervals.extend(own);
-        }
-        intervals.retain(|interval| interval.length > 1e-15);
-        intervals.sort_by(|a, b| a.start.total_cmp(&b.start));
-        for pair in intervals.windows(2) {
-            prop_assert!((pair[0].start + pair[0].length - pair[1].start).abs() < 1e-12);
-        }
-        let got: f64 = entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
-        let (mut length, mut demand, mut best) = (0.0, 0.0, 0.0_f64);
-        for entry in &entries {
-            length += entry.length;
-            demand += entry.demand;
-            best = best.max(length * profile.mean(0.0, length) - demand);
-        }
-        // All mass (1) is selected; what exceeds demands is the largest excess of D.
-        prop_assert!((got - (1.0 - best)).abs() < 1e-11, "{} {}", got, 1.0 - best);
+        check_shares(&Highest::new(count), &p, &q, total)?;
     }
+
+    /// The same on a union of intervals, whose density jumps.
+    #[test]
+    fn parts_of_the_stretch(
+        ends in prop::collection::vec(0.0_f64..1.0, 2..10),
+        total in 0.01_f64..2.0,
+        count in 2_usize..10,
+        seed in any::<u64>(),
+    ) {
+        let mut ends = ends;
+        ends.sort_by(f64::total_cmp);
+        let parts = ends.as_chunks::<2>().0.iter().map(|[start, end]| Interval { start: *start, length: end - start });
+        let profile = Union { parts: parts.collect(), highest: Highest::new(count) };
+        let (p, q) = laws(50, 1.0, 1.0, seed);
+        let length = profile.length();
+        let mass = length * profile.mean(0.0, length);
+        check_shares(&profile, &p, &q.iter().map(|q| q * length).collect::<Vec<_>>(), total * mass)?;
+    }
+}
+
+/// The density of `highest` on a union of disjoint intervals, in order, pushed together.
+struct Union {
+    parts: Vec<Interval>,
+    highest: Highest,
+}
+
+impl Profile for Union {
+    fn length(&self) -> f64 {
+        self.parts.iter().map(|part| part.length).sum()
+    }
+
+    fn density(&self, t: f64) -> f64 {
+        let mut left = t;
+        for part in &self.parts {
+            if left <= part.length {
+                return self.highest.density(part.start + left);
+            }
+            left -= part.length;
+        }
+        self.parts.last().map_or(0.0, |part| self.highest.density(part.start + part.length))
+    }
+
+    fn mean(&self, start: f64, length: f64) -> f64 {
+        let (mut at, mut mass) = (0.0, 0.0);
+        for part in &self.parts {
+            let (from, to) = (start.max(at), (start + length).min(at + part.length));
+            if to > from {
+                mass += (to - from) * self.highest.mean(part.start + from - at, to - from);
+            }
+            at += part.length;
+        }
+        if length > 0.0 { mass / length } else { self.density(start) }
+    }
+
+    fn guess(&self, _: f64) -> f64 {
+        0.5 * self.length()
+    }
+}
+
+/// Shares a stretch among entries with lengths q, summing to the stretch's, and demands total·p.
+fn check_shares(profile: &impl Profile, p: &[f64], q: &[f64], total: f64) -> Result<(), TestCaseError> {
+    let mut entries: Vec<Entry> =
+        p.iter().zip(q).map(|(p, q)| Entry { length: *q, demand: total * p }).collect();
+    entries.retain(|entry| entry.length > 0.0);
+    entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
+    let mut shares = Shares::default();
+    shares.share(profile, &entries);
+    let mut intervals: Vec<Interval> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let own = shares.intervals(index);
+        prop_assert!((own.iter().map(|own| own.length).sum::<f64>() - entry.length).abs() < 1e-13);
+        intervals.extend(own);
+    }
+    intervals.retain(|interval| interval.length > 1e-15);
+    intervals.sort_by(|a, b| a.start.total_cmp(&b.start));
+    for pair in intervals.windows(2) {
+        prop_assert!((pair[0].start + pair[0].length - pair[1].start).abs() < 1e-12);
+    }
+    let got: f64 = entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
+    let (mut length, mut demand, mut best) = (0.0, 0.0, 0.0_f64);
+    for entry in &entries {
+        length += entry.length;
+        demand += entry.demand;
+        best = best.max(length * profile.mean(0.0, length) - demand);
+    }
+    // All mass is shared; what exceeds demands is the largest excess of D.
+    let expected = length * profile.mean(0.0, length) - best;
+    prop_assert!((got - expected).abs() < 1e-11, "{} {}", got, expected);
+    Ok(())
 }
 
 /// At full size the exact form reaches the optimum to rounding, and pooling costs next to nothing.
