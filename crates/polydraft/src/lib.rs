@@ -4,6 +4,27 @@
 //! emit **so that the text has exactly the target's distribution**. This crate holds everything that needs only
 //! probabilities and random numbers: no tensors, no files, no threads.
 //!
+//! ```
+//! use polydraft::{Distribution, Problem, Proposal, Rule, couple};
+//! use rand::SeedableRng;
+//!
+//! let target = Distribution::new(vec![0.5, 0.3, 0.2])?;
+//! let draft = Distribution::new(vec![0.2, 0.3, 0.5])?;
+//! let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
+//!
+//! // Two draws from the draft, and the rule that accepts one of them as often as any rule can.
+//! let proposal = Proposal::iid(&draft, 2)?;
+//! let mut drafts = Vec::new();
+//! proposal.draw(&mut rng, &mut drafts);
+//!
+//! let mut rule = "priority".parse::<Rule>()?.build()?;
+//! let mut coupling = couple(rule.as_mut(), Problem::new(&target, proposal)?)?;
+//! let emission = coupling.emit(&drafts, &mut rng)?;
+//! assert!(emission.accepted.is_none_or(|index| drafts[index] == emission.token));
+//! assert!((coupling.acceptance(&mut rng).probability - 0.86).abs() < 1e-12);
+//! # Ok::<(), polydraft::Error>(())
+//! ```
+//!
 //! Letters in derivations follow `docs/notation.md`; which paper is in which file, `docs/algorithms.md`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -20,7 +41,7 @@ pub mod tree;
 pub mod verify;
 
 pub use chance::{Chance, enumerate};
-pub use coupling::{Rule, couple};
+pub use coupling::{Problem, Rule, couple};
 pub use distribution::{Distribution, Sampling};
 pub use drafting::{Drafting, Proposal};
 pub use error::{Error, Result};

@@ -123,3 +123,17 @@ fn distinct_tokens() {
     // A budget below one token still draws one.
     assert_eq!(count_within(&draft, 0.0, 10), 1);
 }
+
+#[test]
+fn rules_by_name_and_as_json() {
+    for name in Rule::NAMES {
+        let rule: Rule = name.parse().unwrap();
+        assert_eq!(rule.name(), *name);
+        assert_eq!(rule.build().unwrap().name(), *name);
+        let json = serde_json::to_string(&rule).unwrap();
+        assert_eq!(serde_json::from_str::<Rule>(&json).unwrap(), rule);
+        assert_eq!(serde_json::from_str::<Rule>(&format!("{{\"rule\": \"{name}\"}}")).unwrap(), rule);
+    }
+    assert!("best".parse::<Rule>().unwrap_err().to_string().contains("priority"));
+    assert!(serde_json::from_str::<Rule>(r#"{"rule": "priority", "size": 1}"#).is_err());
+}

@@ -191,12 +191,16 @@ impl Shares {
             self.intervals.push(Interval { start: frontier, length });
             return frontier + length;
         }
-        if length <= room && mass >= length * profile.mean(frontier, length) {
-            let start = slide(profile, frontier, end - length, length, mass / length);
-            // A gap of a rounding error would only be in the way.
-            let start = if start - frontier > SNAP * end { start } else { frontier };
-            if start > frontier {
-                self.gaps.push(Interval { start: frontier, length: start - frontier });
+        let missing = mass - length * profile.mean(frontier, length);
+        if length <= room && missing >= -TOLERANCE * mass {
+            let mut start = frontier;
+            if missing > TOLERANCE * mass {
+                let slid = slide(profile, frontier, end - length, length, mass / length);
+                // A gap of a rounding error would only be in the way.
+                if slid - frontier > SNAP * end {
+                    self.gaps.push(Interval { start: frontier, length: slid - frontier });
+                    start = slid;
+                }
             }
             self.intervals.push(Interval { start, length });
             return start + length;
