@@ -23,9 +23,12 @@ use crate::output::{self, Usage};
 /// law of the token it emits. Without --rule it compares all rules.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The laws: a JSON file {\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}; a .npy file of shape [2, vocabulary],
-target first; a .safetensors file with tensors 'target' and 'draft'; or --target and --draft with a .npy file each. For
-distinct drafts 'draft' is a list of laws, one for each.
+The laws are one of
+  a JSON file       {\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}
+  a .npy file       of shape [2, vocabulary], the target first
+  a .safetensors    file with tensors 'target' and 'draft'
+  --target, --draft .npy files of shape [vocabulary]
+For distinct drafts 'draft' is a list of laws, one for each.
 
 Examples:
   echo '{\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}' | polydraft couple
@@ -55,8 +58,8 @@ pub struct Args {
     /// Number of drafts [default: 2, or as many as there are draft laws; 1 for 'single'].
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     drafts: Option<u32>,
-    /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: the first of these that the rule
-    /// is made for].
+    /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: iid; hub for 'hub', distinct for
+    /// several draft laws; without a rule all].
     #[arg(long, value_name = "SCHEME")]
     drafting: Option<Drafting>,
     /// Print the law of the emitted token given these drafts, in the order drawn.

@@ -1,12 +1,14 @@
 //! Reads target and draft laws: JSON, .npy, safetensors.
 
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use polydraft::Distribution;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
+
+use crate::output::Usage;
 
 /// A target law and one draft law, or one for each draft.
 pub struct Laws {
@@ -31,10 +33,17 @@ enum Drafts {
 
 /// Reads a file by its extension, or JSON from standard input.
 pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Laws> {
+    let named = path.is_some();
     let path = path.filter(|path| path.as_os_str() != "-");
     let Some(path) = path else {
+        let mut input = std::io::stdin().lock();
+        if !named && input.is_terminal() {
+            return Err(Usage::error(
+                "no laws: give a file, --target and --draft, or JSON on standard input",
+            ));
+        }
         let mut text = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut text).context("cannot read the laws from standard input")?;
+        input.read_to_end(&mut text).context("cannot read the laws from standard input")?;
         return json(&text, normalize).context("laws on standard input");
     };
     let bytes = read(path)?;
