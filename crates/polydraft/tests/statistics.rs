@@ -84,6 +84,37 @@ fn emitted_tokens_follow_target_and_law() {
     }
 }
 
+/// The stated laws, over all tuples, are the target: at a vocabulary where many tokens share the cells of the pooled
+/// form, and near agreement, where none of them has slack.
+#[test]
+fn laws_over_all_drafts_are_the_target() {
+    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    for (vocabulary, count, agreement) in [(40, 2, 0.0), (40, 2, 0.9), (12, 3, 0.5), (70, 2, 0.999)] {
+        let target = law(vocabulary, 1.0, &mut rng);
+        let mut draft = || {
+            let other = law(vocabulary, 1.0, &mut rng);
+            let mixed = target.to_vec().into_iter().zip(other.to_vec());
+            Distribution::new(mixed.map(|(p, q)| agreement * p + (1.0 - agreement) * q).collect()).unwrap()
+        };
+        let laws: Vec<_> = (0..count).map(|_| draft()).collect();
+        for (rule, scheme) in combinations() {
+            let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
+            let problem = Problem::new(&target, Proposal::new(scheme, laws, count).unwrap()).unwrap();
+            let mut built = rule.build().unwrap();
+            let Ok(mut coupling) = couple(built.as_mut(), problem) else { continue };
+            let mut emitted = vec![0.0; vocabulary];
+            for (probability, drafts) in problem.proposal.tuples() {
+                for (emitted, p) in emitted.iter_mut().zip(coupling.law(&drafts).unwrap().probabilities) {
+                    *emitted += probability * p;
+                }
+            }
+            for (got, expected) in emitted.iter().zip(target.to_vec()) {
+                assert!((got - expected).abs() < 1e-12, "{} {scheme}: {got} {expected}", rule.name());
+            }
+        }
+    }
+}
+
 /// The statistic can tell a wrong law from a right one.
 #[test]
 fn counts_of_another_law_do_not_agree() {
