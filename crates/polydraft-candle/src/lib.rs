@@ -11,6 +11,7 @@ mod error;
 mod linear;
 mod load;
 mod model;
+mod product;
 mod text;
 mod weights;
 

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Result, Tensor};
 
+use crate::product::{FewRows, MOST_ROWS};
+
 /// How weight matrices are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
@@ -66,9 +68,10 @@ impl Linear {
         })
     }
 
-    /// `x [rows, in]` times the transposed matrix: `[rows, out]`.
+    /// Contiguous `x [rows, in]` times the transposed matrix: `[rows, out]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
+            Self::Full(weights) if x.dim(0)? <= MOST_ROWS => x.apply_op2_no_bwd(weights, &FewRows),
             Self::Full(weights) => x.matmul(&weights.t()?),
             Self::Quantised(weights) => x.apply_op1_no_bwd(weights),
         }

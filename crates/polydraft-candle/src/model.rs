@@ -181,7 +181,9 @@ impl Model for CandleModel {
                 context: self.context_length(),
             });
         }
-        self.catch_up().and_then(|()| self.compute(tree)).map_err(|e| self.failed(e))
+        // Inside rayon's pool at once: an operation that wants it would otherwise wake a thread of its own each time,
+        // which takes a small model longer than the operation.
+        rayon::scope(|_| self.catch_up().and_then(|()| self.compute(tree))).map_err(|e| self.failed(e))
     }
 
     fn logits(&self, node: NodeId) -> &[f32] {

@@ -22,7 +22,14 @@ pub struct ModelArgs {
     /// How weights are held: f32, or q8_0 (quantised on loading; then the quantised model is what is sampled exactly).
     #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
     dtype: Precision,
+    /// Threads to compute with [default: one for a target of less than 64 MB, which is done before a second thread
+    /// has started; else one per core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
 }
+
+/// Targets whose weights take less than this are computed by one thread.
+const SMALL: u64 = 64 << 20;
 
 impl ModelArgs {
     /// Loads the target and, if one is needed, the draft.
@@ -37,9 +44,11 @@ impl ModelArgs {
             ));
         }
         let target = match &self.target {
-            Some(path) => open(path, "target")?,
-            None => open(&demo()?.join("target"), "target")?,
+            Some(path) => path.clone(),
+            None => demo()?.join("target"),
         };
+        self.set_threads(&target);
+        let target = open(&target, "target")?;
         let draft = match (with_draft, &self.draft) {
             (false, _) => None,
             (true, Some(path)) => Some(open(path, "draft")?),
@@ -47,6 +56,27 @@ impl ModelArgs {
         };
         Ok((target, draft))
     }
+}
+
+impl ModelArgs {
+    /// Tells the tensor library how many threads to use. It knows no other way than these variables.
+    fn set_threads(&self, target: &Path) {
+        let threads = self.threads.unwrap_or_else(|| {
+            let small = weight_bytes(target) < SMALL;
+            if small { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get() as u32) }
+        });
+        for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
+            // SAFETY: commands load their models before they start any thread.
+            unsafe { std::env::set_var(variable, threads.to_string()) };
+        }
+    }
+}
+
+/// The size of a model's weight files; 0 where there are none, which loading will report.
+fn weight_bytes(directory: &Path) -> u64 {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors"));
+    weights.filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum()
 }
 
 /// The folder of the demo pair, wherever the program is run from.
