@@ -43,7 +43,8 @@ impl CustomOp2 for FewRows {
         if width != w_width {
             candle_core::bail!("few-rows product: expected {w_width} columns, got {width}");
         }
-        let x = &x.as_slice::<f32>()?[x0..x1];
+        let aligned = Aligned::new(&x.as_slice::<f32>()?[x0..x1]);
+        let x = aligned.values();
         let w = &w.as_slice::<f32>()?[w0..w1];
         // [out, rows] first: then threads write apart from each other.
         let mut transposed = vec![0f32; out * rows];
@@ -64,6 +65,30 @@ impl CustomOp2 for FewRows {
             }
         }
         Ok((CpuStorage::F32(y), Shape::from((rows, out))))
+    }
+}
+
+/// A copy that begins where a cache line does: a vector across two lines takes twice as long to load, and x is loaded
+/// again for every row of w.
+struct Aligned {
+    buffer: Vec<f32>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    const LINE: usize = 64;
+
+    fn new(values: &[f32]) -> Self {
+        let spare = Self::LINE / size_of::<f32>();
+        let mut buffer = vec![0f32; values.len() + spare];
+        let start = buffer.as_ptr().align_offset(Self::LINE).min(spare);
+        buffer[start..start + values.len()].copy_from_slice(values);
+        Self { buffer, start, length: values.len() }
+    }
+
+    fn values(&self) -> &[f32] {
+        &self.buffer[self.start..self.start + self.length]
     }
 }
 
@@ -112,17 +137,30 @@ impl WithSimd for Multiply<'_> {
 fn dots<S: Simd, const N: usize>(simd: S, x: &[f32], w: &[f32], y: &mut [f32]) {
     let (vectors, rest) = S::as_simd_f32s(w);
     let xs: [_; N] = std::array::from_fn(|n| row_of::<S>(x, n, w.len()));
-    // Of a length that the compiler can see: no bounds are checked inside.
-    let rows: [&[S::f32s]; N] = std::array::from_fn(|n| &xs[n].0[..vectors.len()]);
-    let mut sums = [simd.splat_f32s(0.0); N];
-    for (i, &w) in vectors.iter().enumerate() {
+    // Two sums each, for even and odd vectors: one alone would wait for its own last addition. All slices get a
+    // length that the compiler can see, so that no bounds are checked inside.
+    let (pairs, odd) = vectors.as_chunks::<2>();
+    let rows: [&[[S::f32s; 2]]; N] = std::array::from_fn(|n| &xs[n].0.as_chunks::<2>().0[..pairs.len()]);
+    let mut sums = [[simd.splat_f32s(0.0); 2]; N];
+    for (i, w) in pairs.iter().enumerate() {
         for n in 0..N {
-            sums[n] = simd.mul_add_f32s(w, rows[n][i], sums[n]);
+            let x = &rows[n][i];
+            sums[n][0] = simd.mul_add_f32s(w[0], x[0], sums[n][0]);
+            sums[n][1] = simd.mul_add_f32s(w[1], x[1], sums[n][1]);
+        }
+    }
+    if let [w] = odd {
+        for n in 0..N {
+            sums[n][0] = simd.mul_add_f32s(*w, xs[n].0[2 * pairs.len()], sums[n][0]);
         }
     }
     for n in 0..N {
-        let tail: f32 = rest.iter().zip(xs[n].1).map(|(w, x)| w * x).sum();
-        y[n] = tail + simd.reduce_sum_f32s(sums[n]);
+        y[n] = simd.reduce_sum_f32s(simd.add_f32s(sums[n][0], sums[n][1]));
+    }
+    if !rest.is_empty() {
+        for n in 0..N {
+            y[n] += rest.iter().zip(xs[n].1).map(|(w, x)| w * x).sum::<f32>();
+        }
     }
 }
 

@@ -59,6 +59,15 @@ impl ModelArgs {
 }
 
 impl ModelArgs {
+    /// How far apart a logit may be when computed in another batch. Quantising inputs turns the last bit of an f32 sum
+    /// into a step of 1/127 of the largest input.
+    pub fn rounding(&self) -> f32 {
+        match self.dtype {
+            Precision::F32 => 1e-3,
+            Precision::Q8_0 => 0.1,
+        }
+    }
+
     /// Tells the tensor library how many threads to use. It knows no other way than these variables.
     fn set_threads(&self, target: &Path) {
         let threads = self.threads.unwrap_or_else(|| {

@@ -77,7 +77,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
         .filter_map(|path| {
             let text = clean(&fs::read_to_string(path).ok()?)?;
             let name = path.strip_prefix(&vendor).ok()?.to_string_lossy().into_owned();
-            Some((hash(name.as_bytes()) % HELD_OUT_ONE_IN == 0, text))
+            Some((hash(name.as_bytes()).is_multiple_of(HELD_OUT_ONE_IN), text))
         })
         .collect();
     let bytes: usize = texts.iter().map(|(_, text)| text.len()).sum();
