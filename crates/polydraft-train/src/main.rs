@@ -47,10 +47,10 @@ enum Command {
 #[derive(Args)]
 struct TrainArgs {
     /// Steps in which target and draft learn side by side, counted from the first run; it can be prolonged.
-    #[arg(long, default_value_t = 3800)]
+    #[arg(long, default_value_t = 2800)]
     steps: usize,
     /// Steps in which the draft then learns alone, to be accepted more often.
-    #[arg(long, default_value_t = 800)]
+    #[arg(long, default_value_t = 500)]
     draft_steps: usize,
     /// Part of the steps of each kind, at the end, over which the learning rate falls to zero.
     #[arg(long, default_value_t = 0.3)]
