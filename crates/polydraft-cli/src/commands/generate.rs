@@ -1,21 +1,22 @@
 //! `polydraft generate`: text from a prompt.
 
-use std::io::{self, IsTerminal, Read, Write};
+mod printer;
+mod report;
+
+use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
-use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use polydraft::VerifierKind;
-use polydraft_engine::{
-    Decoder, Finish, Generation, Limits, Origin, Piece, Settings, Speculation, Statistics,
-};
+use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
-use serde::Serialize;
 
 use crate::models::ModelArgs;
-use crate::output::{self, Usage, note};
+use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
+use printer::Printer;
+use report::{Report, summary};
 
 /// Generate text from a prompt.
 ///
@@ -130,7 +131,7 @@ pub fn run(args: Args) -> Result<()> {
         Settings { sampling, speculation },
     )?;
     let mut text = target.text.stream(&tokens);
-    let mut printer = Printer::new(&args.output);
+    let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     if args.echo {
         printer.plain(&prompt);
     }
@@ -199,162 +200,6 @@ fn unescape(text: &str) -> String {
         }
     }
     out
-}
-
-/// Writes pieces as they come.
-struct Printer {
-    out: anstream::AutoStream<io::StdoutLock<'static>>,
-    drafts: bool,
-    colors: bool,
-    silent: bool,
-    result: io::Result<()>,
-}
-
-/// How a token of this origin is shown: in colour, or between marks where there is none.
-fn mark(origin: Origin) -> (Style, [&'static str; 2], &'static str) {
-    let color = |c: AnsiColor| Style::new().fg_color(Some(c.into()));
-    match origin {
-        Origin::Accepted => (color(AnsiColor::Green), ["", ""], "accepted draft"),
-        Origin::Correction => (color(AnsiColor::Red).bold(), ["[", "]"], "correction"),
-        Origin::Bonus => (color(AnsiColor::Cyan), ["{", "}"], "bonus"),
-    }
-}
-
-fn has_colors(stream: &impl anstream::stream::RawStream) -> bool {
-    anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never
-}
-
-impl Printer {
-    fn new(args: &OutputArgs) -> Self {
-        Self {
-            colors: has_colors(&io::stdout()),
-            out: anstream::AutoStream::auto(io::stdout().lock()),
-            drafts: args.show_drafts,
-            silent: args.json,
-            result: Ok(()),
-        }
-    }
-
-    fn plain(&mut self, text: &str) {
-        if !self.silent && self.result.is_ok() {
-            self.result = write!(self.out, "{text}").and_then(|()| self.out.flush());
-        }
-    }
-
-    /// Whether to go on.
-    fn show(&mut self, piece: Piece) -> bool {
-        let (style, [open, close], _) = mark(piece.origin);
-        match (self.drafts, self.colors) {
-            (false, _) => self.plain(&piece.text),
-            (true, true) => self.plain(&format!("{style}{}{style:#}", piece.text)),
-            (true, false) => self.plain(&format!("{open}{}{close}", piece.text)),
-        }
-        self.result.is_ok()
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.plain("\n");
-        self.result
-    }
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Report<'a> {
-    text: String,
-    tokens: &'a [polydraft::Token],
-    finish_reason: Finish,
-    seed: u64,
-    prompt_tokens: usize,
-    stats: Stats,
-}
-
-#[derive(Serialize)]
-struct Stats {
-    target_calls: usize,
-    block_efficiency: f64,
-    accepted_by_position: Vec<f64>,
-    time_ms: Times,
-    tokens_per_second: f64,
-}
-
-/// Milliseconds. `total` runs from the end of the prompt; reading the prompt is apart.
-#[derive(Serialize)]
-struct Times {
-    prompt: f64,
-    draft: f64,
-    target: f64,
-    verify: f64,
-    total: f64,
-}
-
-impl<'a> Report<'a> {
-    fn new(text: String, generation: &'a Generation, prompt_tokens: usize, seed: u64) -> Self {
-        let s = &generation.statistics;
-        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-        let time_ms = Times {
-            prompt: ms(s.prompt_time),
-            draft: ms(s.draft_time),
-            target: ms(s.target_time),
-            verify: ms(s.verify_time),
-            total: ms(s.total_time),
-        };
-        let stats = Stats {
-            target_calls: s.target_calls,
-            block_efficiency: s.block_efficiency(),
-            accepted_by_position: s.accepted_by_position(),
-            time_ms,
-            tokens_per_second: s.tokens_per_second(),
-        };
-        Self {
-            text,
-            tokens: &generation.tokens,
-            finish_reason: generation.finish,
-            seed,
-            prompt_tokens,
-            stats,
-        }
-    }
-}
-
-/// The end of a run, for people.
-fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
-    let s: &Statistics = &generation.statistics;
-    let reason = match generation.finish {
-        Finish::EndToken => "the model ended the text",
-        Finish::StopString => "at a stop string",
-        Finish::MaxTokens => "at --max-tokens",
-        Finish::Context => "at the context's end",
-    };
-    note("");
-    if show_drafts {
-        let colors = has_colors(&io::stdout());
-        let entry = |origin| match mark(origin) {
-            (style, _, name) if colors => format!("{style}{name}{style:#}"),
-            (_, [open, close], name) => format!("{open}{name}{close}"),
-        };
-        note([Origin::Accepted, Origin::Correction, Origin::Bonus].map(entry).join(" · "));
-    }
-    let seconds = s.total_time.as_secs_f64();
-    note(format_args!(
-        "{} tokens in {seconds:.2} s, {:.0} tokens/s; ended {reason}; seed {seed}",
-        s.tokens,
-        s.tokens_per_second()
-    ));
-    note(format_args!("{} target calls, block efficiency {:.2}", s.target_calls, s.block_efficiency()));
-    if !s.drafted.is_empty() {
-        let rates: Vec<String> =
-            s.accepted_by_position().iter().map(|r| format!("{:.0} %", 100.0 * r)).collect();
-        note(format_args!("drafts accepted by position: {}", rates.join(", ")));
-    }
-    let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
-    note(format_args!(
-        "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; before that {:.1} ms for the prompt",
-        share(s.draft_time),
-        share(s.target_time),
-        share(s.verify_time),
-        s.prompt_time.as_secs_f64() * 1e3
-    ));
 }
 
 #[cfg(test)]

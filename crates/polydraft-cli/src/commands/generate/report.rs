@@ -1,0 +1,101 @@
+//! What a run cost, for people and for machines.
+
+use polydraft_engine::{Finish, Generation, Statistics};
+use serde::Serialize;
+
+use super::printer::legend;
+use crate::output::note;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    text: String,
+    tokens: &'a [polydraft::Token],
+    finish_reason: Finish,
+    seed: u64,
+    prompt_tokens: usize,
+    stats: Stats,
+}
+
+#[derive(Serialize)]
+struct Stats {
+    target_calls: usize,
+    block_efficiency: f64,
+    accepted_by_position: Vec<f64>,
+    time_ms: Times,
+    tokens_per_second: f64,
+}
+
+/// Milliseconds. `total` runs from the end of the prompt; reading the prompt is apart.
+#[derive(Serialize)]
+struct Times {
+    prompt: f64,
+    draft: f64,
+    target: f64,
+    verify: f64,
+    total: f64,
+}
+
+impl<'a> Report<'a> {
+    pub fn new(text: String, generation: &'a Generation, prompt_tokens: usize, seed: u64) -> Self {
+        let s = &generation.statistics;
+        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        let time_ms = Times {
+            prompt: ms(s.prompt_time),
+            draft: ms(s.draft_time),
+            target: ms(s.target_time),
+            verify: ms(s.verify_time),
+            total: ms(s.total_time),
+        };
+        let stats = Stats {
+            target_calls: s.target_calls,
+            block_efficiency: s.block_efficiency(),
+            accepted_by_position: s.accepted_by_position(),
+            time_ms,
+            tokens_per_second: s.tokens_per_second(),
+        };
+        Self {
+            text,
+            tokens: &generation.tokens,
+            finish_reason: generation.finish,
+            seed,
+            prompt_tokens,
+            stats,
+        }
+    }
+}
+
+/// The end of a run, for people.
+pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
+    let s: &Statistics = &generation.statistics;
+    let reason = match generation.finish {
+        Finish::EndToken => "the model ended the text",
+        Finish::StopString => "at a stop string",
+        Finish::MaxTokens => "at --max-tokens",
+        Finish::Context => "at the context's end",
+    };
+    note("");
+    if show_drafts {
+        note(legend());
+    }
+    let seconds = s.total_time.as_secs_f64();
+    note(format_args!(
+        "{} tokens in {seconds:.2} s, {:.0} tokens/s; ended {reason}; seed {seed}",
+        s.tokens,
+        s.tokens_per_second()
+    ));
+    note(format_args!("{} target calls, block efficiency {:.2}", s.target_calls, s.block_efficiency()));
+    if !s.drafted.is_empty() {
+        let rates: Vec<String> =
+            s.accepted_by_position().iter().map(|r| format!("{:.0} %", 100.0 * r)).collect();
+        note(format_args!("drafts accepted by position: {}", rates.join(", ")));
+    }
+    let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
+    note(format_args!(
+        "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; before that {:.1} ms for the prompt",
+        share(s.draft_time),
+        share(s.target_time),
+        share(s.verify_time),
+        s.prompt_time.as_secs_f64() * 1e3
+    ));
+}
