@@ -46,20 +46,19 @@ impl CandleModel {
         EngineError::Model { model: self.name.clone(), source: Box::new(source) }
     }
 
-    /// Computes the part of the context that is not in the cache, but for its last token, in chunks.
+    /// Computes a long prompt in chunks, until what is left of the context fits into one pass.
     fn catch_up(&mut self) -> candle_core::Result<()> {
-        while self.computed + 1 < self.context.len() {
-            let end = (self.computed + PROMPT_CHUNK).min(self.context.len() - 1);
-            let tokens = &self.context[self.computed..end];
+        while self.computed + PROMPT_CHUNK < self.context.len() {
+            let end = self.computed + PROMPT_CHUNK;
             let positions: Vec<usize> = (self.computed..end).collect();
             let batch = Batch {
-                tokens,
+                tokens: &self.context[self.computed..end],
                 positions: &positions,
                 start: self.computed,
-                mask: mask(tokens.len(), self.computed, self.computed, |row, slot| {
+                mask: mask(PROMPT_CHUNK, self.computed, self.computed, |row, slot| {
                     slot <= self.computed + row
                 })?,
-                first_output: tokens.len() - 1,
+                first_output: PROMPT_CHUNK - 1,
             };
             self.decoder.forward(&batch, &mut self.cache)?;
             self.computed = end;
@@ -67,30 +66,38 @@ impl CandleModel {
         Ok(())
     }
 
-    /// Computes the last token of the context, unless the root is scored, and the nodes of the tree that are not.
+    /// Computes in one pass what is left of the context, its last token at least, and the nodes of the tree that are
+    /// not scored. If the root is scored, the context is done.
     fn compute(&mut self, tree: &DraftTree) -> candle_core::Result<()> {
         let length = self.context.len();
-        let new_nodes = self.scored.max(1)..tree.len();
-        let mut tokens = Vec::new();
-        let mut positions = Vec::new();
-        if self.scored == 0 {
-            tokens.push(self.context[length - 1]);
-            positions.push(length - 1);
-        }
-        for node in new_nodes.clone() {
+        // Node i lies in slot length - 1 + i, the root as node 0 among them.
+        let (start, pending, first_node) = match self.scored {
+            0 => {
+                let start = self.computed.min(length - 1);
+                (start, &self.context[start..], 1)
+            }
+            scored => (length - 1 + scored, &[][..], scored),
+        };
+        let nodes = first_node..tree.len();
+        let mut tokens = pending.to_vec();
+        let mut positions: Vec<usize> = (start..start + pending.len()).collect();
+        for node in nodes {
             tokens.push(tree.token(node));
             positions.push(length - 1 + tree.depth(node));
         }
-        // Node i lies in slot length - 1 + i, the root as node 0 among them.
-        let start = length - 1 + if self.scored == 0 { 0 } else { new_nodes.start };
-        let first = start + 1 - length;
-        let sees = |row: usize, slot: usize| is_ancestor(tree, slot + 1 - length, first + row);
+        let sees = |row: usize, slot: usize| {
+            // The context's tokens see what comes before them, nodes the whole context and their ancestors.
+            if start + row < length || slot < length {
+                return slot <= start + row;
+            }
+            is_ancestor(tree, slot + 1 - length, start + row + 1 - length)
+        };
         let batch = Batch {
             tokens: &tokens,
             positions: &positions,
             start,
-            mask: mask(tokens.len(), start, length, sees)?,
-            first_output: 0,
+            mask: mask(tokens.len(), start, start.min(length), sees)?,
+            first_output: pending.len().saturating_sub(1),
         };
         let logits = self.decoder.forward(&batch, &mut self.cache)?;
         if self.scored == 0 {

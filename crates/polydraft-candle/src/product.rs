@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 /// More rows than this go to the general product, which is bound by arithmetic and better at it.
 pub(crate) const MOST_ROWS: usize = 32;
-/// Rows of x that are multiplied at once: as many sums as there are vector registers to hold them.
+/// Rows of x that are multiplied at once: with two sums each they and their inputs fit into the vector registers.
 const BLOCK: usize = 8;
 /// Entries of w that are worth another thread.
 const GRAIN: usize = 1 << 18;

@@ -92,7 +92,8 @@ pub struct Decoder<'m> {
     settings: Settings,
     verifier: Box<dyn Verifier + Send>,
     tree: DraftTree,
-    drafts: Vec<Option<Distribution>>,
+    /// What was drawn from at each node of the path, by node.
+    drafts: Vec<Distribution>,
     pool: Pool,
 }
 
@@ -234,7 +235,7 @@ impl<'m> Decoder<'m> {
     /// Draws a path of `depth` tokens from the draft, one level at a time.
     fn draft_path(&mut self, depth: usize, chance: &mut dyn Chance) -> Result<()> {
         self.tree.clear();
-        self.pool.take_back(self.drafts.drain(..).flatten());
+        self.pool.take_back(self.drafts.drain(..));
         let (Some(draft), Some(speculation)) = (&mut self.draft, &self.settings.speculation) else {
             return Ok(());
         };
@@ -243,7 +244,7 @@ impl<'m> Decoder<'m> {
             draft.score(&self.tree)?;
             let law = self.pool.law(draft.logits(node), &speculation.sampling)?;
             let token = law.sample(chance);
-            self.drafts.push(Some(law));
+            self.drafts.push(law);
             node = self.tree.add(node, token);
         }
         Ok(())

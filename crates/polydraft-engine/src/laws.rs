@@ -35,14 +35,14 @@ pub(crate) struct StepLaws<'a> {
     pub sampling: &'a Sampling,
     pub pool: &'a Pool,
     /// By node.
-    pub drafts: &'a [Option<Distribution>],
+    pub drafts: &'a [Distribution],
     /// By node.
     pub made: Vec<OnceCell<Distribution>>,
 }
 
 impl Laws for StepLaws<'_> {
     fn draft(&self, node: NodeId) -> LawResult<&Distribution> {
-        self.drafts.get(node).and_then(Option::as_ref).ok_or_else(|| LawError::Unsupported {
+        self.drafts.get(node).ok_or_else(|| LawError::Unsupported {
             operation: "draft law",
             expected: "a node that was drafted at".to_owned(),
             got: format!("node {node}"),
