@@ -222,7 +222,7 @@ impl Coupling<'_> {
 }
 
 /// min(1, a/b), and 0 for a = 0: what the target never emits is never accepted.
-fn capped_ratio(a: f64, b: f64) -> f64 {
+pub(crate) fn capped_ratio(a: f64, b: f64) -> f64 {
     if a <= 0.0 {
         0.0
     } else if a >= b {

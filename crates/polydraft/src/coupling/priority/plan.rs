@@ -7,7 +7,7 @@
 //! cost anything: these get the finer grid of the second pass.
 
 use super::grid::{Cell, Grid};
-use super::shares::{Entry, Highest, Profile, Shares};
+use super::shares::{Entry, Profile, Shares};
 use crate::priorities::Piece;
 
 /// Cells per octave, as a power of two, and the smallest ratio with a cell of its own: the table of the first pass
@@ -61,7 +61,7 @@ struct Split {
 /// The priorities of all positions 0.. of a draft's support. Reusable: making it again keeps the memory.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The number of draws, which is also the largest useful ratio: no token gets more than n·q of the selection.
+    /// The largest useful ratio: no token gets more of the selection than its length at the highest density.
     cap: f64,
     /// Positions with more than this are entries of their own.
     threshold: f64,
@@ -110,10 +110,10 @@ impl Plan {
         }
     }
 
-    /// Makes the priorities for `count` draws from q with target p. Positions with q above `threshold` are handled one
-    /// by one: with threshold 0 the result is exact.
-    pub fn make(&mut self, p: &[f64], q: &[f64], count: usize, threshold: f64) {
-        self.cap = count as f64;
+    /// Shares out `profile`, of length and mass 1, for draws from q with target p. Positions with q above `threshold`
+    /// are handled one by one: with threshold 0 the result is exact.
+    pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, threshold: f64) {
+        self.cap = profile.density(1.0);
         self.threshold = threshold;
         self.zone = (0.0, 0.0);
         self.individuals.clear();
@@ -130,14 +130,13 @@ impl Plan {
             }),
         );
         self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let profile = Highest::new(count);
         if threshold > 0.0
-            && let Some((first, last)) = self.doubtful_cells(&profile, q)
+            && let Some((first, last)) = self.doubtful_cells(profile, q)
         {
             self.second_pass(p, q, first, last);
         }
         self.collect(q);
-        self.shares.share(&profile, &self.entries);
+        self.shares.share(profile, &self.entries);
         self.gains.clear();
         self.gains
             .extend(self.entries.iter().zip(self.shares.masses()).map(|(entry, mass)| mass / entry.length));
@@ -173,7 +172,7 @@ impl Plan {
     }
 
     /// The cells, from first to last, inside which D could exceed its value at the end of any cell.
-    fn doubtful_cells(&mut self, profile: &Highest, q: &[f64]) -> Option<(usize, usize)> {
+    fn doubtful_cells(&mut self, profile: &impl Profile, q: &[f64]) -> Option<(usize, usize)> {
         let (mut length, mut demand, mut known) = (0.0, 0.0, 0.0_f64);
         let mut individuals = self.order.iter().peekable();
         let d = |length: f64, demand: f64| length * profile.mean(0.0, length) - demand;

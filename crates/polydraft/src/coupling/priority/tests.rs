@@ -49,7 +49,7 @@ proptest! {
     ) {
         let (p, q) = laws(vocabulary, spread, error, seed);
         let mut plan = Plan::new();
-        plan.make(&p, &q, count, if pooled { 1.0 / 256.0 } else { 0.0 });
+        plan.make(&p, &q, &Highest::new(count), if pooled { 1.0 / 256.0 } else { 0.0 });
         let m: Vec<f64> = (0..vocabulary).map(|i| plan.mass(i, p[i], q[i])).collect();
         prop_assert!((m.iter().sum::<f64>() - 1.0).abs() < 1e-11);
 
@@ -206,7 +206,7 @@ fn large_vocabularies() {
         for count in [2, 3, 8, 64] {
             let best = optimum(&p, &q, count);
             for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-6)] {
-                plan.make(&p, &q, count, threshold);
+                plan.make(&p, &q, &Highest::new(count), threshold);
                 let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
                 let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
                 let loss = best - acceptance;
