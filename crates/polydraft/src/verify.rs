@@ -132,7 +132,11 @@ impl VerifierKind {
             Self::Traversal => {
                 let drafting = [crate::Drafting::Iid, crate::Drafting::WithoutReplacement];
                 let supported = drafting.contains(&shape.drafting());
-                self.require(shape, supported, "i.i.d. paths, or levels or a tree drawn iid or without-replacement")?;
+                self.require(
+                    shape,
+                    supported,
+                    "i.i.d. paths, or levels or a tree drawn iid or without-replacement",
+                )?;
                 Box::new(Traversal::new())
             }
             Self::GreedyBlock => {

@@ -49,7 +49,9 @@ pub fn count_trees(shape: &Shape, vocabulary: usize) -> f64 {
         Shape::Paths { paths, depth } => (paths * depth) as f64,
         Shape::Levels { drafting: Drafting::TopK, .. } | Shape::Fixed { drafting: Drafting::TopK, .. } => 0.0,
         Shape::Levels { counts, .. } => level_draws(counts.iter().copied(), vocabulary),
-        Shape::Budgets { .. } => level_draws(std::iter::repeat_n(shape.most_draws(), shape.depth()), vocabulary),
+        Shape::Budgets { .. } => {
+            level_draws(std::iter::repeat_n(shape.most_draws(), shape.depth()), vocabulary)
+        }
         Shape::Fixed { topology, .. } => (topology.len() - 1) as f64,
     };
     vocabulary.powf(draws)

@@ -24,7 +24,7 @@ use crate::priorities::Priorities;
 use crate::{Error, Result, Token};
 use selection::Selection;
 use serde::{Deserialize, Serialize};
-use shares::Highest;
+use shares::{Highest, Layout};
 
 /// How exact the acceptance is. The law is exact always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,11 +49,14 @@ pub struct Settings {
     pub exact_up_to: usize,
     /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1. Default 1/256.
     pub individual_above: f64,
+    /// Which of the priorities that are equally good at one node tokens get. It matters to nested priority
+    /// verification only. Default: spread.
+    pub layout: Layout,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { form: Form::Auto, exact_up_to: 256, individual_above: 1.0 / 256.0 }
+        Self { form: Form::Auto, exact_up_to: 256, individual_above: 1.0 / 256.0, layout: Layout::Spread }
     }
 }
 

@@ -171,7 +171,12 @@ impl Shape {
     ///
     /// # Errors
     /// Nothing was drawn there.
-    pub fn proposal<'a>(&self, tree: &DraftTree, node: NodeId, law: &'a Distribution) -> Result<Proposal<'a>> {
+    pub fn proposal<'a>(
+        &self,
+        tree: &DraftTree,
+        node: NodeId,
+        law: &'a Distribution,
+    ) -> Result<Proposal<'a>> {
         let draws = || tree.children(node).map(|child| tree.draws(child)).sum();
         let count = match self {
             // Where the support is smaller the tuple is shorter, but hubs are counted as planned.
@@ -193,12 +198,18 @@ impl fmt::Display for Shape {
             Self::Paths { paths: 1, depth } => write!(f, "one path of {depth}"),
             Self::Paths { paths, depth } => write!(f, "{paths} paths of {depth}"),
             Self::Levels { counts, drafting } => {
-                write!(f, "levels {} {drafting}", list(&counts.iter().map(usize::to_string).collect::<Vec<_>>()))
+                write!(
+                    f,
+                    "levels {} {drafting}",
+                    list(&counts.iter().map(usize::to_string).collect::<Vec<_>>())
+                )
             }
             Self::Budgets { distinct } => {
                 write!(f, "budgets {}", list(&distinct.iter().map(f64::to_string).collect::<Vec<_>>()))
             }
-            Self::Fixed { topology, drafting } => write!(f, "fixed tree of {} nodes {drafting}", topology.len() - 1),
+            Self::Fixed { topology, drafting } => {
+                write!(f, "fixed tree of {} nodes {drafting}", topology.len() - 1)
+            }
         }
     }
 }

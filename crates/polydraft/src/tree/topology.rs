@@ -197,7 +197,10 @@ mod tests {
                     let topology = Topology::sequoia(acceptance, nodes, depth).unwrap();
                     let (got, expected) =
                         (topology.expected_tokens(acceptance), programme(acceptance, nodes, depth));
-                    assert!((got - expected).abs() < 1e-12, "{acceptance:?} {nodes} {depth}: {got} {expected}");
+                    assert!(
+                        (got - expected).abs() < 1e-12,
+                        "{acceptance:?} {nodes} {depth}: {got} {expected}"
+                    );
                     assert!(topology.depth() <= depth && topology.len() <= nodes + 1);
                 }
             }

@@ -184,7 +184,8 @@ impl NestedPriority {
         }
         let first = leaves().next().unwrap_or(DraftTree::ROOT);
         let one = leaves().all(|leaf| leaf == first);
-        let winner = if one { first } else { leaves().nth(chance.highest(&self.priorities)).unwrap_or(first) };
+        let winner =
+            if one { first } else { leaves().nth(chance.highest(&self.priorities)).unwrap_or(first) };
         tree.path(winner)
     }
 }

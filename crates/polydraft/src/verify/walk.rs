@@ -11,7 +11,9 @@
 
 use super::{Laws, Outcome, Verifier};
 use crate::coupling::{Problem, TokenRule};
-use crate::{Chance, Distribution, Drafting, DraftTree, NodeId, Proposal, Result, Rule, Shape, Token, couple};
+use crate::{
+    Chance, Distribution, DraftTree, Drafting, NodeId, Proposal, Result, Rule, Shape, Token, couple,
+};
 
 /// A top-down walk with one rule.
 pub struct Walk {

@@ -7,7 +7,7 @@
 //! cost anything: these get the finer grid of the second pass.
 
 use super::grid::{Cell, Grid};
-use super::shares::{Entry, Profile, Shares};
+use super::shares::{Entry, Layout, Profile, Shares};
 use crate::priorities::Piece;
 
 /// Cells per octave, as a power of two, and the smallest ratio with a cell of its own: the table of the first pass
@@ -112,7 +112,7 @@ impl Plan {
 
     /// Shares out `profile`, of length and mass 1, for draws from q with target p. Positions with q above `threshold`
     /// are handled one by one: with threshold 0 the result is exact.
-    pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, threshold: f64) {
+    pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, threshold: f64, layout: Layout) {
         self.cap = profile.density(1.0);
         self.threshold = threshold;
         self.zone = (0.0, 0.0);
@@ -124,11 +124,10 @@ impl Plan {
             self.individuals.extend(q.iter().zip(0..).filter(|(q, _)| **q > 0.0).map(|(_, i)| i));
         }
         self.order.clear();
-        self.order.extend(
-            self.individuals.iter().zip(0..).map(|(&position, index)| {
-                (ratio(p[position as usize], q[position as usize], self.cap), index)
-            }),
-        );
+        self.order.extend(self.individuals.iter().zip(0..).map(|(&position, index)| {
+            // Not capped: above the cap nothing is gained at this node, but nested shares keep the order.
+            (ratio(p[position as usize], q[position as usize], f64::INFINITY), index)
+        }));
         self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         if threshold > 0.0
             && let Some((first, last)) = self.doubtful_cells(profile, q)
@@ -136,7 +135,7 @@ impl Plan {
             self.second_pass(p, q, first, last);
         }
         self.collect(q);
-        self.shares.share(profile, &self.entries);
+        self.shares.share(profile, &self.entries, layout);
         self.gains.clear();
         self.gains
             .extend(self.entries.iter().zip(self.shares.masses()).map(|(entry, mass)| mass / entry.length));
@@ -216,7 +215,9 @@ impl Plan {
         self.coarse.cells[first..=last].fill(Cell::default());
         self.fine.reset(COARSE_BITS + added, start, end);
         // A product is cheaper than a quotient; the margin covers its rounding.
-        let (low, high) = (start * (1.0 - 1e-12), end * (1.0 + 1e-12));
+        let low = start * (1.0 - 1e-12);
+        // Ratios above the cap count as the cap.
+        let high = if end > self.cap { f64::MAX } else { end * (1.0 + 1e-12) };
         let (mut inside, mut near) = ([false; CHUNK], [0; CHUNK]);
         for (p, q) in p.chunks(CHUNK).zip(q.chunks(CHUNK)) {
             for (inside, (&p, &q)) in inside.iter_mut().zip(p.iter().zip(q)) {
@@ -299,19 +300,12 @@ impl Plan {
         q * ((1.0 - fraction) * self.gains[lower] + fraction * self.gains[upper])
     }
 
-    /// The law of the priority of a draft at this position.
+    /// The law of the priority of a draft at this position; its pieces may overlap.
     pub fn pieces(&self, position: usize, p: f64, q: f64) -> impl Iterator<Item = Piece> + '_ {
         let Split { lower, upper, fraction } = self.split(position, p, q);
-        [(lower, 1.0 - fraction), (upper, fraction)].into_iter().filter(|part| part.1 > 0.0).flat_map(
-            move |(entry, share)| {
-                let total = self.entries[entry].length;
-                let intervals = self.shares.intervals(entry).iter();
-                intervals.map(move |own| Piece {
-                    start: own.start,
-                    length: own.length,
-                    weight: share * own.length / total,
-                })
-            },
-        )
+        let parts = [(lower, 1.0 - fraction), (upper, fraction)];
+        parts.into_iter().filter(|part| part.1 > 0.0).flat_map(move |(entry, share)| {
+            self.shares.pieces(entry).map(move |piece| Piece { weight: share * piece.weight, ..piece })
+        })
     }
 }

@@ -57,7 +57,7 @@ impl Selection {
                 &self.target
             }
         };
-        self.plan.make(target, draft.stored(), profile, threshold);
+        self.plan.make(target, draft.stored(), profile, threshold, settings.layout);
     }
 
     /// The probability that a token is selected.
@@ -67,7 +67,8 @@ impl Selection {
         })
     }
 
-    /// The law of the priority of a draft of this token, in the stretch; empty for a token that is never drafted.
+    /// The law of the priority of a draft of this token, in the stretch; its pieces may overlap. Empty for a token
+    /// that is never drafted.
     pub fn pieces(
         &self,
         target: &Distribution,

@@ -19,14 +19,17 @@ pub(super) struct Share {
     /// The mean density of the highest priority under this law: probability of being selected per probability of being
     /// drawn.
     mean: f64,
-    cut: Vec<Piece>,
+    /// What a part of a parent's stretch consists of, while it is made.
+    parts: Vec<Piece>,
+    /// The ends of parts, ascending.
+    ends: Vec<f64>,
 }
 
 impl Share {
     /// The root's: all priorities.
     pub fn set_all(&mut self, highest: Highest) {
-        self.cut.clear();
-        self.cut.push(Piece { start: 0.0, length: 1.0, weight: 1.0 });
+        self.pieces.clear();
+        self.pieces.push(Piece { start: 0.0, length: 1.0, weight: 1.0 });
         self.finish(highest);
     }
 
@@ -35,51 +38,60 @@ impl Share {
         matches!(self.pieces[..], [Piece { start: 0.0, length: 1.0, .. }])
     }
 
-    /// What `parts` of the stretch of `parent` are in terms of priorities.
+    /// What `parts` of the stretch of `parent`, which may overlap, are in terms of priorities.
+    ///
+    /// All ends are compared in the stretch, where 1 is the probability of the parent: places in [0, 1] would lose the
+    /// digits of a deep node's share.
     pub fn set_part(&mut self, parent: &Self, parts: impl Iterator<Item = Piece>, highest: Highest) {
-        self.cut.clear();
-        for part in parts {
-            let mut from = part.start;
-            let mut left = part.length;
-            let mut index = parent.locate(from);
-            loop {
-                let last = index + 1 == parent.pieces.len();
-                let piece = parent.pieces[index];
-                let inside = if last { left } else { left.min(parent.below[index + 1] - from).max(0.0) };
-                let slope = piece.length / piece.weight;
-                if inside > 0.0 || last {
-                    let weight = if part.length > 0.0 { inside / part.length } else { 1.0 };
-                    self.cut.push(Piece {
-                        start: piece.start + (from - parent.below[index]) * slope,
-                        length: inside * slope,
-                        weight: part.weight * weight,
-                    });
+        self.parts.clear();
+        self.parts.extend(parts.filter(|part| part.weight > 0.0));
+        self.parts.sort_unstable_by(|a, b| a.start.total_cmp(&b.start));
+        self.pieces.clear();
+        self.ends.clear();
+        for part in &self.parts {
+            self.ends.extend([part.start, part.start + part.length]);
+        }
+        self.ends.sort_unstable_by(f64::total_cmp);
+        self.ends.dedup();
+        let mut from = self.parts.first().map_or(0.0, |part| part.start);
+        let mut index = parent.locate(from);
+        for end in 0..self.ends.len() {
+            let to = self.ends[end];
+            while to > from {
+                let next = parent.below.get(index + 1).copied().unwrap_or(f64::INFINITY);
+                let until = to.min(next);
+                if until > from {
+                    let inside = self.parts.iter().take_while(|part| part.start <= from);
+                    let inside = inside.filter(|part| part.start + part.length >= until);
+                    let weight: f64 = inside.map(|part| part.weight / part.length).sum();
+                    let piece = parent.piece(index, from, until - from, weight * (until - from));
+                    push(&mut self.pieces, piece);
+                    from = until;
                 }
-                left -= inside;
-                if last || left <= 0.0 {
-                    break;
+                index += usize::from(until == next);
+            }
+            // Parts too short to have an end of their own.
+            for part in
+                self.parts.iter().skip_while(|part| part.start < to).take_while(|part| part.start == to)
+            {
+                if part.start + part.length == part.start {
+                    let piece = parent.piece(index, part.start, part.length, part.weight);
+                    push(&mut self.pieces, piece);
                 }
-                index += 1;
-                from = parent.below[index];
             }
         }
         self.finish(highest);
     }
 
-    /// Orders and joins the pieces in `cut`, normalises their weights and computes the rest.
+    /// The priorities at [from, from + length] of the stretch, which lies in piece `index`.
+    fn piece(&self, index: usize, from: f64, length: f64, weight: f64) -> Piece {
+        let own = self.pieces[index];
+        let slope = own.length / own.weight;
+        Piece { start: own.start + (from - self.below[index]) * slope, length: length * slope, weight }
+    }
+
+    /// Normalises the weights and computes the rest.
     fn finish(&mut self, highest: Highest) {
-        self.cut.retain(|piece| piece.weight > 0.0);
-        self.cut.sort_unstable_by(|a, b| a.start.total_cmp(&b.start));
-        self.pieces.clear();
-        for &piece in &self.cut {
-            match self.pieces.last_mut() {
-                Some(last) if continues(*last, piece) => {
-                    last.length += piece.length;
-                    last.weight += piece.weight;
-                }
-                _ => self.pieces.push(piece),
-            }
-        }
         let total: f64 = self.pieces.iter().map(|piece| piece.weight).sum();
         self.below.clear();
         self.mean = 0.0;
@@ -111,6 +123,18 @@ impl Share {
     /// The stretch.
     pub fn profile(&self, highest: Highest) -> Stretch<'_> {
         Stretch { share: self, highest }
+    }
+}
+
+/// Appends a piece, joined to the last one if it goes on from there with the same density.
+fn push(pieces: &mut Vec<Piece>, piece: Piece) {
+    match pieces.last_mut() {
+        _ if piece.weight <= 0.0 => {}
+        Some(last) if continues(*last, piece) => {
+            last.length += piece.length;
+            last.weight += piece.weight;
+        }
+        _ => pieces.push(piece),
     }
 }
 
@@ -173,5 +197,74 @@ impl Profile for Stretch<'_> {
         let piece = self.share.pieces[index];
         let inside = ((priority - piece.start) / piece.length.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
         self.share.below[index] + inside * piece.weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::tree::random_pair;
+    use crate::coupling::priority::selection::Selection;
+    use crate::coupling::priority::{Form, Settings};
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    /// Down random texts: the children's shares partition their parent's, and a child's mean density is what the
+    /// selection says of its token.
+    #[test]
+    fn children_partition_their_parent() {
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut children = Vec::new();
+        for round in 0..400 {
+            let (vocabulary, paths) = ([2, 3, 5, 20][round % 4], [2, 3, 8][round % 3]);
+            let form = [Form::Exact, Form::Pooled][round / 4 % 2];
+            let settings =
+                Settings { form, individual_above: [1e-3, 0.3, 1.0][round % 3], ..Settings::default() };
+            let highest = Highest::new(paths);
+            let (mut own, mut selection) = (Share::default(), Selection::new());
+            own.set_all(highest);
+            for depth in 0..4 {
+                let pair = random_pair(vocabulary, 0, 0.3, round % 2 == 1, &mut rng).unwrap();
+                let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
+                selection.prepare(target, draft, &own.profile(highest), &settings);
+                children.clear();
+                let mut total = 0.0;
+                for (token, q) in draft.support() {
+                    let mut child = Share::default();
+                    child.set_part(&own, selection.pieces(target, draft, token), highest);
+                    let m = selection.probability(target, draft, token);
+                    let from_share = q * child.mean / own.mean;
+                    let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
+                    assert!(
+                        (m - from_share).abs() < tolerance,
+                        "round {round}, depth {depth}, token {token} with {q}: {m} {from_share}\n{own:?}\n{child:?}"
+                    );
+                    total += m;
+                    children.push((child, q));
+                }
+                // A share that is selected for a sliver of its priorities is known to the rounding of its length.
+                let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
+                assert!((total - 1.0).abs() < tolerance, "round {round}, depth {depth}: {total}");
+                // The weight below any place is that of the children together.
+                for place in 0..20 {
+                    let place = f64::from(place) / 20.0;
+                    let below = |share: &Share| -> f64 {
+                        let part = |piece: &Piece| match piece.length {
+                            0.0 => f64::from(u8::from(piece.start < place)),
+                            length => ((place - piece.start) / length).clamp(0.0, 1.0),
+                        };
+                        share.pieces.iter().map(|piece| piece.weight * part(piece)).sum()
+                    };
+                    let together: f64 = children.iter().map(|(child, q)| q * below(child)).sum();
+                    assert!(
+                        (together - below(&own)).abs() < 1e-11,
+                        "{round} {depth}: {together} {}",
+                        below(&own)
+                    );
+                }
+                let next = rng.next_u32() as usize % children.len();
+                own = children.swap_remove(next).0;
+            }
+        }
     }
 }
