@@ -139,8 +139,19 @@ impl Shape {
         }
     }
 
+    /// Whether tokens are drawn at this node of a tree that is deeper than the node.
+    pub fn branches_at(&self, tree: &DraftTree, node: NodeId) -> bool {
+        match self {
+            Self::Fixed { topology, .. } => !topology.children(topology.position(tree, node)).is_empty(),
+            _ => tree.depth(node) < self.depth(),
+        }
+    }
+
     /// Draws the children of `node`, whose next-token law is `law`, and adds them to `tree`. Nodes must be grown in
     /// the order of their ids. `drawn` is memory to use again.
+    ///
+    /// # Errors
+    /// A shape that [`validate`](Self::validate) refuses.
     pub fn grow(
         &self,
         tree: &mut DraftTree,
@@ -153,8 +164,11 @@ impl Shape {
         let count = match self {
             Self::Paths { paths, .. } if node == DraftTree::ROOT => *paths,
             Self::Paths { .. } => tree.draws(node),
-            Self::Levels { counts, .. } => counts[depth],
-            Self::Budgets { distinct } => count_within(law, distinct[depth], most_within(distinct[depth])),
+            Self::Levels { counts, .. } => counts.get(depth).copied().unwrap_or(0),
+            Self::Budgets { distinct } => match distinct.get(depth) {
+                Some(&budget) => count_within(law, budget, most_within(budget)),
+                None => 0,
+            },
             Self::Fixed { topology, .. } => topology.children(topology.position(tree, node)).len(),
         };
         if count > 0 {
