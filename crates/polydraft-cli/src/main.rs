@@ -3,6 +3,8 @@
 mod commands;
 mod models;
 mod output;
+#[allow(dead_code)]
+mod plot;
 mod sampling;
 
 use std::process::ExitCode;
