@@ -5,7 +5,9 @@ mod models;
 mod output;
 #[allow(dead_code)]
 mod plot;
+mod prompts;
 mod sampling;
+mod speculation;
 
 use std::process::ExitCode;
 

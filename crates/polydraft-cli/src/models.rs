@@ -59,6 +59,12 @@ impl ModelArgs {
 }
 
 impl ModelArgs {
+    /// The measured acceptances of the demo pair, if that is what is used.
+    pub fn demo_acceptance(&self) -> Option<PathBuf> {
+        let demo_pair = self.target.is_none() && self.draft.is_none();
+        demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
+    }
+
     /// How far apart a logit may be when computed in another batch. Quantising inputs turns the last bit of an f32 sum
     /// into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {

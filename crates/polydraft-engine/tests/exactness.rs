@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use std::sync::Arc;
 
+use polydraft::conformance::planted::WrongResidual;
 use polydraft::{
     Chance, DraftTree, Drafting, Laws, Outcome, Result as LawResult, Sampling, Shape, Token, Topology,
     Verifier, VerifierKind, enumerate,
@@ -187,18 +188,6 @@ fn near_the_contexts_end_too() {
     }
 }
 
-/// Accepts as token verification does, but draws from the target itself after a rejection.
-struct WrongResidual;
-
-impl Verifier for WrongResidual {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> LawResult<Outcome> {
-        let mut outcome = token().verify(tree, laws, chance)?;
-        let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-        outcome.token = laws.target(end)?.sample(chance);
-        Ok(outcome)
-    }
-}
-
 /// Accepts a little more often than it may.
 struct TooEager;
 
@@ -223,7 +212,7 @@ fn planted_faults_are_found() {
     let settings = speculate(2, Sampling::default(), Sampling::default());
     let mut found = |verifier| deviation(&mut target, &mut draft, settings.clone(), verifier, &[], 2);
     assert!(found(token()) < 1e-12);
-    assert!(found(Box::new(WrongResidual)) > 1e-3);
+    assert!(found(Box::new(WrongResidual(token()))) > 1e-3);
     assert!(found(Box::new(TooEager)) > 1e-9);
 }
 
@@ -252,7 +241,8 @@ fn mismatches_are_refused() {
         TableModel::new("even", vocabulary, BTreeMap::from([(vec![], law)])).unwrap()
     };
     let settings = speculate(2, Sampling::default(), Sampling::default());
-    let message = Decoder::new(&mut model(3), Some(&mut model(2)), settings.clone()).err().unwrap().to_string();
+    let message =
+        Decoder::new(&mut model(3), Some(&mut model(2)), settings.clone()).err().unwrap().to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
     assert!(Decoder::new(&mut model(3), None, settings).is_err());
     let flat = speculate(0, Sampling::default(), Sampling::default());

@@ -5,6 +5,7 @@
 //! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
 //! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny vocabularies only.
 
+pub mod planted;
 pub mod tree;
 
 use crate::chance::enumerate;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use polydraft::conformance::planted::WrongResidual;
 use polydraft::conformance::tree::{Exact, Pair, block_efficiency, exact, random_pair, trees};
 use polydraft::coupling::priority::shares::Layout;
 use polydraft::coupling::priority::{self, Form};
@@ -345,8 +346,6 @@ fn nested_priority_is_the_best() {
 /// Verifiers that are wrong in one way each.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
-    /// After a rejection it draws from the target, not from what is left of it.
-    WrongResidual,
     /// It takes the path of the first draw, but verifies against the law of the selection.
     WrongPath,
     /// It selects the path in whose first token the target believes most, and verifies against the draft's laws.
@@ -371,12 +370,6 @@ impl Verifier for Faulty {
             (chain, ids)
         };
         match self.0 {
-            Fault::WrongResidual => {
-                let mut outcome = named("nested-priority").build(&shape)?.verify(tree, laws, chance)?;
-                let end = outcome.accepted.last().copied().unwrap_or(0);
-                outcome.token = laws.target(end)?.sample(chance);
-                Ok(outcome)
-            }
             Fault::WrongPath => {
                 let first = tree.children(0).next().unwrap_or(0);
                 let outcome = named("nested-priority").build(&shape)?.verify(tree, laws, chance)?;
@@ -420,10 +413,13 @@ impl Verifier for Faulty {
 fn planted_faults_are_found() {
     let mut rng = ChaCha8Rng::seed_from_u64(19);
     let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
-    for fault in [Fault::WrongResidual, Fault::WrongPath, Fault::Biased, Fault::Leaks] {
-        let found = exact(&mut Faulty(fault), &paths(2, 2), &pair.target, &pair.draft, &mut |_| ()).unwrap();
-        assert!(found.law_deviation > 10.0 * TOLERANCE, "{fault:?}: {found:?}");
+    let found = |verifier: &mut dyn Verifier| {
+        exact(verifier, &paths(2, 2), &pair.target, &pair.draft, &mut |_| ()).unwrap().law_deviation
+    };
+    for fault in [Fault::WrongPath, Fault::Biased, Fault::Leaks] {
+        assert!(found(&mut Faulty(fault)) > 10.0 * TOLERANCE, "{fault:?}");
     }
+    assert!(found(&mut WrongResidual(named("nested-priority").build(&paths(2, 2)).unwrap())) > 1e-3);
 }
 
 /// A verifier must not be asked what it cannot know, and says so.

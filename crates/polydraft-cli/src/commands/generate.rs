@@ -7,14 +7,14 @@ use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use polydraft::VerifierKind;
-use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
+use polydraft_engine::{Decoder, Generation, Limits, Settings};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
+use crate::speculation::SpeculationArgs;
 use printer::Printer;
 use report::{Report, summary};
 
@@ -27,6 +27,8 @@ use report::{Report, summary};
 Examples:
   polydraft generate --prompt 'impl Iterator for'
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
+  polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
+  polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
   echo '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args {
@@ -49,17 +51,6 @@ pub struct Args {
     limits: LimitArgs,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Speculation")]
-struct SpeculationArgs {
-    /// What decides on the drafts: 'token' (one path, token by token), or 'none' for plain decoding.
-    #[arg(long, value_name = "NAME", default_value = "token", value_parser = verifier)]
-    verifier: Verifier,
-    /// Tokens drafted per pass of the target; 2 is the fastest on the demo pair, better drafts deserve more.
-    #[arg(long, short = 'd', value_name = "L", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
-    depth: u32,
 }
 
 #[derive(clap::Args, Debug)]
@@ -93,29 +84,11 @@ struct OutputArgs {
     quiet: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Verifier {
-    None,
-    Some(VerifierKind),
-}
-
-fn verifier(name: &str) -> Result<Verifier, String> {
-    match name {
-        "none" => Ok(Verifier::None),
-        _ => name.parse().map(Verifier::Some).map_err(|e: polydraft::Error| format!("{e}; or none")),
-    }
-}
-
 pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(&args)?;
     let sampling = args.sampling.target();
-    let speculation = match args.speculation.verifier {
-        Verifier::None => None,
-        Verifier::Some(verifier) => {
-            let depth = args.speculation.depth as usize;
-            Some(Speculation { verifier, depth, sampling: args.sampling.draft() })
-        }
-    };
+    let acceptance = args.models.demo_acceptance();
+    let speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
     let (mut target, mut draft) = args.models.load(speculation.is_some())?;
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
