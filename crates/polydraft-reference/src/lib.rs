@@ -22,7 +22,28 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod dinic;
+mod emitted;
+pub mod global_resolution;
+pub mod linear_program;
+pub mod max_flow;
+pub mod optimum;
 pub mod paths;
 pub mod program;
-#[allow(dead_code)]
 mod sets;
+pub mod slackness;
+mod transport;
+
+pub use emitted::{Emitted, emitted};
+pub use program::Solver;
+
+polydraft::rule_registry! {
+    /// Optimal transport by linear program: any drafts whose tuples can be enumerated.
+    LinearProgram(linear_program::Settings) = "linear-program",
+    /// Optimal transport by maximum flow: any drafts whose tuples can be enumerated.
+    MaxFlow(max_flow::Settings) = "max-flow",
+    /// Optimal transport, split by complementary slackness: any drafts whose tuples can be enumerated.
+    Slackness(slackness::Settings) = "slackness",
+    /// Global Resolution: i.i.d. drafts.
+    GlobalResolution(global_resolution::Settings) = "global-resolution",
+}

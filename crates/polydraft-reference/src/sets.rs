@@ -85,6 +85,15 @@ pub(crate) enum Part<'a> {
 }
 
 impl Part<'_> {
+    /// Whether a token counts.
+    fn counts(&self, token: Token) -> bool {
+        match self {
+            Self::All => true,
+            Self::Inside(inside) => inside[token as usize],
+            Self::Outside(inside) => !inside[token as usize],
+        }
+    }
+
     /// The tokens that count, ascending and each once; `None` for a tuple that is not meant.
     pub fn key(&self, drafts: &[Token]) -> Option<Vec<Token>> {
         let mut tokens = drafts.to_vec();
@@ -109,22 +118,31 @@ pub(crate) struct TokenSets {
 }
 
 impl TokenSets {
+    /// Whether they can be enumerated within `limit` pairs (set, token).
+    ///
+    /// # Errors
+    /// More of them, or more than 64 drafts; the error says how many there are and what would fit.
+    pub fn check(operation: &'static str, proposal: &Proposal, part: Part, limit: usize) -> Result<()> {
+        let size = match proposal.scheme() {
+            Drafting::Iid => {
+                let counted = proposal.law(0).support().filter(|(token, _)| part.counts(*token)).count();
+                pairs(counted, proposal.count())
+            }
+            _ => proposal.tuple_bound() * proposal.count() as f64,
+        };
+        check_size(operation, proposal, size, limit)
+    }
+
     /// Enumerates them.
     ///
     /// # Errors
-    /// More pairs (set, token) than `limit`, or more than 64 drafts; the error says how many there are and what would
-    /// fit.
+    /// As for [`TokenSets::check`].
     pub fn new(operation: &'static str, proposal: &Proposal, part: Part, limit: usize) -> Result<Self> {
+        Self::check(operation, proposal, part, limit)?;
         let mut sets = Self::default();
         if proposal.scheme() == Drafting::Iid {
-            let draft = proposal.law(0);
-            let meant = |token: Token| match part {
-                Part::All => true,
-                Part::Inside(inside) => inside[token as usize],
-                Part::Outside(inside) => !inside[token as usize],
-            };
-            let (counted, rest): (Vec<_>, Vec<_>) = draft.support().partition(|(token, _)| meant(*token));
-            check_size(operation, proposal, pairs(counted.len(), proposal.count()), limit)?;
+            let (counted, rest): (Vec<_>, Vec<_>) =
+                proposal.law(0).support().partition(|(token, _)| part.counts(*token));
             let free = match part {
                 Part::Outside(_) => rest.iter().map(|(_, q)| q).sum(),
                 _ => 0.0,
@@ -135,7 +153,6 @@ impl TokenSets {
             });
             return Ok(sets);
         }
-        check_size(operation, proposal, proposal.tuple_bound() * proposal.count() as f64, limit)?;
         let mut found = Vec::new();
         for_each_tuple(proposal, &mut |drafts, probability| {
             found.extend(part.key(drafts).map(|tokens| (tokens, probability)));
