@@ -119,7 +119,7 @@ impl System {
             });
             value
         });
-        if !(end.gradient <= threshold) {
+        if end.gradient.is_nan() || end.gradient > threshold {
             let lbfgs::End { iterations, gradient } = end;
             return Err(GaveUp::NotConverged { system, gradient, threshold, iterations });
         }
