@@ -2,4 +2,5 @@
 
 pub mod bench;
 pub mod couple;
+pub mod efficiency;
 pub mod generate;

@@ -6,6 +6,7 @@ mod output;
 #[allow(dead_code)]
 mod plot;
 mod prompts;
+mod rules;
 mod sampling;
 mod speculation;
 
@@ -30,6 +31,7 @@ struct Cli {
 enum Command {
     Generate(commands::generate::Args),
     Couple(commands::couple::Args),
+    Efficiency(commands::efficiency::Args),
     #[command(subcommand)]
     Bench(commands::bench::Bench),
 }
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Generate(args) => commands::generate::run(args),
         Command::Couple(args) => commands::couple::run(args),
+        Command::Efficiency(args) => commands::efficiency::run(args),
         Command::Bench(bench) => commands::bench::run(bench),
     };
     output::exit_code(result)

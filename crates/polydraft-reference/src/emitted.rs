@@ -27,7 +27,7 @@ pub fn emitted(rule: &mut dyn TokenRule, problem: Problem) -> Result<Emitted> {
     let bound = problem.proposal.tuple_bound();
     if bound > TUPLES {
         let expected = format!("at most {TUPLES} tuples of drafts");
-        return Err(Error::Unsupported { operation: "enumeration", expected, got: format!("{bound:.0}") });
+        return Err(Error::TooLarge { operation: "enumeration", expected, got: format!("{bound:.0}") });
     }
     let mut coupling = couple(rule, problem)?;
     let mut all = Emitted { law: vec![0.0; problem.target.vocabulary()], acceptance: 0.0 };

@@ -49,7 +49,7 @@ pub fn by_subsets(problem: &Problem) -> Result<Optimum> {
     let tokens = drafted(problem);
     if tokens.len() > SUBSETS_UP_TO {
         let expected = format!("at most {SUBSETS_UP_TO} drafted tokens");
-        return Err(Error::Unsupported { operation, expected, got: tokens.len().to_string() });
+        return Err(Error::TooLarge { operation, expected, got: tokens.len().to_string() });
     }
     let sets = TokenSets::new(operation, &problem.proposal, Part::All, PAIRS_UP_TO)?;
     let bit = |token: &Token| 1_usize << tokens.partition_point(|other| other < token);
@@ -91,13 +91,13 @@ pub fn by_minimum_cut(problem: &Problem) -> Result<Optimum> {
     problem.require(operation, &[Drafting::Distinct, Drafting::Iid])?;
     let proposal = &problem.proposal;
     let tokens = drafted(problem);
-    let refused =
-        |expected: String, got: usize| Error::Unsupported { operation, expected, got: got.to_string() };
     if proposal.count() != 2 {
-        return Err(refused("2 drafts".to_owned(), proposal.count()));
+        let (expected, got) = ("2 drafts".to_owned(), proposal.count().to_string());
+        return Err(Error::Unsupported { operation, expected, got });
     }
     if tokens.len() > CUT_UP_TO {
-        return Err(refused(format!("at most {CUT_UP_TO} drafted tokens"), tokens.len()));
+        let expected = format!("at most {CUT_UP_TO} drafted tokens");
+        return Err(Error::TooLarge { operation, expected, got: tokens.len().to_string() });
     }
     let (first, second) = (proposal.law(0), proposal.law(1));
     let count = tokens.len();
@@ -133,6 +133,7 @@ pub fn best(problem: &Problem) -> Result<Optimum> {
         Drafting::Distinct if proposal.count() == 2 => by_minimum_cut(problem),
         Drafting::Distinct if proposal.count() > 2 => by_subsets(problem),
         Drafting::Greedy | Drafting::Hub => Ok(around_hubs(problem)),
+        Drafting::TopK => Ok(around(problem, proposal.law(0).most_likely(proposal.count()), &[])),
         Drafting::WithoutReplacement if proposal.count() > 1 => without_replacement(problem),
         _ => Ok(independent(problem)),
     }
@@ -189,18 +190,24 @@ fn without_replacement(problem: &Problem) -> Result<Optimum> {
     }))
 }
 
-/// H holds all hubs or no tuple lies in it; then any other token that is drafted more often than it is wanted.
 fn around_hubs(problem: &Problem) -> Optimum {
-    let (target, draft) = (problem.target, problem.proposal.law(0));
-    let mut tokens = draft.most_likely(problem.proposal.count() - 1);
-    let outside: Vec<_> = draft.support().filter(|(token, _)| !tokens.contains(token)).collect();
+    let draft = problem.proposal.law(0);
+    let hubs = draft.most_likely(problem.proposal.count() - 1);
+    let outside: Vec<_> = draft.support().filter(|(token, _)| !hubs.contains(token)).collect();
     let rest: f64 = outside.iter().map(|(_, q)| q).sum();
-    let mut slack: f64 = tokens.iter().map(|&hub| target.probability(hub)).sum();
-    if outside.is_empty() {
+    let drawn: Vec<_> = outside.into_iter().map(|(token, q)| (token, q / rest)).collect();
+    around(problem, hubs, &drawn)
+}
+
+/// Every tuple has all of `tokens` and, if any are `drawn`, one of those: H holds all of the first, or no tuple lies in
+/// it, and of the others those that are drawn more often than they are wanted.
+fn around(problem: &Problem, mut tokens: Vec<Token>, drawn: &[(Token, f64)]) -> Optimum {
+    let mut slack: f64 = tokens.iter().map(|&token| problem.target.probability(token)).sum();
+    if drawn.is_empty() {
         slack -= 1.0;
     }
-    for (token, q) in outside {
-        let gain = target.probability(token) - q / rest;
+    for &(token, q) in drawn {
+        let gain = problem.target.probability(token) - q;
         if gain < 0.0 {
             slack += gain;
             tokens.push(token);

@@ -151,7 +151,7 @@ impl PathProblem<'_> {
             (None, Some(most)) => format!("{most} paths would fit"),
             (None, None) => "a smaller vocabulary would fit".to_owned(),
         };
-        Error::Unsupported {
+        Error::TooLarge {
             operation: "linear program of paths",
             expected: format!("at most {} variables ({what})", limits.variables),
             got: format!("{got} for {paths} paths of {depth} tokens out of {vocabulary}"),

@@ -78,10 +78,10 @@ pub(crate) fn pairs(tokens: usize, count: usize) -> f64 {
 pub(crate) enum Part<'a> {
     /// All tuples, with all their tokens.
     All,
-    /// The tuples inside of H, given by membership of each token.
-    Inside(&'a [bool]),
+    /// The tuples inside of H, given by its tokens, ascending.
+    Inside(&'a [Token]),
     /// The other tuples, with their tokens outside of H.
-    Outside(&'a [bool]),
+    Outside(&'a [Token]),
 }
 
 impl Part<'_> {
@@ -89,8 +89,8 @@ impl Part<'_> {
     fn counts(&self, token: Token) -> bool {
         match self {
             Self::All => true,
-            Self::Inside(inside) => inside[token as usize],
-            Self::Outside(inside) => !inside[token as usize],
+            Self::Inside(inside) => inside.binary_search(&token).is_ok(),
+            Self::Outside(inside) => inside.binary_search(&token).is_err(),
         }
     }
 
@@ -99,9 +99,9 @@ impl Part<'_> {
         let mut tokens = drafts.to_vec();
         match self {
             Self::All => {}
-            Self::Inside(inside) if tokens.iter().all(|token| inside[*token as usize]) => {}
+            Self::Inside(_) if tokens.iter().all(|token| self.counts(*token)) => {}
             Self::Inside(_) => return None,
-            Self::Outside(inside) => tokens.retain(|token| !inside[*token as usize]),
+            Self::Outside(_) => tokens.retain(|token| self.counts(*token)),
         }
         tokens.sort_unstable();
         tokens.dedup();
@@ -186,6 +186,16 @@ impl TokenSets {
         &self.tokens
     }
 
+    /// The tokens that are in any set, ascending and each once, and where each of [`TokenSets::tokens`] is in them.
+    pub fn distinct(&self) -> (Vec<Token>, Vec<u32>) {
+        let mut distinct = self.tokens.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let place = |token: &Token| distinct.partition_point(|other| other < token) as u32;
+        let places = self.tokens.iter().map(place).collect();
+        (distinct, places)
+    }
+
     /// Where the tokens of a set are in [`TokenSets::tokens`].
     pub fn range(&self, set: usize) -> std::ops::Range<usize> {
         let start = if set == 0 { 0 } else { self.ends[set - 1] };
@@ -216,10 +226,10 @@ impl TokenSets {
 fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: usize) -> Result<()> {
     let (count, scheme) = (proposal.count(), proposal.scheme());
     let support = (0..proposal_laws(proposal)).map(|i| proposal.law(i).support_size()).max().unwrap_or(0);
-    let got = || format!("{size:.0} variables for {count} drafts of {support} tokens ({scheme})");
-    if count > MOST_DRAFTS && !matches!(scheme, Drafting::Greedy | Drafting::Hub) {
+    let got = format!("{size:.0} variables for {count} drafts of {support} tokens ({scheme})");
+    if count > MOST_DRAFTS && !matches!(scheme, Drafting::Greedy | Drafting::Hub | Drafting::TopK) {
         let expected = format!("at most {MOST_DRAFTS} drafts");
-        return Err(Error::Unsupported { operation, expected, got: count.to_string() });
+        return Err(Error::TooLarge { operation, expected, got: count.to_string() });
     }
     if size <= limit as f64 {
         return Ok(());
@@ -236,7 +246,7 @@ fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: us
         if fits(middle) <= limit as f64 { low = middle } else { high = middle }
     }
     let expected = format!("at most {limit} variables (a draft of {low} tokens would fit)");
-    Err(Error::Unsupported { operation, expected, got: got() })
+    Err(Error::TooLarge { operation, expected, got })
 }
 
 fn proposal_laws(proposal: &Proposal) -> usize {
@@ -261,6 +271,7 @@ fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
                 drafts.pop();
             }
         }
+        Drafting::TopK => visit(&law.most_likely(proposal.count()), 1.0),
         Drafting::WithoutReplacement => {
             let tokens: Vec<_> = law.support().collect();
             let count = proposal.count().min(tokens.len());

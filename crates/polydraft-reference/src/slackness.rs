@@ -46,8 +46,8 @@ impl Settings {
 
 struct Slackness {
     limit: usize,
-    /// Membership in H*, shape `[vocabulary]`.
-    inside: Vec<bool>,
+    /// H*, ascending.
+    inside: Vec<Token>,
     outer: Option<Transport>,
     inner: Option<Transport>,
 }
@@ -74,7 +74,7 @@ fn solved<'a>(
 impl Slackness {
     fn choice(&mut self, problem: &Problem, drafts: &[Token]) -> Choice {
         let Self { limit, inside, outer, inner } = self;
-        let (system, part) = match drafts.iter().all(|token| inside[*token as usize]) {
+        let (system, part) = match drafts.iter().all(|token| inside.binary_search(token).is_ok()) {
             true => (inner, Part::Inside(inside)),
             false => (outer, Part::Outside(inside)),
         };
@@ -98,11 +98,7 @@ impl TokenRule for Slackness {
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         (self.outer, self.inner) = (None, None);
-        self.inside.clear();
-        self.inside.resize(problem.target.vocabulary(), false);
-        for token in optimum::best(problem)?.tokens {
-            self.inside[token as usize] = true;
-        }
+        self.inside = optimum::best(problem)?.tokens;
         TokenSets::check(NAME, &problem.proposal, Part::Outside(&self.inside), self.limit)?;
         TokenSets::check(NAME, &problem.proposal, Part::Inside(&self.inside), self.limit)
     }

@@ -19,7 +19,8 @@ pub(crate) struct Transport {
     sets: TokenSets,
     /// s of each token in each set, in the order of `sets.tokens()`.
     shares: Vec<f64>,
-    /// Σ s of every token, shape `[vocabulary]`.
+    /// The tokens of all sets, ascending, and Σ s of each.
+    tokens: Vec<Token>,
     served: Vec<f64>,
 }
 
@@ -31,28 +32,25 @@ impl Transport {
         sets: TokenSets,
         deadline: Deadline,
     ) -> Result<Self> {
-        let demand = target.to_vec();
-        let tokens = demand.len();
-        let (source, sink) = (tokens + sets.len(), tokens + sets.len() + 1);
-        let mut used = vec![false; tokens];
-        sets.tokens().iter().for_each(|token| used[*token as usize] = true);
-        let mut network =
-            Network::new(sink + 1, sets.tokens().len() + tokens.min(sets.tokens().len()) + sets.len());
-        let first = network.edge(source, sink, 0.0, 0.0) + 2;
+        let (tokens, places) = sets.distinct();
+        let first_set = tokens.len();
+        let (source, sink) = (first_set + sets.len(), first_set + sets.len() + 1);
+        let mut network = Network::new(sink + 1, places.len() + tokens.len() + sets.len());
         for set in 0..sets.len() {
-            for &token in &sets.tokens()[sets.range(set)] {
-                network.edge(token as usize, tokens + set, f64::INFINITY, 0.0);
+            for &place in &places[sets.range(set)] {
+                network.edge(place as usize, first_set + set, f64::INFINITY, 0.0);
             }
         }
-        (0..tokens).filter(|token| used[*token]).for_each(|token| {
-            network.edge(source, token, demand[token], 0.0);
-        });
+        for (place, &token) in tokens.iter().enumerate() {
+            network.edge(source, place, target.probability(token), 0.0);
+        }
         for set in 0..sets.len() {
-            network.edge(tokens + set, sink, sets.probability(set), 0.0);
+            network.edge(first_set + set, sink, sets.probability(set), 0.0);
         }
         network.fill(source, sink, operation, deadline)?;
-        let shares = (0..sets.tokens().len()).map(|entry| network.flow(first + 2 * entry)).collect();
-        Ok(Self::within(&demand, sets, shares))
+        // Edges are numbered in twos.
+        let shares = (0..places.len()).map(|entry| network.flow(2 * entry)).collect();
+        Ok(Self::within(target, sets, shares))
     }
 
     /// By linear program.
@@ -63,17 +61,17 @@ impl Transport {
         solver: Solver,
         deadline: Deadline,
     ) -> Result<Self> {
-        let demand = target.to_vec();
+        let (tokens, places) = sets.distinct();
+        let demand: Vec<f64> = tokens.iter().map(|token| target.probability(*token)).collect();
         let mut program = Program::default();
-        let mut of_token = vec![Vec::new(); demand.len()];
+        let mut of_token = vec![Vec::new(); tokens.len()];
         for set in 0..sets.len() {
             let probability = sets.probability(set);
-            let tokens = &sets.tokens()[sets.range(set)];
-            let row: Vec<_> = tokens
+            let row: Vec<_> = places[sets.range(set)]
                 .iter()
-                .map(|&token| {
-                    let variable = program.variable(1.0, probability.min(demand[token as usize]));
-                    of_token[token as usize].push((variable, 1.0));
+                .map(|&place| {
+                    let variable = program.variable(1.0, probability.min(demand[place as usize]));
+                    of_token[place as usize].push((variable, 1.0));
                     (variable, 1.0)
                 })
                 .collect();
@@ -82,43 +80,43 @@ impl Transport {
             }
         }
         for (row, &demand) in of_token.into_iter().zip(&demand) {
-            if !row.is_empty() {
-                program.at_most(row, demand);
-            }
+            program.at_most(row, demand);
         }
         let shares = program.solve(operation, solver, deadline)?;
-        Ok(Self::within(&demand, sets, shares))
+        Ok(Self::within(target, sets, shares))
     }
 
     /// Brings shares within the constraints.
-    fn within(demand: &[f64], sets: TokenSets, mut shares: Vec<f64>) -> Self {
-        let mut served = vec![0.0; demand.len()];
+    fn within(target: &Distribution, sets: TokenSets, mut shares: Vec<f64>) -> Self {
+        let (tokens, places) = sets.distinct();
+        let mut served = vec![0.0; tokens.len()];
         for set in 0..sets.len() {
             let range = sets.range(set);
-            for (share, &token) in shares[range.clone()].iter_mut().zip(&sets.tokens()[range]) {
+            for (share, &place) in shares[range.clone()].iter_mut().zip(&places[range]) {
                 // What is not a number is 0.
                 *share = if *share > 0.0 { share.min(sets.probability(set)) } else { 0.0 };
-                served[token as usize] += *share;
+                served[place as usize] += *share;
             }
         }
-        for (share, &token) in shares.iter_mut().zip(sets.tokens()) {
-            let (demand, served) = (demand[token as usize], served[token as usize]);
-            if served > demand {
-                *share *= demand / served;
-            }
-        }
+        let scale = |(token, served): (&Token, &f64)| {
+            let demand = target.probability(*token);
+            if *served > demand { demand / served } else { 1.0 }
+        };
+        let scales: Vec<f64> = tokens.iter().zip(&served).map(scale).collect();
+        shares.iter_mut().zip(&places).for_each(|(share, &place)| *share *= scales[place as usize]);
         served.fill(0.0);
         for set in 0..sets.len() {
-            let shares = &mut shares[sets.range(set)];
-            let (used, probability) = (shares.iter().sum::<f64>(), sets.probability(set));
+            let range = sets.range(set);
+            let (shares, probability) = (&mut shares[range.clone()], sets.probability(set));
+            let used: f64 = shares.iter().sum();
             if used > probability {
                 shares.iter_mut().for_each(|share| *share *= probability / used);
             }
-            for (share, &token) in shares.iter().zip(&sets.tokens()[sets.range(set)]) {
-                served[token as usize] += share;
+            for (share, &place) in shares.iter().zip(&places[range]) {
+                served[place as usize] += share;
             }
         }
-        Self { sets, shares, served }
+        Self { sets, shares, tokens, served }
     }
 
     /// Σ s.
@@ -128,7 +126,7 @@ impl Transport {
 
     /// Σ s of a token.
     pub fn served(&self, token: Token) -> f64 {
-        self.served.get(token as usize).copied().unwrap_or(0.0)
+        self.tokens.binary_search(&token).map_or(0.0, |place| self.served[place])
     }
 
     /// What the tokens of a set are accepted with, given the set; nothing for a set that is never drawn.
@@ -212,7 +210,7 @@ mod tests {
         ] {
             let sets = TokenSets::new("test", &proposal, Part::All, 100).unwrap();
             let shares = (0..sets.tokens().len()).map(|entry| answers[entry % answers.len()]).collect();
-            let transport = Transport::within(&target.to_vec(), sets, shares);
+            let transport = Transport::within(&target, sets, shares);
             let mut emitted = [0.0; 4];
             let mut accepted = 0.0;
             for (probability, drafts) in proposal.tuples() {

@@ -55,48 +55,45 @@ impl GaveUp {
     }
 }
 
+/// A token that can be drafted.
+struct Drafted {
+    token: Token,
+    p: f64,
+    q: f64,
+    /// Whether it is in H*.
+    inside: bool,
+    /// What it should be accepted with: p in H*, p' outside.
+    wanted: f64,
+}
+
 /// Global Resolution as published, step by step. [`Resolver::prepare`] comes first.
 pub struct Resolver {
     settings: Settings,
     count: usize,
-    /// The target, shape `[vocabulary]`.
-    target: Vec<f64>,
-    /// The draft, shape `[vocabulary]`.
-    draft: Vec<f64>,
-    /// Membership in H*, shape `[vocabulary]`.
-    inside: Vec<bool>,
-    /// What tokens outside H* are accepted with (p'), 0 inside; shape `[vocabulary]`.
-    accepted: Vec<f64>,
+    /// What can be drafted, by rising token.
+    tokens: Vec<Drafted>,
     outer: Option<System>,
     inner: Option<System>,
 }
 
 impl Resolver {
     pub(super) fn new(settings: Settings) -> Self {
-        let (target, draft, accepted) = (Vec::new(), Vec::new(), Vec::new());
-        Self { settings, count: 1, target, draft, inside: Vec::new(), accepted, outer: None, inner: None }
+        Self { settings, count: 1, tokens: Vec::new(), outer: None, inner: None }
     }
 
-    /// H* and what tokens outside of it are accepted with.
+    /// H* and what every token should be accepted with.
     ///
     /// # Errors
     /// Drafts that are not i.i.d., or more than 64 of them.
     pub fn prepare(&mut self, problem: &Problem) -> Result<()> {
         let proposal = &problem.proposal;
-        if proposal.count() > 1 {
-            problem.require(NAME, &[Drafting::Iid])?;
-        }
+        problem.require(NAME, if proposal.count() == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] })?;
         if proposal.count() > MOST_DRAFTS {
             let (expected, got) = (format!("at most {MOST_DRAFTS} drafts"), proposal.count().to_string());
-            return Err(Error::Unsupported { operation: NAME, expected, got });
+            return Err(Error::TooLarge { operation: NAME, expected, got });
         }
         self.count = proposal.count();
         (self.outer, self.inner) = (None, None);
-        self.target = problem.target.to_vec();
-        self.draft = proposal.law(0).to_vec();
-        self.inside = vec![false; self.target.len()];
-        self.accepted = vec![0.0; self.target.len()];
-
         let order = by_ratio(problem);
         // What the next token adds to Pr(all drafts lie in the prefix), less what it wants.
         let mut below = 0.0;
@@ -116,14 +113,16 @@ impl Resolver {
                 best = (value, index + 1);
             }
         }
-        order[..best.1].iter().for_each(|token| self.inside[token.0 as usize] = true);
-        // −min ψ over the larger prefixes, seen from the largest down: how far below it ψ's negative is.
+        // How far −ψ of a prefix is below the largest −ψ of the longer ones, from the longest down.
         let mut distance = 0.0_f64;
-        for (&(token, p, _), gain) in order.iter().zip(&gains).skip(best.1).rev() {
-            let fall = (-gain - distance).max(0.0);
+        self.tokens.clear();
+        for (index, (&(token, p, q), gain)) in order.iter().zip(&gains).enumerate().rev() {
+            let inside = index < best.1;
+            let fall = if inside { 0.0 } else { (-gain - distance).max(0.0) };
             distance = (distance + gain).max(0.0);
-            self.accepted[token as usize] = (p - fall).clamp(0.0, p);
+            self.tokens.push(Drafted { token, p, q, inside, wanted: (p - fall).clamp(0.0, p) });
         }
+        self.tokens.sort_unstable_by_key(|drafted| drafted.token);
         Ok(())
     }
 
@@ -146,34 +145,44 @@ impl Resolver {
 
     fn solve_outer(&mut self) -> std::result::Result<Solved, GaveUp> {
         if self.outer.is_none() {
-            let inside: f64 = self.masses(true).map(|(_, q)| q).sum();
-            let truncation = Truncation { outer: true, free: inside, whole: 1.0 };
-            let wanted = |token: Token| self.accepted[token as usize];
-            let tokens = self.masses(false).map(|(token, q)| (token, q, wanted(token))).collect();
-            self.outer = Some(System::new(&self.settings, self.count, truncation, tokens)?);
+            let truncation = Truncation { outer: true, free: self.mass_inside(), whole: 1.0 };
+            self.outer = Some(System::new(&self.settings, self.count, truncation, self.members(false))?);
         }
         Ok(self.outer.as_ref().map(System::solved).unwrap_or_default())
     }
 
     fn solve_inner(&mut self) -> std::result::Result<Solved, GaveUp> {
         if self.inner.is_none() {
-            let inside: f64 = self.masses(true).map(|(_, q)| q).sum();
-            let truncation = Truncation { outer: false, free: 0.0, whole: inside };
-            let wanted = |token: Token| self.target[token as usize];
-            let tokens = self.masses(true).map(|(token, q)| (token, q, wanted(token))).collect();
-            self.inner = Some(System::new(&self.settings, self.count, truncation, tokens)?);
+            let truncation = Truncation { outer: false, free: 0.0, whole: self.mass_inside() };
+            self.inner = Some(System::new(&self.settings, self.count, truncation, self.members(true))?);
         }
         Ok(self.inner.as_ref().map(System::solved).unwrap_or_default())
     }
 
-    /// The tokens that can be drafted, inside or outside of H*.
-    fn masses(&self, inside: bool) -> impl Iterator<Item = (Token, f64)> + '_ {
-        let tokens = (0..).zip(self.draft.iter().zip(&self.inside));
-        tokens.filter(move |(_, (q, is))| **q > 0.0 && **is == inside).map(|(token, (q, _))| (token, *q))
+    /// q(H*).
+    fn mass_inside(&self) -> f64 {
+        self.tokens.iter().filter(|drafted| drafted.inside).map(|drafted| drafted.q).sum()
+    }
+
+    /// The tokens inside or outside of H*: (token, q, what it wants).
+    fn members(&self, inside: bool) -> Vec<(Token, f64, f64)> {
+        let members = self.tokens.iter().filter(|drafted| drafted.inside == inside);
+        members.map(|drafted| (drafted.token, drafted.q, drafted.wanted)).collect()
+    }
+
+    fn find(&self, token: Token) -> Option<&Drafted> {
+        self.tokens
+            .binary_search_by_key(&token, |drafted| drafted.token)
+            .ok()
+            .map(|place| &self.tokens[place])
+    }
+
+    fn is_inside(&self, token: Token) -> bool {
+        self.find(token).is_some_and(|drafted| drafted.inside)
     }
 
     fn is_inner(&self, drafts: &[Token]) -> bool {
-        drafts.iter().all(|token| self.inside[*token as usize])
+        drafts.iter().all(|token| self.is_inside(*token))
     }
 
     /// As published: solves what these drafts need, and decides.
@@ -194,7 +203,7 @@ impl Resolver {
     fn system(&self, drafts: &[Token]) -> (Option<&System>, Vec<Token>) {
         let inner = self.is_inner(drafts);
         let mut tokens: Vec<Token> =
-            drafts.iter().copied().filter(|token| inner || !self.inside[*token as usize]).collect();
+            drafts.iter().copied().filter(|token| inner || !self.is_inside(*token)).collect();
         tokens.sort_unstable();
         tokens.dedup();
         (if inner { &self.inner } else { &self.outer }.as_ref(), tokens)
@@ -211,8 +220,7 @@ impl Resolver {
 
     /// As published: what a rejection does not emit.
     pub(super) fn covered(&self, token: Token) -> f64 {
-        let token = token as usize;
-        if self.inside[token] { self.target[token] } else { self.accepted[token] }
+        self.find(token).map_or(0.0, |drafted| drafted.wanted)
     }
 
     /// As published, where no tuple is left out: the exact acceptance.
@@ -229,15 +237,14 @@ impl Resolver {
     }
 
     fn acceptance_with(&self, inner: &System) -> f64 {
-        let inside: f64 = self.masses(true).map(|(_, q)| q).sum();
-        (1.0 - inside.powi(self.count as i32)).max(0.0) + inner.accepted()
+        (1.0 - self.mass_inside().powi(self.count as i32)).max(0.0) + inner.accepted()
     }
 
     /// Repaired: what is selected, and accepted with min(1, p/m).
     pub(super) fn repaired(&self, drafts: &[Token]) -> Choice {
         let (Some(system), tokens) = self.system(drafts) else { return Choice { accepted: Vec::new() } };
         let accept = |token: Token| {
-            let (p, m) = (self.target[token as usize], self.selected(token));
+            let (p, m) = (self.find(token).map_or(0.0, |drafted| drafted.p), self.selected(token));
             if p >= m { 1.0 } else { p / m }
         };
         let meant = |token: &&Token| !system.is_kept(**token) && tokens.contains(token);
@@ -252,8 +259,9 @@ impl Resolver {
 
     /// Repaired: the probability that a token is selected.
     pub(super) fn selected(&self, token: Token) -> f64 {
-        let system = if self.inside[token as usize] { &self.inner } else { &self.outer };
-        system.as_ref().map_or(0.0, |system| system.selected(token, self.draft[token as usize]))
+        let Some(drafted) = self.find(token) else { return 0.0 };
+        let system = if drafted.inside { &self.inner } else { &self.outer };
+        system.as_ref().map_or(0.0, |system| system.selected(token, drafted.q))
     }
 }
 

@@ -171,8 +171,7 @@ impl System {
     pub fn selected(&self, token: Token, q: f64) -> f64 {
         match self.tokens.binary_search(&token) {
             Ok(index) => self.selected[index],
-            Err(_) if q > 0.0 => self.left_out.0 * (q / self.left_out.1),
-            Err(_) => 0.0,
+            Err(_) => self.left_out.0 * (q / self.left_out.1),
         }
     }
 }
