@@ -27,7 +27,10 @@ pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
     let mut prompts = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let expected = || {
-            format!("{name}, line {}: expected {{\"prompt\": \"...\"}} or {{\"turns\": [\"...\"]}}", number + 1)
+            format!(
+                "{name}, line {}: expected {{\"prompt\": \"...\"}} or {{\"turns\": [\"...\"]}}",
+                number + 1
+            )
         };
         let line: Line = serde_json::from_str(line).with_context(expected)?;
         let first_turn = || line.turns.and_then(|turns| turns.into_iter().next());

@@ -101,7 +101,8 @@ pub struct AcceptanceFile {
 
 impl AcceptanceFile {
     fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text)
             .with_context(|| format!("{}: expected {{\"acceptance\": [0.6, 0.15, ...]}}", path.display()))
     }
@@ -139,7 +140,9 @@ impl SpeculationArgs {
             return Ok(Shape::Paths { paths: paths.unwrap_or_else(|| default_paths(verifier)), depth });
         };
         if self.paths.is_some() {
-            return Err(Usage::error("--paths and --tree are two ways to say where the tree branches: give one"));
+            return Err(Usage::error(
+                "--paths and --tree are two ways to say where the tree branches: give one",
+            ));
         }
         let levels = |counts: Vec<usize>| {
             let of = |drafting| Shape::Levels { counts: counts.clone(), drafting };

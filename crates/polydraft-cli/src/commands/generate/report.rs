@@ -96,7 +96,10 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
     };
     if !s.drafted.is_empty() {
         let by_position = percent(s.accepted_by_position());
-        note(format_args!("drafts accepted by position: {by_position}; {:.1} drafted per call", s.nodes_per_call()));
+        note(format_args!(
+            "drafts accepted by position: {by_position}; {:.1} drafted per call",
+            s.nodes_per_call()
+        ));
     }
     if s.accepted_by_rank.len() > 1 {
         let by_draft = percent(s.accepted_by_draft());
