@@ -1,6 +1,7 @@
 //! The commands, one a file.
 
 pub mod bench;
+pub mod certify;
 pub mod couple;
 pub mod efficiency;
 pub mod generate;

@@ -32,6 +32,7 @@ enum Command {
     Generate(commands::generate::Args),
     Couple(commands::couple::Args),
     Efficiency(commands::efficiency::Args),
+    Certify(commands::certify::Args),
     #[command(subcommand)]
     Bench(commands::bench::Bench),
 }
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => commands::generate::run(args),
         Command::Couple(args) => commands::couple::run(args),
         Command::Efficiency(args) => commands::efficiency::run(args),
+        Command::Certify(args) => commands::certify::run(args),
         Command::Bench(bench) => commands::bench::run(bench),
     };
     output::exit_code(result)

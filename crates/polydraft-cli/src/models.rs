@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use polydraft::{DraftTree, Token};
 use polydraft_candle::{LoadOptions, Loaded, Precision, load};
+use polydraft_engine::Model;
 
 use crate::output::Usage;
 
@@ -85,6 +87,21 @@ impl ModelArgs {
             unsafe { std::env::set_var(variable, threads.to_string()) };
         }
     }
+}
+
+/// Where two texts at temperature 0 part, how far apart the target's logits of the two tokens are; `None` if the texts
+/// are equal.
+pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token]) -> Result<Option<f32>> {
+    let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (Some(&a_next), Some(&b_next)) = (a.get(common), b.get(common)) else {
+        ensure!(a.len() == b.len(), "two texts of {} and {} tokens at temperature 0", a.len(), b.len());
+        return Ok(None);
+    };
+    target.reset();
+    target.extend(&[prompt, &a[..common]].concat())?;
+    target.score(&DraftTree::new())?;
+    let logits = target.logits(DraftTree::ROOT);
+    Ok(Some((logits[a_next as usize] - logits[b_next as usize]).abs()))
 }
 
 /// The size of a model's weight files; 0 where there are none, which loading will report.

@@ -128,11 +128,6 @@ impl SpeculationArgs {
         Ok(Some(Speculation { verifier: verifier.clone(), shape, sampling }))
     }
 
-    /// Whether anything is to be drafted.
-    pub fn speculates(&self) -> bool {
-        matches!(self.verifier, Verifier::Some(_))
-    }
-
     fn shape(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<Shape> {
         let depth = self.depth.map_or(DEPTH, |depth| depth as usize);
         let Some(tree) = &self.tree else {

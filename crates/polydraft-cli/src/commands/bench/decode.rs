@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::{DraftTree, Sampling, Token, VerifierKind};
+use polydraft::{Sampling, Token, VerifierKind};
 use polydraft_candle::Loaded;
-use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation};
+use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-use crate::models::ModelArgs;
+use crate::models::{ModelArgs, parting};
 use crate::output::{self, Usage};
 use crate::prompts;
 use report::{Report, print};
@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Result<()> {
             let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
             let found = generate(&mut target, &mut draft, settings, prompt, args.max_tokens, 0)?.tokens;
             let expected = expected.get_or_insert_with(|| found.clone());
-            if let Some(gap) = difference(&mut target, prompt, expected, &found)? {
+            if let Some(gap) = parting(&mut target.model, prompt, expected, &found)? {
                 ensure!(
                     gap <= args.models.rounding(),
                     "{} differs from plain decoding at temperature 0 on prompt {}, where their logits are {gap:e} apart",
@@ -129,20 +129,6 @@ pub fn run(args: Args) -> Result<()> {
     let report = Report::new(&args, prompts.len(), ties, &ways);
     report::plot(&report, &args.plot)?;
     if args.json { output::json(&report) } else { print(&report) }
-}
-
-/// Where two texts part, how far apart the target's logits of the two tokens are; `None` if the texts are equal.
-fn difference(target: &mut Loaded, prompt: &[Token], a: &[Token], b: &[Token]) -> Result<Option<f32>> {
-    let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (Some(&a_next), Some(&b_next)) = (a.get(common), b.get(common)) else {
-        ensure!(a.len() == b.len(), "two texts of {} and {} tokens at temperature 0", a.len(), b.len());
-        return Ok(None);
-    };
-    target.model.reset();
-    target.model.extend(&[prompt, &a[..common]].concat())?;
-    target.model.score(&DraftTree::new())?;
-    let logits = target.model.logits(DraftTree::ROOT);
-    Ok(Some((logits[a_next as usize] - logits[b_next as usize]).abs()))
 }
 
 fn generate(
