@@ -12,10 +12,10 @@ use crate::priorities::Piece;
 
 /// Cells per octave, as a power of two, and the smallest ratio with a cell of its own: the table of the first pass
 /// stays in the first-level cache.
-const COARSE_BITS: u32 = 5;
+const COARSE_BITS: u32 = 3;
 const LOWEST: f64 = 1.0 / (1 << 24) as f64;
 /// Leading bits that the second pass adds at most.
-const FINE_BITS: u32 = 9;
+const FINE_BITS: u32 = 7;
 /// Acceptance that is not worth a second pass.
 const NEGLIGIBLE: f64 = 1e-9;
 /// Positions whose ratios are computed together, so that the compiler can use vector instructions.
@@ -174,7 +174,7 @@ impl Plan {
     fn doubtful_cells(&mut self, profile: &impl Profile, q: &[f64]) -> Option<(usize, usize)> {
         let (mut length, mut demand, mut known) = (0.0, 0.0, 0.0_f64);
         let mut individuals = self.order.iter().peekable();
-        let d = |length: f64, demand: f64| length * profile.mean(0.0, length) - demand;
+        let d = |length: f64, demand: f64| profile.below(length) - demand;
         self.peaks.clear();
         for (index, cell) in self.coarse.cells.iter().enumerate().take(self.coarse.grid.cells()) {
             let (low, high) = (self.coarse.grid.knot(index), self.coarse.grid.knot(index + 1));

@@ -28,6 +28,9 @@ pub trait Profile {
     /// The mean density on [start, start + length]; the density at `start` if `length` is 0.
     fn mean(&self, start: f64, length: f64) -> f64;
 
+    /// G(t), the mass of the lowest t, up to absolute rounding.
+    fn below(&self, t: f64) -> f64;
+
     /// Where the density is about this large: a first guess for a search.
     fn guess(&self, density: f64) -> f64;
 }
@@ -72,6 +75,10 @@ impl Profile for Highest {
         } else {
             self.density(start)
         }
+    }
+
+    fn below(&self, t: f64) -> f64 {
+        t.powi(self.count)
     }
 
     fn guess(&self, density: f64) -> f64 {

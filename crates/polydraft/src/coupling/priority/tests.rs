@@ -148,6 +148,10 @@ impl Profile for Union {
         if length > 0.0 { mass / length } else { self.density(start) }
     }
 
+    fn below(&self, t: f64) -> f64 {
+        t * self.mean(0.0, t)
+    }
+
     fn guess(&self, _: f64) -> f64 {
         0.5 * self.length()
     }

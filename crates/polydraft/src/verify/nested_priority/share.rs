@@ -16,6 +16,10 @@ pub(super) struct Share {
     pieces: Vec<Piece>,
     /// The weight below each piece.
     below: Vec<f64>,
+    /// Length of priorities per weight in each piece.
+    slopes: Vec<f64>,
+    /// Part of the probability of being selected that lies below each piece.
+    selected: Vec<f64>,
     /// The mean density of the highest priority under this law: probability of being selected per probability of being
     /// drawn.
     mean: f64,
@@ -85,23 +89,28 @@ impl Share {
 
     /// The priorities at [from, from + length] of the stretch, which lies in piece `index`.
     fn piece(&self, index: usize, from: f64, length: f64, weight: f64) -> Piece {
-        let own = self.pieces[index];
-        let slope = own.length / own.weight;
-        Piece { start: own.start + (from - self.below[index]) * slope, length: length * slope, weight }
+        let slope = self.slopes[index];
+        let start = self.pieces[index].start + (from - self.below[index]) * slope;
+        Piece { start, length: length * slope, weight }
     }
 
     /// Normalises the weights and computes the rest.
     fn finish(&mut self, highest: Highest) {
         let total: f64 = self.pieces.iter().map(|piece| piece.weight).sum();
         self.below.clear();
+        self.slopes.clear();
+        self.selected.clear();
         self.mean = 0.0;
         let mut below = 0.0;
         for piece in &mut self.pieces {
             piece.weight /= total;
             self.below.push(below);
+            self.slopes.push(piece.length / piece.weight);
+            self.selected.push(self.mean);
             below += piece.weight;
             self.mean += piece.weight * highest.mean(piece.start, piece.length);
         }
+        self.selected.iter_mut().for_each(|selected| *selected /= self.mean);
     }
 
     /// The law of the priority.
@@ -156,8 +165,7 @@ pub(super) struct Stretch<'a> {
 impl Stretch<'_> {
     /// The priority at place t, which lies in piece `index`.
     fn priority(&self, index: usize, t: f64) -> f64 {
-        let piece = self.share.pieces[index];
-        piece.start + (t - self.share.below[index]) * (piece.length / piece.weight)
+        self.share.pieces[index].start + (t - self.share.below[index]) * self.share.slopes[index]
     }
 }
 
@@ -177,11 +185,10 @@ impl Profile for Stretch<'_> {
         let (mut from, mut left, mut mass) = (start, length, 0.0);
         let mut index = self.share.locate(start);
         loop {
-            let piece = self.share.pieces[index];
             let last = index + 1 == self.share.pieces.len();
             let inside = if last { left } else { left.min(self.share.below[index + 1] - from).max(0.0) };
-            let slope = piece.length / piece.weight;
-            mass += inside * self.highest.mean(self.priority(index, from), inside * slope);
+            let wide = inside * self.share.slopes[index];
+            mass += inside * self.highest.mean(self.priority(index, from), wide);
             left -= inside;
             if last || left <= 0.0 {
                 return mass / length / self.share.mean;
@@ -189,6 +196,13 @@ impl Profile for Stretch<'_> {
             index += 1;
             from = self.share.below[index];
         }
+    }
+
+    fn below(&self, t: f64) -> f64 {
+        let index = self.share.locate(t);
+        let (start, inside) = (self.share.pieces[index].start, t - self.share.below[index]);
+        let mean = self.highest.mean(start, inside * self.share.slopes[index]);
+        self.share.selected[index] + inside * mean / self.share.mean
     }
 
     fn guess(&self, density: f64) -> f64 {
