@@ -39,7 +39,7 @@ fn close(a: f64, b: f64) {
 /// (vocabulary, depth, paths, number of random pairs).
 type Size = (usize, usize, usize, usize);
 
-const SIZES: [Size; 12] = [
+const SIZES: [Size; 17] = [
     (2, 1, 1, 40),
     (3, 2, 1, 40),
     (2, 3, 1, 20),
@@ -52,6 +52,11 @@ const SIZES: [Size; 12] = [
     (2, 3, 2, 20),
     (2, 3, 3, 3),
     (2, 4, 2, 3),
+    (3, 2, 3, 2),
+    (4, 2, 3, 1),
+    (3, 3, 2, 2),
+    (4, 3, 2, 1),
+    (2, 4, 3, 1),
 ];
 
 /// Half of them adversarial.

@@ -1,0 +1,189 @@
+//! Verifiers and trees as users meet them: generate, efficiency, certify, bench.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_polydraft")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn ok(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&ok(args)).unwrap()
+}
+
+/// Runs a command that must fail with this code and a message that contains all of `expected`.
+fn fails(args: &[&str], code: i32, expected: &[&str]) {
+    let output = run(args);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
+    assert!(!message.contains("panicked") && message.starts_with("error:"), "{args:?}: {message}");
+    for part in expected {
+        assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
+    }
+}
+
+const GENERATE: [&str; 7] = ["generate", "--prompt", "pub fn new(", "-n", "30", "--seed", "1"];
+
+#[test]
+fn generate_takes_every_verifier_and_tree() {
+    let cases: &[&[&str]] = &[
+        &["--verifier", "token"],
+        &["--verifier", "block", "--depth", "5"],
+        &["--verifier", "spectr", "--paths", "3", "--depth", "3"],
+        &["--verifier", "walk:importance"],
+        &["--verifier", "greedy-block", "-k", "3", "-d", "3"],
+        &["--verifier", "nested-priority", "--paths", "5", "--depth", "4"],
+        &["--verifier", "priority-block", "--tree", "3,2,1"],
+        &["--verifier", "specinfer", "--tree", "binary", "--depth", "3"],
+        &["--verifier", "specinfer", "--tree", "3-ary", "--drafting", "without-replacement"],
+        &["--verifier", "walk:hub", "--tree", "2,2"],
+        &["--verifier", "walk:naive", "--tree", "4,2,1", "--drafting", "top-k"],
+        &["--verifier", "walk:priority", "--tree", "budget:2,1.5"],
+        &["--verifier", "traversal", "--tree", "sequoia:8"],
+        &["--verifier", "walk:naive", "--tree", "sequoia:6", "--drafting", "top-k", "--depth", "3"],
+    ];
+    for args in cases {
+        let report = json(&[&GENERATE[..], args, &["--json"]].concat());
+        assert_eq!(report["tokens"].as_array().unwrap().len(), 30, "{args:?}");
+        assert!(report["stats"]["nodes_per_call"].as_f64().unwrap() > 0.5, "{args:?}");
+        let by_draft = report["stats"]["accepted_by_draft"].as_array().unwrap();
+        assert!(by_draft.iter().map(|rate| rate.as_f64().unwrap()).sum::<f64>() <= 1.0, "{args:?}");
+    }
+}
+
+#[test]
+fn unfit_trees_are_usage_errors() {
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--verifier", "token", "--paths", "2"], &["single path", "2 paths of 2"]),
+        (&["--verifier", "nested-priority", "--tree", "2,2"], &["i.i.d. paths", "levels 2,2"]),
+        (&["--verifier", "spectr", "--tree", "2,2", "--drafting", "hub"], &["iid", "hub"]),
+        (&["--verifier", "walk:nothing"], &["nothing", "k-seq"]),
+        (&["--tree", "2;2"], &["sequoia:16"]),
+        (&["--tree", "2,0", "--verifier", "specinfer"], &["draws per node", "got 0"]),
+        (&["--tree", "2,2", "--paths", "2"], &["give one"]),
+        (&["--tree", "2,2", "--depth", "2", "--verifier", "specinfer"], &["--depth"]),
+        (&["--drafting", "iid"], &["--tree"]),
+        (&["--verifier", "none", "--paths", "2"], &["--paths", "none"]),
+        (&["--paths", "0"], &["0"]),
+    ];
+    for (args, expected) in cases {
+        fails(&[&GENERATE[..], args].concat(), 2, expected);
+    }
+    let args = ["--tree", "sequoia:4", "--verifier", "traversal", "--acceptance", "/no/such/file"];
+    fails(&[&GENERATE[..], &args].concat(), 1, &["/no/such/file"]);
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = write(
+        folder.path(),
+        "t.json",
+        r#"{"vocabulary": 2, "next": {"": [0.7, 0.3], "0": [0.2, 0.8], "1": [1, 0]}}"#,
+    );
+    let draft =
+        write(folder.path(), "d.json", r#"{"vocabulary": 2, "next": {"": [0.4, 0.6], "1": [0.9, 0.1]}}"#);
+    let base = ["efficiency", "--target", &target, "--draft", &draft];
+    let one = json(&[&base[..], &["--verifier", "token", "--paths", "1", "--depth", "1", "--json"]].concat());
+    // 1 + min(0.7, 0.4) + min(0.3, 0.6)
+    assert!((one["block_efficiency"].as_f64().unwrap() - 1.7).abs() < 1e-12, "{one}");
+    assert_eq!((one["paths"].as_u64(), one["depth"].as_u64()), (Some(1), Some(1)));
+    assert!(one["law_deviation"].as_f64().unwrap() < 1e-12 && one["bound"].is_null());
+
+    let all = json(&[&base[..], &["--bound", "--json"]].concat());
+    let rows = all.as_array().unwrap();
+    assert!(rows.len() >= 8, "{all}");
+    for row in rows {
+        let bound = row["bound"].as_f64().unwrap();
+        assert!(row["block_efficiency"].as_f64().unwrap() <= bound + 1e-9, "{row}");
+        assert!(row["law_deviation"].as_f64().unwrap() < 1e-12, "{row}");
+    }
+    assert!(ok(&[&base[..], &["--bound"]].concat()).contains("bound"));
+
+    fails(
+        &[&base[..], &["--paths", "8", "--depth", "8"]].concat(),
+        2,
+        &["2 tokens", "1.845e19", "--max-trees"],
+    );
+    fails(&[&base[..], &["--verifier", "block"]].concat(), 2, &["single path"]);
+    let wide = write(folder.path(), "w.json", r#"{"vocabulary": 3, "next": {"": [0.4, 0.5, 0.1]}}"#);
+    fails(&["efficiency", "--target", &target, "--draft", &wide], 1, &["2 tokens", "3"]);
+    let empty = write(folder.path(), "e.json", r#"{"vocabulary": 2, "next": {"0": [0.4, 0.6]}}"#);
+    fails(&["efficiency", "--target", &target, "--draft", &empty], 1, &["fallback"]);
+    fails(&["efficiency", "--target", "/none.json", "--draft", &draft], 1, &["/none.json"]);
+}
+
+#[test]
+fn certify_passes_and_fails_and_says_when_it_cannot_tell() {
+    let common = ["--max-prompts", "1", "--first", "2", "--greedy-tokens", "24", "--json"];
+    let certify = |extra: &[&str]| {
+        let output = run(&[&["certify"], &common[..], extra].concat());
+        let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+        (output.status.code().unwrap(), report)
+    };
+    let (code, report) = certify(&["--runs", "800"]);
+    assert_eq!((code, report["verdict"].as_str()), (0, Some("pass")), "{report}");
+    assert_eq!(report["greedy_equal"], 1);
+    let (code, report) = certify(&["--runs", "1500", "--plant-fault"]);
+    assert_eq!((code, report["verdict"].as_str()), (1, Some("fail")), "{report}");
+    assert!(report["p_value"].as_f64().unwrap() < 1e-3);
+    let (code, report) = certify(&["--runs", "3"]);
+    assert_eq!((code, report["verdict"].as_str()), (3, Some("not-enough-data")), "{report}");
+    fails(&["certify", "--verifier", "none"], 2, &["nothing to certify"]);
+    fails(&["certify", "--false-alarm", "2"], 2, &["between 0 and 1"]);
+    fails(&["certify", "--first", "16", "--prompt", &"word ".repeat(250)], 1, &["room"]);
+}
+
+#[test]
+fn benchmarks_measure_and_draw() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts =
+        write(folder.path(), "p.jsonl", "{\"prompt\": \"fn main\"}\n\n{\"turns\": [\"impl \", \"later\"]}\n");
+    let plot = folder.path().join("plot.svg");
+    let args = ["--prompts", &prompts, "-n", "12", "--rounds", "2", "--verifiers", "block,nested-priority"];
+    let plotted = ["--plot", plot.to_str().unwrap(), "--json"];
+    let report =
+        json(&[&["bench", "decode", "--paths", "2,3", "--depths", "2"], &args[..], &plotted].concat());
+    // Plain decoding, block with one path, nested-priority with two and three.
+    let rows = report["results"].as_array().unwrap();
+    let shapes: Vec<_> =
+        rows.iter().map(|r| (r["verifier"].as_str().unwrap(), r["paths"].as_u64())).collect();
+    assert_eq!(
+        shapes,
+        [("none", None), ("block", Some(1)), ("nested-priority", Some(2)), ("nested-priority", Some(3))]
+    );
+    assert!(fs::read_to_string(&plot).unwrap().contains("nested-priority"));
+
+    let saved = folder.path().join("acceptance.json");
+    let save = ["--save", saved.to_str().unwrap(), "--json"];
+    let args = ["bench", "acceptance", "--prompts", &prompts, "-n", "20", "--rounds", "1", "--children", "3"];
+    let report = json(&[&args[..], &save].concat());
+    let rates = report["acceptance"].as_array().unwrap();
+    assert!(rates.len() == 3 && rates[0].as_f64() > rates[2].as_f64(), "{report}");
+    let tree = ["--verifier", "specinfer", "--tree", "sequoia:4", "--acceptance", saved.to_str().unwrap()];
+    ok(&[&GENERATE[..], &tree].concat());
+
+    let wrong = write(folder.path(), "w.jsonl", "{\"prompt\": \"a\"}\n{\"text\": 1}\n");
+    fails(&["bench", "decode", "--prompts", &wrong], 1, &["line 2", "turns"]);
+    fails(&["bench", "decode", "--plot", "x.pdf"], 2, &["x.pdf", ".svg or .png"]);
+    fails(&["bench", "decode", "--temperatures", "-1"], 2, &["-1"]);
+}
