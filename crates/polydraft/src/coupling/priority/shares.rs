@@ -231,9 +231,11 @@ impl Shares {
     fn own_part(&self, entries: &[Entry], range: Range<usize>, mean: f64) -> f64 {
         let (mut own, mut lacks, mut above) = (0.0_f64, 0.0, 0.0);
         // At the end of the block both are 0 up to rounding.
-        for index in range.start..range.end - 1 {
-            lacks += entries[index].length * mean - self.masses[index];
-            above += self.masses[index] - self.in_order[index];
+        let prefixes = range.start..range.end - 1;
+        let masses = self.masses[prefixes.clone()].iter().zip(&self.in_order[prefixes.clone()]);
+        for (entry, (mass, in_order)) in entries[prefixes].iter().zip(masses) {
+            lacks += entry.length * mean - mass;
+            above += mass - in_order;
             if lacks > 0.0 && lacks >= own * (lacks + above.max(0.0)) {
                 own = lacks / (lacks + above.max(0.0));
             }
