@@ -141,7 +141,7 @@ fn other_trees() {
         for vocabulary in [2, 3] {
             // A peaked law allows many draws, too many to enumerate.
             let pairs = pairs((vocabulary, shape.depth(), 0, 8), 13);
-            for pair in pairs.filter(|pair| shape != budgets || pair.draft.values().all(|q| spread_out(q))) {
+            for pair in pairs.filter(|pair| shape != budgets || pair.draft.values().all(spread_out)) {
                 for kind in &supported {
                     run(kind, &shape, &pair);
                 }
