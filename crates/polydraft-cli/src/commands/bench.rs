@@ -2,6 +2,7 @@
 
 pub mod acceptance;
 pub mod decode;
+pub mod solve_time;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -11,11 +12,13 @@ use clap::Subcommand;
 pub enum Bench {
     Decode(decode::Args),
     Acceptance(acceptance::Args),
+    SolveTime(solve_time::Args),
 }
 
 pub fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
         Bench::Acceptance(args) => acceptance::run(args),
+        Bench::SolveTime(args) => solve_time::run(args),
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::ways::{Round, Way};
-use crate::output::{Usage, note};
+use crate::output::{Usage, machine, note};
 use crate::plot::{Chart, Scale, Series, Value};
 
 #[derive(Serialize)]
@@ -228,13 +228,4 @@ pub fn plot(report: &Report, files: &[PathBuf]) -> Result<()> {
         chart.write(file).with_context(|| format!("writing the plot {}", file.display()))?;
     }
     Ok(())
-}
-
-/// What the numbers were measured on.
-fn machine() -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let model = model.map_or("unknown processor", |(_, name)| name.trim());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }

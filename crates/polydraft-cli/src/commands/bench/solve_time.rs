@@ -1,0 +1,224 @@
+//! `polydraft bench solve-time`: what it takes to find the best rule for a token, solver by solver.
+
+mod laws;
+mod report;
+mod solvers;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::{Problem, Proposal, Sampling, acceptance};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+use serde::Serialize;
+
+use crate::models::ModelArgs;
+use crate::output::{self, machine};
+use laws::Pair;
+use report::{Cell, Dataset, Report, RowReport};
+use solvers::{Attempt, Column};
+
+/// Time the solvers of the optimal transport problem: the published table, and `priority`.
+///
+/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two laws to an emitted token;
+/// solvers take turns, position by position. First every solver's emitted law is enumerated on small problems, then
+/// every acceptance in the table is compared with the optimum's formula. A solution that was stopped is a lower bound.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft bench solve-time                                  # everything, two to three minutes
+  polydraft bench solve-time --rows 10:2,100:2 --budget 1
+  polydraft bench solve-time --json --plot solve-time > solve-time.json
+Built with --features highs, linear programs are solved by HiGHS, as in the published tables; else by microlp.")]
+pub struct Args {
+    #[command(flatten)]
+    models: ModelArgs,
+    /// Prompts whose continuations the models' laws are taken from [default: the project's own].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Positions of text to take the laws of the two models from.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    positions: u32,
+    /// Synthetic pairs of laws over 128,256 tokens.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    synthetic: u32,
+    /// Rows as K:N, K tokens (or V for all) and N drafts.
+    #[arg(
+        long,
+        value_name = "K:N,..",
+        value_delimiter = ',',
+        default_value = "10:2,10:3,10:4,10:5,100:2,100:3,1000:2,V:2,V:4"
+    )]
+    rows: Vec<Row>,
+    /// Seconds for a solver on a row: after that it gets no further position. A solution that takes longer than this by
+    /// itself is stopped, as soon as the solver can be.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = budget)]
+    budget: f64,
+    /// Seed of the positions, the synthetic laws and the drafts.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Draw the times: PATH-pair.svg, PATH-synthetic.svg, and the same as .png.
+    #[arg(long, value_name = "PATH")]
+    plot: Option<PathBuf>,
+}
+
+/// K tokens of the draft, or all, and N drafts.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    tokens: Option<usize>,
+    drafts: usize,
+}
+
+impl FromStr for Row {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!("expected K:N such as 100:2 or V:4, with K at least 1 and N from 1 to 64, got {text:?}")
+        };
+        let (tokens, drafts) = text.split_once(':').ok_or_else(expected)?;
+        let tokens = match tokens {
+            "V" | "v" => None,
+            _ => Some(tokens.parse().ok().filter(|k| *k > 0).ok_or_else(expected)?),
+        };
+        let drafts = drafts.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(expected)?;
+        Ok(Self { tokens, drafts })
+    }
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let tokens = self.tokens.map_or("V".to_owned(), |tokens| tokens.to_string());
+        f.pad(&format!("({tokens}, {})", self.drafts))
+    }
+}
+
+fn budget(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if seconds > 0.0 && seconds.is_finite() {
+        Ok(seconds)
+    } else {
+        Err("expected seconds above 0".to_owned())
+    }
+}
+
+pub fn run(args: Args) -> Result<()> {
+    ensure!(args.positions + args.synthetic > 0, "nothing to measure: --positions 0 and --synthetic 0");
+    if let Some(folder) = args.plot.as_ref().and_then(|path| path.parent()) {
+        let exists = folder.as_os_str().is_empty() || folder.is_dir();
+        ensure!(exists, "--plot: the folder {} does not exist", folder.display());
+    }
+    let columns = Column::all();
+    columns.iter().try_for_each(Column::check)?;
+
+    let cells = (args.positions + args.synthetic) as usize * args.rows.len() * columns.len();
+    let style = "{msg} [{bar:30}] {pos}/{len} solutions, {elapsed}";
+    let bar = ProgressBar::new(cells as u64).with_style(ProgressStyle::with_template(style)?);
+    let mut datasets = Vec::new();
+    if args.positions > 0 {
+        bar.set_message("running the models");
+        let pairs =
+            laws::of_models(&args.models, args.prompts.as_deref(), args.positions as usize, args.seed)?;
+        datasets.push(measure("pair", pairs, &args, &columns, &bar)?);
+    }
+    if args.synthetic > 0 {
+        let pairs = laws::synthetic(args.synthetic as usize, args.seed);
+        datasets.push(measure("synthetic", pairs, &args, &columns, &bar)?);
+    }
+    bar.finish_and_clear();
+    let report = Report::new(machine(), args.budget, args.seed, datasets);
+    if let Some(path) = &args.plot {
+        report.plot(path)?;
+    }
+    if args.json { output::json(&report) } else { report.print() }
+}
+
+fn measure(
+    name: &'static str,
+    pairs: Vec<Pair>,
+    args: &Args,
+    columns: &[Column],
+    bar: &ProgressBar,
+) -> Result<Dataset> {
+    let mut rows = Vec::new();
+    for &row in &args.rows {
+        bar.set_message(format!("{name}: {row}"));
+        rows.push(
+            measure_row(row, &pairs, args, columns, bar).with_context(|| format!("{name}, row {row}"))?,
+        );
+    }
+    let vocabulary = pairs.first().map_or(0, |pair| pair.target.len());
+    Ok(Dataset::new(name, vocabulary, pairs.len(), rows))
+}
+
+/// Emissions that a quick solver is timed over at each position; the first warms up.
+const REPEATS: usize = 10;
+/// Seconds at a position after which it is not repeated.
+const ENOUGH: f64 = 0.02;
+
+fn measure_row(
+    row: Row,
+    pairs: &[Pair],
+    args: &Args,
+    columns: &[Column],
+    bar: &ProgressBar,
+) -> Result<RowReport> {
+    let mut cells: Vec<Cell> = columns.iter().map(|column| Cell::new(column.name())).collect();
+    let mut optima = Vec::new();
+    let mut rng = ChaCha12Rng::seed_from_u64(args.seed);
+    for pair in pairs {
+        let target = pair.target(&Sampling::default())?;
+        let draft = pair.draft(&Sampling { top_k: row.tokens, ..Sampling::default() })?;
+        let problem = Problem::new(&target, Proposal::iid(&draft, row.drafts)?)?;
+        let optimum = acceptance::optimal(&problem)?;
+        optima.push(optimum);
+        for (column, cell) in columns.iter().zip(&mut cells) {
+            bar.inc(1);
+            if cell.spent() >= args.budget || cell.is_closed() {
+                continue;
+            }
+            let mut solver = column.build(args.budget)?;
+            let begin = Instant::now();
+            let mut attempts = Vec::new();
+            while attempts.len() < REPEATS && (attempts.is_empty() || begin.elapsed().as_secs_f64() < ENOUGH)
+            {
+                let mut drafts = Vec::new();
+                problem.proposal.draw(&mut rng, &mut drafts);
+                let attempt = solver.attempt(problem, &drafts, &mut rng)?;
+                let goes_on = !matches!(attempt, Attempt::Unfinished(_) | Attempt::TooLarge(_));
+                attempts.push(attempt);
+                if !goes_on {
+                    break;
+                }
+            }
+            let found = solver.acceptance(problem, &mut rng);
+            if let Some(found) = found {
+                let off = (found - optimum).abs();
+                ensure!(
+                    off <= column.tolerance(),
+                    "{}: an acceptance of {found}, the optimum is {optimum}: {off:e} apart",
+                    column.name()
+                );
+            }
+            cell.add(attempts, found, optimum);
+        }
+    }
+    Ok(RowReport::new(row.to_string(), row.tokens, row.drafts, &optima, cells))
+}
+
+/// A share of a whole in per cent.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(transparent)]
+struct Share(f64);
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.pad(&format!("{:.0} %", 100.0 * self.0))
+    }
+}
