@@ -16,7 +16,7 @@ use rand_chacha::ChaCha12Rng;
 use serde::Serialize;
 
 use crate::models::ModelArgs;
-use crate::output::{self, machine};
+use crate::output::{self, Usage, machine};
 use laws::Pair;
 use report::{Cell, Dataset, Report, RowReport};
 use solvers::{Attempt, Column};
@@ -109,10 +109,14 @@ fn budget(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    ensure!(args.positions + args.synthetic > 0, "nothing to measure: --positions 0 and --synthetic 0");
-    if let Some(folder) = args.plot.as_ref().and_then(|path| path.parent()) {
-        let exists = folder.as_os_str().is_empty() || folder.is_dir();
-        ensure!(exists, "--plot: the folder {} does not exist", folder.display());
+    if args.positions + args.synthetic == 0 {
+        return Err(Usage::error("nothing to measure: --positions 0 and --synthetic 0"));
+    }
+    if let Some(folder) = args.plot.as_ref().and_then(|path| path.parent())
+        && !folder.as_os_str().is_empty()
+        && !folder.is_dir()
+    {
+        return Err(Usage::error(format!("--plot: there is no folder {}", folder.display())));
     }
     let columns = Column::all();
     columns.iter().try_for_each(Column::check)?;
