@@ -13,7 +13,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Problem, Proposal, Sampling, acceptance};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
-use serde::Serialize;
 
 use crate::models::ModelArgs;
 use crate::output::{self, Usage, machine};
@@ -23,8 +22,8 @@ use solvers::{Attempt, Column};
 
 /// Time the solvers of the optimal transport problem: the published table, and `priority`.
 ///
-/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two laws to an emitted token;
-/// solvers take turns, position by position. First every solver's emitted law is enumerated on small problems, then
+/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two laws to an emitted token,
+/// the median at each position, the mean over positions; solvers take turns, position by position. First every solver's emitted law is enumerated on small problems, then
 /// every acceptance in the table is compared with the optimum's formula. A solution that was stopped is a lower bound.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -214,15 +213,4 @@ fn measure_row(
         }
     }
     Ok(RowReport::new(row.to_string(), row.tokens, row.drafts, &optima, cells))
-}
-
-/// A share of a whole in per cent.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(transparent)]
-struct Share(f64);
-
-impl std::fmt::Display for Share {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.pad(&format!("{:.0} %", 100.0 * self.0))
-    }
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::Share;
 use super::solvers::Attempt;
 use crate::output::note;
 use crate::plot::{Chart, Scale, Series, Value};
@@ -21,12 +20,13 @@ pub struct Cell {
     /// Mean milliseconds of all attempts, those that gave up included.
     milliseconds_with_failures: Option<f64>,
     /// Attempts that ended with a token, of those that ended.
-    success: Option<Share>,
+    success: Option<f64>,
     /// Mean acceptance over the positions that it solved.
     acceptance: Option<f64>,
     /// Mean of the best acceptance over the same positions.
     optimum_there: Option<f64>,
-    /// Mean acceptance if the best is taken where it gave up.
+    /// Mean acceptance over all positions, if it loses as much where it got no turn, and nothing where it gave up because
+    /// another solver takes over.
     acceptance_with_failures: Option<f64>,
     /// Positions that it got a turn at.
     positions: usize,
@@ -44,7 +44,6 @@ struct Tally {
     unfinished: (usize, f64),
     /// Positions solved, their acceptance, the optimum there.
     solved: (usize, f64, f64),
-    acceptance_with_failures: f64,
 }
 
 impl Cell {
@@ -75,53 +74,58 @@ impl Cell {
         self.tally.unfinished.0 > 0 || self.too_large.is_some()
     }
 
-    /// The attempts at a position, of which the first warms up if there are several.
+    /// The attempts at a position, of which the first warms up if there are several. Each counts with the median time of
+    /// those of its kind: the machine's hiccups are not the solver's.
     pub fn add(&mut self, attempts: Vec<Attempt>, acceptance: Option<f64>, optimum: f64) {
         let warm_up = usize::from(attempts.len() > 1);
         self.positions += 1;
-        let tally = &mut self.tally;
+        let (mut done, mut gave_up, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
         for attempt in attempts.into_iter().skip(warm_up) {
-            let (sum, seconds) = match attempt {
-                Attempt::Done(seconds) => (&mut tally.done, seconds),
-                Attempt::GaveUp(seconds) => (&mut tally.gave_up, seconds),
-                Attempt::Unfinished(seconds) => (&mut tally.unfinished, seconds),
-                Attempt::TooLarge(reason) => {
-                    self.too_large = Some(reason);
-                    return;
-                }
-            };
-            sum.0 += 1;
-            sum.1 += seconds;
+            match attempt {
+                Attempt::Done(seconds) => done.push(seconds),
+                Attempt::GaveUp(seconds) => gave_up.push(seconds),
+                Attempt::Unfinished(seconds) => unfinished.push(seconds),
+                Attempt::TooLarge(reason) => self.too_large = Some(reason),
+            }
+        }
+        let tally = &mut self.tally;
+        for (sum, times) in
+            [(&mut tally.done, done), (&mut tally.gave_up, gave_up), (&mut tally.unfinished, unfinished)]
+        {
+            if !times.is_empty() {
+                sum.0 += times.len();
+                sum.1 += times.len() as f64 * median(times);
+            }
         }
         if let Some(acceptance) = acceptance {
             tally.solved.0 += 1;
             tally.solved.1 += acceptance;
             tally.solved.2 += optimum;
         }
-        tally.acceptance_with_failures += acceptance.unwrap_or(optimum);
     }
 
-    fn finish(&mut self) {
-        let Tally { done, gave_up, unfinished, solved, acceptance_with_failures } = &self.tally;
+    /// `optimum` is the mean over all positions.
+    fn finish(&mut self, optimum: f64) {
+        let Tally { done, gave_up, unfinished, solved } = &self.tally;
         let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
         let ms = |sum: f64, count: usize| mean(1e3 * sum, count);
         self.lower_bound = unfinished.0 > 0;
         self.milliseconds = ms(done.1 + unfinished.1, done.0 + unfinished.0);
         self.milliseconds_with_failures = ms(self.spent(), done.0 + gave_up.0 + unfinished.0);
-        self.success = mean(done.0 as f64, done.0 + gave_up.0).map(Share);
+        self.success = mean(done.0 as f64, done.0 + gave_up.0);
         self.acceptance = mean(solved.1, solved.0);
         self.optimum_there = mean(solved.2, solved.0);
-        self.acceptance_with_failures = mean(*acceptance_with_failures, self.positions);
+        self.acceptance_with_failures = mean(solved.2 - solved.1, self.positions).map(|loss| optimum - loss);
     }
 
     fn is_complete(&self) -> bool {
-        self.success.is_some_and(|success| success.0 == 1.0) && !self.lower_bound
+        self.success == Some(1.0) && !self.lower_bound
     }
 
     fn time(&self) -> String {
         let bound = if self.lower_bound { ">" } else { "" };
         let success = self.success.filter(|_| self.tally.gave_up.0 > 0);
-        let success = success.map_or(String::new(), |success| format!(" ({success})"));
+        let success = success.map_or(String::new(), |success| format!(" ({:.0} %)", 100.0 * success));
         match self.milliseconds {
             Some(ms) => format!("{bound}{}{success}", milliseconds(ms)),
             None if self.too_large.is_some() => "too large".to_owned(),
@@ -129,6 +133,12 @@ impl Cell {
             None => "-".to_owned(),
         }
     }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { 0.5 * (values[middle - 1] + values[middle]) }
 }
 
 /// Three digits that count.
@@ -150,8 +160,8 @@ pub struct RowReport {
 
 impl RowReport {
     pub fn new(row: String, k: Option<usize>, n: usize, optima: &[f64], mut cells: Vec<Cell>) -> Self {
-        cells.iter_mut().for_each(Cell::finish);
         let optimum = optima.iter().sum::<f64>() / optima.len().max(1) as f64;
+        cells.iter_mut().for_each(|cell| cell.finish(optimum));
         Self { row, k, n, optimum, cells }
     }
 
@@ -166,7 +176,7 @@ impl RowReport {
         }
         let others = self.cells[..column].iter().filter(|other| other.is_complete());
         let other = others.filter_map(|other| other.milliseconds).reduce(f64::min)?;
-        let failures = 1.0 - cell.success.map_or(0.0, |success| success.0);
+        let failures = 1.0 - cell.success.unwrap_or(0.0);
         Some((time + failures * other, acceptance))
     }
 }
