@@ -3,6 +3,7 @@
 use anyhow::Result;
 use polydraft::Error;
 use polydraft::coupling::TokenRule;
+use polydraft_reference::global_resolution::Mode;
 use serde_json::{Map, Value};
 
 /// A rule with its settings.
@@ -57,6 +58,19 @@ impl Rule {
         match self {
             Self::Fast(rule) => rule.name(),
             Self::Reference(rule) => rule.name(),
+        }
+    }
+
+    /// How far the emitted law and the acceptance may be from what they should be, if the rule is not exact: only
+    /// `global-resolution` as published.
+    pub fn bounds(&self) -> Option<(f64, f64)> {
+        match self {
+            Self::Reference(polydraft_reference::Rule::GlobalResolution(settings))
+                if settings.mode == Mode::Published =>
+            {
+                Some((settings.law_bound(), settings.acceptance_bound()))
+            }
+            _ => None,
         }
     }
 

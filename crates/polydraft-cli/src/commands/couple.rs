@@ -101,11 +101,20 @@ struct Report {
     status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     standard_error: Option<f64>,
+    /// How far the emitted law may be off (L1), and the acceptance, of a rule that is not exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    off_by_at_most: Option<OffBy>,
     /// Another rule did the work.
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<Fallback>,
     /// Microseconds to prepare the rule and to emit one token, the median.
     time_us: f64,
+}
+
+#[derive(Serialize)]
+struct OffBy {
+    law: f64,
+    acceptance: f64,
 }
 
 #[derive(Serialize)]
@@ -191,6 +200,7 @@ fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: u64)
         law: None,
         status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
         standard_error: acceptance.standard_error,
+        off_by_at_most: rule.bounds().map(|(law, acceptance)| OffBy { law, acceptance }),
         fallback,
         time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
     })
@@ -304,6 +314,12 @@ fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
         None => writeln!(text, "optimum     too expensive to compute for these drafts")?,
     }
     writeln!(text, "time        {}", microseconds(report.time_us))?;
+    if let Some(OffBy { law, acceptance }) = &report.off_by_at_most {
+        writeln!(
+            text,
+            "not exact   the law is off by at most {law:.1e} in L1, the acceptance by {acceptance:.1e}"
+        )?;
+    }
     if let Some(Fallback { rule, reason }) = &report.fallback {
         writeln!(text, "fallback    {rule}, since {reason}")?;
     }

@@ -3,11 +3,14 @@
 use super::system::{Solved, System, Truncation};
 use super::{NAME, Settings};
 use crate::optimum::by_ratio;
-use crate::sets::MOST_DRAFTS;
+use crate::sets::{MOST_DRAFTS, pairs};
 use crate::transport::Choice;
 use polydraft::chance::Chance;
 use polydraft::coupling::Emission;
 use polydraft::{Drafting, Error, Problem, Result, Token};
+
+/// Most terms of a truncated problem: so many take some ten milliseconds an evaluation.
+const TERMS: f64 = 2e6;
 
 /// Why there is no solution.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,6 +96,12 @@ impl Resolver {
             return Err(Error::TooLarge { operation: NAME, expected, got });
         }
         self.count = proposal.count();
+        let limit = self.settings.limit(self.count).min(proposal.law(0).support_size());
+        if pairs(limit, self.count) > TERMS {
+            let expected = format!("a limit of tokens that makes at most {TERMS} terms");
+            let got = format!("{:.0} for {limit} tokens (setting limits)", pairs(limit, self.count));
+            return Err(Error::TooLarge { operation: NAME, expected, got });
+        }
         (self.outer, self.inner) = (None, None);
         let order = by_ratio(problem);
         // What the next token adds to Pr(all drafts lie in the prefix), less what it wants.
