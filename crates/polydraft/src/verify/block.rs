@@ -12,6 +12,7 @@
 
 use super::{Laws, Outcome, Verifier};
 use crate::coupling::capped_ratio;
+use crate::coupling::priority::selection::Selection;
 use crate::{Chance, Distribution, DraftTree, Error, NodeId, Result, Token};
 
 /// The law by which a path was drawn, token after token.
@@ -80,16 +81,28 @@ pub(super) fn verify_path(
     Ok(Outcome { accepted: Vec::new(), token })
 }
 
-/// The draft's own laws.
-pub(super) struct Drafted<'a>(pub &'a dyn Laws);
+/// The law of a path some of whose tokens were selected by priorities, the others drawn as the draft has them.
+pub(super) struct Selected<'a, F> {
+    pub laws: &'a dyn Laws,
+    /// The selection at a node; `None` where the law is the draft's.
+    pub at: F,
+}
 
-impl PathLaw for Drafted<'_> {
+impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathLaw for Selected<'a, F> {
     fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
-        Ok(self.0.draft(node)?.probability(token))
+        let draft = self.laws.draft(node)?;
+        Ok(match (self.at)(node) {
+            Some(selection) => selection.probability(self.laws.target(node)?, draft, token),
+            None => draft.probability(token),
+        })
     }
 
     fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
-        Ok(target.residual_mass(scale, self.0.draft(node)?, 1.0))
+        let draft = self.laws.draft(node)?;
+        Ok(match (self.at)(node) {
+            Some(selection) => selection.residual_mass(target, draft, scale),
+            None => target.residual_mass(scale, draft, 1.0),
+        })
     }
 
     fn sample_residual(
@@ -99,7 +112,13 @@ impl PathLaw for Drafted<'_> {
         scale: f64,
         chance: &mut dyn Chance,
     ) -> Result<Token> {
-        Ok(target.sample_residual(scale, self.0.draft(node)?, 1.0, chance))
+        let draft = self.laws.draft(node)?;
+        Ok(match (self.at)(node) {
+            Some(selection) => {
+                target.sample_excess(scale, |token| selection.probability(target, draft, token), chance)
+            }
+            None => target.sample_residual(scale, draft, 1.0, chance),
+        })
     }
 }
 
@@ -138,6 +157,7 @@ impl Block {
 impl Verifier for Block {
     fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
         let path = single_path("block verification", tree)?;
-        verify_path(tree, path, &mut Drafted(laws), laws, chance, &mut self.weights)
+        let mut drafted = Selected { laws, at: |_| None };
+        verify_path(tree, path, &mut drafted, laws, chance, &mut self.weights)
     }
 }

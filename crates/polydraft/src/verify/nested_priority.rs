@@ -22,11 +22,11 @@ mod share;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::block::{PathLaw, verify_path};
+use super::block::{Selected, verify_path};
 use super::{Laws, Outcome, Verifier, draws_below};
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
 use crate::priorities::Priorities;
-use crate::{Chance, Distribution, DraftTree, Error, NodeId, Result, Token};
+use crate::{Chance, Distribution, DraftTree, Error, NodeId, Result};
 use share::Share;
 
 /// Settings of the verifier. Each costs acceptance only; the law is exact always.
@@ -190,62 +190,18 @@ impl NestedPriority {
     }
 }
 
-/// The law of the selected path.
-struct Selected<'a> {
-    laws: &'a dyn Laws,
-    /// By node; none of them for a single path, whose law is the draft's.
-    nodes: &'a [Node],
-}
-
-impl Selected<'_> {
-    fn at(&self, node: NodeId) -> Option<&Selection> {
-        self.nodes.get(node).filter(|node| node.sharing == Sharing::Own).map(|node| &node.selection)
-    }
-}
-
-impl PathLaw for Selected<'_> {
-    fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
-        let draft = self.laws.draft(node)?;
-        Ok(match self.at(node) {
-            Some(selection) => selection.probability(self.laws.target(node)?, draft, token),
-            None => draft.probability(token),
-        })
-    }
-
-    fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
-        let draft = self.laws.draft(node)?;
-        Ok(match self.at(node) {
-            Some(selection) => selection.residual_mass(target, draft, scale),
-            None => target.residual_mass(scale, draft, 1.0),
-        })
-    }
-
-    fn sample_residual(
-        &mut self,
-        node: NodeId,
-        target: &Distribution,
-        scale: f64,
-        chance: &mut dyn Chance,
-    ) -> Result<Token> {
-        let draft = self.laws.draft(node)?;
-        Ok(match self.at(node) {
-            Some(selection) => {
-                target.sample_excess(scale, |token| selection.probability(target, draft, token), chance)
-            }
-            None => target.sample_residual(scale, draft, 1.0, chance),
-        })
-    }
-}
-
 impl Verifier for NestedPriority {
     fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
         let paths = draws_below(tree, DraftTree::ROOT);
-        let (path, nodes) = if paths > 1 {
+        let path = if paths > 1 {
             self.share(tree, paths, laws)?;
-            (self.select(tree, chance), &self.nodes[..])
+            self.select(tree, chance)
         } else {
-            (tree.path(tree.len() - 1), &[][..])
+            tree.path(tree.len() - 1)
         };
-        verify_path(tree, path, &mut Selected { laws, nodes }, laws, chance, &mut self.weights)
+        let Self { nodes, weights, .. } = self;
+        let own = |node: NodeId| nodes.get(node).filter(|node| paths > 1 && node.sharing == Sharing::Own);
+        let mut selected = Selected { laws, at: |node| own(node).map(|node| &node.selection) };
+        verify_path(tree, path, &mut selected, laws, chance, weights)
     }
 }

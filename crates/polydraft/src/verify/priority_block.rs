@@ -8,13 +8,13 @@
 //! Complexity: a priority coupling for each node of the path where several tokens were drawn.
 //! Deviations: none.
 
-use super::block::{PathLaw, verify_path};
+use super::block::{Selected, verify_path};
 use super::{Laws, Outcome, Verifier, draws_below};
 use crate::coupling::priority::Settings;
 use crate::coupling::priority::selection::Selection;
 use crate::coupling::priority::shares::Highest;
 use crate::priorities::Priorities;
-use crate::{Chance, Distribution, DraftTree, NodeId, Result, Token};
+use crate::{Chance, DraftTree, NodeId, Result};
 
 /// Priority block verification. Reusable workspace.
 #[derive(Debug)]
@@ -67,58 +67,12 @@ impl PriorityBlock {
     }
 }
 
-/// The law of the selected path.
-struct Selected<'a> {
-    tree: &'a DraftTree,
-    laws: &'a dyn Laws,
-    selections: &'a [Selection],
-}
-
-impl Selected<'_> {
-    /// The selection at a node of the path; none where there is one draw.
-    fn at(&self, node: NodeId) -> Option<&Selection> {
-        (draws_below(self.tree, node) > 1).then(|| &self.selections[self.tree.depth(node)])
-    }
-}
-
-impl PathLaw for Selected<'_> {
-    fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
-        let draft = self.laws.draft(node)?;
-        Ok(match self.at(node) {
-            Some(selection) => selection.probability(self.laws.target(node)?, draft, token),
-            None => draft.probability(token),
-        })
-    }
-
-    fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
-        let draft = self.laws.draft(node)?;
-        Ok(match self.at(node) {
-            Some(selection) => selection.residual_mass(target, draft, scale),
-            None => target.residual_mass(scale, draft, 1.0),
-        })
-    }
-
-    fn sample_residual(
-        &mut self,
-        node: NodeId,
-        target: &Distribution,
-        scale: f64,
-        chance: &mut dyn Chance,
-    ) -> Result<Token> {
-        let draft = self.laws.draft(node)?;
-        Ok(match self.at(node) {
-            Some(selection) => {
-                target.sample_excess(scale, |token| selection.probability(target, draft, token), chance)
-            }
-            None => target.sample_residual(scale, draft, 1.0, chance),
-        })
-    }
-}
-
 impl Verifier for PriorityBlock {
     fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
         let path = self.select(tree, laws, chance)?;
-        let mut selected = Selected { tree, laws, selections: &self.selections };
-        verify_path(tree, path, &mut selected, laws, chance, &mut self.weights)
+        let Self { selections, weights, .. } = self;
+        // Where there is one draw nothing was selected.
+        let at = |node| (draws_below(tree, node) > 1).then(|| &selections[tree.depth(node)]);
+        verify_path(tree, path, &mut Selected { laws, at }, laws, chance, weights)
     }
 }
