@@ -1,10 +1,13 @@
 //! `tokenizer.json`: text to tokens, and tokens to a stream of text.
 
+mod vocabulary_files;
+
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
 use polydraft_engine::{Error as EngineError, TextStream, Vocabulary};
-use tokenizers::Tokenizer;
+use tokenizers::{ModelWrapper, Tokenizer};
 
 use crate::{Error, Result};
 
@@ -13,6 +16,8 @@ use crate::{Error, Result};
 pub struct Text {
     tokenizer: Tokenizer,
     path: PathBuf,
+    /// Tokens without a text of their own.
+    special: HashSet<Token>,
 }
 
 impl Text {
@@ -26,11 +31,51 @@ impl Text {
             path: path.to_owned(),
             problem: format!("expected a tokenizer in Hugging Face's format: {e}"),
         })?;
-        Ok(Self { tokenizer, path: path.to_owned() })
+        Ok(Self::new(tokenizer, path))
     }
 
-    /// The tokens of a model whose logits have `rows` entries. Rows beyond the tokenizer's tokens, which models have
-    /// for the sake of round sizes, stay without a string.
+    /// Reads the tokenizer of a model directory: `tokenizer.json` or, as the OPT models have it, `vocab.json` with
+    /// `merges.txt`.
+    ///
+    /// # Errors
+    /// Files that are missing, cannot be read or are no tokenizer.
+    pub fn of_model(directory: &Path) -> Result<Self> {
+        let path = directory.join("tokenizer.json");
+        match path.exists() {
+            true => Self::read(&path),
+            false => vocabulary_files::read(directory),
+        }
+    }
+
+    fn new(tokenizer: Tokenizer, path: &Path) -> Self {
+        let added = tokenizer.get_added_tokens_decoder();
+        let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        Self { tokenizer, path: path.to_owned(), special }
+    }
+
+    /// How many tokens there are, added ones included.
+    pub fn size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// The kind of algorithm, as `tokenizer.json` names it.
+    pub fn kind(&self) -> &'static str {
+        match self.tokenizer.get_model() {
+            ModelWrapper::BPE(_) => "BPE",
+            ModelWrapper::WordPiece(_) => "WordPiece",
+            ModelWrapper::WordLevel(_) => "WordLevel",
+            ModelWrapper::Unigram(_) => "Unigram",
+        }
+    }
+
+    /// The id of a token, by its string.
+    pub fn token(&self, string: &str) -> Option<Token> {
+        self.tokenizer.token_to_id(string)
+    }
+
+    /// The tokens of a model whose embedding has `rows` rows. Rows beyond the tokenizer's last token, which models have
+    /// for the sake of round sizes, are no part of it: they have no text, and two models with one tokenizer may have
+    /// different numbers of them.
     ///
     /// # Errors
     /// A token that the model has no row for; so many rows without a token that the two cannot belong together.
@@ -52,7 +97,8 @@ impl Text {
                 all.len()
             )));
         }
-        let mut tokens: Vec<Option<Box<str>>> = vec![None; rows];
+        let used = all.last().map_or(0, |(id, _)| *id as usize + 1);
+        let mut tokens: Vec<Option<Box<str>>> = vec![None; used];
         for (id, token) in all {
             tokens[id as usize] = Some(token.into());
         }
@@ -64,7 +110,19 @@ impl Text {
     /// # Errors
     /// Text that the tokenizer refuses.
     pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        let encoding = self.tokenizer.encode(text, true).map_err(|e| Error::Tokenizing(e.to_string()))?;
+        self.encode_with(text, true)
+    }
+
+    /// The tokens of a text that has its special tokens already, as a chat template writes them.
+    ///
+    /// # Errors
+    /// Text that the tokenizer refuses.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<Token>> {
+        self.encode_with(text, false)
+    }
+
+    fn encode_with(&self, text: &str, special: bool) -> Result<Vec<Token>> {
+        let encoding = self.tokenizer.encode(text, special).map_err(|e| Error::Tokenizing(e.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -78,8 +136,11 @@ impl Text {
 
     /// A stream of text behind a prompt.
     pub fn stream(&self, prompt: &[Token]) -> Stream<'_> {
-        // A few tokens settle whether the first new one brings a space of its own.
-        let tokens = prompt[prompt.len().saturating_sub(8)..].to_vec();
+        // A few tokens with a text settle whether the first new one brings a space of its own: some tokenizers drop
+        // the one that a text begins with.
+        let with_text = prompt.iter().rev().filter(|token| !self.special.contains(token));
+        let mut tokens: Vec<Token> = with_text.take(8).copied().collect();
+        tokens.reverse();
         Stream { text: self, shown: tokens.len(), tokens }
     }
 }
@@ -116,6 +177,9 @@ impl Stream<'_> {
 
 impl TextStream for Stream<'_> {
     fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
+        if self.text.special.contains(&token) {
+            return Ok(String::new());
+        }
         self.tokens.push(token);
         let text = self.difference().map_err(|e| EngineError::Text(e.to_string()))?;
         let waiting = self.tokens.len() - self.shown;

@@ -16,7 +16,7 @@ use rand_chacha::ChaCha12Rng;
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 fn pair(precision: Precision) -> (Loaded, Loaded) {
-    let open = |role| load(&demo(role), LoadOptions { precision }).unwrap();
+    let open = |role| load(&demo(role), LoadOptions { precision, ..LoadOptions::default() }).unwrap();
     (open("target"), open("draft"))
 }
 

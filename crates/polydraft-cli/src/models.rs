@@ -34,7 +34,7 @@ const SMALL: u64 = 64 << 20;
 impl ModelArgs {
     /// Loads the target and, if one is needed, the draft.
     pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
-        let options = LoadOptions { precision: self.dtype };
+        let options = LoadOptions { precision: self.dtype, ..LoadOptions::default() };
         let open = |path: &Path, role: &str| {
             load(path, options).with_context(|| format!("loading the {role} model"))
         };

@@ -109,7 +109,7 @@ pub fn write_model(directory: &Path, tensors: &HashMap<String, Tensor>) {
 }
 
 pub fn open(directory: &Path, precision: Precision) -> CandleModel {
-    load(directory, LoadOptions { precision }).unwrap().model
+    load(directory, LoadOptions { precision, ..LoadOptions::default() }).unwrap().model
 }
 
 pub fn random_model(seed: u64, precision: Precision) -> CandleModel {
