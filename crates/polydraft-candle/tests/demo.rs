@@ -2,18 +2,14 @@
 
 mod common;
 
-use std::collections::HashMap;
-
-use common::demo;
+use common::{demo, law};
 use polydraft::{
-    Chance, Distribution, DraftTree, Laws, Outcome, Result as LawResult, Sampling, Token, Verifier,
-    VerifierKind,
+    Chance, DraftTree, Laws, Outcome, Result as LawResult, Sampling, Verifier, VerifierKind,
 };
 use polydraft_candle::{LoadOptions, Loaded, Precision, load};
 use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation, TextStream};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
-use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 fn pair(precision: Precision) -> (Loaded, Loaded) {
     let open = |role| load(&demo(role), LoadOptions { precision, ..LoadOptions::default() }).unwrap();
@@ -57,71 +53,18 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding() {
     }
 }
 
-fn law_after(model: &mut impl Model, text: &[Token]) -> Distribution {
-    model.reset();
-    model.extend(text).unwrap();
-    model.score(&DraftTree::new()).unwrap();
-    Distribution::from_logits(model.logits(DraftTree::ROOT), &Sampling::default()).unwrap()
-}
-
-/// The probability that a fair sample deviates from the target's law of two tokens at least as much as `runs` texts
-/// of `verifier` do: G-test over the pairs expected at least five times, the rest pooled by first token and then all
-/// together.
-fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier + Send>) -> f64 {
+/// How well `runs` texts of `verifier` fit the law of the demo target.
+fn p_value(runs: usize, verifier: Box<dyn Verifier + Send>) -> f64 {
     let (mut target, mut draft) = pair(Precision::F32);
     let prompt = target.text.encode("impl Iterator for").unwrap();
-    let mut counts: HashMap<[Token; 2], usize> = HashMap::new();
-    {
-        let settings = settings(1.0, Some(3));
-        let mut decoder =
-            Decoder::with_verifier(&mut target.model, Some(&mut draft.model), settings, verifier()).unwrap();
-        let mut rng = ChaCha12Rng::seed_from_u64(17);
-        for _ in 0..runs {
-            decoder.start(&prompt).unwrap();
-            let mut text: Vec<Token> = Vec::new();
-            while text.len() < 2 {
-                let step = decoder.step(10, &mut rng).unwrap();
-                text.extend(step.emitted.iter().map(|e| e.token));
-            }
-            *counts.entry([text[0], text[1]]).or_default() += 1;
-        }
-    }
-    let enough = 5.0 / runs as f64;
-    // Expected probability and count of each cell.
-    let mut cells: Vec<(f64, usize)> = Vec::new();
-    let mut all_rest = (1.0, runs);
-    let first = law_after(&mut target.model, &prompt);
-    for (a, p) in first.support().filter(|(_, p)| *p >= enough).collect::<Vec<_>>() {
-        let second = law_after(&mut target.model, &[&prompt[..], &[a]].concat());
-        let mut rest = (p, counts.iter().filter(|(pair, _)| pair[0] == a).map(|(_, n)| n).sum::<usize>());
-        for (b, q) in second.support().filter(|(_, q)| p * q >= enough) {
-            let cell = (p * q, counts.get(&[a, b]).copied().unwrap_or(0));
-            cells.push(cell);
-            rest = (rest.0 - cell.0, rest.1 - cell.1);
-            all_rest = (all_rest.0 - cell.0, all_rest.1 - cell.1);
-        }
-        if rest.0 >= enough {
-            cells.push(rest);
-            all_rest = (all_rest.0 - rest.0, all_rest.1 - rest.1);
-        }
-    }
-    cells.push(all_rest);
-    let statistic: f64 = cells
-        .iter()
-        .filter(|(_, n)| *n > 0)
-        .map(|(p, n)| 2.0 * *n as f64 * (*n as f64 / (p * runs as f64)).ln())
-        .sum();
-    assert!(cells.len() > 50, "{} cells are too few to tell laws apart", cells.len());
-    1.0 - ChiSquared::new(cells.len() as f64 - 1.0).unwrap().cdf(statistic)
+    let settings = settings(1.0, Some(3));
+    law::p_value(&mut target.model, &mut draft.model, &prompt, settings, verifier, runs)
 }
-
-/// Of correct programs with random seeds, one in so many would fail this test.
-const FALSE_ALARM: f64 = 1e-3;
 
 #[test]
 fn temperature_one_gives_the_targets_law_of_two_tokens() {
-    let p = p_value(6000, || VerifierKind::Token.build());
-    assert!(p > FALSE_ALARM, "p = {p:e}");
+    let p = p_value(6000, VerifierKind::Token.build());
+    assert!(p > law::FALSE_ALARM, "p = {p:e}");
 }
 
 /// After a rejection draws from the target itself.
@@ -138,8 +81,8 @@ impl Verifier for WrongResidual {
 
 #[test]
 fn the_test_of_the_law_finds_a_planted_fault() {
-    let p = p_value(1500, || Box::new(WrongResidual));
-    assert!(p < FALSE_ALARM, "p = {p:e}");
+    let p = p_value(1500, Box::new(WrongResidual));
+    assert!(p < law::FALSE_ALARM, "p = {p:e}");
 }
 
 #[test]
