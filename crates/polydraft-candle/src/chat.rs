@@ -85,6 +85,12 @@ impl ChatTemplate {
         self.source
     }
 
+    /// The token that ends a text, as the tokenizer's settings have it: templates end each answer with it, also where
+    /// the model's own list of end tokens lacks it.
+    pub fn end_token(&self) -> Option<&str> {
+        self.tokens.iter().find(|(role, _)| role == "eos_token").map(|(_, token)| token.as_str())
+    }
+
     /// The text of a conversation, up to where the model answers. It has its special tokens: see
     /// [`Text::encode_plain`](crate::Text::encode_plain).
     ///

@@ -88,6 +88,15 @@ pub enum Error {
     /// Text that the tokenizer refused.
     #[error("tokenizing: {0}")]
     Tokenizing(String),
+    /// A conversation with a model that was not made for one.
+    #[error(
+        "{model}: expected a chat template (chat_template.jinja, or chat_template in tokenizer_config.json), found none: \
+         this model was not trained for conversations"
+    )]
+    NoTemplate {
+        /// The model.
+        model: String,
+    },
     /// A chat template that could not be applied.
     #[error("chat template of {directory}: {problem}")]
     Template {

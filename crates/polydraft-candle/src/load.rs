@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
-use polydraft_engine::Vocabulary;
+use polydraft_engine::{Model, Vocabulary};
 
 use crate::decoder::Decoder;
 use crate::device::available_memory;
 use crate::error::Bytes;
 use crate::weights::Weights;
 use crate::{
-    CandleModel, ChatTemplate, Config, DeviceName, Error, Precision, PublishedSampling, Result, Text, generation,
+    CandleModel, ChatTemplate, Config, DeviceName, Error, Message, Precision, PublishedSampling, Result, Text, generation,
 };
 
 /// How to load.
@@ -37,6 +37,24 @@ pub struct Loaded {
     pub chat: Option<ChatTemplate>,
     /// How its makers would sample.
     pub sampling: PublishedSampling,
+}
+
+impl Loaded {
+    /// The tokens of a conversation, up to where the model answers.
+    ///
+    /// # Errors
+    /// A model without a chat template; what the template objects to; text that the tokenizer refuses.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>> {
+        let template = self.chat.as_ref().ok_or_else(|| Error::NoTemplate { model: self.model.name().to_owned() })?;
+        self.text.encode_plain(&template.render(messages)?)
+    }
+
+    /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the tokenizer's settings name.
+    pub fn answer_end_tokens(&self) -> Vec<Token> {
+        let named = self.chat.as_ref().and_then(|c| self.text.token(c.end_token()?));
+        let missing = named.filter(|token| !self.end_tokens.contains(token));
+        self.end_tokens.iter().copied().chain(missing).collect()
+    }
 }
 
 /// Everything about a model but its weights: what can be said without reading them.

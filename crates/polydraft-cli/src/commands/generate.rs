@@ -1,6 +1,6 @@
 //! `polydraft generate`: text from a prompt.
 
-mod printer;
+pub mod printer;
 mod report;
 
 use std::io::{self, IsTerminal, Read};
@@ -12,6 +12,7 @@ use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
+use crate::conversation::ChatArgs;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
@@ -28,6 +29,7 @@ Examples:
   polydraft generate --prompt 'impl Iterator for'
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
   echo '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
+  polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args {
     /// The text to continue.
@@ -48,12 +50,14 @@ pub struct Args {
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
+    chat: ChatArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Speculation")]
-struct SpeculationArgs {
+pub struct SpeculationArgs {
     /// What decides on the drafts: 'token' (one path, token by token), or 'none' for plain decoding.
     #[arg(long, value_name = "NAME", default_value = "token", value_parser = verifier)]
     verifier: Verifier,
@@ -106,29 +110,38 @@ fn verifier(name: &str) -> Result<Verifier, String> {
     }
 }
 
+impl SpeculationArgs {
+    pub fn wanted(&self) -> bool {
+        matches!(self.verifier, Verifier::Some(_))
+    }
+
+    pub fn settings(&self, sampling: &SamplingArgs) -> Settings {
+        let speculation = match self.verifier {
+            Verifier::None => None,
+            Verifier::Some(verifier) => {
+                Some(Speculation { verifier, depth: self.depth as usize, sampling: sampling.draft() })
+            }
+        };
+        Settings { sampling: sampling.target(), speculation }
+    }
+}
+
 pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(&args)?;
-    let sampling = args.sampling.target();
-    let speculation = match args.speculation.verifier {
-        Verifier::None => None,
-        Verifier::Some(verifier) => {
-            let depth = args.speculation.depth as usize;
-            Some(Speculation { verifier, depth, sampling: args.sampling.draft() })
-        }
-    };
-    let (mut target, mut draft) = args.models.load(speculation.is_some())?;
+    let (mut target, mut draft) = args.models.load(args.speculation.wanted())?;
+    let settings = args.speculation.settings(&args.chat.sampling(args.sampling.clone(), &target));
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
-        end_tokens: if args.limits.ignore_end { Vec::new() } else { target.end_tokens.clone() },
+        end_tokens: if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&target) },
         stop: args.limits.stop.iter().map(|text| unescape(text)).collect(),
     };
-    let tokens = target.text.encode(&prompt)?;
+    let tokens = args.chat.encode(&target, &prompt)?;
     let seed = args.output.seed.unwrap_or_else(rand::random);
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut decoder = Decoder::new(
         &mut target.model,
         draft.as_mut().map(|d| &mut d.model as &mut dyn polydraft_engine::Model),
-        Settings { sampling, speculation },
+        settings,
     )?;
     let mut text = target.text.stream(&tokens);
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
