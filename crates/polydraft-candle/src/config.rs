@@ -152,10 +152,12 @@ impl Activation {
 
     pub(crate) fn read(fields: &Fields, field: &str, default: &str) -> std::result::Result<Self, String> {
         let name = fields.get::<String>(field)?.unwrap_or_else(|| default.to_owned());
-        Self::ALL.iter().find(|(_, known)| *known == name).map(|(activation, _)| *activation).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
-            format!("{field}: expected one of {}, found {name:?}", known.join(", "))
-        })
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(activation, _)| *activation).ok_or_else(
+            || {
+                let known: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
+                format!("{field}: expected one of {}, found {name:?}", known.join(", "))
+            },
+        )
     }
 }
 
@@ -232,7 +234,10 @@ impl Config {
         }
         let windows = self.attention.windowed.len();
         if self.attention.window.is_some() && windows != self.layers {
-            return Err(format!("layer_types: expected {} entries, one a layer, found {windows}", self.layers));
+            return Err(format!(
+                "layer_types: expected {} entries, one a layer, found {windows}",
+                self.layers
+            ));
         }
         for (name, value) in [
             ("the norms' epsilon", Some(self.norm_epsilon)),

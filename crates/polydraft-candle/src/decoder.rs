@@ -175,8 +175,7 @@ impl Decoder {
 
         // Queries that share a key head form the rows of one product: [key heads, group * n, head].
         let queries = queries.reshape((n, key_value_heads, group, head))?.permute((1, 2, 0, 3))?;
-        let queries =
-            (queries.reshape((key_value_heads, group * n, head))? * self.config.attention.scale)?;
+        let queries = (queries.reshape((key_value_heads, group * n, head))? * self.config.attention.scale)?;
         let mut scores = capped(queries.matmul(&keys.t()?)?, self.config.attention.softcap)?;
         if let Some(mask) = mask {
             let slots = mask.dim(1)?;

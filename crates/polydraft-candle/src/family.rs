@@ -107,7 +107,10 @@ fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
         norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
         norm_order: NormOrder::Before,
         final_norm: true,
-        feed_forward: FeedForward { activation: Activation::read(fields, "hidden_act", "silu")?, gated: true },
+        feed_forward: FeedForward {
+            activation: Activation::read(fields, "hidden_act", "silu")?,
+            gated: true,
+        },
         biases: Biases::default(),
         embedding_scale: 1.0,
         logit_softcap: None,
@@ -136,9 +139,9 @@ fn set_window(
             .map(|kind| match kind.as_str() {
                 "full_attention" => Ok(false),
                 "sliding_attention" => Ok(true),
-                other => Err(format!(
-                    "layer_types: expected full_attention or sliding_attention, found {other:?}"
-                )),
+                other => {
+                    Err(format!("layer_types: expected full_attention or sliding_attention, found {other:?}"))
+                }
             })
             .collect::<Result<Vec<bool>>>()?,
     };

@@ -16,14 +16,14 @@ mod linear;
 mod load;
 mod model;
 mod packed;
-mod product;
 mod special;
 mod text;
 mod weights;
 
 pub use chat::{ChatTemplate, Message};
 pub use config::{
-    Activation, Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope, Scaling,
+    Activation, Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
+    Scaling,
 };
 pub use device::{DeviceName, available_memory};
 pub use error::{Bytes, Error, Result};

@@ -8,7 +8,6 @@ use candle_core::{DType, Device, Result, Tensor};
 use half::{bf16, f16};
 
 use crate::packed::{Format, Packed, SCALED};
-use crate::product::{FewRows, MOST_ROWS};
 use crate::weights::{Part, Weights};
 
 /// How weight matrices are held.
@@ -94,8 +93,11 @@ impl FromStr for Precision {
 /// A matrix of shape `[out, in]` that rows are multiplied with.
 #[derive(Debug)]
 pub(crate) enum Matrix {
+    /// On a card.
     Full(Tensor),
+    /// On a processor.
     Packed(Packed),
+    /// In a format of candle's own.
     Quantised(QTensor),
 }
 
@@ -127,7 +129,8 @@ impl Matrix {
                 let bits = bits(weights.stacked::<bf16>(parts, columns)?, bf16::to_bits);
                 Self::Packed(Packed::from_bits(&bits, columns, Format::Bf16))
             }
-            _ => {
+            (_, true) => Self::Packed(Packed::from_f32(&weights.stacked::<f32>(parts, columns)?, columns)),
+            (_, false) => {
                 let values = weights.stacked::<f32>(parts, columns)?;
                 let tensor = Tensor::from_vec(values, ((), columns), &Device::Cpu)?;
                 Self::Full(tensor.to_dtype(precision.compute(device))?.to_device(device)?)
@@ -143,9 +146,6 @@ impl Matrix {
     /// Contiguous `x [rows, in]` times the transposed matrix: `[rows, out]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Full(weights) if x.device().is_cpu() && x.dim(0)? <= MOST_ROWS => {
-                x.apply_op2_no_bwd(weights, &FewRows)
-            }
             Self::Full(weights) => x.matmul(&weights.t()?),
             Self::Packed(weights) => x.apply_op1_no_bwd(weights),
             Self::Quantised(weights) => x.apply_op1_no_bwd(weights),

@@ -10,7 +10,8 @@ use crate::device::available_memory;
 use crate::error::Bytes;
 use crate::weights::Weights;
 use crate::{
-    CandleModel, ChatTemplate, Config, DeviceName, Error, Message, Precision, PublishedSampling, Result, Text, generation,
+    CandleModel, ChatTemplate, Config, DeviceName, Error, Message, Precision, PublishedSampling, Result,
+    Text, generation,
 };
 
 /// How to load.
@@ -45,7 +46,8 @@ impl Loaded {
     /// # Errors
     /// A model without a chat template; what the template objects to; text that the tokenizer refuses.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>> {
-        let template = self.chat.as_ref().ok_or_else(|| Error::NoTemplate { model: self.model.name().to_owned() })?;
+        let template =
+            self.chat.as_ref().ok_or_else(|| Error::NoTemplate { model: self.model.name().to_owned() })?;
         self.text.encode_plain(&template.render(messages)?)
     }
 
@@ -146,12 +148,15 @@ impl Description {
 
     /// That there is memory enough.
     fn check_memory(&self, options: LoadOptions) -> Result<()> {
-        let Some(available) = options.memory.or_else(|| available_memory(options.device)) else { return Ok(()) };
+        let Some(available) = options.memory.or_else(|| available_memory(options.device)) else {
+            return Ok(());
+        };
         let needed = |precision| self.needed_bytes(LoadOptions { precision, ..options });
         if needed(options.precision) <= available {
             return Ok(());
         }
-        let fits = Precision::ALL.into_iter().map(|p| (p, Bytes(needed(p)))).filter(|(_, n)| n.0 <= available);
+        let fits =
+            Precision::ALL.into_iter().map(|p| (p, Bytes(needed(p)))).filter(|(_, n)| n.0 <= available);
         Err(Error::Memory {
             directory: self.directory.clone(),
             precision: options.precision,

@@ -1,14 +1,15 @@
-//! Products with matrices held in 16 or 8 bits, computed in f32.
+//! Products with a large matrix, held in 32, 16 or 8 bits and computed in f32: what decoding does all day.
 //!
-//! Problem: y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]` in fewer bits. Reading w is the cost of decoding, so
-//! fewer bits are less time; but arithmetic in them rounds, and candle's on a CPU is slow (bf16) or rounds the inputs
-//! too (q8_0), in a way that depends on nothing but luck where two logits are nearly equal.
-//! Method: ours. Sixteen rows of w lie side by side, a few neighbouring columns of one row in each 32-bit word. A word's
-//! numbers are widened to f32 in registers, exactly, and multiplied with one number of x for all sixteen rows: no sum
-//! across a vector, one stream through memory. A row's result does not depend on the other rows of x.
-//! Formats: bf16, f16; q8_0 as in ggml, blocks of 32 columns of integers with a scale in f16.
-//! Complexity: `rows · out · in` multiply-adds, `rows / 8 · out · in` conversions, one read of w for rows up to the
-//! processor's cache.
+//! Problem: y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]`. Reading w is the cost of decoding: a product that
+//! packs or streams w more than once makes a tree of eight nodes several times as dear as one token, and fewer bits are
+//! less time. But arithmetic in fewer bits rounds, and candle's on a CPU is slow (bf16) or rounds the inputs too (q8_0),
+//! which makes logits depend on luck where two are nearly equal.
+//! Method: ours. Thirty-two rows of w lie side by side, one to four neighbouring columns of a row in each 32-bit word. A
+//! word's numbers are widened to f32 in registers, exactly, and multiplied with one number of x for all the rows at
+//! once: no sum across a vector, one stream through memory. A row's result does not depend on the other rows of x, so
+//! that trees of different shapes give a node the same logits.
+//! Formats: f32, bf16, f16; q8_0 as in ggml, blocks of 32 columns of integers with a scale in f16.
+//! Complexity: `rows · out · in` multiply-adds, `rows / 8 · out · in` conversions, one read of w from memory.
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 use half::f16;
@@ -17,8 +18,8 @@ use rayon::prelude::*;
 
 use crate::weights::Element;
 
-/// Rows of w side by side.
-const TILE: usize = 16;
+/// Rows of w side by side: two cache lines of words.
+const TILE: usize = 32;
 /// Rows of x at once.
 const BLOCK: usize = 8;
 /// Columns that share a scale in q8_0.
@@ -26,7 +27,10 @@ pub(crate) const SCALED: usize = 32;
 /// Weights that are worth another thread.
 const GRAIN: usize = 1 << 18;
 
-/// One word of each row of a tile; a cache line, so that no vector lies across two.
+/// Columns are padded to a multiple of this.
+const STEP: usize = 4;
+
+/// One word of each row of a tile; it begins with a cache line, so that no vector lies across two.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(64))]
 struct Line([u32; TILE]);
@@ -34,6 +38,7 @@ struct Line([u32; TILE]);
 /// How numbers lie in the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
+    F32,
     Bf16,
     F16,
     /// Integers in offset binary, four bytes of 128 + q a word; behind 8 words of a row the scale of this block, a
@@ -45,7 +50,8 @@ impl Format {
     /// Lines of one tile of a matrix with so many columns.
     fn lines(self, columns: usize) -> usize {
         match self {
-            Self::Bf16 | Self::F16 => columns.div_ceil(2),
+            Self::F32 => columns.next_multiple_of(STEP),
+            Self::Bf16 | Self::F16 => columns.next_multiple_of(STEP) / 2,
             Self::Q8 => columns / SCALED * Q8_LINES,
         }
     }
@@ -54,7 +60,7 @@ impl Format {
 /// Lines of a block in q8_0: the integers, then the scales.
 const Q8_LINES: usize = SCALED / 4 + 1;
 
-/// A matrix `[out, in]` in 16 or 8 bits.
+/// A matrix `[out, in]`.
 #[derive(Debug)]
 pub(crate) struct Packed {
     lines: Vec<Line>,
@@ -64,6 +70,15 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
+    /// Packs f32, row by row.
+    pub fn from_f32(values: &[f32], columns: usize) -> Self {
+        Self::pack(values, columns, Format::F32, |row, lines, lane| {
+            for (line, value) in lines.iter_mut().zip(row) {
+                line.0[lane] = value.to_bits();
+            }
+        })
+    }
+
     /// Packs numbers of 16 bits, row by row.
     pub fn from_bits(values: &[u16], columns: usize, format: Format) -> Self {
         Self::pack(values, columns, format, |row, line, lane| {
@@ -119,6 +134,7 @@ impl Packed {
         let lines = &self.lines[row / TILE * count..][..count];
         let words = lines.iter().map(|line| line.0[row % TILE]);
         let mut values: Vec<f32> = match self.format {
+            Format::F32 => words.map(f32::from_bits).collect(),
             Format::Bf16 => words.flat_map(|w| [w << 16, w & 0xffff_0000].map(f32::from_bits)).collect(),
             Format::F16 => {
                 words.flat_map(|w| [w as u16, (w >> 16) as u16].map(|h| f16::from_bits(h).to_f32())).collect()
@@ -152,16 +168,17 @@ impl Packed {
     /// y `[rows, out]` for x `[rows, in]`.
     fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
         let count = self.format.lines(self.columns);
-        // [tile, rows, 16] first: then threads write apart from each other.
+        if rows == 0 || count == 0 || self.out == 0 {
+            return vec![0f32; rows * self.out];
+        }
+        let x = &interleaved(x, rows, self.columns);
+        // [tile, rows, 32] first: then threads write apart from each other.
         let mut tiled = vec![0f32; self.out.div_ceil(TILE) * rows * TILE];
-        let tiles = tiled.len() / (rows * TILE).max(1);
-        let part = (GRAIN / (self.columns * TILE).max(1)).max(1).max(tiles.div_ceil(rayon::current_num_threads()));
+        let tiles = tiled.len() / (rows * TILE);
+        let part = (GRAIN / (self.columns * TILE)).max(1).max(tiles.div_ceil(rayon::current_num_threads()));
         let multiply = |(y, lines): (&mut [f32], &[Line])| {
             Arch::new().dispatch(Multiply { x, lines, y, rows, columns: self.columns, format: self.format });
         };
-        if tiles == 0 || count == 0 {
-            return vec![0f32; rows * self.out];
-        }
         if part >= tiles {
             multiply((&mut tiled, &self.lines));
         } else {
@@ -183,6 +200,21 @@ impl Packed {
     }
 }
 
+/// Blocks of rows of x, in each the rows' numbers of one column side by side; columns padded with zeros.
+fn interleaved(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let padded = columns.next_multiple_of(STEP);
+    let mut out = vec![0f32; rows * padded];
+    for (x, out) in x.chunks(BLOCK * columns).zip(out.chunks_mut(BLOCK * padded)) {
+        let block = out.len() / padded;
+        for (row, x) in x.chunks_exact(columns).enumerate() {
+            for (x, out) in x.iter().zip(out.chunks_exact_mut(block)) {
+                out[row] = *x;
+            }
+        }
+    }
+    out
+}
+
 impl CustomOp1 for Packed {
     fn name(&self) -> &'static str {
         "packed-product"
@@ -201,7 +233,7 @@ impl CustomOp1 for Packed {
     }
 }
 
-/// y `[tiles, rows, 16]` from x `[rows, columns]`.
+/// y `[tiles, rows, 32]` from interleaved x.
 struct Multiply<'a> {
     x: &'a [f32],
     lines: &'a [Line],
@@ -217,6 +249,7 @@ impl WithSimd for Multiply<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         match self.format {
+            Format::F32 => self.run::<S, F32>(simd),
             Format::Bf16 => self.run::<S, Bf16>(simd),
             Format::F16 => self.run::<S, F16>(simd),
             Format::Q8 => self.run::<S, Q8>(simd),
@@ -228,154 +261,225 @@ impl Multiply<'_> {
     #[inline(always)]
     fn run<S: Simd, W: Words>(self, simd: S) {
         let Self { x, lines, y, rows, columns, format } = self;
+        let padded = columns.next_multiple_of(STEP);
         let tiles = lines.chunks_exact(format.lines(columns)).zip(y.chunks_exact_mut(rows * TILE));
         for (lines, y) in tiles {
-            for (x, y) in x.chunks(BLOCK * columns).zip(y.chunks_mut(BLOCK * TILE)) {
+            for (x, y) in x.chunks(BLOCK * padded).zip(y.chunks_mut(BLOCK * TILE)) {
+                // Few rows of x leave registers for two vectors of w, whose sums then wait less for each other.
                 match y.len() / TILE {
-                    1 => tile::<S, W, 1>(simd, x, columns, lines, y),
-                    2 => tile::<S, W, 2>(simd, x, columns, lines, y),
-                    3 => tile::<S, W, 3>(simd, x, columns, lines, y),
-                    4 => tile::<S, W, 4>(simd, x, columns, lines, y),
-                    5 => tile::<S, W, 5>(simd, x, columns, lines, y),
-                    6 => tile::<S, W, 6>(simd, x, columns, lines, y),
-                    7 => tile::<S, W, 7>(simd, x, columns, lines, y),
-                    _ => tile::<S, W, BLOCK>(simd, x, columns, lines, y),
+                    1 => tile::<S, W, 1, 2>(simd, x, lines, y),
+                    2 => tile::<S, W, 2, 2>(simd, x, lines, y),
+                    3 => tile::<S, W, 3, 2>(simd, x, lines, y),
+                    4 => tile::<S, W, 4, 2>(simd, x, lines, y),
+                    5 => tile::<S, W, 5, 1>(simd, x, lines, y),
+                    6 => tile::<S, W, 6, 1>(simd, x, lines, y),
+                    7 => tile::<S, W, 7, 1>(simd, x, lines, y),
+                    _ => tile::<S, W, BLOCK, 1>(simd, x, lines, y),
                 }
             }
         }
     }
 }
 
-/// One tile with N rows of x, as many of its rows at a time as a vector has lanes.
+/// One tile with N rows of x, V vectors of its rows at a time.
 #[inline(always)]
-fn tile<S: Simd, W: Words, const N: usize>(
+fn tile<S: Simd, W: Words, const N: usize, const V: usize>(
     simd: S,
     x: &[f32],
-    columns: usize,
     lines: &[Line],
     y: &mut [f32],
 ) {
-    let xs: [&[f32]; N] = std::array::from_fn(|n| &x[n * columns..(n + 1) * columns]);
+    let steps = x.as_chunks::<N>().0.as_chunks::<STEP>().0;
     let lanes = size_of::<S::f32s>() / size_of::<f32>();
-    for part in 0..TILE / lanes {
-        let sums = W::sums::<S, N>(simd, xs, lines, part);
-        for (y, sum) in y.chunks_exact_mut(TILE).zip(sums) {
-            let y = S::as_mut_simd_f32s(y).0;
-            y[part] = sum;
+    for first in (0..TILE / lanes).step_by(V) {
+        let sums = W::sums::<S, N, V>(simd, steps, lines, first);
+        for (y, sums) in y.chunks_exact_mut(TILE).zip(sums) {
+            S::as_mut_simd_f32s(y).0[first..first + V].copy_from_slice(&sums);
         }
     }
+}
+
+/// Four columns of N rows of x.
+type Step<const N: usize> = [[f32; N]; STEP];
+
+/// Two sums each, for even and odd columns. Their order must be the same for every N.
+type Sums<S, const N: usize, const V: usize> = [[[<S as Simd>::f32s; 2]; V]; N];
+
+// Below there are loops where closures would be shorter: a closure is a function of its own, which the compiler does not
+// give the processor's vectors.
+
+#[inline(always)]
+fn add_step<S: Simd, const N: usize, const V: usize>(
+    simd: S,
+    sums: &mut Sums<S, N, V>,
+    x: &Step<N>,
+    w: &[[S::f32s; STEP]; V],
+) {
+    for c in 0..STEP {
+        for n in 0..N {
+            let x = simd.splat_f32s(x[c][n]);
+            for v in 0..V {
+                sums[n][v][c % 2] = simd.mul_add_f32s(w[v][c], x, sums[n][v][c % 2]);
+            }
+        }
+    }
+}
+
+/// Vector `v` of a line.
+#[inline(always)]
+fn word<S: Simd>(line: &Line, v: usize) -> S::u32s {
+    S::as_simd_u32s(&line.0).0[v]
 }
 
 /// How words are widened and summed.
 trait Words {
-    /// The sums over all columns, for vector `part` of every line.
-    fn sums<S: Simd, const N: usize>(simd: S, xs: [&[f32]; N], lines: &[Line], part: usize) -> [S::f32s; N];
+    /// Vector `v` of a step's lines as four columns.
+    fn widen<S: Simd>(simd: S, lines: &[Line], v: usize) -> [S::f32s; STEP];
+
+    /// Lines of a step.
+    const LINES: usize;
+
+    /// The sums over all columns, for V vectors of every line from `first` on.
+    #[inline(always)]
+    fn sums<S: Simd, const N: usize, const V: usize>(
+        simd: S,
+        x: &[Step<N>],
+        lines: &[Line],
+        first: usize,
+    ) -> [[S::f32s; V]; N] {
+        let zero = simd.splat_f32s(0.0);
+        let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
+        for (x, lines) in x.iter().zip(lines.chunks_exact(Self::LINES)) {
+            let mut w = [[zero; STEP]; V];
+            for v in 0..V {
+                w[v] = Self::widen(simd, lines, first + v);
+            }
+            add_step::<S, N, V>(simd, &mut sums, x, &w);
+        }
+        let mut out = [[zero; V]; N];
+        for n in 0..N {
+            for v in 0..V {
+                out[n][v] = simd.add_f32s(sums[n][v][0], sums[n][v][1]);
+            }
+        }
+        out
+    }
 }
 
-#[inline(always)]
-fn word<S: Simd>(line: &Line, part: usize) -> S::u32s {
-    S::as_simd_u32s(&line.0).0[part]
-}
+struct F32;
 
-/// Both numbers of a word of two, for all columns in pairs; an odd column at the end has no partner.
-#[inline(always)]
-fn paired<S: Simd, const N: usize>(
-    simd: S,
-    xs: [&[f32]; N],
-    lines: &[Line],
-    part: usize,
-    widen: impl Fn(S::u32s) -> [S::f32s; 2],
-) -> [S::f32s; N] {
-    let pairs = xs.map(|x| x.as_chunks::<2>().0);
-    let whole = pairs.iter().map(|p| p.len()).min().unwrap_or(0).min(lines.len());
-    let pairs = pairs.map(|p| &p[..whole]);
-    let mut sums = [[simd.splat_f32s(0.0); 2]; N];
-    for (i, line) in lines[..whole].iter().enumerate() {
-        let [low, high] = widen(word::<S>(line, part));
-        for n in 0..N {
-            let [a, b] = pairs[n][i];
-            sums[n][0] = simd.mul_add_f32s(low, simd.splat_f32s(a), sums[n][0]);
-            sums[n][1] = simd.mul_add_f32s(high, simd.splat_f32s(b), sums[n][1]);
-        }
+impl Words for F32 {
+    const LINES: usize = STEP;
+
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, lines: &[Line], v: usize) -> [S::f32s; STEP] {
+        [
+            simd.transmute_f32s_u32s(word::<S>(&lines[0], v)),
+            simd.transmute_f32s_u32s(word::<S>(&lines[1], v)),
+            simd.transmute_f32s_u32s(word::<S>(&lines[2], v)),
+            simd.transmute_f32s_u32s(word::<S>(&lines[3], v)),
+        ]
     }
-    if let Some(line) = lines.get(whole) {
-        let [low, _] = widen(word::<S>(line, part));
-        for n in 0..N {
-            sums[n][0] = simd.mul_add_f32s(low, simd.splat_f32s(xs[n][2 * whole]), sums[n][0]);
-        }
-    }
-    sums.map(|[a, b]| simd.add_f32s(a, b))
 }
 
 struct Bf16;
 
 impl Words for Bf16 {
+    const LINES: usize = STEP / 2;
+
     #[inline(always)]
-    fn sums<S: Simd, const N: usize>(simd: S, xs: [&[f32]; N], lines: &[Line], part: usize) -> [S::f32s; N] {
-        let (shift, high) = (simd.splat_u32s(16), simd.splat_u32s(0xffff_0000));
-        paired(simd, xs, lines, part, |w| {
-            [simd.wrapping_dyn_shl_u32s(w, shift), simd.and_u32s(w, high)].map(|w| simd.transmute_f32s_u32s(w))
-        })
+    fn widen<S: Simd>(simd: S, lines: &[Line], v: usize) -> [S::f32s; STEP] {
+        let (half, high) = (simd.splat_u32s(16), simd.splat_u32s(0xffff_0000));
+        let (a, b) = (word::<S>(&lines[0], v), word::<S>(&lines[1], v));
+        [
+            simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(a, half)),
+            simd.transmute_f32s_u32s(simd.and_u32s(a, high)),
+            simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(b, half)),
+            simd.transmute_f32s_u32s(simd.and_u32s(b, high)),
+        ]
     }
 }
 
 struct F16;
 
-impl Words for F16 {
+impl F16 {
+    /// From the exponent and fraction in their places in an f32, which make the number times 2^-112, subnormals
+    /// included, and the sign in its.
     #[inline(always)]
-    fn sums<S: Simd, const N: usize>(simd: S, xs: [&[f32]; N], lines: &[Line], part: usize) -> [S::f32s; N] {
-        // Exponent and fraction moved to their places in an f32 make the number times 2^-112, subnormals included.
-        let [up, down] = [13, 3].map(|by| simd.splat_u32s(by));
-        let (bits, sign, half) =
-            (simd.splat_u32s(0x0fff_e000), simd.splat_u32s(1 << 31), simd.splat_u32s(16));
+    fn number<S: Simd>(simd: S, moved: S::u32s, signed: S::u32s) -> S::f32s {
+        let (bits, sign) = (simd.splat_u32s(0x0fff_e000), simd.splat_u32s(1 << 31));
         let scale = simd.splat_f32s(f32::from_bits((127 + 112) << 23));
-        let number = |moved: S::u32s, signed: S::u32s| {
-            let size = simd.transmute_f32s_u32s(simd.and_u32s(moved, bits));
-            let size = simd.transmute_u32s_f32s(simd.mul_f32s(size, scale));
-            simd.transmute_f32s_u32s(simd.or_u32s(size, simd.and_u32s(signed, sign)))
-        };
-        paired(simd, xs, lines, part, |w| {
-            [
-                number(simd.wrapping_dyn_shl_u32s(w, up), simd.wrapping_dyn_shl_u32s(w, half)),
-                number(simd.wrapping_dyn_shr_u32s(w, down), w),
-            ]
-        })
+        let size = simd.mul_f32s(simd.transmute_f32s_u32s(simd.and_u32s(moved, bits)), scale);
+        simd.transmute_f32s_u32s(simd.or_u32s(simd.transmute_u32s_f32s(size), simd.and_u32s(signed, sign)))
+    }
+
+    #[inline(always)]
+    fn pair<S: Simd>(simd: S, w: S::u32s) -> [S::f32s; 2] {
+        let up = simd.wrapping_dyn_shl_u32s(w, simd.splat_u32s(13));
+        let half = simd.wrapping_dyn_shl_u32s(w, simd.splat_u32s(16));
+        let down = simd.wrapping_dyn_shr_u32s(w, simd.splat_u32s(3));
+        [Self::number(simd, up, half), Self::number(simd, down, w)]
+    }
+}
+
+impl Words for F16 {
+    const LINES: usize = STEP / 2;
+
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, lines: &[Line], v: usize) -> [S::f32s; STEP] {
+        let [a, b] = Self::pair(simd, word::<S>(&lines[0], v));
+        let [c, d] = Self::pair(simd, word::<S>(&lines[1], v));
+        [a, b, c, d]
     }
 }
 
 struct Q8;
 
 impl Words for Q8 {
+    const LINES: usize = 1;
+
     #[inline(always)]
-    fn sums<S: Simd, const N: usize>(simd: S, xs: [&[f32]; N], lines: &[Line], part: usize) -> [S::f32s; N] {
+    fn widen<S: Simd>(simd: S, lines: &[Line], v: usize) -> [S::f32s; STEP] {
         // A byte b under the exponent of 2^23 is the number 2^23 + b.
         let (byte, exponent) = (simd.splat_u32s(0xff), simd.splat_u32s(0x4b00_0000));
         let offset = simd.splat_f32s(8_388_608.0 + 128.0);
-        let shifts: [S::u32s; 4] = std::array::from_fn(|k| simd.splat_u32s(8 * k as u32));
-        let (blocks, _) = lines.as_chunks::<Q8_LINES>();
-        let xs = xs.map(|x| &x.as_chunks::<SCALED>().0[..blocks.len()]);
-        let mut sums = [simd.splat_f32s(0.0); N];
-        for (b, lines) in blocks.iter().enumerate() {
-            let mut inner = [[simd.splat_f32s(0.0); 2]; N];
-            for i in 0..Q8_LINES - 1 {
-                let w = word::<S>(&lines[i], part);
-                for k in 0..4 {
-                    let q = simd.and_u32s(simd.wrapping_dyn_shr_u32s(w, shifts[k]), byte);
-                    let q = simd.transmute_f32s_u32s(simd.or_u32s(q, exponent));
-                    let q = simd.sub_f32s(q, offset);
-                    for n in 0..N {
-                        let x = simd.splat_f32s(xs[n][b][4 * i + k]);
-                        inner[n][k % 2] = simd.mul_add_f32s(q, x, inner[n][k % 2]);
-                    }
+        let w = word::<S>(&lines[0], v);
+        let mut out = [offset; STEP];
+        for (c, out) in out.iter_mut().enumerate() {
+            let q = simd.and_u32s(simd.wrapping_dyn_shr_u32s(w, simd.splat_u32s(8 * c as u32)), byte);
+            *out = simd.sub_f32s(simd.transmute_f32s_u32s(simd.or_u32s(q, exponent)), offset);
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn sums<S: Simd, const N: usize, const V: usize>(
+        simd: S,
+        x: &[Step<N>],
+        lines: &[Line],
+        first: usize,
+    ) -> [[S::f32s; V]; N] {
+        let zero = simd.splat_f32s(0.0);
+        let mut out = [[zero; V]; N];
+        let blocks = x.as_chunks::<{ SCALED / STEP }>().0.iter().zip(lines.as_chunks::<Q8_LINES>().0);
+        for (x, lines) in blocks {
+            let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
+            for (x, line) in x.iter().zip(lines) {
+                let mut w = [[zero; STEP]; V];
+                for v in 0..V {
+                    w[v] = Self::widen(simd, std::slice::from_ref(line), first + v);
+                }
+                add_step::<S, N, V>(simd, &mut sums, x, &w);
+            }
+            for v in 0..V {
+                let scale = simd.transmute_f32s_u32s(word::<S>(&lines[Q8_LINES - 1], first + v));
+                for n in 0..N {
+                    let block = simd.add_f32s(sums[n][v][0], sums[n][v][1]);
+                    out[n][v] = simd.mul_add_f32s(block, scale, out[n][v]);
                 }
             }
-            let scale = simd.transmute_f32s_u32s(word::<S>(&lines[Q8_LINES - 1], part));
-            for n in 0..N {
-                let block = simd.add_f32s(inner[n][0], inner[n][1]);
-                sums[n] = simd.mul_add_f32s(block, scale, sums[n]);
-            }
         }
-        sums
+        out
     }
 }
 

@@ -66,5 +66,6 @@ pub(crate) fn read_object(directory: &Path, name: &str) -> Result<Map<String, Va
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Map::new()),
         Err(source) => return Err(Error::Read { path, source }),
     };
-    serde_json::from_str(&text).map_err(|e| Error::File { path, problem: format!("expected a JSON object: {e}") })
+    serde_json::from_str(&text)
+        .map_err(|e| Error::File { path, problem: format!("expected a JSON object: {e}") })
 }

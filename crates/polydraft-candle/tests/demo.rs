@@ -3,9 +3,7 @@
 mod common;
 
 use common::{demo, law};
-use polydraft::{
-    Chance, DraftTree, Laws, Outcome, Result as LawResult, Sampling, Verifier, VerifierKind,
-};
+use polydraft::{Chance, DraftTree, Laws, Outcome, Result as LawResult, Sampling, Verifier, VerifierKind};
 use polydraft_candle::{LoadOptions, Loaded, Precision, load};
 use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation, TextStream};
 use rand::{RngExt, SeedableRng};

@@ -155,7 +155,8 @@ fn every_family_gives_the_logits_of_transformers() {
         assert!(worst < TOLERANCE, "{}: {worst:e}", case.name);
         // Not trivially: the logits are far from equal.
         let last = case.logits.last().unwrap();
-        let spread = last.iter().fold(f32::MIN, |m, x| m.max(*x)) - last.iter().fold(f32::MAX, |m, x| m.min(*x));
+        let spread =
+            last.iter().fold(f32::MIN, |m, x| m.max(*x)) - last.iter().fold(f32::MAX, |m, x| m.min(*x));
         assert!(spread > 0.4, "{}: {spread}", case.name);
     }
     // Each family has a case.
@@ -172,7 +173,8 @@ struct Config;
 
 impl Config {
     fn of(directory: &Path) -> String {
-        let config: Value = serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap();
+        let config: Value =
+            serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap();
         config["architectures"][0].as_str().unwrap().to_owned()
     }
 }
@@ -277,7 +279,8 @@ fn every_tensor_is_compared() {
             let mut changed: HashMap<String, Tensor> = tensors.clone();
             let old = &tensors[name];
             // Another order keeps sizes and means: only a comparison of what belongs where can tell.
-            let values: Vec<f32> = old.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            let values: Vec<f32> =
+                old.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
             let rotated: Vec<f32> =
                 values.iter().cycle().skip(values.len() / 2 + 1).take(values.len()).copied().collect();
             let rotated = Tensor::from_vec(rotated, old.dims(), &Device::Cpu).unwrap();

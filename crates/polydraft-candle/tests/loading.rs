@@ -217,11 +217,15 @@ fn configs_that_cannot_be_are_named() {
     refuses(|d| change_field(d, "num_key_value_heads", json!(3)), &["num_key_value_heads", "divisor"]);
     refuses(|d| change_field(d, "head_dim", json!(15)), &["head_dim", "even"]);
     refuses(|d| change_field(d, "rope_theta", json!(-1.0)), &["rope_theta"]);
-    let scaling = |value: Value, expected: &[&str]| refuses(|d| change_field(d, "rope_scaling", value), expected);
+    let scaling =
+        |value: Value, expected: &[&str]| refuses(|d| change_field(d, "rope_scaling", value), expected);
     scaling(json!({"type": "dynamic"}), &["rope_scaling", "dynamic", "default, linear, llama3, yarn"]);
     scaling(json!({"type": "linear"}), &["rope_scaling: factor", "found none"]);
     scaling(json!({"type": "linear", "factor": 0}), &["rope_scaling: factor", "found 0"]);
-    scaling(json!({"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 1}), &["less than"]);
+    scaling(
+        json!({"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 1}),
+        &["less than"],
+    );
     scaling(json!("twice"), &["rope_scaling", "object"]);
     refuses(|d| change_field(d, "hidden_act", json!("swish2")), &["hidden_act", "swish2", "silu, gelu"]);
     refuses(|d| change_field(d, "attention_bias", json!(true)), &["q_proj.bias", "no tensor of that name"]);
@@ -255,4 +259,46 @@ fn end_tokens_come_from_either_file() {
     assert_eq!(ends(), [3, 5]);
     write_json(directory.path(), "generation_config.json", &json!("none"));
     assert!(message(directory.path()).contains("generation_config.json"));
+}
+
+#[test]
+fn models_that_do_not_fit_say_what_would() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    let message = |precision, memory| {
+        let options = LoadOptions { precision, memory: Some(memory), ..LoadOptions::default() };
+        load(directory.path(), options).map(|_| ()).map_err(|e| e.to_string())
+    };
+    // The numbers take 155 kB in f32, keys and values of the context 491 kB.
+    assert_eq!(message(Precision::F32, 1 << 20), Ok(()));
+    let found = message(Precision::F32, 600_000).unwrap_err();
+    assert!(found.contains("as f32") && found.contains("600.0 kB are free"), "{found}");
+    assert!(found.contains("--dtype f16 (") && found.contains("q8_0 ("), "{found}");
+    assert_eq!(message(Precision::Q8_0, 600_000), Ok(()));
+    assert!(message(Precision::Q8_0, 1000).unwrap_err().contains("no --dtype is small enough"));
+}
+
+#[test]
+fn other_formats_of_weights_are_pointed_out() {
+    refuses(
+        |d| fs::rename(d.join("model.safetensors"), d.join("pytorch_model.bin")).unwrap(),
+        &["model.safetensors", "pytorch_model.bin", "convert"],
+    );
+}
+
+#[test]
+fn published_sampling_is_read_and_not_applied() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    let sampling = |value: Value| {
+        write_json(directory.path(), "generation_config.json", &value);
+        load(directory.path(), LoadOptions::default()).unwrap().sampling
+    };
+    let settings =
+        json!({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.2});
+    let found = sampling(settings);
+    assert_eq!((found.temperature, found.top_k, found.top_p), (Some(0.6), None, Some(0.9)));
+    assert_eq!(found.unsupported, ["repetition_penalty 1.2"]);
+    // Without do_sample the rest means nothing.
+    assert_eq!(sampling(json!({"temperature": 0.6})).temperature, None);
 }

@@ -76,7 +76,11 @@ fn special_tokens_have_no_text_and_take_no_space_with_them() {
             let prompt = [&ids[..split], &[end; 12]].concat();
             let before = text.decode(&ids[..split]).unwrap();
             let before = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
-            assert_eq!(streamed(&text, &prompt, &ids[split..]).concat(), decoded[before.len()..], "{name}, {split}");
+            assert_eq!(
+                streamed(&text, &prompt, &ids[split..]).concat(),
+                decoded[before.len()..],
+                "{name}, {split}"
+            );
         }
     }
 }
@@ -111,19 +115,17 @@ fn tokens_that_make_no_text_disturb_no_other() {
 #[test]
 fn a_vocabulary_and_its_merges_make_a_tokenizer() {
     // OPT's layout, from the byte-level fixture.
-    let whole: Value =
-        serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
+    let whole: Value = serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     write_json(directory.path(), "vocab.json", &whole["model"]["vocab"]);
     let merges = whole["model"]["merges"].as_array().unwrap().iter();
-    let lines: Vec<String> = merges
-        .map(|pair| format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()))
-        .collect();
+    let lines: Vec<String> =
+        merges.map(|pair| format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap())).collect();
     fs::write(directory.path().join("merges.txt"), format!("#version: 0.2\n{}\n", lines.join("\n"))).unwrap();
-    let tokens = json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>", "add_bos_token": true});
+    let tokens =
+        json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>", "add_bos_token": true});
     write_json(directory.path(), "tokenizer_config.json", &tokens);
-    let (_, reference, ids, decoded) =
-        kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
+    let (_, reference, ids, decoded) = kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
     let text = Text::of_model(directory.path()).unwrap();
     assert_eq!(text.decode(&ids).unwrap(), decoded);
     for sample in [decoded.as_str(), "", "<|end|> x", " leading"] {

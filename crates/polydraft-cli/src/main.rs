@@ -2,6 +2,8 @@
 
 mod commands;
 mod conversation;
+#[cfg(feature = "hub")]
+mod hub;
 mod models;
 mod output;
 mod sampling;

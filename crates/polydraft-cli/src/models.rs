@@ -55,7 +55,8 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
-        self.set_threads(&target);
+        let small = weight_bytes(&target) < SMALL;
+        set_threads(self.threads.or(small.then_some(1)));
         let target = open(&target, "target")?;
         let draft = match (with_draft, &self.draft) {
             (false, _) => None,
@@ -75,31 +76,57 @@ impl ModelArgs {
             Precision::Q4K => 0.1,
         }
     }
+}
 
-    /// Tells the tensor library how many threads to use. It knows no other way than these variables.
-    fn set_threads(&self, target: &Path) {
-        let threads = self.threads.unwrap_or_else(|| {
-            let small = weight_bytes(target) < SMALL;
-            if small { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get() as u32) }
-        });
-        for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
-            // SAFETY: commands load their models before they start any thread.
-            unsafe { std::env::set_var(variable, threads.to_string()) };
-        }
+/// Tells the tensor library how many threads to use, one per core if nothing is said; returns how many. It knows no other
+/// way than these variables.
+pub fn set_threads(threads: Option<u32>) -> usize {
+    let threads =
+        threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |t| t as usize);
+    for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
+        // SAFETY: commands call this before they start any thread.
+        unsafe { std::env::set_var(variable, threads.to_string()) };
     }
+    threads
 }
 
-/// The directory of a model, by its path or its hub id.
+/// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the
+/// environment, asks no network.
 pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
-    let _ = offline;
-    Ok(PathBuf::from(name))
+    if Path::new(name).exists() || !is_hub_id(name) {
+        return Ok(PathBuf::from(name));
+    }
+    let variable = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
+    from_hub(name, offline || variable)
 }
 
-/// The size of a model's weight files; 0 where there are none, which loading will report.
+/// `org/name`, perhaps with `@revision`.
+fn is_hub_id(name: &str) -> bool {
+    let id = name.split_once('@').map_or(name, |(id, _)| id);
+    let is_word = |word: &str| {
+        !word.is_empty()
+            && !word.starts_with('.')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    id.split_once('/').is_some_and(|(owner, model)| is_word(owner) && is_word(model))
+}
+
+#[cfg(feature = "hub")]
+use crate::hub::fetch as from_hub;
+
+#[cfg(not(feature = "hub"))]
+fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
+    anyhow::bail!(
+        "{name} is no directory here; if it is a model of the hub: this program was built without the hub, build it \
+         with --features hub, or download the model and give its directory"
+    )
+}
+
+/// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
 fn weight_bytes(directory: &Path) -> u64 {
     let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors"));
-    weights.filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum()
+    weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }
 
 /// The folder of the demo pair, wherever the program is run from.
@@ -120,4 +147,21 @@ fn demo() -> Result<PathBuf> {
             program.display()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_hub_id;
+
+    #[test]
+    fn hub_ids_are_told_from_paths() {
+        for id in ["org/name", "org/name@main", "Qwen/Qwen3-0.6B@v1.0", "a/b@refs/pr/3"] {
+            assert!(is_hub_id(id), "{id}");
+        }
+        for path in
+            ["", "name", "/org/name", "./name", "../name", "a/b/c", "org/", "org/na me", "a/.b", "~/x"]
+        {
+            assert!(!is_hub_id(path), "{path}");
+        }
+    }
 }

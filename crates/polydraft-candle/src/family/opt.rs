@@ -31,7 +31,9 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let hidden = fields.size("hidden_size", 1 << 17)?;
     let heads = fields.size("num_attention_heads", 1 << 12)?;
     if !hidden.is_multiple_of(heads) {
-        return Err(format!("num_attention_heads: expected a divisor of hidden_size = {hidden}, found {heads}"));
+        return Err(format!(
+            "num_attention_heads: expected a divisor of hidden_size = {hidden}, found {heads}"
+        ));
     }
     let before = fields.flag("do_layer_norm_before", true)?;
     let bias = fields.flag("enable_bias", true)?;

@@ -11,6 +11,7 @@ fn values(count: usize, seed: f32) -> Vec<f32> {
 fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
     let w = values(out * columns, 7.1);
     match format {
+        Format::F32 => (Packed::from_f32(&w, columns), w),
         Format::Bf16 => {
             let bits: Vec<u16> = w.iter().map(|v| bf16::from_f32(*v).to_bits()).collect();
             let held = bits.iter().map(|b| bf16::from_bits(*b).to_f32()).collect();
@@ -34,7 +35,7 @@ fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
     }
 }
 
-const FORMATS: [Format; 3] = [Format::Bf16, Format::F16, Format::Q8];
+const FORMATS: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8];
 
 #[test]
 fn rows_are_what_was_packed() {
@@ -60,7 +61,8 @@ fn products_equal_those_in_double_precision() {
                 let best = packed.product(&x, rows);
                 let mut plain = vec![0f32; out.div_ceil(TILE) * rows * TILE];
                 let lines = &packed.lines;
-                Multiply { x: &x, lines, y: &mut plain, rows, columns, format }
+                let side_by_side = interleaved(&x, rows, columns);
+                Multiply { x: &side_by_side, lines, y: &mut plain, rows, columns, format }
                     .with_simd(pulp::Scalar::new());
                 for r in 0..rows {
                     for o in 0..out {

@@ -35,7 +35,9 @@ pub(super) fn read(directory: &Path) -> Result<Text> {
         .collect();
     tokenizer.add_special_tokens(known).map_err(wrong)?;
     let begin = special.begin.as_deref().and_then(|token| Some((token, tokenizer.token_to_id(token)?)));
-    if let Some((token, id)) = begin.filter(|_| special.settings.get("add_bos_token") == Some(&Value::Bool(true))) {
+    if let Some((token, id)) =
+        begin.filter(|_| special.settings.get("add_bos_token") == Some(&Value::Bool(true)))
+    {
         let built = || {
             let mut builder = TemplateProcessing::builder();
             builder.try_single(format!("{token} $A"))?;

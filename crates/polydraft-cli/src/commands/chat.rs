@@ -92,7 +92,8 @@ pub fn run(args: Args) -> Result<()> {
             io::stderr().flush().ok();
         }
         line.clear();
-        let read = io::stdin().lock().read_line(&mut line).context("cannot read a message from standard input")?;
+        let read =
+            io::stdin().lock().read_line(&mut line).context("cannot read a message from standard input")?;
         if read == 0 {
             return Ok(());
         }
@@ -141,14 +142,10 @@ impl Talk {
         let mut decoder = Decoder::new(&mut target.model, draft, self.settings)?;
         let mut stream = target.text.stream(&tokens);
         let mut printer = Printer::new(false, false);
-        let made = Generation::run(
-            &mut decoder,
-            &tokens,
-            &self.limits,
-            &mut stream,
-            &mut self.rng,
-            &mut |piece| printer.show(piece) && self.answering.load(Ordering::SeqCst),
-        )?;
+        let made =
+            Generation::run(&mut decoder, &tokens, &self.limits, &mut stream, &mut self.rng, &mut |piece| {
+                printer.show(piece) && self.answering.load(Ordering::SeqCst)
+            })?;
         printer.finish()?;
         let interrupted = !self.answering.swap(false, Ordering::SeqCst);
         self.messages.push(Message::assistant(made.text));

@@ -140,7 +140,8 @@ impl Report {
                 self.layers, self.hidden, self.heads, self.key_value_heads
             ),
         )?;
-        let window = self.window.map_or(String::new(), |w| format!("; a window of {w} in some or all layers"));
+        let window =
+            self.window.map_or(String::new(), |w| format!("; a window of {w} in some or all layers"));
         line("context", format!("{} tokens{window}", self.context))?;
         line("positions", self.positions.clone())?;
         let padding = match self.embedding_rows - self.tokens {
@@ -148,7 +149,10 @@ impl Report {
             rows => format!("; {rows} rows of padding, which are left out"),
         };
         line("tokenizer", format!("{}, {} tokens{padding}", self.tokenizer, self.tokens))?;
-        line("end tokens", if self.end_tokens.is_empty() { "none".into() } else { self.end_tokens.join(" ") })?;
+        line(
+            "end tokens",
+            if self.end_tokens.is_empty() { "none".into() } else { self.end_tokens.join(" ") },
+        )?;
         line("chat template", self.chat_template.map_or("none".to_owned(), |s| format!("yes, in {s}")))?;
         if let Some(sampling) = &self.published_sampling {
             line("sampling", format!("{sampling} (published; used by chat)"))?;

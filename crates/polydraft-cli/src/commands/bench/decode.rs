@@ -11,6 +11,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
+use super::{machine, median};
 use crate::models::ModelArgs;
 use crate::output::{self, Usage, note};
 
@@ -253,13 +254,6 @@ fn row(way: &Way, plain: &[f64]) -> Row {
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { 0.5 * (values[middle - 1] + values[middle]) }
-}
-
 fn print(report: &Report) -> Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
@@ -294,13 +288,4 @@ fn print(report: &Report) -> Result<()> {
         note("fewer than 3 rounds: the medians say little");
     }
     Ok(())
-}
-
-/// What the numbers were measured on.
-fn machine() -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let model = model.map_or("unknown processor", |(_, name)| name.trim());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }
