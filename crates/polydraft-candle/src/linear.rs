@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Result, Tensor};
-use half::{bf16, f16};
 
 use crate::packed::{Format, Packed, SCALED};
 use crate::weights::{Part, Weights};
@@ -111,31 +110,24 @@ impl Matrix {
         device: &Device,
     ) -> crate::Result<Self> {
         let fits = |block: usize| columns.is_multiple_of(block);
-        Ok(match (precision, device.is_cpu()) {
+        let rows = &weights.stacked(parts, columns)?;
+        let packed = |format| Packed::load(format, rows.count(), columns, rows).map(Self::Packed);
+        match (precision, device.is_cpu()) {
             (Precision::Q4K, _) if fits(GgmlDType::Q4K.block_size()) => {
-                Self::quantised(weights.stacked(parts, columns)?, columns, GgmlDType::Q4K, device)?
+                Ok(Self::quantised(rows.all()?, columns, GgmlDType::Q4K, device)?)
             }
-            (Precision::Q8_0 | Precision::Q4K, true) if fits(SCALED) => {
-                Self::Packed(Packed::quantise(&weights.stacked::<f32>(parts, columns)?, columns))
-            }
+            (Precision::Q8_0 | Precision::Q4K, true) if fits(SCALED) => packed(Format::Q8),
             (Precision::Q8_0 | Precision::Q4K, false) if fits(SCALED) => {
-                Self::quantised(weights.stacked(parts, columns)?, columns, GgmlDType::Q8_0, device)?
+                Ok(Self::quantised(rows.all()?, columns, GgmlDType::Q8_0, device)?)
             }
-            (Precision::F16, true) => {
-                let bits: Vec<u16> = bits(weights.stacked::<f16>(parts, columns)?, f16::to_bits);
-                Self::Packed(Packed::from_bits(&bits, columns, Format::F16))
-            }
-            (Precision::Bf16, true) => {
-                let bits = bits(weights.stacked::<bf16>(parts, columns)?, bf16::to_bits);
-                Self::Packed(Packed::from_bits(&bits, columns, Format::Bf16))
-            }
-            (_, true) => Self::Packed(Packed::from_f32(&weights.stacked::<f32>(parts, columns)?, columns)),
+            (Precision::F16, true) => packed(Format::F16),
+            (Precision::Bf16, true) => packed(Format::Bf16),
+            (_, true) => packed(Format::F32),
             (_, false) => {
-                let values = weights.stacked::<f32>(parts, columns)?;
-                let tensor = Tensor::from_vec(values, ((), columns), &Device::Cpu)?;
-                Self::Full(tensor.to_dtype(precision.compute(device))?.to_device(device)?)
+                let tensor = Tensor::from_vec(rows.all()?, ((), columns), &Device::Cpu)?;
+                Ok(Self::Full(tensor.to_dtype(precision.compute(device))?.to_device(device)?))
             }
-        })
+        }
     }
 
     fn quantised(values: Vec<f32>, columns: usize, kind: GgmlDType, device: &Device) -> Result<Self> {
@@ -169,11 +161,6 @@ impl Matrix {
             Self::Quantised(weights) => weights.storage_size_in_bytes(),
         }
     }
-}
-
-fn bits<T>(values: Vec<T>, to_bits: impl Fn(T) -> u16) -> Vec<u16> {
-    // Same size and alignment: the compiler makes this nothing.
-    values.into_iter().map(to_bits).collect()
 }
 
 /// A product with a matrix and, in some families, a bias.

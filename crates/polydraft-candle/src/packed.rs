@@ -12,11 +12,12 @@
 //! Complexity: `rows · out · in` multiply-adds, `rows / 8 · out · in` conversions, one read of w from memory.
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
-use half::f16;
+use half::{bf16, f16};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::weights::Element;
+use crate::Error;
+use crate::weights::Rows;
 
 /// Rows of w side by side: two cache lines of words.
 const TILE: usize = 32;
@@ -69,58 +70,102 @@ pub(crate) struct Packed {
     columns: usize,
 }
 
+/// Where rows come from, in the type that a format holds.
+pub(crate) trait Read<E>: Sync {
+    fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), E>;
+    fn f16(&self, first: usize, values: &mut [f16]) -> std::result::Result<(), E>;
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> std::result::Result<(), E>;
+}
+
+impl Read<Error> for &Rows {
+    fn f32(&self, first: usize, values: &mut [f32]) -> crate::Result<()> {
+        self.read(first, values)
+    }
+
+    fn f16(&self, first: usize, values: &mut [f16]) -> crate::Result<()> {
+        self.read(first, values)
+    }
+
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> crate::Result<()> {
+        self.read(first, values)
+    }
+}
+
+/// One number a word. Lines are written from first to last, each whole: rows one after the other would go through them
+/// all each time.
+fn pack_words<T: Copy>(lines: &mut [Line], rows: &[T], columns: usize, bits: impl Fn(T) -> u32) {
+    for (column, line) in lines.iter_mut().enumerate().take(columns) {
+        for (word, row) in line.0.iter_mut().zip(rows.chunks_exact(columns)) {
+            *word = bits(row[column]);
+        }
+    }
+}
+
+/// Two numbers a word.
+fn pack_pairs<T: Copy>(lines: &mut [Line], rows: &[T], columns: usize, bits: impl Fn(T) -> u16) {
+    for (pair, line) in lines.iter_mut().enumerate().take(columns.div_ceil(2)) {
+        for (word, row) in line.0.iter_mut().zip(rows.chunks_exact(columns)) {
+            let high = row.get(2 * pair + 1).map_or(0, |v| bits(*v));
+            *word = u32::from(bits(row[2 * pair])) | u32::from(high) << 16;
+        }
+    }
+}
+
+fn quantise(lines: &mut [Line], rows: &[f32], columns: usize) {
+    for (lane, row) in rows.chunks_exact(columns).enumerate() {
+        for (lines, block) in lines.chunks_exact_mut(Q8_LINES).zip(row.chunks_exact(SCALED)) {
+            let largest = block.iter().fold(0f32, |m, v| m.max(v.abs()));
+            let exact = largest / 127.0;
+            let inverse = if exact > 0.0 { 1.0 / exact } else { 0.0 };
+            for (line, four) in lines.iter_mut().zip(block.chunks_exact(4)) {
+                let byte = |v: f32| (v * inverse).round() as i8 as u8 ^ 0x80;
+                line.0[lane] = u32::from_le_bytes(std::array::from_fn(|i| byte(four[i])));
+            }
+            lines[Q8_LINES - 1].0[lane] = f16::from_f32(exact).to_f32().to_bits();
+        }
+    }
+}
+
 impl Packed {
-    /// Packs f32, row by row.
-    pub fn from_f32(values: &[f32], columns: usize) -> Self {
-        Self::pack(values, columns, Format::F32, |row, lines, lane| {
-            for (line, value) in lines.iter_mut().zip(row) {
-                line.0[lane] = value.to_bits();
-            }
-        })
-    }
-
-    /// Packs numbers of 16 bits, row by row.
-    pub fn from_bits(values: &[u16], columns: usize, format: Format) -> Self {
-        Self::pack(values, columns, format, |row, line, lane| {
-            for (lines, pair) in line.iter_mut().zip(row.chunks(2)) {
-                let high = pair.get(1).copied().unwrap_or(0);
-                lines.0[lane] = u32::from(pair[0]) | u32::from(high) << 16;
-            }
-        })
-    }
-
-    /// Quantises; `columns` must be a multiple of [`SCALED`].
-    pub fn quantise<T: Element>(values: &[T], columns: usize) -> Self {
-        Self::pack(values, columns, Format::Q8, |row, lines, lane| {
-            for (lines, block) in lines.chunks_exact_mut(Q8_LINES).zip(row.chunks_exact(SCALED)) {
-                let largest = block.iter().fold(0f32, |m, v| m.max(v.widened().abs()));
-                let exact = largest / 127.0;
-                let inverse = if exact > 0.0 { 1.0 / exact } else { 0.0 };
-                for (line, four) in lines.iter_mut().zip(block.chunks_exact(4)) {
-                    let byte = |v: &T| (v.widened() * inverse).round() as i8 as u8 ^ 0x80;
-                    line.0[lane] = u32::from_le_bytes(std::array::from_fn(|i| byte(&four[i])));
-                }
-                lines[Q8_LINES - 1].0[lane] = f16::from_f32(exact).to_f32().to_bits();
-            }
-        })
-    }
-
-    fn pack<T: Sync>(
-        values: &[T],
-        columns: usize,
+    /// Reads rows, a tile at a time, straight into their place; for [`Format::Q8`] quantises them.
+    ///
+    /// `read` takes the first row and room for some. For `Q8` the columns must be a multiple of [`SCALED`].
+    pub fn load<E: Send>(
         format: Format,
-        row_into: impl Fn(&[T], &mut [Line], usize) + Sync,
-    ) -> Self {
-        let out = values.len() / columns;
+        out: usize,
+        columns: usize,
+        read: impl Read<E>,
+    ) -> std::result::Result<Self, E> {
         let lines_per_tile = format.lines(columns);
         let mut lines = vec![Line::default(); out.div_ceil(TILE) * lines_per_tile];
-        let tiles = lines.par_chunks_exact_mut(lines_per_tile).zip(values.par_chunks(TILE * columns));
-        tiles.for_each(|(lines, rows)| {
-            for (lane, row) in rows.chunks_exact(columns).enumerate() {
-                row_into(row, lines, lane);
+        lines.par_chunks_exact_mut(lines_per_tile.max(1)).enumerate().try_for_each(|(tile, lines)| {
+            let first = tile * TILE;
+            let count = TILE.min(out - first);
+            match format {
+                Format::F32 => {
+                    let mut values = vec![0f32; count * columns];
+                    read.f32(first, &mut values)?;
+                    pack_words(lines, &values, columns, f32::to_bits);
+                }
+                Format::Bf16 => {
+                    let mut values = vec![bf16::ZERO; count * columns];
+                    read.bf16(first, &mut values)?;
+                    pack_pairs(lines, &values, columns, bf16::to_bits);
+                }
+                Format::F16 => {
+                    let mut values = vec![f16::ZERO; count * columns];
+                    read.f16(first, &mut values)?;
+                    pack_pairs(lines, &values, columns, f16::to_bits);
+                }
+                Format::Q8 => {
+                    let mut values = vec![0f32; count * columns];
+                    read.f32(first, &mut values)?;
+                    quantise(lines, &values, columns);
+                }
             }
-        });
-        Self { lines, format, out, columns }
+            Ok(())
+        })?;
+        Ok(Self { lines, format, out, columns })
     }
 
     /// Bytes held.

@@ -45,8 +45,8 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// No header is longer; the format's own limit.
 const LONGEST_HEADER: u64 = 100_000_000;
-/// Bytes of a file that are read at once.
-const PIECE: usize = 1 << 20;
+/// Numbers that are read at once.
+const PIECE: usize = 1 << 18;
 
 /// A number that weights are held as.
 pub(crate) trait Element: Copy + Default + Send + Sync {
@@ -180,26 +180,22 @@ impl Weights {
 
     /// Takes a vector of this length.
     pub fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>> {
-        self.take(name, &[length], length)
+        let mut values = vec![0.0; length];
+        self.take(name, &[length])?.read(0, &mut values)?;
+        Ok(values)
     }
 
     /// Takes matrices of `columns` columns and stacks their rows: one product then does the work of several.
-    pub fn stacked<T: Element>(&mut self, parts: &[Part], columns: usize) -> Result<Vec<T>> {
-        if let [part] = parts {
-            return self.take(&part.name, &[part.rows, columns], part.wanted * columns);
-        }
-        let mut all = Vec::new();
+    pub fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Rows> {
+        let mut rows = Rows { parts: Vec::new(), columns };
         for part in parts {
-            let values: Vec<T> = self.take(&part.name, &[part.rows, columns], part.wanted * columns)?;
-            // Known to fit into memory: the first part did.
-            all.reserve_exact(parts.iter().map(|p| p.wanted).sum::<usize>() * columns - all.len());
-            all.extend(values);
+            rows.parts.push((self.take(&part.name, &[part.rows, columns])?, part.wanted));
         }
-        Ok(all)
+        Ok(rows)
     }
 
-    /// Takes the first `wanted` values of a tensor, which must have this shape.
-    fn take<T: Element>(&mut self, name: &str, shape: &[usize], wanted: usize) -> Result<Vec<T>> {
+    /// Takes a tensor, which must have this shape.
+    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         let Some((shard, info)) = self.tensors.remove(name) else {
             let path = match &self.shards[..] {
                 [shard] => shard.path.clone(),
@@ -213,29 +209,19 @@ impl Weights {
             });
         };
         let shard = &self.shards[shard];
-        let wrong = |expected: String, found: String| Error::Tensor {
+        let stored = Stored {
+            name: name.to_owned(),
             path: shard.path.clone(),
-            tensor: name.to_owned(),
-            expected,
-            found,
+            start: shard.data + info.data_offsets.0 as u64,
+            dtype: info.dtype,
         };
         if info.shape != shape {
-            return Err(wrong(format!("shape {shape:?}"), format!("shape {:?}", info.shape)));
+            return Err(stored.wrong(format!("shape {shape:?}"), format!("shape {:?}", info.shape)));
         }
-        let start = shard.data + info.data_offsets.0 as u64;
-        let mut values = vec![T::default(); wanted];
-        let not_finite = match info.dtype {
-            Dtype::F32 => shard.read(start, &mut values, T::from_f32)?,
-            Dtype::F16 => shard.read(start, &mut values, T::from_f16)?,
-            Dtype::BF16 => shard.read(start, &mut values, T::from_bf16)?,
-            other => return Err(wrong("type F32, F16 or BF16".to_owned(), format!("type {other:?}"))),
-        };
-        match not_finite {
-            None => Ok(values),
-            Some(at) => {
-                Err(wrong("finite numbers".to_owned(), format!("{} at entry {at}", values[at].widened())))
-            }
+        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(stored.wrong("type F32, F16 or BF16".to_owned(), format!("type {:?}", info.dtype)));
         }
+        Ok(stored)
     }
 
     /// That nothing is left, but for what the predicate allows.
@@ -252,32 +238,88 @@ impl Weights {
     }
 }
 
-impl Shard {
-    /// Reads values of `N` bytes each from `start` on, several pieces at a time. Returns where the first is that is not
-    /// finite.
-    fn read<T: Element, const N: usize>(
+/// A tensor in its file.
+pub(crate) struct Stored {
+    name: String,
+    path: PathBuf,
+    /// Of its first byte.
+    start: u64,
+    dtype: Dtype,
+}
+
+impl Stored {
+    fn wrong(&self, expected: String, found: String) -> Error {
+        Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, found }
+    }
+
+    /// Reads values from entry `first` on.
+    fn read<T: Element>(&self, first: usize, values: &mut [T]) -> Result<()> {
+        match self.dtype {
+            Dtype::F32 => self.read_as(first, values, T::from_f32),
+            Dtype::F16 => self.read_as(first, values, T::from_f16),
+            _ => self.read_as(first, values, T::from_bf16),
+        }
+    }
+
+    fn read_as<T: Element, const N: usize>(
         &self,
-        start: u64,
+        first: usize,
         values: &mut [T],
-        convert: impl Fn([u8; N]) -> T + Sync,
-    ) -> Result<Option<usize>> {
-        let piece = PIECE / N;
+        convert: impl Fn([u8; N]) -> T,
+    ) -> Result<()> {
         let failed = |source| Error::Read { path: self.path.clone(), source };
-        let read_piece = |(number, values): (usize, &mut [T])| {
-            let at = number * piece;
-            let mut bytes = vec![0; values.len() * N];
-            let mut file = File::open(&self.path).map_err(failed)?;
-            file.seek(SeekFrom::Start(start + (at * N) as u64)).map_err(failed)?;
-            file.read_exact(&mut bytes).map_err(failed)?;
-            let mut finite = true;
-            for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-                *value = convert(*bytes);
-                finite &= value.is_finite();
+        let mut bytes = vec![0; values.len() * N];
+        // A handle of its own: others read at other places meanwhile.
+        let mut file = File::open(&self.path).map_err(failed)?;
+        file.seek(SeekFrom::Start(self.start + (first * N) as u64)).map_err(failed)?;
+        file.read_exact(&mut bytes).map_err(failed)?;
+        let mut finite = true;
+        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+            *value = convert(*bytes);
+            finite &= value.is_finite();
+        }
+        match values.iter().position(|v| !v.is_finite()).filter(|_| !finite) {
+            None => Ok(()),
+            Some(at) => Err(self.wrong(
+                "finite numbers".to_owned(),
+                format!("{} at entry {}", values[at].widened(), first + at),
+            )),
+        }
+    }
+}
+
+/// Rows of matrices on disk, one matrix behind the other.
+pub(crate) struct Rows {
+    parts: Vec<(Stored, usize)>,
+    pub columns: usize,
+}
+
+impl Rows {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.parts.iter().map(|(_, wanted)| wanted).sum()
+    }
+
+    /// Reads rows from `first` on into `values`, whole rows of them.
+    pub fn read<T: Element>(&self, mut first: usize, mut values: &mut [T]) -> Result<()> {
+        for (stored, wanted) in &self.parts {
+            if first < *wanted {
+                let here = (wanted - first).min(values.len() / self.columns);
+                let (now, later) = values.split_at_mut(here * self.columns);
+                stored.read(first * self.columns, now)?;
+                values = later;
             }
-            Ok(if finite { None } else { values.iter().position(|v| !v.is_finite()).map(|i| at + i) })
-        };
-        let found: Result<Vec<Option<usize>>> =
-            values.par_chunks_mut(piece).enumerate().map(read_piece).collect();
-        Ok(found?.into_iter().flatten().next())
+            first = first.saturating_sub(*wanted);
+        }
+        Ok(())
+    }
+
+    /// All of them in f32.
+    pub fn all(&self) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; self.count() * self.columns];
+        let piece = (PIECE / self.columns).max(1);
+        let pieces = values.par_chunks_mut(piece * self.columns).enumerate();
+        pieces.try_for_each(|(number, values)| self.read(number * piece, values))?;
+        Ok(values)
     }
 }

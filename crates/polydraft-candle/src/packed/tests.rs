@@ -1,38 +1,61 @@
-use candle_core::quantized::{GgmlDType, QTensor};
-use half::bf16;
-
 use super::*;
+use candle_core::quantized::{GgmlDType, QTensor};
 
 fn values(count: usize, seed: f32) -> Vec<f32> {
     (0..count).map(|i| ((i as f32 + seed) * 1.618).sin()).collect()
 }
 
+/// Rows in memory.
+struct Memory(Vec<f32>, usize);
+
+impl Memory {
+    fn copy<T>(
+        &self,
+        first: usize,
+        values: &mut [T],
+        convert: impl Fn(f32) -> T,
+    ) -> std::result::Result<(), String> {
+        for (value, from) in values.iter_mut().zip(&self.0[first * self.1..]) {
+            *value = convert(*from);
+        }
+        Ok(())
+    }
+}
+
+impl Read<String> for Memory {
+    fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), String> {
+        self.copy(first, values, |v| v)
+    }
+
+    fn f16(&self, first: usize, values: &mut [f16]) -> std::result::Result<(), String> {
+        self.copy(first, values, f16::from_f32)
+    }
+
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> std::result::Result<(), String> {
+        self.copy(first, values, bf16::from_f32)
+    }
+}
+
 /// A matrix in this format, and what it holds in f32.
 fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
-    let w = values(out * columns, 7.1);
-    match format {
-        Format::F32 => (Packed::from_f32(&w, columns), w),
-        Format::Bf16 => {
-            let bits: Vec<u16> = w.iter().map(|v| bf16::from_f32(*v).to_bits()).collect();
-            let held = bits.iter().map(|b| bf16::from_bits(*b).to_f32()).collect();
-            (Packed::from_bits(&bits, columns, format), held)
+    let mut w = values(out * columns, 7.1);
+    if format == Format::F16 {
+        // Subnormals and zeros of both signs too, and the largest.
+        for (w, special) in w.iter_mut().zip([0x0001, 0x83ff, 0x0000, 0x8000, 0x7bff]) {
+            *w = f16::from_bits(special).to_f32();
         }
-        Format::F16 => {
-            let mut bits: Vec<u16> = w.iter().map(|v| f16::from_f32(*v).to_bits()).collect();
-            // Subnormals and zeros of both signs too.
-            for (bits, special) in bits.iter_mut().zip([0x0001, 0x83ff, 0x0000, 0x8000, 0x7bff]) {
-                *bits = special;
-            }
-            let held = bits.iter().map(|b| f16::from_bits(*b).to_f32()).collect();
-            (Packed::from_bits(&bits, columns, format), held)
-        }
+    }
+    let held = match format {
+        Format::F32 => w.clone(),
+        Format::Bf16 => w.iter().map(|v| bf16::from_f32(*v).to_f32()).collect(),
+        Format::F16 => w.iter().map(|v| f16::from_f32(*v).to_f32()).collect(),
         Format::Q8 => {
             let tensor = Tensor::from_vec(w.clone(), (out, columns), &Device::Cpu).unwrap();
             let reference = QTensor::quantize(&tensor, GgmlDType::Q8_0).unwrap();
-            let held = reference.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-            (Packed::quantise(&w, columns), held)
+            reference.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap()
         }
-    }
+    };
+    (Packed::load(format, out, columns, Memory(w, columns)).unwrap(), held)
 }
 
 const FORMATS: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8];
