@@ -396,8 +396,8 @@ trait Words {
         let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
         for (x, lines) in x.iter().zip(lines.chunks_exact(Self::LINES)) {
             let mut w = [[zero; STEP]; V];
-            for v in 0..V {
-                w[v] = Self::widen(simd, lines, first + v);
+            for (v, w) in w.iter_mut().enumerate() {
+                *w = Self::widen(simd, lines, first + v);
             }
             add_step::<S, N, V>(simd, &mut sums, x, &w);
         }
@@ -511,8 +511,8 @@ impl Words for Q8 {
             let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
             for (x, line) in x.iter().zip(lines) {
                 let mut w = [[zero; STEP]; V];
-                for v in 0..V {
-                    w[v] = Self::widen(simd, std::slice::from_ref(line), first + v);
+                for (v, w) in w.iter_mut().enumerate() {
+                    *w = Self::widen(simd, std::slice::from_ref(line), first + v);
                 }
                 add_step::<S, N, V>(simd, &mut sums, x, &w);
             }

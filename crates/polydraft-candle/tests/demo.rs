@@ -2,9 +2,13 @@
 
 mod common;
 
-use common::{demo, law};
-use polydraft::{Chance, DraftTree, Laws, Outcome, Result as LawResult, Sampling, Verifier, VerifierKind};
+use std::sync::Arc;
+
+use common::demo;
+use polydraft::conformance::planted::WrongResidual;
+use polydraft::{Drafting, Sampling, Shape, Topology, Verifier, VerifierKind};
 use polydraft_candle::{LoadOptions, Loaded, Precision, load};
+use polydraft_engine::certify::{GTest, count_texts};
 use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation, TextStream};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -22,8 +26,18 @@ fn prompts() -> Vec<String> {
 
 fn settings(temperature: f64, depth: Option<usize>) -> Settings {
     let sampling = Sampling { temperature, ..Sampling::default() };
-    let speculation = depth.map(|depth| Speculation { verifier: VerifierKind::Token, depth, sampling });
+    let verifier: VerifierKind = "nested-priority".parse().unwrap();
+    let speculation = depth.map(|depth| Speculation { verifier, shape: shape(depth), sampling });
     Settings { sampling, speculation }
+}
+
+/// Two paths.
+fn shape(depth: usize) -> Shape {
+    Shape::Paths { paths: 2, depth }
+}
+
+fn verifier(name: &str, shape: &Shape) -> Box<dyn Verifier> {
+    name.parse::<VerifierKind>().unwrap().build(shape).unwrap()
 }
 
 #[test]
@@ -51,36 +65,79 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding() {
     }
 }
 
-/// How well `runs` texts of `verifier` fit the law of the demo target.
-fn p_value(runs: usize, verifier: Box<dyn Verifier + Send>) -> f64 {
+/// Every verifier, with paths and with the other trees that it supports: the draft is warm, so that trees branch.
+#[test]
+fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
+    let (mut target, mut draft) = pair(Precision::F32);
+    let prompts = prompts();
+    let topology = Arc::new(Topology::sequoia(&[0.5, 0.2, 0.1], 8, 4).unwrap());
+    let shapes = [
+        Shape::chain(4),
+        Shape::Paths { paths: 4, depth: 4 },
+        Shape::Levels { counts: vec![3, 2, 1], drafting: Drafting::Iid },
+        Shape::Levels { counts: vec![3, 2, 1], drafting: Drafting::Hub },
+        Shape::Levels { counts: vec![3, 2, 1], drafting: Drafting::TopK },
+        Shape::Fixed { topology, drafting: Drafting::WithoutReplacement },
+    ];
+    let mut run = |prompt: &str, speculation: Option<Speculation>| {
+        let tokens = target.text.encode(prompt).unwrap();
+        let settings = Settings { speculation, ..settings(0.0, None) };
+        let mut decoder = Decoder::new(&mut target.model, Some(&mut draft.model), settings).unwrap();
+        let mut text = target.text.stream(&tokens);
+        let mut rng = ChaCha12Rng::seed_from_u64(5);
+        let limits = Limits { max_tokens: Some(80), ..Limits::default() };
+        Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |_| true).unwrap()
+    };
+    let plain: Vec<_> = prompts.iter().map(|prompt| run(prompt, None).tokens).collect();
+    let mut runs = 0;
+    for shape in shapes {
+        for verifier in VerifierKind::all() {
+            let Ok(_) = verifier.build(&shape) else { continue };
+            for number in [runs % prompts.len(), (runs + 7) % prompts.len()] {
+                let speculation = Speculation {
+                    verifier: verifier.clone(),
+                    shape: shape.clone(),
+                    sampling: Sampling::default(),
+                };
+                let found = run(&prompts[number], Some(speculation));
+                assert_eq!(found.tokens, plain[number], "{verifier}, {shape}, prompt {number}");
+                assert!(found.statistics.block_efficiency() > 1.0, "{verifier}, {shape}");
+            }
+            runs += 1;
+        }
+    }
+    assert!(runs > 20, "{runs}");
+}
+
+/// The probability that a fair sample deviates from the target's law of two tokens at least as much as `runs` texts
+/// of `verifier` do.
+fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     let (mut target, mut draft) = pair(Precision::F32);
     let prompt = target.text.encode("impl Iterator for").unwrap();
     let settings = settings(1.0, Some(3));
-    law::p_value(&mut target.model, &mut draft.model, &prompt, settings, verifier, runs)
+    let sampling = settings.sampling;
+    let mut decoder =
+        Decoder::with_verifier(&mut target.model, Some(&mut draft.model), settings, verifier()).unwrap();
+    let mut rng = ChaCha12Rng::seed_from_u64(17);
+    let counts = count_texts(&mut decoder, &prompt, 2, runs, &mut rng, &mut || ()).unwrap();
+    let test = GTest::new(&mut target.model, &sampling, &prompt, 2, &counts).unwrap();
+    assert!(test.cells > 50, "{test:?}: too few to tell laws apart");
+    test.p_value()
 }
+
+/// Of correct programs with random seeds, one in so many would fail this test.
+const FALSE_ALARM: f64 = 1e-3;
 
 #[test]
 fn temperature_one_gives_the_targets_law_of_two_tokens() {
-    let p = p_value(6000, VerifierKind::Token.build());
-    assert!(p > law::FALSE_ALARM, "p = {p:e}");
-}
-
-/// After a rejection draws from the target itself.
-struct WrongResidual;
-
-impl Verifier for WrongResidual {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> LawResult<Outcome> {
-        let mut outcome = VerifierKind::Token.build().verify(tree, laws, chance)?;
-        let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-        outcome.token = laws.target(end)?.sample(chance);
-        Ok(outcome)
-    }
+    let p = p_value(6000, || verifier("nested-priority", &shape(3)));
+    assert!(p > FALSE_ALARM, "p = {p:e}");
 }
 
 #[test]
 fn the_test_of_the_law_finds_a_planted_fault() {
-    let p = p_value(1500, Box::new(WrongResidual));
-    assert!(p < law::FALSE_ALARM, "p = {p:e}");
+    let p = p_value(1500, || Box::new(WrongResidual(verifier("nested-priority", &shape(3)))));
+    assert!(p < FALSE_ALARM, "p = {p:e}");
 }
 
 #[test]

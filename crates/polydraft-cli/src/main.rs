@@ -6,7 +6,12 @@ mod conversation;
 mod hub;
 mod models;
 mod output;
+#[allow(dead_code)]
+mod plot;
+mod prompts;
+mod rules;
 mod sampling;
+mod speculation;
 
 use std::process::ExitCode;
 
@@ -31,6 +36,8 @@ enum Command {
     Chat(commands::chat::Args),
     Inspect(commands::inspect::Args),
     Couple(commands::couple::Args),
+    Efficiency(commands::efficiency::Args),
+    Certify(commands::certify::Args),
     #[command(subcommand)]
     Bench(commands::bench::Bench),
 }
@@ -43,6 +50,8 @@ fn main() -> ExitCode {
         Command::Chat(args) => commands::chat::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Couple(args) => commands::couple::run(args),
+        Command::Efficiency(args) => commands::efficiency::run(args),
+        Command::Certify(args) => commands::certify::run(args),
         Command::Bench(bench) => commands::bench::run(bench),
     };
     output::exit_code(result)

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use polydraft::{DraftTree, Token};
 use polydraft_candle::{DeviceName, LoadOptions, Loaded, Precision, load};
+use polydraft_engine::Model;
 
 use crate::output::Usage;
 
@@ -68,6 +70,12 @@ impl ModelArgs {
 }
 
 impl ModelArgs {
+    /// The measured acceptances of the demo pair, if that is what is used.
+    pub fn demo_acceptance(&self) -> Option<PathBuf> {
+        let demo_pair = self.target.is_none() && self.draft.is_none();
+        demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
+    }
+
     /// How far apart a logit may be when computed in another batch. Products that quantise their inputs turn the last
     /// bit of an f32 sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
@@ -120,6 +128,21 @@ fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
         "{name} is no directory here; if it is a model of the hub: this program was built without the hub, build it \
          with --features hub, or download the model and give its directory"
     )
+}
+
+/// Where two texts at temperature 0 part, how far apart the target's logits of the two tokens are; `None` if the texts
+/// are equal.
+pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token]) -> Result<Option<f32>> {
+    let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (Some(&a_next), Some(&b_next)) = (a.get(common), b.get(common)) else {
+        ensure!(a.len() == b.len(), "two texts of {} and {} tokens at temperature 0", a.len(), b.len());
+        return Ok(None);
+    };
+    target.reset();
+    target.extend(&[prompt, &a[..common]].concat())?;
+    target.score(&DraftTree::new())?;
+    let logits = target.logits(DraftTree::ROOT);
+    Ok(Some((logits[a_next as usize] - logits[b_next as usize]).abs()))
 }
 
 /// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.

@@ -25,11 +25,33 @@ impl Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// A result that is no error but no success either: nothing more is printed.
+#[derive(Debug)]
+pub struct Verdict(u8);
+
+impl Verdict {
+    /// Ends the program with this exit code.
+    pub fn error(code: u8) -> anyhow::Error {
+        Self(code).into()
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+
+impl std::error::Error for Verdict {}
+
 /// Reports an error: exit code 2 for usage, 1 for the rest. A reader that closed our output is none.
 pub fn exit_code(result: Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
+    }
+    if let Some(Verdict(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
     }
     let red = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
     note(format_args!("{red}error:{red:#} {error:#}"));

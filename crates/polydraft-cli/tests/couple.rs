@@ -74,7 +74,7 @@ fn the_law_over_all_drafts_is_the_target() {
 fn all_rules() {
     let reports = json(PAIR, &[]);
     let reports = reports.as_array().expect("a list");
-    for name in polydraft::Rule::NAMES {
+    for name in polydraft::Rule::NAMES.iter().chain(polydraft_reference::Rule::NAMES) {
         assert!(reports.iter().any(|report| report["rule"] == *name), "{name}");
     }
     for report in reports {
@@ -99,6 +99,44 @@ fn settings() {
     assert!(code == Some(2) && message.contains("truncation"), "{message}");
     let (code, message) = failure(PAIR, &["--rule", "importance", "--set", "truncation=21"]);
     assert!(code == Some(2) && message.contains("from 1 to 20"), "{message}");
+}
+
+#[test]
+fn reference_solvers() {
+    for name in ["linear-program", "max-flow", "slackness"] {
+        for (drafting, expected) in
+            [("iid", 0.86), ("without-replacement", 1.0), ("greedy", 0.9), ("hub", 0.9)]
+        {
+            let report = json(PAIR, &["--rule", name, "--drafting", drafting]);
+            close(&report["optimal"], report["acceptance"].as_f64().expect("a number"));
+            let got = report["acceptance"].as_f64().expect("a number");
+            assert!(drafting != "iid" || (got - expected).abs() < 1e-12, "{report}");
+        }
+    }
+    let published = ["--rule", "global-resolution", "--set", "tau=1e-4", "--set", "mode=published"];
+    let off = json(PAIR, &published)["acceptance"].as_f64().expect("a number") - 0.86;
+    assert!(off.abs() <= 1e-3 && off != 0.0, "{off}");
+    let report = json(PAIR, &["--rule", "global-resolution", "--set", "tau=1e-4"]);
+    assert!(report.get("fallback").is_none());
+
+    // No system of 1 token is enough here.
+    let small = ["--rule", "global-resolution", "--set", "limits=[1]"];
+    let report = json(PAIR, &small);
+    close(&report["acceptance"], 0.86);
+    assert_eq!(report["fallback"]["rule"], "priority");
+    assert!(report["fallback"]["reason"].as_str().expect("text").contains("limit is 1"), "{report}");
+    let text = String::from_utf8(couple(PAIR, &small).stdout).expect("UTF-8");
+    assert!(text.contains("fallback    priority, since its"), "{text}");
+    let (code, message) = failure(PAIR, &[&small[..], &["--set", "mode=published"]].concat());
+    assert!(code == Some(1) && message.contains("limit is 1"), "{message}");
+    let (code, message) = failure(PAIR, &["--rule", "max-flow", "--set", "max_variables=3"]);
+    assert!(code == Some(1) && message.contains("9 variables") && message.contains("would fit"), "{message}");
+    for (setting, expected) in [("tau=2", "below 1"), ("tau=small", "expected f64"), ("epsilon=1", "tau")] {
+        let (code, message) = failure(PAIR, &["--rule", "global-resolution", "--set", setting]);
+        assert!(code == Some(2) && message.contains(expected), "{setting}: {message}");
+    }
+    let (code, message) = failure(PAIR, &["--rule", "globalresolution"]);
+    assert!(code == Some(2) && message.contains("max-flow") && message.contains("priority"), "{message}");
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! The decode loop: draft, score, verify, commit, emit.
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use polydraft::{Chance, Distribution, DraftTree, Sampling, Token, Verifier, VerifierKind};
+use polydraft::{Chance, Distribution, DraftTree, NodeId, Sampling, Shape, Token, Verifier, VerifierKind};
 
 use crate::laws::{Pool, StepLaws};
 use crate::{Error, Model, Result};
 
 /// How to decode.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
     /// How the target's logits become the law of the text.
     pub sampling: Sampling,
@@ -18,12 +18,12 @@ pub struct Settings {
 }
 
 /// How drafts are made and verified.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Speculation {
     /// What decides.
     pub verifier: VerifierKind,
-    /// Tokens drafted per step, at least 1. Fewer near the end of the context and of the token limit.
-    pub depth: usize,
+    /// The tree that is drafted in every step. It is cut off near the end of the context and of the token limit.
+    pub shape: Shape,
     /// How the draft's logits become the law that drafts are drawn from. It changes the speed, never the text's law.
     pub sampling: Sampling,
 }
@@ -33,11 +33,9 @@ impl Settings {
     /// A setting outside its range; it is named.
     pub fn validate(&self) -> Result<()> {
         self.sampling.validate()?;
-        if let Some(speculation) = self.speculation {
+        if let Some(speculation) = &self.speculation {
             speculation.sampling.validate()?;
-            if speculation.depth == 0 {
-                return Err(Error::Setting { setting: "depth", expected: "at least 1", got: "0".to_owned() });
-            }
+            speculation.shape.validate()?;
         }
         Ok(())
     }
@@ -70,6 +68,10 @@ pub struct Step {
     pub emitted: Vec<Emitted>,
     /// Tokens that were drafted along the longest path.
     pub drafted: usize,
+    /// Distinct tokens that were drafted: the nodes of the tree, its root not among them.
+    pub nodes: usize,
+    /// For each accepted token, how many distinct tokens were drafted before it at its node.
+    pub ranks: Vec<usize>,
     /// Where the time went.
     pub time: StepTime,
 }
@@ -90,10 +92,11 @@ pub struct Decoder<'m> {
     target: &'m mut dyn Model,
     draft: Option<&'m mut dyn Model>,
     settings: Settings,
-    verifier: Box<dyn Verifier + Send>,
+    verifier: Box<dyn Verifier>,
     tree: DraftTree,
-    /// What was drawn from at each node of the path, by node.
-    drafts: Vec<Distribution>,
+    /// What was drawn from at each node, by node; none where nothing was drawn.
+    drafts: Vec<Option<Distribution>>,
+    drawn: Vec<Token>,
     pool: Pool,
 }
 
@@ -101,14 +104,18 @@ impl<'m> Decoder<'m> {
     /// Checks that everything fits together.
     ///
     /// # Errors
-    /// Settings out of range; speculation without a draft; vocabularies that differ.
+    /// Settings out of range; a tree that the verifier does not support; speculation without a draft; vocabularies
+    /// that differ.
     pub fn new(
         target: &'m mut dyn Model,
         draft: Option<&'m mut dyn Model>,
         settings: Settings,
     ) -> Result<Self> {
-        // Plain decoding is verification of an empty tree.
-        let verifier = settings.speculation.map_or(VerifierKind::Token, |s| s.verifier).build();
+        let verifier = match &settings.speculation {
+            Some(speculation) => speculation.verifier.build(&speculation.shape)?,
+            // Plain decoding is verification of an empty tree.
+            None => VerifierKind::Token.build(&Shape::chain(1))?,
+        };
         Self::with_verifier(target, draft, settings, verifier)
     }
 
@@ -120,7 +127,7 @@ impl<'m> Decoder<'m> {
         target: &'m mut dyn Model,
         draft: Option<&'m mut dyn Model>,
         settings: Settings,
-        verifier: Box<dyn Verifier + Send>,
+        verifier: Box<dyn Verifier>,
     ) -> Result<Self> {
         settings.validate()?;
         match (&settings.speculation, &draft) {
@@ -136,7 +143,7 @@ impl<'m> Decoder<'m> {
         }
         let draft = draft.filter(|_| settings.speculation.is_some());
         let (tree, pool) = (DraftTree::new(), Pool::default());
-        Ok(Self { target, draft, settings, verifier, tree, drafts: Vec::new(), pool })
+        Ok(Self { target, draft, settings, verifier, tree, drafts: Vec::new(), drawn: Vec::new(), pool })
     }
 
     /// Forgets the last text and begins a new one. All of the prompt but its last token is computed here.
@@ -181,7 +188,7 @@ impl<'m> Decoder<'m> {
     pub fn step(&mut self, limit: usize, chance: &mut dyn Chance) -> Result<Step> {
         let mut time = StepTime::default();
         let clock = Instant::now();
-        self.draft_path(self.depth(limit), chance)?;
+        self.draft_tree(self.depth(limit), chance)?;
         time.draft = clock.elapsed();
 
         let clock = Instant::now();
@@ -190,14 +197,14 @@ impl<'m> Decoder<'m> {
 
         let clock = Instant::now();
         let laws = StepLaws {
-            target: &*self.target,
+            logits: (0..self.tree.len()).map(|node| self.target.logits(node)).collect(),
             sampling: &self.settings.sampling,
             pool: &self.pool,
             drafts: &self.drafts,
-            made: vec![OnceCell::new(); self.tree.len()],
+            made: vec![OnceLock::new(); self.tree.len()],
         };
         let outcome = self.verifier.verify(&self.tree, &laws, chance)?;
-        self.pool.take_back(laws.made.into_iter().filter_map(OnceCell::into_inner));
+        self.pool.take_back(laws.made.into_iter().filter_map(OnceLock::into_inner));
         time.verify = clock.elapsed();
 
         let clock = Instant::now();
@@ -218,7 +225,11 @@ impl<'m> Decoder<'m> {
             outcome.accepted.iter().map(|&node| emit(self.tree.token(node), Origin::Accepted)).collect();
         emitted.push(emit(outcome.token, if rejected { Origin::Correction } else { Origin::Bonus }));
         let drafted = (1..self.tree.len()).map(|node| self.tree.depth(node)).max().unwrap_or(0);
-        Ok(Step { emitted, drafted, time })
+        let rank = |&node: &NodeId| {
+            self.tree.children(self.tree.parent(node)).take_while(|sibling| *sibling != node).count()
+        };
+        let ranks = outcome.accepted.iter().map(rank).collect();
+        Ok(Step { emitted, drafted, nodes: self.tree.len() - 1, ranks, time })
     }
 
     /// How deep to draft when `limit` tokens may still be emitted. It depends on lengths alone, never on tokens, so
@@ -229,23 +240,33 @@ impl<'m> Decoder<'m> {
         };
         // The draft reads all but the last of the tokens it drafts.
         let draft_room = draft.context_length().saturating_add(1).saturating_sub(draft.len());
-        speculation.depth.min(limit.min(self.room()).saturating_sub(1)).min(draft_room)
+        speculation.shape.depth().min(limit.min(self.room()).saturating_sub(1)).min(draft_room)
     }
 
-    /// Draws a path of `depth` tokens from the draft, one level at a time.
-    fn draft_path(&mut self, depth: usize, chance: &mut dyn Chance) -> Result<()> {
+    /// Draws a tree of at most `depth` levels, each level from one pass of the draft.
+    fn draft_tree(&mut self, depth: usize, chance: &mut dyn Chance) -> Result<()> {
         self.tree.clear();
-        self.pool.take_back(self.drafts.drain(..));
+        self.pool.take_back(self.drafts.drain(..).flatten());
         let (Some(draft), Some(speculation)) = (&mut self.draft, &self.settings.speculation) else {
             return Ok(());
         };
-        let mut node = DraftTree::ROOT;
+        let shape = &speculation.shape;
         for _ in 0..depth {
+            let level = self.drafts.len()..self.tree.len();
+            if level.is_empty() {
+                break;
+            }
             draft.score(&self.tree)?;
-            let law = self.pool.law(draft.logits(node), &speculation.sampling)?;
-            let token = law.sample(chance);
-            self.drafts.push(law);
-            node = self.tree.add(node, token);
+            for node in level {
+                let law = if shape.branches_at(&self.tree, node) {
+                    let law = self.pool.law(draft.logits(node), &speculation.sampling)?;
+                    shape.grow(&mut self.tree, node, &law, chance, &mut self.drawn)?;
+                    Some(law)
+                } else {
+                    None
+                };
+                self.drafts.push(law);
+            }
         }
         Ok(())
     }

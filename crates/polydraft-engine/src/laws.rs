@@ -1,21 +1,21 @@
 //! The laws at the nodes of one step's tree.
 
-use std::cell::{OnceCell, RefCell};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use polydraft::{Distribution, Error as LawError, Laws, NodeId, Result as LawResult, Sampling};
-
-use crate::Model;
 
 /// Distributions whose memory is used again in the next step.
 #[derive(Default)]
 pub(crate) struct Pool {
-    spare: RefCell<Vec<Distribution>>,
+    spare: Mutex<Vec<Distribution>>,
 }
 
 impl Pool {
     /// The law that `sampling` makes of logits, shape `[vocabulary]`.
     pub fn law(&self, logits: &[f32], sampling: &Sampling) -> LawResult<Distribution> {
-        match self.spare.borrow_mut().pop() {
+        // Whatever a thread that panicked has left is spare memory all the same.
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match spare {
             None => Distribution::from_logits(logits, sampling),
             Some(mut law) => {
                 law.set_from_logits(logits, sampling)?;
@@ -25,24 +25,25 @@ impl Pool {
     }
 
     pub fn take_back(&self, laws: impl IntoIterator<Item = Distribution>) {
-        self.spare.borrow_mut().extend(laws);
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(laws);
     }
 }
 
 /// Draft laws as they were drawn from, and target laws made when a verifier first looks at them.
 pub(crate) struct StepLaws<'a> {
-    pub target: &'a dyn Model,
+    /// The target's logits by node, each of shape `[vocabulary]`.
+    pub logits: Vec<&'a [f32]>,
     pub sampling: &'a Sampling,
     pub pool: &'a Pool,
+    /// By node; none where nothing was drawn.
+    pub drafts: &'a [Option<Distribution>],
     /// By node.
-    pub drafts: &'a [Distribution],
-    /// By node.
-    pub made: Vec<OnceCell<Distribution>>,
+    pub made: Vec<OnceLock<Distribution>>,
 }
 
 impl Laws for StepLaws<'_> {
     fn draft(&self, node: NodeId) -> LawResult<&Distribution> {
-        self.drafts.get(node).ok_or_else(|| LawError::Unsupported {
+        self.drafts.get(node).and_then(Option::as_ref).ok_or_else(|| LawError::Unsupported {
             operation: "draft law",
             expected: "a node that was drafted at".to_owned(),
             got: format!("node {node}"),
@@ -54,7 +55,7 @@ impl Laws for StepLaws<'_> {
         if let Some(law) = cell.get() {
             return Ok(law);
         }
-        let law = self.pool.law(self.target.logits(node), self.sampling)?;
+        let law = self.pool.law(self.logits[node], self.sampling)?;
         Ok(cell.get_or_init(|| law))
     }
 }

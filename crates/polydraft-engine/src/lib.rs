@@ -2,9 +2,11 @@
 //!
 //! - [`Model`] is what a language model has to offer; draft and target are both one.
 //! - [`Decoder`] is the loop, one step at a time; [`Generation`] adds stop conditions and text.
+//! - [`certify`] tests on real models that the text has the target's law.
 //! - [`TableModel`] is a model of explicit probabilities, for exact tests and for teaching.
 #![forbid(unsafe_code)]
 
+pub mod certify;
 pub mod decode;
 mod error;
 pub mod generate;

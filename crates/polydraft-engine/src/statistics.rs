@@ -15,6 +15,12 @@ pub struct Statistics {
     pub drafted: Vec<usize>,
     /// For each position on the drafted path, how often the token there was accepted.
     pub accepted: Vec<usize>,
+    /// Distinct tokens drafted, in all.
+    pub nodes: usize,
+    /// How often the first, the second, .. distinct token drafted at a node was the one accepted.
+    pub accepted_by_rank: Vec<usize>,
+    /// Calls in which nothing was left to verify after the accepted tokens.
+    pub complete_paths: usize,
     /// Reading the prompt, by both models.
     pub prompt_time: Duration,
     /// In the draft model, its laws and draws included.
@@ -35,6 +41,12 @@ impl Statistics {
             counts.resize(counts.len().max(step.drafted), 0);
             counts[..reached].iter_mut().for_each(|count| *count += 1);
         }
+        self.nodes += step.nodes;
+        self.complete_paths += usize::from(step.emitted.iter().all(|e| e.origin != Origin::Correction));
+        for &rank in &step.ranks {
+            self.accepted_by_rank.resize(self.accepted_by_rank.len().max(rank + 1), 0);
+            self.accepted_by_rank[rank] += 1;
+        }
         self.draft_time += step.time.draft;
         self.target_time += step.time.target;
         self.verify_time += step.time.verify;
@@ -49,6 +61,21 @@ impl Statistics {
     /// a position needs that of all before it, so the numbers fall.
     pub fn accepted_by_position(&self) -> Vec<f64> {
         self.accepted.iter().zip(&self.drafted).map(|(&a, &d)| ratio(a as f64, d as f64)).collect()
+    }
+
+    /// Distinct tokens drafted per call of the target; 0 before the first.
+    pub fn nodes_per_call(&self) -> f64 {
+        ratio(self.nodes as f64, self.target_calls as f64)
+    }
+
+    /// Of the positions that were verified, the part at which the first, the second, .. distinct token drafted was
+    /// accepted.
+    pub fn accepted_by_draft(&self) -> Vec<f64> {
+        // Every call verifies the positions it accepts and one more, unless all of the longest path is accepted.
+        let accepted: usize = self.accepted_by_rank.iter().sum();
+        let complete = self.complete_paths;
+        let verified = (accepted + self.target_calls - complete) as f64;
+        self.accepted_by_rank.iter().map(|&count| ratio(count as f64, verified)).collect()
     }
 
     /// Tokens kept per second after the prompt; 0 before the first.

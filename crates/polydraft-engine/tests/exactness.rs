@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use std::sync::Arc;
+
+use polydraft::conformance::planted::WrongResidual;
 use polydraft::{
-    Chance, DraftTree, Laws, Outcome, Result as LawResult, Sampling, Token, Verifier, VerifierKind, enumerate,
+    Chance, DraftTree, Drafting, Laws, Outcome, Result as LawResult, Sampling, Shape, Token, Topology,
+    Verifier, VerifierKind, enumerate,
 };
 use polydraft_engine::{Decoder, Model, Settings, Speculation, TableModel};
 use rand::{RngExt, SeedableRng};
@@ -62,7 +66,7 @@ fn deviation(
     target: &mut TableModel,
     draft: &mut TableModel,
     settings: Settings,
-    verifier: Box<dyn Verifier + Send>,
+    verifier: Box<dyn Verifier>,
     prompt: &[Token],
     count: usize,
 ) -> f64 {
@@ -87,10 +91,15 @@ fn deviation(
 }
 
 fn speculate(depth: usize, target: Sampling, draft: Sampling) -> Settings {
+    let shape = Shape::chain(depth);
     Settings {
         sampling: target,
-        speculation: Some(Speculation { verifier: VerifierKind::Token, depth, sampling: draft }),
+        speculation: Some(Speculation { verifier: VerifierKind::Token, shape, sampling: draft }),
     }
+}
+
+fn token() -> Box<dyn Verifier> {
+    VerifierKind::Token.build(&Shape::chain(1)).unwrap()
 }
 
 #[test]
@@ -116,13 +125,53 @@ fn the_law_is_the_targets() {
                         .map(|_| rng.random_range(0..vocabulary as Token))
                         .collect();
                     let settings = speculate(depth, target_sampling, draft_sampling);
-                    let verifier = VerifierKind::Token.build();
+                    let verifier = token();
                     worst = worst.max(deviation(&mut target, &mut draft, settings, verifier, &prompt, 3));
                 }
             }
         }
     }
     assert!(worst < 1e-12, "{worst:e}");
+}
+
+/// Every verifier on every kind of tree it supports, through the whole loop: merged paths, commits of branches, the cut
+/// at the last token.
+#[test]
+fn the_law_is_the_targets_with_trees_too() {
+    let mut rng = ChaCha12Rng::seed_from_u64(10);
+    let plain = Sampling::default();
+    let topology = Arc::new(Topology::from_parents(&[0, 0, 1]).unwrap());
+    let levels = |counts: &[usize], drafting| Shape::Levels { counts: counts.to_vec(), drafting };
+    let shapes = [
+        Shape::chain(2),
+        Shape::Paths { paths: 2, depth: 2 },
+        Shape::Paths { paths: 3, depth: 1 },
+        levels(&[2, 1], Drafting::Iid),
+        levels(&[2, 2], Drafting::WithoutReplacement),
+        levels(&[2], Drafting::Hub),
+        levels(&[2, 1], Drafting::TopK),
+        Shape::Fixed { topology, drafting: Drafting::WithoutReplacement },
+    ];
+    let (mut worst, mut runs) = (0.0_f64, 0);
+    for shape in shapes {
+        for kind in VerifierKind::all() {
+            let Ok(_) = kind.build(&shape) else { continue };
+            for (target_sampling, draft_sampling) in [
+                (plain, plain),
+                (Sampling { top_k: Some(2), ..plain }, Sampling { temperature: 1.6, ..plain }),
+            ] {
+                let (mut target, mut draft) = (random_model(&mut rng, 2, 2), random_model(&mut rng, 2, 2));
+                let (verifier, shape) = (kind.clone(), shape.clone());
+                let speculation =
+                    Some(Speculation { verifier, shape: shape.clone(), sampling: draft_sampling });
+                let settings = Settings { sampling: target_sampling, speculation };
+                let verifier = kind.build(&shape).unwrap();
+                worst = worst.max(deviation(&mut target, &mut draft, settings, verifier, &[1], 3));
+                runs += 1;
+            }
+        }
+    }
+    assert!(worst < 1e-12 && runs > 80, "{worst:e} in {runs} runs");
 }
 
 #[test]
@@ -133,21 +182,9 @@ fn near_the_contexts_end_too() {
         let mut draft = random_model(&mut rng, 2, 2).with_context_length(draft_room);
         let settings = speculate(3, Sampling::default(), Sampling::default());
         let count = 3.min(target_room - 2);
-        let verifier = VerifierKind::Token.build();
+        let verifier = token();
         let found = deviation(&mut target, &mut draft, settings, verifier, &[0, 1], count);
         assert!(found < 1e-12, "{target_room} {draft_room}: {found:e}");
-    }
-}
-
-/// Accepts as token verification does, but draws from the target itself after a rejection.
-struct WrongResidual;
-
-impl Verifier for WrongResidual {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> LawResult<Outcome> {
-        let mut outcome = VerifierKind::Token.build().verify(tree, laws, chance)?;
-        let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-        outcome.token = laws.target(end)?.sample(chance);
-        Ok(outcome)
     }
 }
 
@@ -157,7 +194,7 @@ struct TooEager;
 impl Verifier for TooEager {
     fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> LawResult<Outcome> {
         let Some(child) = tree.children(DraftTree::ROOT).next() else {
-            return VerifierKind::Token.build().verify(tree, laws, chance);
+            return token().verify(tree, laws, chance);
         };
         let (target, draft, token) = (laws.target(0)?, laws.draft(0)?, tree.token(child));
         if chance.coin(1.000_001 * target.probability(token) / draft.probability(token)) {
@@ -173,9 +210,9 @@ fn planted_faults_are_found() {
     let mut rng = ChaCha12Rng::seed_from_u64(9);
     let (mut target, mut draft) = (random_model(&mut rng, 3, 1), random_model(&mut rng, 3, 1));
     let settings = speculate(2, Sampling::default(), Sampling::default());
-    let mut found = |verifier| deviation(&mut target, &mut draft, settings, verifier, &[], 2);
-    assert!(found(VerifierKind::Token.build()) < 1e-12);
-    assert!(found(Box::new(WrongResidual)) > 1e-3);
+    let mut found = |verifier| deviation(&mut target, &mut draft, settings.clone(), verifier, &[], 2);
+    assert!(found(token()) < 1e-12);
+    assert!(found(Box::new(WrongResidual(token()))) > 1e-3);
     assert!(found(Box::new(TooEager)) > 1e-9);
 }
 
@@ -204,7 +241,8 @@ fn mismatches_are_refused() {
         TableModel::new("even", vocabulary, BTreeMap::from([(vec![], law)])).unwrap()
     };
     let settings = speculate(2, Sampling::default(), Sampling::default());
-    let message = Decoder::new(&mut model(3), Some(&mut model(2)), settings).err().unwrap().to_string();
+    let message =
+        Decoder::new(&mut model(3), Some(&mut model(2)), settings.clone()).err().unwrap().to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
     assert!(Decoder::new(&mut model(3), None, settings).is_err());
     let flat = speculate(0, Sampling::default(), Sampling::default());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polydraft::{Sampling, Token, VerifierKind};
+use polydraft::{Sampling, Shape, Token, VerifierKind};
 use polydraft_engine::{
     Decoder, Finish, Generation, Limits, Origin, Piece, Settings, Speculation, TableModel, TextStream,
 };
@@ -35,7 +35,14 @@ fn even() -> TableModel {
 
 fn settings(depth: usize) -> Settings {
     let sampling = Sampling::default();
-    Settings { sampling, speculation: Some(Speculation { verifier: VerifierKind::Token, depth, sampling }) }
+    Settings {
+        sampling,
+        speculation: Some(Speculation {
+            verifier: VerifierKind::Token,
+            shape: Shape::chain(depth),
+            sampling,
+        }),
+    }
 }
 
 fn run(

@@ -27,6 +27,7 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
     let draft = proposal.law(0);
     let count = proposal.count();
     match proposal.scheme() {
+        Drafting::TopK => Ok(draft.most_likely(count).iter().map(|&token| target.probability(token)).sum()),
         _ if count == 1 => Ok(target.overlap(draft)),
         Drafting::Iid => {
             Ok(best_prefix(target, draft, |masses| masses.iter().map(|q| q.powf(count as f64)).collect()))

@@ -1,9 +1,12 @@
-//! The one conformance runner for token-level rules: exact checks by enumeration.
+//! The one conformance runner: exact checks by enumeration, here of token-level rules, in [`tree`] of verifiers.
 //!
 //! Problem: a rule is right when the emitted token has the target's law, when what it says about itself
 //! (`acceptance`, `law`) is what it does (`emit`), and when it does not accept more than is possible.
 //! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
 //! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny vocabularies only.
+
+pub mod planted;
+pub mod tree;
 
 use crate::chance::enumerate;
 use crate::coupling::{Law, Problem, TokenRule, couple};

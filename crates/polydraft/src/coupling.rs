@@ -14,7 +14,6 @@ pub mod single;
 use crate::chance::Chance;
 use crate::drafting::{Drafting, Proposal};
 use crate::{Distribution, Error, Result, Token};
-use serde::{Deserialize, Serialize};
 
 /// The target's law at a node and the law of the drafts drawn there.
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +93,11 @@ pub trait TokenRule: Send {
     /// A drafting scheme or number of drafts that the rule does not support.
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
+    /// Why another rule does this one's work at the node it was prepared for, if so. The law is exact all the same.
+    fn fallback(&self) -> Option<&Fallback> {
+        None
+    }
+
     /// The exact probability that a draft is accepted, if there is a formula.
     fn acceptance(&mut self, problem: &Problem) -> Option<f64>;
 
@@ -102,6 +106,17 @@ pub trait TokenRule: Send {
 
     /// The exact law of [`TokenRule::emit`] given the drafts.
     fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law;
+}
+
+/// A rule could not do a node, and another took over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fallback {
+    /// The rule that took over.
+    pub rule: &'static str,
+    /// What the first one could not do.
+    pub reason: String,
+    /// For how many nodes this has happened so far, this one included.
+    pub count: u64,
 }
 
 /// The law of the emitted token given the drafts.
@@ -194,6 +209,11 @@ impl Coupling<'_> {
         Ok(self.rule.emit(&self.problem, drafts, chance))
     }
 
+    /// Why another rule does this one's work here, if so.
+    pub fn fallback(&self) -> Option<&Fallback> {
+        self.rule.fallback()
+    }
+
     /// The exact law of the emitted token given these drafts.
     ///
     /// # Errors
@@ -222,7 +242,7 @@ impl Coupling<'_> {
 }
 
 /// min(1, a/b), and 0 for a = 0: what the target never emits is never accepted.
-fn capped_ratio(a: f64, b: f64) -> f64 {
+pub(crate) fn capped_ratio(a: f64, b: f64) -> f64 {
     if a <= 0.0 {
         0.0
     } else if a >= b {
@@ -232,10 +252,13 @@ fn capped_ratio(a: f64, b: f64) -> f64 {
     }
 }
 
-macro_rules! rules {
+/// Makes the enum `Rule` of a crate's token-level rules: names, settings and how to build them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! rule_registry {
     ($($(#[$doc:meta])* $variant:ident($settings:ty) = $name:literal,)*) => {
         /// A token-level rule and its settings. To add one, write its file and add its line here.
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(tag = "rule")]
         pub enum Rule {
             $($(#[$doc])* #[serde(rename = $name)] $variant($settings),)*
@@ -254,19 +277,19 @@ macro_rules! rules {
             ///
             /// # Errors
             /// A setting out of range.
-            pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+            pub fn build(&self) -> $crate::Result<Box<dyn $crate::coupling::TokenRule>> {
                 match self { $(Self::$variant(settings) => settings.build(),)* }
             }
         }
 
         impl std::str::FromStr for Rule {
-            type Err = Error;
+            type Err = $crate::Error;
 
             /// The rule of that name with its default settings.
-            fn from_str(name: &str) -> Result<Self> {
+            fn from_str(name: &str) -> $crate::Result<Self> {
                 match name {
                     $($name => Ok(Self::$variant(Default::default())),)*
-                    _ => Err(Error::Name {
+                    _ => Err($crate::Error::Name {
                         kind: "rule",
                         expected: Self::NAMES.join(", "),
                         got: name.to_owned(),
@@ -277,7 +300,7 @@ macro_rules! rules {
     };
 }
 
-rules! {
+rule_registry! {
     /// Single-draft speculative sampling: one draft.
     Single(single::Settings) = "single",
     /// Priority coupling, the optimum for i.i.d. drafts.

@@ -2,8 +2,8 @@
 //!
 //! Problem: draw the tuple of drafts of a node, and know the probability of a tuple.
 //! Source: i.i.d. (Sun et al. 2023, SpecTr), without replacement (Jeon et al. 2024, RSD), greedy (Hu et al. 2025),
-//! hub (Sun et al. 2024, SpecHub), distinct drafts (Khisti et al. 2025, appendix I); the choice of the number by
-//! expected distinct tokens: ours.
+//! hub (Sun et al. 2024, SpecHub), distinct drafts (Khisti et al. 2025, appendix I), top-k (Li et al. 2024, EAGLE-2);
+//! the choice of the number by expected distinct tokens: ours.
 //! Complexity: O(log V) a token for i.i.d. and distinct drafts, one pass over the support for the others.
 //! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where a scheme would draw from nothing (fewer
 //! tokens of positive probability than drafts) the tuple is shorter.
@@ -27,11 +27,18 @@ pub enum Drafting {
     Hub,
     /// Independent draws, each from its own law.
     Distinct,
+    /// The n most likely tokens, most likely first: nothing is drawn.
+    TopK,
 }
 
 impl Drafting {
     /// All schemes.
-    pub const ALL: [Self; 5] = [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct];
+    pub const ALL: [Self; 6] =
+        [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct, Self::TopK];
+
+    /// Those under which a single draft is a draw from its law.
+    pub const DRAWN: [Self; 5] =
+        [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct];
 
     /// The name that users type.
     pub fn name(self) -> &'static str {
@@ -41,6 +48,7 @@ impl Drafting {
             Self::Greedy => "greedy",
             Self::Hub => "hub",
             Self::Distinct => "distinct",
+            Self::TopK => "top-k",
         }
     }
 }
@@ -149,6 +157,7 @@ impl<'a> Proposal<'a> {
                 }
                 drafts.extend(hubs.into_iter().filter(|hub| *hub != first));
             }
+            Drafting::TopK => drafts.extend(law.most_likely(self.count)),
         }
     }
 
@@ -167,6 +176,7 @@ impl<'a> Proposal<'a> {
         match self.scheme {
             Drafting::Greedy => size(0),
             Drafting::Hub => size(0) * self.count as f64,
+            Drafting::TopK => 1.0,
             _ => (0..self.count).map(size).product(),
         }
     }
@@ -184,6 +194,7 @@ impl<'a> Proposal<'a> {
             Drafting::Iid | Drafting::Distinct => {
                 drafts.iter().enumerate().map(|(index, &token)| self.law(index).probability(token)).product()
             }
+            Drafting::TopK => f64::from(u8::from(drafts == law.most_likely(self.count))),
             _ if drafts.len() != self.count.min(law.support_size()) => 0.0,
             Drafting::WithoutReplacement => {
                 (0..drafts.len()).map(|i| drawn(drafts[i], &drafts[..i])).product()

@@ -76,6 +76,16 @@ pub enum Error {
         /// What the solver said.
         got: String,
     },
+    /// A problem beyond what an algorithm is set to do: it would take too long, or too much memory.
+    #[error("{operation}: expected {expected}, got {got}")]
+    TooLarge {
+        /// The operation that refused.
+        operation: &'static str,
+        /// Its limit, and what would be within it.
+        expected: String,
+        /// What there is.
+        got: String,
+    },
     /// A combination that an algorithm does not support.
     #[error("{operation}: expected {expected}, got {got}")]
     Unsupported {

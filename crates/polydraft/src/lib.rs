@@ -45,7 +45,7 @@ pub use coupling::{Problem, Rule, couple};
 pub use distribution::{Distribution, Sampling};
 pub use drafting::{Drafting, Proposal};
 pub use error::{Error, Result};
-pub use tree::{DraftTree, NodeId};
+pub use tree::{DraftTree, NodeId, Shape, Topology};
 pub use verify::{Laws, Outcome, Verifier, VerifierKind};
 
 /// Index of a token in the vocabulary, `0..V`.

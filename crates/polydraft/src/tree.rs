@@ -1,11 +1,17 @@
 //! The tree of drafted tokens.
 
+mod shape;
+mod topology;
+
 use crate::Token;
+
+pub use shape::Shape;
+pub use topology::Topology;
 
 /// Index of a node in a [`DraftTree`]; 0 is the root.
 pub type NodeId = usize;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Node {
     token: Token,
     parent: NodeId,
@@ -24,7 +30,7 @@ const ROOT: Node =
 ///
 /// Node 0, the root, stands for the committed context and has no token of its own. Every other node has a token,
 /// a parent with a smaller id, a depth (the root's is 0), and the number of draws that share it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DraftTree {
     nodes: Vec<Node>,
 }

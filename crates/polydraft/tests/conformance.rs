@@ -49,7 +49,7 @@ fn named(name: &str) -> Rule {
 
 #[test]
 fn single() {
-    conform(&named("single"), &Drafting::ALL, 1..=1, is_optimal);
+    conform(&named("single"), &Drafting::DRAWN, 1..=1, is_optimal);
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn combinations() -> Vec<(Rule, Drafting)> {
             }
         }
     }
-    assert_eq!(combinations.len(), 1 + 1 + 1 + 3 + 5 + 2 + 2);
+    assert_eq!(combinations.len(), 1 + 1 + 1 + 3 + 6 + 2 + 2);
     combinations
 }
 

@@ -1,8 +1,6 @@
 //! Tiny random models on disk, and access to scores.
 #![allow(dead_code)] // each test file uses its part
 
-pub mod law;
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};

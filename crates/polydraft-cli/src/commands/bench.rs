@@ -1,5 +1,6 @@
 //! `polydraft bench`: measurements that check their answers first.
 
+pub mod acceptance;
 pub mod decode;
 pub mod model;
 
@@ -10,12 +11,14 @@ use clap::Subcommand;
 #[derive(Subcommand)]
 pub enum Bench {
     Decode(decode::Args),
+    Acceptance(acceptance::Args),
     Model(model::Args),
 }
 
 pub fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
+        Bench::Acceptance(args) => acceptance::run(args),
         Bench::Model(args) => model::run(args),
     }
 }

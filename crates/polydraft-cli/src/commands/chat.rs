@@ -10,12 +10,12 @@ use polydraft_engine::{Decoder, Finish, Generation, Limits, Model, Settings};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-use super::generate::SpeculationArgs;
 use super::generate::printer::Printer;
 use crate::conversation;
 use crate::models::ModelArgs;
 use crate::output::note;
 use crate::sampling::SamplingArgs;
+use crate::speculation::SpeculationArgs;
 
 /// Talk with a model, turn by turn.
 ///
@@ -60,17 +60,22 @@ pub struct Args {
 const HELP: &str = "/help this list · /reset begin anew · /exit leave (or Ctrl-D) · Ctrl-C ends an answer";
 
 pub fn run(args: Args) -> Result<()> {
-    let (mut target, mut draft) = args.models.load(args.speculation.wanted())?;
+    let acceptance = args.models.demo_acceptance();
+    let mut speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
+    let (mut target, mut draft) = args.models.load(speculation.is_some())?;
     let sampling = match args.ignore_published {
         true => args.sampling.clone(),
         false => conversation::published(args.sampling.clone(), &target.sampling),
     };
+    if let Some(speculation) = &mut speculation {
+        speculation.sampling = sampling.draft();
+    }
     // Before the first question: a model without a template, or one whose template has no system message.
     target.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
     let answering = Arc::new(AtomicBool::new(false));
     handle_interrupts(answering.clone())?;
     let mut talk = Talk {
-        settings: args.speculation.settings(&sampling),
+        settings: Settings { sampling: sampling.target(), speculation },
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
             end_tokens: target.answer_end_tokens(),
@@ -139,7 +144,7 @@ impl Talk {
         }
         self.answering.store(true, Ordering::SeqCst);
         let draft = draft.map(|d| &mut d.model as &mut dyn Model);
-        let mut decoder = Decoder::new(&mut target.model, draft, self.settings)?;
+        let mut decoder = Decoder::new(&mut target.model, draft, self.settings.clone())?;
         let mut stream = target.text.stream(&tokens);
         let mut printer = Printer::new(false, false);
         let made =

@@ -10,17 +10,20 @@ use std::time::{Duration, Instant};
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use polydraft::coupling::{Coupling, Problem, TokenRule};
-use polydraft::{Distribution, Drafting, Error, Proposal, Rule, Token, acceptance, couple};
+use polydraft::{Distribution, Drafting, Error, Proposal, Token, acceptance, couple};
+use polydraft_reference::optimum;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 use serde::Serialize;
 
-use crate::output::{self, Usage};
+use crate::output::{self, Usage, note};
+use crate::rules::Rule;
 
 /// Run token-level rules on a target law and a draft law.
 ///
 /// Tells how often a rule emits one of the drafts, how near that is to the best possible, and, with --given, the exact
-/// law of the token it emits. Without --rule it compares all rules.
+/// law of the token it emits. Without --rule it compares all rules, the fast ones first, then the reference solvers
+/// (linear-program, max-flow, slackness, global-resolution) as far as the problem is small enough for them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 The laws are one of
@@ -35,6 +38,7 @@ Examples:
   polydraft couple pair.json --rule priority --drafts 4 --json
   polydraft couple pair.json --rule recursive --drafting without-replacement --drafts 2 --given 2,1
   polydraft couple pair.json --rule importance --set truncation=8 --set alphabet=null
+  polydraft couple pair.json --rule global-resolution --set tau=1e-4 --set mode=published
   polydraft couple --target p.npy --draft q.npy --drafts 8 --normalize")]
 pub struct Args {
     /// The laws; '-' or nothing is JSON on standard input.
@@ -74,7 +78,7 @@ pub struct Args {
 }
 
 fn rule_name(name: &str) -> Result<String, String> {
-    name.parse::<Rule>().map(|rule| rule.name().to_owned()).map_err(|error| error.to_string())
+    Rule::named(name).map(|rule| rule.name().to_owned()).map_err(|error| error.to_string())
 }
 
 fn setting(text: &str) -> Result<(String, serde_json::Value), String> {
@@ -97,8 +101,17 @@ struct Report {
     status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     standard_error: Option<f64>,
+    /// Another rule did the work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<Fallback>,
     /// Microseconds to prepare the rule and to emit one token, the median.
     time_us: f64,
+}
+
+#[derive(Serialize)]
+struct Fallback {
+    rule: &'static str,
+    reason: String,
 }
 
 /// How the acceptance was found.
@@ -118,14 +131,14 @@ pub fn run(args: Args) -> Result<()> {
         return table(&compare(&args, &laws)?, args.json);
     };
     let rule = configured(name, &args.set)?;
-    let scheme = match (args.drafting, &rule) {
+    let scheme = match (args.drafting, rule.name()) {
         (Some(scheme), _) => scheme,
         _ if laws.drafts.len() > 1 => Drafting::Distinct,
-        (_, Rule::Hub(_)) => Drafting::Hub,
+        (_, "hub") => Drafting::Hub,
         _ => Drafting::Iid,
     };
-    let single = matches!(rule, Rule::Single(_));
-    let count = args.drafts.map_or(if single { 1 } else { laws.default_count() }, |count| count as usize);
+    let default = if rule.name() == "single" { 1 } else { laws.default_count() };
+    let count = args.drafts.map_or(default, |count| count as usize);
     let problem = laws.problem(scheme, count).map_err(Usage::error)?;
     let mut working = rule.build().map_err(Usage::error)?;
     let mut report = report(&rule, working.as_mut(), problem, args.seed)?;
@@ -152,7 +165,7 @@ fn configured(name: &str, settings: &[(String, serde_json::Value)]) -> Result<Ru
             return Err(Usage::error(format!("setting {setting} is given twice")));
         }
     }
-    serde_json::from_value(fields.into()).map_err(|error| Usage::error(format!("--set for {name}: {error}")))
+    Rule::configured(fields).map_err(|error| Usage::error(format!("--set for {name}: {error}")))
 }
 
 fn coupling<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<Coupling<'a>> {
@@ -164,16 +177,21 @@ fn coupling<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<Cou
 
 fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: u64) -> Result<Report> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let acceptance = coupling(working, problem)?.acceptance(&mut rng);
+    let mut coupling = coupling(working, problem)?;
+    let acceptance = coupling.acceptance(&mut rng);
+    let fallback = coupling.fallback().map(|f| Fallback { rule: f.rule, reason: f.reason.clone() });
     Ok(Report {
         rule: rule.name(),
         drafts: problem.proposal.count(),
         drafting: problem.proposal.scheme(),
         acceptance: acceptance.probability,
-        optimal: acceptance::optimal(&problem).ok(),
+        optimal: acceptance::optimal(&problem)
+            .ok()
+            .or_else(|| optimum::by_minimum_cut(&problem).ok().map(|optimum| optimum.acceptance)),
         law: None,
         status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
         standard_error: acceptance.standard_error,
+        fallback,
         time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
     })
 }
@@ -205,18 +223,23 @@ fn compare(args: &Args, laws: &laws::Laws) -> Result<Vec<Report>> {
         None => Drafting::ALL.into_iter().filter(|scheme| *scheme != Drafting::Distinct).collect(),
     };
     let mut reports = Vec::new();
-    for name in Rule::NAMES {
-        let rule: Rule = name.parse()?;
+    for rule in Rule::all_quick()? {
         let mut working = rule.build()?;
-        let single = matches!(rule, Rule::Single(_));
         // One draft is drawn in the same way by all schemes.
-        let (schemes, count) =
-            if single && laws.drafts.len() == 1 { (&[Drafting::Iid][..], 1) } else { (&schemes[..], count) };
+        let (schemes, count) = if rule.name() == "single" && laws.drafts.len() == 1 {
+            (&[Drafting::Iid][..], 1)
+        } else {
+            (&schemes[..], count)
+        };
         for &scheme in schemes {
             let problem = laws.problem(scheme, count).map_err(Usage::error)?;
-            match couple(working.as_mut(), problem) {
-                Ok(_) => reports.push(report(&rule, working.as_mut(), problem, args.seed)?),
+            let prepared = couple(working.as_mut(), problem).map(|_| ());
+            match prepared {
+                Ok(()) => reports.push(report(&rule, working.as_mut(), problem, args.seed)?),
                 Err(Error::Unsupported { .. }) => {}
+                Err(error @ (Error::TooLarge { .. } | Error::Solver { .. })) => {
+                    note(format_args!("left out, {scheme} drafts: {error}"));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -232,21 +255,22 @@ fn table(reports: &[Report], json: bool) -> Result<()> {
     let bold = Style::new().bold();
     writeln!(
         text,
-        "{bold}{:<11} {:<20} {:>6} {:>12} {:>12} {:>9} {:>10}{bold:#}",
+        "{bold}{:<17} {:<20} {:>6} {:>12} {:>12} {:>9} {:>10}{bold:#}",
         "rule", "drafting", "drafts", "acceptance", "optimum", "share", "time"
     )?;
     for report in reports {
         let optimal = report.optimal.map_or("-".to_owned(), |optimal| format!("{optimal:.6}"));
         writeln!(
             text,
-            "{:<11} {:<20} {:>6} {:>12} {optimal:>12} {:>9} {:>10}{}",
+            "{:<17} {:<20} {:>6} {:>12} {optimal:>12} {:>9} {:>10}{}{}",
             report.rule,
             report.drafting,
             report.drafts,
             format!("{:.6}", report.acceptance),
             share(report),
             microseconds(report.time_us),
-            report.standard_error.map_or(String::new(), |error| format!("  (± {error:.6})"))
+            report.standard_error.map_or(String::new(), |error| format!("  (± {error:.6})")),
+            report.fallback.as_ref().map_or(String::new(), |fallback| format!("  (by {})", fallback.rule))
         )?;
     }
     print(&text)
@@ -280,6 +304,9 @@ fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
         None => writeln!(text, "optimum     too expensive to compute for these drafts")?,
     }
     writeln!(text, "time        {}", microseconds(report.time_us))?;
+    if let Some(Fallback { rule, reason }) = &report.fallback {
+        writeln!(text, "fallback    {rule}, since {reason}")?;
+    }
     if let (Some(law), Some(given)) = (&report.law, given) {
         writeln!(text, "\nthe emitted token, given {}:", list(given))?;
         let mut tokens: Vec<_> = law.iter().copied().enumerate().filter(|(_, p)| *p > ROUNDING).collect();

@@ -7,8 +7,7 @@ use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use polydraft::VerifierKind;
-use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
+use polydraft_engine::{Decoder, Generation, Limits, Settings};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -16,6 +15,7 @@ use crate::conversation::ChatArgs;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
+use crate::speculation::SpeculationArgs;
 use printer::Printer;
 use report::{Report, summary};
 
@@ -28,6 +28,8 @@ use report::{Report, summary};
 Examples:
   polydraft generate --prompt 'impl Iterator for'
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
+  polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
+  polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
   echo '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
   polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
@@ -53,17 +55,6 @@ pub struct Args {
     chat: ChatArgs,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Speculation")]
-pub struct SpeculationArgs {
-    /// What decides on the drafts: 'token' (one path, token by token), or 'none' for plain decoding.
-    #[arg(long, value_name = "NAME", default_value = "token", value_parser = verifier)]
-    verifier: Verifier,
-    /// Tokens drafted per pass of the target; 2 is the fastest on the demo pair, better drafts deserve more.
-    #[arg(long, short = 'd', value_name = "L", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
-    depth: u32,
 }
 
 #[derive(clap::Args, Debug)]
@@ -97,39 +88,17 @@ struct OutputArgs {
     quiet: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Verifier {
-    None,
-    Some(VerifierKind),
-}
-
-fn verifier(name: &str) -> Result<Verifier, String> {
-    match name {
-        "none" => Ok(Verifier::None),
-        _ => name.parse().map(Verifier::Some).map_err(|e: polydraft::Error| format!("{e}; or none")),
-    }
-}
-
-impl SpeculationArgs {
-    pub fn wanted(&self) -> bool {
-        matches!(self.verifier, Verifier::Some(_))
-    }
-
-    pub fn settings(&self, sampling: &SamplingArgs) -> Settings {
-        let speculation = match self.verifier {
-            Verifier::None => None,
-            Verifier::Some(verifier) => {
-                Some(Speculation { verifier, depth: self.depth as usize, sampling: sampling.draft() })
-            }
-        };
-        Settings { sampling: sampling.target(), speculation }
-    }
-}
-
 pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(&args)?;
-    let (mut target, mut draft) = args.models.load(args.speculation.wanted())?;
-    let settings = args.speculation.settings(&args.chat.sampling(args.sampling.clone(), &target));
+    let acceptance = args.models.demo_acceptance();
+    let mut speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
+    let (mut target, mut draft) = args.models.load(speculation.is_some())?;
+    // The makers' sampling, if it is used, comes with the model.
+    let sampling = args.chat.sampling(args.sampling.clone(), &target);
+    if let Some(speculation) = &mut speculation {
+        speculation.sampling = sampling.draft();
+    }
+    let settings = Settings { sampling: sampling.target(), speculation };
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
         end_tokens: if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&target) },

@@ -53,6 +53,10 @@ impl TokenRule for Naive {
                     move |token| if hubs.contains(&token) { 1.0 } else { drawn(draft.probability(token)) },
                 )
             }
+            Drafting::TopK => {
+                let drafted = draft.most_likely(count);
+                Box::new(move |token| f64::from(u8::from(drafted.contains(&token))))
+            }
             Drafting::WithoutReplacement if count == 1 => Box::new(|token| draft.probability(token)),
             Drafting::WithoutReplacement => return None,
         };

@@ -14,6 +14,7 @@
 
 mod grid;
 mod plan;
+pub(crate) mod selection;
 pub mod shares;
 
 use super::{Emission, Law, Problem, TokenRule, capped_ratio};
@@ -21,8 +22,9 @@ use crate::chance::Chance;
 use crate::drafting::Drafting;
 use crate::priorities::Priorities;
 use crate::{Error, Result, Token};
-use plan::Plan;
+use selection::Selection;
 use serde::{Deserialize, Serialize};
+use shares::{Highest, Layout};
 
 /// How exact the acceptance is. The law is exact always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,11 +49,14 @@ pub struct Settings {
     pub exact_up_to: usize,
     /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1. Default 1/256.
     pub individual_above: f64,
+    /// Which of the priorities that are equally good at one node tokens get. It matters to nested priority
+    /// verification only. Default: spread.
+    pub layout: Layout,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { form: Form::Auto, exact_up_to: 256, individual_above: 1.0 / 256.0 }
+        Self { form: Form::Auto, exact_up_to: 256, individual_above: 1.0 / 256.0, layout: Layout::Spread }
     }
 }
 
@@ -61,24 +66,25 @@ impl Settings {
     /// # Errors
     /// A setting out of range.
     pub fn build(&self) -> Result<Box<dyn TokenRule>> {
-        if !(self.individual_above > 0.0 && self.individual_above <= 1.0) {
-            let got = self.individual_above.to_string();
-            return Err(Error::Setting { setting: "individual_above", expected: "above 0, at most 1", got });
+        self.validate()?;
+        let (settings, selection) = (self.clone(), Selection::new());
+        Ok(Box::new(Priority { settings, selection, priorities: Priorities::new() }))
+    }
+
+    /// # Errors
+    /// A setting out of range.
+    pub fn validate(&self) -> Result<()> {
+        if self.individual_above > 0.0 && self.individual_above <= 1.0 {
+            return Ok(());
         }
-        Ok(Box::new(Priority {
-            settings: self.clone(),
-            plan: Plan::new(),
-            target: Vec::new(),
-            priorities: Priorities::new(),
-        }))
+        let got = self.individual_above.to_string();
+        Err(Error::Setting { setting: "individual_above", expected: "above 0, at most 1", got })
     }
 }
 
 struct Priority {
     settings: Settings,
-    plan: Plan,
-    /// The target's probabilities of the tokens stored in the draft, where the draft does not store all.
-    target: Vec<f64>,
+    selection: Selection,
     priorities: Priorities,
 }
 
@@ -89,9 +95,7 @@ impl Priority {
         if problem.proposal.count() == 1 {
             return draft.probability(token);
         }
-        draft.position(token).map_or(0.0, |position| {
-            self.plan.mass(position, problem.target.probability(token), draft.stored()[position])
-        })
+        self.selection.probability(problem.target, draft, token)
     }
 
     /// The probability that a token is accepted once it is selected.
@@ -100,18 +104,10 @@ impl Priority {
     }
 
     fn prioritise(&mut self, problem: &Problem, drafts: &[Token]) {
-        let draft = problem.proposal.law(0);
         self.priorities.clear();
         for &token in drafts {
-            match draft.position(token).filter(|position| draft.stored()[*position] > 0.0) {
-                Some(position) => self.priorities.push(self.plan.pieces(
-                    position,
-                    problem.target.probability(token),
-                    draft.stored()[position],
-                )),
-                // Never drawn; it gets the lowest priority.
-                None => self.priorities.push([]),
-            }
+            // A token that is never drawn gets no pieces, and the lowest priority.
+            self.priorities.push(self.selection.pieces(problem.target, problem.proposal.law(0), token));
         }
     }
 }
@@ -123,32 +119,11 @@ impl TokenRule for Priority {
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         if problem.proposal.count() == 1 {
-            return Ok(());
+            return problem.require(self.name(), &Drafting::DRAWN);
         }
         problem.require(self.name(), &[Drafting::Iid])?;
-        let draft = problem.proposal.law(0);
-        let exact = match self.settings.form {
-            Form::Auto => draft.support_size() <= self.settings.exact_up_to,
-            Form::Exact => true,
-            Form::Pooled => false,
-        };
-        let threshold = if exact { 0.0 } else { self.settings.individual_above };
-        let target = match (problem.target.dense(), draft.dense()) {
-            (Some(target), Some(_)) => target,
-            (_, Some(_)) => {
-                self.target.clear();
-                self.target.resize(draft.vocabulary(), 0.0);
-                problem.target.support().for_each(|(token, p)| self.target[token as usize] = p);
-                &self.target
-            }
-            (_, None) => {
-                self.target.clear();
-                self.target
-                    .extend(draft.stored_tokens().iter().map(|&token| problem.target.probability(token)));
-                &self.target
-            }
-        };
-        self.plan.make(target, draft.stored(), problem.proposal.count(), threshold);
+        let profile = Highest::new(problem.proposal.count());
+        self.selection.prepare(problem.target, problem.proposal.law(0), &profile, &self.settings);
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 
 use super::{Emission, Law, Problem, TokenRule, capped_ratio};
 use crate::chance::Chance;
+use crate::drafting::Drafting;
 use crate::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +33,8 @@ impl TokenRule for Single {
         "single"
     }
 
-    /// With one draft every scheme is a draw from its law.
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        problem.require(self.name(), &Drafting::DRAWN)?;
         let got = problem.proposal.count();
         if got == 1 {
             return Ok(());

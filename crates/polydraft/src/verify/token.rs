@@ -10,8 +10,9 @@
 //! Deviations:
 //! 1. The path may have any length, 0 included: then the token is drawn from p at the root (plain decoding).
 
+use super::block::single_path;
 use super::{Laws, Outcome, Verifier};
-use crate::{Chance, DraftTree, Error, Result};
+use crate::{Chance, DraftTree, Result};
 
 /// Accepts each drafted token x with probability min(1, p(x)/q(x)); at the first rejection emits from (p − q)+
 /// normalised, and after the last acceptance one more token from p.
@@ -20,29 +21,18 @@ pub struct TokenVerifier;
 
 impl Verifier for TokenVerifier {
     fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
-        let mut accepted = Vec::new();
+        let mut path = single_path("token verification", tree)?;
         let mut node = DraftTree::ROOT;
-        loop {
-            let target = laws.target(node)?;
-            let mut children = tree.children(node);
-            let Some(child) = children.next() else {
-                return Ok(Outcome { accepted, token: target.sample(chance) });
-            };
-            if children.next().is_some() {
-                return Err(Error::Unsupported {
-                    operation: "token verification",
-                    expected: "a single path".to_owned(),
-                    got: format!("a tree that branches after {} tokens", accepted.len()),
-                });
-            }
-            let draft = laws.draft(node)?;
+        for (index, &child) in path.iter().enumerate() {
+            let (target, draft) = (laws.target(node)?, laws.draft(node)?);
             let token = tree.token(child);
             if !chance.coin(target.probability(token) / draft.probability(token)) {
                 let token = target.sample_residual(1.0, draft, 1.0, chance);
-                return Ok(Outcome { accepted, token });
+                path.truncate(index);
+                return Ok(Outcome { accepted: path, token });
             }
-            accepted.push(child);
             node = child;
         }
+        Ok(Outcome { accepted: path, token: laws.target(node)?.sample(chance) })
     }
 }

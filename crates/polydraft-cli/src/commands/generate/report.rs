@@ -21,7 +21,11 @@ pub struct Report<'a> {
 struct Stats {
     target_calls: usize,
     block_efficiency: f64,
+    /// Distinct tokens drafted per call of the target.
+    nodes_per_call: f64,
     accepted_by_position: Vec<f64>,
+    /// By first, second, .. distinct draft at a node.
+    accepted_by_draft: Vec<f64>,
     time_ms: Times,
     tokens_per_second: f64,
 }
@@ -50,7 +54,9 @@ impl<'a> Report<'a> {
         let stats = Stats {
             target_calls: s.target_calls,
             block_efficiency: s.block_efficiency(),
+            nodes_per_call: s.nodes_per_call(),
             accepted_by_position: s.accepted_by_position(),
+            accepted_by_draft: s.accepted_by_draft(),
             time_ms,
             tokens_per_second: s.tokens_per_second(),
         };
@@ -85,10 +91,19 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
         s.tokens_per_second()
     ));
     note(format_args!("{} target calls, block efficiency {:.2}", s.target_calls, s.block_efficiency()));
+    let percent = |rates: Vec<f64>| {
+        rates.iter().map(|rate| format!("{:.0} %", 100.0 * rate)).collect::<Vec<_>>().join(", ")
+    };
     if !s.drafted.is_empty() {
-        let rates: Vec<String> =
-            s.accepted_by_position().iter().map(|r| format!("{:.0} %", 100.0 * r)).collect();
-        note(format_args!("drafts accepted by position: {}", rates.join(", ")));
+        let by_position = percent(s.accepted_by_position());
+        note(format_args!(
+            "drafts accepted by position: {by_position}; {:.1} drafted per call",
+            s.nodes_per_call()
+        ));
+    }
+    if s.accepted_by_rank.len() > 1 {
+        let by_draft = percent(s.accepted_by_draft());
+        note(format_args!("accepted at a position, by first, second, .. distinct draft: {by_draft}"));
     }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     note(format_args!(

@@ -7,15 +7,15 @@
 //! cost anything: these get the finer grid of the second pass.
 
 use super::grid::{Cell, Grid};
-use super::shares::{Entry, Highest, Profile, Shares};
+use super::shares::{Entry, Layout, Profile, Shares};
 use crate::priorities::Piece;
 
 /// Cells per octave, as a power of two, and the smallest ratio with a cell of its own: the table of the first pass
 /// stays in the first-level cache.
-const COARSE_BITS: u32 = 5;
+const COARSE_BITS: u32 = 3;
 const LOWEST: f64 = 1.0 / (1 << 24) as f64;
 /// Leading bits that the second pass adds at most.
-const FINE_BITS: u32 = 9;
+const FINE_BITS: u32 = 7;
 /// Acceptance that is not worth a second pass.
 const NEGLIGIBLE: f64 = 1e-9;
 /// Positions whose ratios are computed together, so that the compiler can use vector instructions.
@@ -61,7 +61,7 @@ struct Split {
 /// The priorities of all positions 0.. of a draft's support. Reusable: making it again keeps the memory.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The number of draws, which is also the largest useful ratio: no token gets more than n·q of the selection.
+    /// The largest useful ratio: no token gets more of the selection than its length at the highest density.
     cap: f64,
     /// Positions with more than this are entries of their own.
     threshold: f64,
@@ -110,10 +110,10 @@ impl Plan {
         }
     }
 
-    /// Makes the priorities for `count` draws from q with target p. Positions with q above `threshold` are handled one
-    /// by one: with threshold 0 the result is exact.
-    pub fn make(&mut self, p: &[f64], q: &[f64], count: usize, threshold: f64) {
-        self.cap = count as f64;
+    /// Shares out `profile`, of length and mass 1, for draws from q with target p. Positions with q above `threshold`
+    /// are handled one by one: with threshold 0 the result is exact.
+    pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, threshold: f64, layout: Layout) {
+        self.cap = profile.density(1.0);
         self.threshold = threshold;
         self.zone = (0.0, 0.0);
         self.individuals.clear();
@@ -124,20 +124,18 @@ impl Plan {
             self.individuals.extend(q.iter().zip(0..).filter(|(q, _)| **q > 0.0).map(|(_, i)| i));
         }
         self.order.clear();
-        self.order.extend(
-            self.individuals.iter().zip(0..).map(|(&position, index)| {
-                (ratio(p[position as usize], q[position as usize], self.cap), index)
-            }),
-        );
+        self.order.extend(self.individuals.iter().zip(0..).map(|(&position, index)| {
+            // Not capped: above the cap nothing is gained at this node, but nested shares keep the order.
+            (ratio(p[position as usize], q[position as usize], f64::INFINITY), index)
+        }));
         self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let profile = Highest::new(count);
         if threshold > 0.0
-            && let Some((first, last)) = self.doubtful_cells(&profile, q)
+            && let Some((first, last)) = self.doubtful_cells(profile, q)
         {
             self.second_pass(p, q, first, last);
         }
         self.collect(q);
-        self.shares.share(&profile, &self.entries);
+        self.shares.share(profile, &self.entries, layout);
         self.gains.clear();
         self.gains
             .extend(self.entries.iter().zip(self.shares.masses()).map(|(entry, mass)| mass / entry.length));
@@ -173,10 +171,10 @@ impl Plan {
     }
 
     /// The cells, from first to last, inside which D could exceed its value at the end of any cell.
-    fn doubtful_cells(&mut self, profile: &Highest, q: &[f64]) -> Option<(usize, usize)> {
+    fn doubtful_cells(&mut self, profile: &impl Profile, q: &[f64]) -> Option<(usize, usize)> {
         let (mut length, mut demand, mut known) = (0.0, 0.0, 0.0_f64);
         let mut individuals = self.order.iter().peekable();
-        let d = |length: f64, demand: f64| length * profile.mean(0.0, length) - demand;
+        let d = |length: f64, demand: f64| profile.below(length) - demand;
         self.peaks.clear();
         for (index, cell) in self.coarse.cells.iter().enumerate().take(self.coarse.grid.cells()) {
             let (low, high) = (self.coarse.grid.knot(index), self.coarse.grid.knot(index + 1));
@@ -217,7 +215,9 @@ impl Plan {
         self.coarse.cells[first..=last].fill(Cell::default());
         self.fine.reset(COARSE_BITS + added, start, end);
         // A product is cheaper than a quotient; the margin covers its rounding.
-        let (low, high) = (start * (1.0 - 1e-12), end * (1.0 + 1e-12));
+        let low = start * (1.0 - 1e-12);
+        // Ratios above the cap count as the cap.
+        let high = if end > self.cap { f64::MAX } else { end * (1.0 + 1e-12) };
         let (mut inside, mut near) = ([false; CHUNK], [0; CHUNK]);
         for (p, q) in p.chunks(CHUNK).zip(q.chunks(CHUNK)) {
             for (inside, (&p, &q)) in inside.iter_mut().zip(p.iter().zip(q)) {
@@ -300,19 +300,12 @@ impl Plan {
         q * ((1.0 - fraction) * self.gains[lower] + fraction * self.gains[upper])
     }
 
-    /// The law of the priority of a draft at this position.
+    /// The law of the priority of a draft at this position; its pieces may overlap.
     pub fn pieces(&self, position: usize, p: f64, q: f64) -> impl Iterator<Item = Piece> + '_ {
         let Split { lower, upper, fraction } = self.split(position, p, q);
-        [(lower, 1.0 - fraction), (upper, fraction)].into_iter().filter(|part| part.1 > 0.0).flat_map(
-            move |(entry, share)| {
-                let total = self.entries[entry].length;
-                let intervals = self.shares.intervals(entry).iter();
-                intervals.map(move |own| Piece {
-                    start: own.start,
-                    length: own.length,
-                    weight: share * own.length / total,
-                })
-            },
-        )
+        let parts = [(lower, 1.0 - fraction), (upper, fraction)];
+        parts.into_iter().filter(|part| part.1 > 0.0).flat_map(move |(entry, share)| {
+            self.shares.pieces(entry).map(move |piece| Piece { weight: share * piece.weight, ..piece })
+        })
     }
 }

@@ -8,7 +8,14 @@
 //! interval *of what is still free* that has its length and its mean density.
 //! Complexity: linear in the entries, one root of a monotone function each.
 //! Deviations: (1) the masses reported are those of the sets really laid out, so that rounding, and any demands at
-//! all, cost acceptance only.
+//! all, cost acceptance only; (2) where the masses leave a choice, entries get thin shares of a whole block instead of
+//! intervals ([`Layout::Spread`]).
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::priorities::Piece;
 
 /// A stretch of priorities [0, T] with a rising density of mass.
 pub trait Profile {
@@ -20,6 +27,9 @@ pub trait Profile {
 
     /// The mean density on [start, start + length]; the density at `start` if `length` is 0.
     fn mean(&self, start: f64, length: f64) -> f64;
+
+    /// G(t), the mass of the lowest t, up to absolute rounding.
+    fn below(&self, t: f64) -> f64;
 
     /// Where the density is about this large: a first guess for a search.
     fn guess(&self, density: f64) -> f64;
@@ -67,6 +77,10 @@ impl Profile for Highest {
         }
     }
 
+    fn below(&self, t: f64) -> f64 {
+        t.powi(self.count)
+    }
+
     fn guess(&self, density: f64) -> f64 {
         match self.count {
             ..=1 => 0.0,
@@ -95,20 +109,58 @@ pub struct Interval {
     pub length: f64,
 }
 
-/// The sets of all entries. Reusable: sharing again keeps the memory.
+/// Which of the sets with the optimal masses an entry gets. One node's acceptance is the same; but the wider a token's
+/// priorities spread, the more its own next tokens can make of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// Between two places where the masses use up all that is below, every entry has the same part of everything, as
+    /// large as the masses allow, and intervals make up the rest.
+    #[default]
+    Spread,
+    /// One interval of what is free, for each entry in turn.
+    Intervals,
+}
+
+/// Consecutive entries that together fill one interval.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    whole: Interval,
+    /// The part of each entry that is in intervals of its own; the rest is spread over the whole block.
+    own: f64,
+}
+
+/// The shares of all entries. Reusable: sharing again keeps the memory.
 #[derive(Debug, Clone, Default)]
 pub struct Shares {
     intervals: Vec<Interval>,
     ends: Vec<usize>,
     masses: Vec<f64>,
     gaps: Vec<Interval>,
+    blocks: Vec<Block>,
+    /// The block of each entry.
+    block: Vec<u32>,
+    /// The mass of the interval that each entry would get if all were laid out in order.
+    in_order: Vec<f64>,
+    /// Whether an entry is the last of its block.
+    last: Vec<bool>,
 }
 
 impl Shares {
-    /// The intervals of an entry, in the order of the entries given to [`Shares::share`].
-    pub fn intervals(&self, entry: usize) -> &[Interval] {
+    /// An entry's share as a law on the stretch, in the order of the entries given to [`Shares::share`]. Its pieces may
+    /// overlap; their weights sum to 1.
+    pub fn pieces(&self, entry: usize) -> impl Iterator<Item = Piece> + '_ {
         let start = if entry == 0 { 0 } else { self.ends[entry - 1] };
-        &self.intervals[start..self.ends[entry]]
+        let intervals = &self.intervals[start..self.ends[entry]];
+        let Block { whole, own } = self.blocks[self.block[entry] as usize];
+        let spread = Piece { start: whole.start, length: whole.length, weight: 1.0 - own };
+        let total: f64 = intervals.iter().map(|interval| interval.length).sum();
+        let pieces = intervals.iter().map(move |interval| Piece {
+            start: interval.start,
+            length: interval.length,
+            weight: own * interval.length / total,
+        });
+        pieces.chain((own < 1.0).then_some(spread))
     }
 
     /// The mass of every entry's set.
@@ -118,23 +170,79 @@ impl Shares {
 
     /// Shares the stretch. The entries come in order of rising demand/length, lengths summing to T. Demands may sum
     /// to less than the mass of the stretch.
-    pub fn share(&mut self, profile: &impl Profile, entries: &[Entry]) {
+    pub fn share(&mut self, profile: &impl Profile, entries: &[Entry], layout: Layout) {
         self.optimal_masses(profile, entries);
         self.intervals.clear();
         self.ends.clear();
-        self.gaps.clear();
-        let mut frontier = 0.0;
-        for (index, entry) in entries.iter().enumerate() {
-            if entry.length > 0.0 {
-                let first = self.intervals.len();
-                frontier = self.lay_out(profile, frontier, entry.length, self.masses[index]);
-                let own = &self.intervals[first..];
-                self.masses[index] =
-                    own.iter().map(|own| own.length * profile.mean(own.start, own.length)).sum();
-            } else {
-                self.masses[index] = 0.0;
+        self.blocks.clear();
+        self.block.clear();
+        let (mut start, mut first) = (0.0, 0);
+        for index in 0..entries.len() {
+            if self.last[index] || index + 1 == entries.len() {
+                start = self.fill_block(profile, entries, first..index + 1, start, layout);
+                first = index + 1;
             }
+        }
+    }
+
+    /// Shares out one block, which begins at `start`; returns its end.
+    fn fill_block(
+        &mut self,
+        profile: &impl Profile,
+        entries: &[Entry],
+        range: Range<usize>,
+        start: f64,
+        layout: Layout,
+    ) -> f64 {
+        let length: f64 = entries[range.clone()].iter().map(|entry| entry.length).sum();
+        let whole = Interval { start, length };
+        let mean = self.masses[range.clone()].iter().sum::<f64>() / length;
+        let own = match layout {
+            Layout::Spread if range.len() > 1 && length > 0.0 => self.own_part(entries, range.clone(), mean),
+            _ => 1.0,
+        };
+        let spread_mean = if own < 1.0 { profile.mean(start, length) } else { 0.0 };
+        self.gaps.clear();
+        let mut frontier = start;
+        for index in range {
+            let entry = entries[index];
+            let mut mass = 0.0;
+            if entry.length > 0.0 && own > 0.0 {
+                let first = self.intervals.len();
+                // What is left to intervals once the spread part has its mean.
+                let wanted = ((self.masses[index] - (1.0 - own) * entry.length * mean) / own).max(0.0);
+                frontier = self.lay_out(profile, frontier, start + length, entry.length, wanted);
+                let intervals = self.intervals[first..].iter();
+                mass = intervals.map(|own| own.length * profile.mean(own.start, own.length)).sum();
+            }
+            self.masses[index] = own * mass + (1.0 - own) * entry.length * spread_mean;
             self.ends.push(self.intervals.len());
+            self.block.push(self.blocks.len() as u32);
+        }
+        self.blocks.push(Block { whole, own });
+        start + length
+    }
+
+    /// The smallest part of each entry's length in a block that has to be in intervals of its own.
+    ///
+    /// With a part λ the intervals need the masses (m − (1 − λ)·mean·length)/λ. These exist if for every prefix of the
+    /// entries they sum to at least the mass of the lowest so much of the block: with e what the prefix lacks of its
+    /// proportional mass, and d what it has more than the lowest so much, if λ ≥ e/(e + d).
+    fn own_part(&self, entries: &[Entry], range: Range<usize>, mean: f64) -> f64 {
+        let (mut own, mut lacks, mut above) = (0.0_f64, 0.0, 0.0);
+        // At the end of the block both are 0 up to rounding.
+        for index in range.start..range.end - 1 {
+            lacks += entries[index].length * mean - self.masses[index];
+            above += self.masses[index] - self.in_order[index];
+            if lacks > 0.0 && lacks >= own * (lacks + above.max(0.0)) {
+                own = lacks / (lacks + above.max(0.0));
+            }
+        }
+        // Next to nothing, and next to everything, are rounding.
+        match own {
+            ..1e-9 => 0.0,
+            own if own > 1.0 - 1e-9 => 1.0,
+            own => own,
         }
     }
 
@@ -148,6 +256,8 @@ impl Shares {
     fn optimal_masses(&mut self, profile: &impl Profile, entries: &[Entry]) {
         let masses = &mut self.masses;
         masses.clear();
+        self.last.clear();
+        self.last.resize(entries.len(), false);
         let (mut below, mut d, mut top, mut rank) = (0.0, 0.0, 0.0, 0);
         for (index, entry) in entries.iter().enumerate() {
             // In place first: the mass of the interval that it would get if all were laid out in order.
@@ -158,19 +268,22 @@ impl Shares {
                 (top, rank) = (d, index + 1);
             }
         }
+        self.in_order.clone_from(masses);
         let mut distance = 0.0;
         for (index, (entry, mass)) in entries.iter().zip(&mut *masses).enumerate().take(rank) {
             let after = distance - (*mass - entry.demand);
             if after <= 0.0 || index + 1 == rank {
                 *mass -= distance;
                 distance = 0.0;
+                self.last[index] = true;
             } else {
                 *mass = entry.demand;
                 distance = after;
             }
         }
         distance = 0.0;
-        for (entry, mass) in entries.iter().zip(masses).skip(rank).rev() {
+        for (index, (entry, mass)) in entries.iter().zip(masses).enumerate().skip(rank).rev() {
+            self.last[index] = distance == 0.0;
             let after = distance + (*mass - entry.demand);
             if after <= 0.0 {
                 *mass += distance;
@@ -182,10 +295,9 @@ impl Shares {
         }
     }
 
-    /// Finds a set of this length and mass for one entry and returns the new frontier: everything above it is free,
-    /// below it the gaps are.
-    fn lay_out(&mut self, profile: &impl Profile, frontier: f64, length: f64, mass: f64) -> f64 {
-        let end = profile.length();
+    /// Finds a set of this length and mass for one entry and returns the new frontier: everything above it, up to
+    /// `end`, is free, below it the gaps are.
+    fn lay_out(&mut self, profile: &impl Profile, frontier: f64, end: f64, length: f64, mass: f64) -> f64 {
         let room = end - frontier;
         if length <= NOTHING * end {
             self.intervals.push(Interval { start: frontier, length });

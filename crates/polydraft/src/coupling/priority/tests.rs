@@ -1,5 +1,6 @@
 use super::plan::Plan;
-use super::shares::{Entry, Highest, Interval, Profile, Shares};
+use super::shares::{Entry, Highest, Interval, Layout, Profile, Shares};
+use crate::priorities::Piece;
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -49,7 +50,7 @@ proptest! {
     ) {
         let (p, q) = laws(vocabulary, spread, error, seed);
         let mut plan = Plan::new();
-        plan.make(&p, &q, count, if pooled { 1.0 / 256.0 } else { 0.0 });
+        plan.make(&p, &q, &Highest::new(count), if pooled { 1.0 / 256.0 } else { 0.0 }, Layout::Spread);
         let m: Vec<f64> = (0..vocabulary).map(|i| plan.mass(i, p[i], q[i])).collect();
         prop_assert!((m.iter().sum::<f64>() - 1.0).abs() < 1e-11);
 
@@ -63,30 +64,14 @@ proptest! {
             prop_assert!(selected <= drafted + 1e-11, "{} {}", selected, drafted);
         }
 
-        // Between neighbouring ends of pieces the shares of all tokens add up to the whole.
-        let mut pieces: Vec<_> = (0..vocabulary)
+        let pieces: Vec<(f64, Piece)> = (0..vocabulary)
             .filter(|&i| q[i] > 0.0)
             .flat_map(|i| {
                 let own = q[i];
-                plan.pieces(i, p[i], own).map(move |piece| (piece.start, piece.length, own * piece.weight))
+                plan.pieces(i, p[i], own).map(move |piece| (own, piece))
             })
             .collect();
-        prop_assert!((pieces.iter().map(|piece| piece.2).sum::<f64>() - 1.0).abs() < 1e-11);
-        // Shorter ones vanish next to their start, and have no place in an order.
-        pieces.retain(|piece| piece.1 > 1e-15);
-        pieces.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut covered = 0.0;
-        let mut rest = &pieces[..];
-        while let Some(&(start, length, _)) = rest.first() {
-            // Pooled tokens share a piece: their weights in it add up to its length.
-            let same = rest.iter().take_while(|piece| piece.0 == start && piece.1 == length).count();
-            let weight: f64 = rest[..same].iter().map(|piece| piece.2).sum();
-            prop_assert!((weight - length).abs() < 1e-11, "{} {}", weight, length);
-            prop_assert!((start - covered).abs() < 1e-11, "gap or overlap: {} {}", start, covered);
-            covered = start + length;
-            rest = &rest[same..];
-        }
-        prop_assert!((covered - 1.0).abs() < 1e-11);
+        partitions(&pieces, 1.0)?;
 
         let acceptance: f64 = p.iter().zip(&m).map(|(p, m)| p.min(*m)).sum();
         let loss = optimum(&p, &q, count) - acceptance;
@@ -101,10 +86,11 @@ proptest! {
         size in 1_usize..200,
         total in 0.01_f64..1.0,
         count in 1_usize..10,
+        spread in any::<bool>(),
         seed in any::<u64>(),
     ) {
         let (p, q) = laws(size.max(20), 1.0, 1.0, seed);
-        check_shares(&Highest::new(count), &p, &q, total)?;
+        check_shares(&Highest::new(count), &p, &q, total, if spread { Layout::Spread } else { Layout::Intervals })?;
     }
 
     /// The same on a union of intervals, whose density jumps.
@@ -113,6 +99,7 @@ proptest! {
         ends in prop::collection::vec(0.0_f64..1.0, 2..10),
         total in 0.01_f64..2.0,
         count in 2_usize..10,
+        spread in any::<bool>(),
         seed in any::<u64>(),
     ) {
         let mut ends = ends;
@@ -122,7 +109,8 @@ proptest! {
         let (p, q) = laws(50, 1.0, 1.0, seed);
         let length = profile.length();
         let mass = length * profile.mean(0.0, length);
-        check_shares(&profile, &p, &q.iter().map(|q| q * length).collect::<Vec<_>>(), total * mass)?;
+        let layout = if spread { Layout::Spread } else { Layout::Intervals };
+        check_shares(&profile, &p, &q.iter().map(|q| q * length).collect::<Vec<_>>(), total * mass, layout)?;
     }
 }
 
@@ -160,30 +148,47 @@ impl Profile for Union {
         if length > 0.0 { mass / length } else { self.density(start) }
     }
 
+    fn below(&self, t: f64) -> f64 {
+        t * self.mean(0.0, t)
+    }
+
     fn guess(&self, _: f64) -> f64 {
         0.5 * self.length()
     }
 }
 
+/// Whether laws, each with its probability, together cover [0, `end`] evenly: below every place lies as much as there
+/// is.
+fn partitions(pieces: &[(f64, Piece)], end: f64) -> Result<(), TestCaseError> {
+    for place in 1..=200 {
+        let place = end * f64::from(place) / 200.0;
+        let below = |piece: &Piece| ((place - piece.start) / piece.length.max(1e-300)).clamp(0.0, 1.0);
+        let sum: f64 = pieces.iter().map(|(own, piece)| own * piece.weight * below(piece)).sum();
+        prop_assert!((sum - place).abs() < 1e-11, "{} {}", sum, place);
+    }
+    Ok(())
+}
+
 /// Shares a stretch among entries with lengths q, summing to the stretch's, and demands total·p.
-fn check_shares(profile: &impl Profile, p: &[f64], q: &[f64], total: f64) -> Result<(), TestCaseError> {
+fn check_shares(
+    profile: &impl Profile,
+    p: &[f64],
+    q: &[f64],
+    total: f64,
+    layout: Layout,
+) -> Result<(), TestCaseError> {
     let mut entries: Vec<Entry> =
         p.iter().zip(q).map(|(p, q)| Entry { length: *q, demand: total * p }).collect();
     entries.retain(|entry| entry.length > 0.0);
     entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
     let mut shares = Shares::default();
-    shares.share(profile, &entries);
-    let mut intervals: Vec<Interval> = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        let own = shares.intervals(index);
-        prop_assert!((own.iter().map(|own| own.length).sum::<f64>() - entry.length).abs() < 1e-13);
-        intervals.extend(own);
-    }
-    intervals.retain(|interval| interval.length > 1e-15);
-    intervals.sort_by(|a, b| a.start.total_cmp(&b.start));
-    for pair in intervals.windows(2) {
-        prop_assert!((pair[0].start + pair[0].length - pair[1].start).abs() < 1e-12);
-    }
+    shares.share(profile, &entries, layout);
+    let pieces: Vec<(f64, Piece)> = (0..entries.len())
+        .flat_map(|index| {
+            shares.pieces(index).map(|piece| (entries[index].length, piece)).collect::<Vec<_>>()
+        })
+        .collect();
+    partitions(&pieces, profile.length())?;
     let got: f64 = entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
     let (mut length, mut demand, mut best) = (0.0, 0.0, 0.0_f64);
     for entry in &entries {
@@ -206,7 +211,7 @@ fn large_vocabularies() {
         for count in [2, 3, 8, 64] {
             let best = optimum(&p, &q, count);
             for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-6)] {
-                plan.make(&p, &q, count, threshold);
+                plan.make(&p, &q, &Highest::new(count), threshold, Layout::Spread);
                 let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
                 let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
                 let loss = best - acceptance;

@@ -1,0 +1,121 @@
+//! `polydraft bench acceptance`: how often the first, second, .. draft at a node is accepted.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::{Drafting, Shape, VerifierKind};
+use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+use serde::Serialize;
+
+use crate::models::ModelArgs;
+use crate::output;
+use crate::prompts;
+use crate::sampling::SamplingArgs;
+use crate::speculation::AcceptanceFile;
+
+/// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
+///
+/// Decodes with trees of one level whose tokens are drawn without replacement (or as --drafting says), verified by a
+/// walk with recursive rejection, and counts. The result depends on models, prompts and sampling.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Example:
+  polydraft bench acceptance --save acceptance.json
+  polydraft generate --prompt 'fn main' --verifier traversal --tree sequoia:8 --acceptance acceptance.json")]
+pub struct Args {
+    #[command(flatten)]
+    models: ModelArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Prompts, as for 'bench decode' [default: the project's own].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Drafts at each node.
+    #[arg(long, value_name = "J", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    children: u32,
+    /// The verifier to measure with.
+    #[arg(long, value_name = "NAME", default_value = "specinfer")]
+    verifier: VerifierKind,
+    /// How the drafts at a node are drawn: without-replacement, top-k (with walk:naive), iid.
+    #[arg(long, value_name = "SCHEME", default_value = "without-replacement")]
+    drafting: Drafting,
+    /// Tokens to generate per prompt.
+    #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
+    /// Rounds over all prompts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Write the acceptances to this file, for --acceptance.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    acceptance: Vec<f64>,
+    /// Standard error of each.
+    error: Vec<f64>,
+    /// Positions that were verified.
+    positions: usize,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let shape = Shape::Levels { counts: vec![args.children as usize], drafting: args.drafting };
+    args.verifier.build(&shape).map_err(output::Usage::error)?;
+    let prompts = prompts::read(args.prompts.as_deref())?;
+    let (mut target, draft) = args.models.load(true)?;
+    let mut draft = draft.context("no draft model")?;
+    let bar = ProgressBar::new(prompts.len() as u64 * u64::from(args.rounds))
+        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
+    let mut counts = vec![0_usize; args.children as usize];
+    let mut positions = 0;
+    for round in 0..args.rounds {
+        for (number, prompt) in prompts.iter().enumerate() {
+            let tokens = target.text.encode(prompt)?;
+            let verifier = args.verifier.clone();
+            let speculation =
+                Some(Speculation { verifier, shape: shape.clone(), sampling: args.sampling.draft() });
+            let settings = Settings { sampling: args.sampling.target(), speculation };
+            let draft: &mut dyn Model = &mut draft.model;
+            let mut decoder = Decoder::new(&mut target.model, Some(draft), settings)?;
+            let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
+            let mut rng = ChaCha12Rng::seed_from_u64(u64::from(round) << 32 | number as u64);
+            let mut text = target.text.stream(&tokens);
+            let run = Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |_| true)?;
+            // Trees of one level: every call but a last one without drafts verifies one position.
+            positions += run.statistics.drafted.first().copied().unwrap_or(0);
+            for (total, count) in counts.iter_mut().zip(&run.statistics.accepted_by_rank) {
+                *total += count;
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let acceptance: Vec<f64> = counts.iter().map(|&count| count as f64 / positions as f64).collect();
+    let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
+    let report = Report { acceptance, error, positions };
+    if let Some(file) = &args.save {
+        let acceptance = AcceptanceFile { acceptance: report.acceptance.clone() };
+        let text = serde_json::to_string(&acceptance)?;
+        std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if args.json { output::json(&report) } else { print(&report) }
+}
+
+fn print(report: &Report) -> Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{:>5} {:>18}", "draft", "accepted")?;
+    for (index, (rate, error)) in report.acceptance.iter().zip(&report.error).enumerate() {
+        writeln!(out, "{:>5} {:>9.4} ± {:.4}", index + 1, rate, error)?;
+    }
+    let sum: f64 = report.acceptance.iter().sum();
+    writeln!(out, "{:>5} {:>9.4}   at {} positions", "all", sum, report.positions)?;
+    Ok(())
+}

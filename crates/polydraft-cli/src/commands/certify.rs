@@ -1,0 +1,257 @@
+//! `polydraft certify`: does speculation keep the target's law, on these models?
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::conformance::planted::WrongResidual;
+use polydraft::{Sampling, Verifier};
+use polydraft_candle::Loaded;
+use polydraft_engine::certify::{GTest, count_texts};
+use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+use serde::Serialize;
+
+use crate::models::ModelArgs;
+use crate::output::{self, Usage};
+use crate::prompts;
+use crate::sampling::SamplingArgs;
+use crate::speculation::SpeculationArgs;
+
+/// Test on your own models that speculative decoding is lossless.
+///
+/// Two tests. At temperature 0 the text must be plain decoding's, token for token (but for ties within rounding). At
+/// the temperature asked for, the first tokens after each prompt are decoded thousands of times, and their joint law is
+/// compared with the target's own, which its logits give exactly, by a G-test. A lossless verifier fails that test with
+/// the probability --false-alarm; a wrong one fails it if there are enough runs to see the difference. The exit code is
+/// 0 for a pass, 1 for a failure, 3 for not enough data.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft certify
+  polydraft certify --verifier spectr --paths 4 --depth 3 --runs 20000
+  polydraft certify --target DIR --draft DIR --prompts prompts.jsonl --temperature 0.7
+  polydraft certify --plant-fault        # must fail: shows that the test can")]
+pub struct Args {
+    #[command(flatten)]
+    models: ModelArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Prompts, as for 'bench decode' [default: the project's own].
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    prompts: Option<PathBuf>,
+    /// A prompt. May be repeated.
+    #[arg(long, short = 'p', value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// Prompts to take from the file.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    max_prompts: u32,
+    /// How often the first tokens are decoded, for each prompt.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How many first tokens are compared jointly.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    first: u32,
+    /// Tokens compared at temperature 0, for each prompt.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    greedy_tokens: u32,
+    /// The probability that a lossless verifier fails.
+    #[arg(long, value_name = "P", default_value_t = 1e-3, value_parser = probability)]
+    false_alarm: f64,
+    /// Seed of all runs.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Decode wrongly on purpose: after a rejection from the target itself, the commonest mistake. The test must fail.
+    #[arg(long)]
+    plant_fault: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "expected a number between 0 and 1".to_owned())?;
+    if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a number between 0 and 1".to_owned()) }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    Pass,
+    Fail,
+    NotEnoughData,
+}
+
+#[derive(Serialize)]
+struct Report {
+    verdict: Verdict,
+    verifier: String,
+    tree: String,
+    prompts: usize,
+    runs: u32,
+    first_tokens: u32,
+    /// Continuations compared.
+    cells: usize,
+    /// Statistic of the G-test, its degrees of freedom and the probability of a larger one.
+    statistic: f64,
+    freedom: usize,
+    p_value: f64,
+    false_alarm: f64,
+    /// Texts at temperature 0 that were equal, that parted at a tie within rounding, and that differed.
+    greedy_equal: usize,
+    greedy_ties: usize,
+    greedy_different: usize,
+}
+
+/// With fewer degrees of freedom the test can hardly fail.
+const ENOUGH: usize = 20;
+
+pub fn run(args: Args) -> Result<()> {
+    let acceptance = args.models.demo_acceptance();
+    let Some(speculation) = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?
+    else {
+        return Err(Usage::error("there is nothing to certify about --verifier none"));
+    };
+    let mut prompts =
+        if args.prompt.is_empty() { prompts::read(args.prompts.as_deref())? } else { args.prompt.clone() };
+    prompts.truncate(args.max_prompts as usize);
+    let (mut target, draft) = args.models.load(true)?;
+    let mut draft = draft.context("no draft model")?;
+    let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))
+        .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
+    let (mut equal, mut ties, mut different) = (0, 0, 0);
+    let mut test = GTest::default();
+    for (number, prompt) in prompts.iter().enumerate() {
+        let tokens = target.text.encode(prompt)?;
+        bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
+        match greedy(&args, &mut target, &mut draft, &speculation, &tokens)? {
+            None => equal += 1,
+            Some(gap) if gap <= args.models.rounding() => ties += 1,
+            Some(_) => different += 1,
+        }
+        bar.inc(2);
+        bar.set_message(format!("prompt {} of {}, law", number + 1, prompts.len()));
+        let sampling = args.sampling.target();
+        let settings = Settings { sampling, speculation: Some(speculation.clone()) };
+        let mut rng = ChaCha12Rng::seed_from_u64(args.seed ^ (number as u64) << 32);
+        let length = args.first as usize;
+        let draft: &mut dyn Model = &mut draft.model;
+        let mut decoder =
+            Decoder::with_verifier(&mut target.model, Some(draft), settings, verifier(&args, &speculation)?)?;
+        let room = {
+            decoder.start(&tokens)?;
+            decoder.room()
+        };
+        if room < length {
+            bail!("prompt {}: the context has room for {room} tokens, --first asks for {length}", number + 1);
+        }
+        let counts =
+            count_texts(&mut decoder, &tokens, length, args.runs as usize, &mut rng, &mut || bar.inc(1))?;
+        drop(decoder);
+        test = test.and(GTest::new(&mut target.model, &sampling, &tokens, length, &counts)?);
+    }
+    bar.finish_and_clear();
+    let p_value = test.p_value();
+    let verdict = if p_value < args.false_alarm || different > 0 {
+        Verdict::Fail
+    } else if test.freedom < ENOUGH {
+        Verdict::NotEnoughData
+    } else {
+        Verdict::Pass
+    };
+    let report = Report {
+        verdict,
+        verifier: speculation.verifier.to_string(),
+        tree: speculation.shape.to_string(),
+        prompts: prompts.len(),
+        runs: args.runs,
+        first_tokens: args.first,
+        cells: test.cells,
+        statistic: test.statistic,
+        freedom: test.freedom,
+        p_value,
+        false_alarm: args.false_alarm,
+        greedy_equal: equal,
+        greedy_ties: ties,
+        greedy_different: different,
+    };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        print(&report)?;
+    }
+    match verdict {
+        Verdict::Pass => Ok(()),
+        Verdict::Fail => Err(output::Verdict::error(1)),
+        Verdict::NotEnoughData => Err(output::Verdict::error(3)),
+    }
+}
+
+fn verifier(args: &Args, speculation: &Speculation) -> Result<Box<dyn Verifier>> {
+    let verifier = speculation.verifier.build(&speculation.shape)?;
+    Ok(if args.plant_fault { Box::new(WrongResidual(verifier)) } else { verifier })
+}
+
+/// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of the two tokens are.
+fn greedy(
+    args: &Args,
+    target: &mut Loaded,
+    draft: &mut Loaded,
+    speculation: &Speculation,
+    prompt: &[polydraft::Token],
+) -> Result<Option<f32>> {
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+    let mut texts = Vec::new();
+    for speculation in [None, Some(speculation)] {
+        let settings = Settings { sampling, speculation: speculation.cloned() };
+        let draft: &mut dyn Model = &mut draft.model;
+        let mut decoder = match speculation {
+            Some(speculation) => Decoder::with_verifier(
+                &mut target.model,
+                Some(draft),
+                settings,
+                verifier(args, speculation)?,
+            )?,
+            None => Decoder::new(&mut target.model, None, settings)?,
+        };
+        let limits = Limits { max_tokens: Some(args.greedy_tokens as usize), ..Limits::default() };
+        let mut rng = ChaCha12Rng::seed_from_u64(args.seed);
+        let mut text = target.text.stream(prompt);
+        let run = Generation::run(&mut decoder, prompt, &limits, &mut text, &mut rng, &mut |_| true)?;
+        texts.push(run.tokens);
+    }
+    crate::models::parting(&mut target.model, prompt, &texts[0], &texts[1])
+}
+
+fn print(report: &Report) -> Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}, {}", report.verifier, report.tree)?;
+    let compared = report.greedy_equal + report.greedy_ties + report.greedy_different;
+    writeln!(
+        out,
+        "temperature 0: {} of {compared} texts equal plain decoding, {} part at a tie within rounding, {} differ",
+        report.greedy_equal, report.greedy_ties, report.greedy_different
+    )?;
+    writeln!(
+        out,
+        "law: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of freedom, p = {:.3}",
+        report.first_tokens, report.runs, report.prompts, report.statistic, report.freedom, report.p_value
+    )?;
+    let verdict = match report.verdict {
+        Verdict::Pass => format!("pass: no deviation at a false-alarm rate of {}", report.false_alarm),
+        Verdict::Fail => format!(
+            "FAIL: texts of the target itself would deviate so much with probability {:.1e}{}",
+            report.p_value,
+            if report.greedy_different > 0 { ", or the texts at temperature 0 differ" } else { "" }
+        ),
+        Verdict::NotEnoughData => {
+            format!("not enough data: fewer than {ENOUGH} degrees of freedom; raise --runs or --max-prompts")
+        }
+    };
+    writeln!(out, "{verdict}")?;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! `polydraft efficiency`: exact block efficiencies and laws of verifiers on table models.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::conformance::tree::{ContextLaws, Exact, count_trees, exact};
+use polydraft::{Distribution, Shape, Token, VerifierKind};
+use polydraft_engine::{Model, TableModel};
+use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
+use serde::Serialize;
+
+use crate::output::{self, Usage, note};
+
+/// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check its law.
+///
+/// Every tree of drafts that can be drawn and every decision of the verifier is enumerated, so both numbers are exact.
+/// A table model is JSON such as {"vocabulary": 2, "next": {"": [0.5, 0.5], "0": [0.9, 0.1], "0 1": [0, 1]}}: next-token
+/// probabilities by context, token ids separated by spaces. The longest suffix of the context that is listed counts, ""
+/// is the fallback.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft efficiency --target t.json --draft d.json --paths 2 --depth 2
+  polydraft efficiency --target t.json --draft d.json --paths 2 --depth 2 --bound --json
+  polydraft efficiency --target t.json --draft d.json --paths 3 --depth 1 --verifier nested-priority")]
+pub struct Args {
+    /// Table model of the target.
+    #[arg(long, value_name = "FILE")]
+    target: PathBuf,
+    /// Table model of the draft, of the same vocabulary.
+    #[arg(long, value_name = "FILE")]
+    draft: PathBuf,
+    /// The verifier, as in 'generate' [default: all that support this number of paths].
+    #[arg(long, value_name = "NAME")]
+    verifier: Option<VerifierKind>,
+    /// Number of independent paths.
+    #[arg(long, short = 'k', value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    paths: u32,
+    /// Tokens of each path.
+    #[arg(long, short = 'd', value_name = "L", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    depth: u32,
+    /// Also the most that any lossless verifier can reach, one that knows all laws and not only those at drafted nodes,
+    /// by linear programming.
+    #[arg(long)]
+    bound: bool,
+    /// Trees to enumerate at most. A million take seconds to minutes.
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    max_trees: u64,
+    /// Print JSON: an object, or a list of them if no verifier is named.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    verifier: VerifierKind,
+    paths: u32,
+    depth: u32,
+    /// Expected tokens per call of the target.
+    block_efficiency: f64,
+    /// The largest difference of a full sequence's probability from the target's.
+    law_deviation: f64,
+    /// The most that any lossless verifier can reach, if asked for.
+    bound: Option<f64>,
+}
+
+/// A table model's laws by text.
+struct Table(TableModel);
+
+impl ContextLaws for Table {
+    fn law(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
+        Ok(self.0.law(text))
+    }
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let (target, draft) = (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
+    target.0.vocabulary().check_draft(draft.0.vocabulary())?;
+    let vocabulary = target.0.vocabulary().size();
+    let shape = Shape::Paths { paths: args.paths as usize, depth: args.depth as usize };
+    let trees = count_trees(&shape, vocabulary);
+    if trees > args.max_trees as f64 {
+        return Err(Usage::error(format_args!(
+            "{} of {} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than --max-trees {}: try fewer or \
+             shorter paths, or raise the limit",
+            args.paths, args.depth, args.max_trees
+        )));
+    }
+    let kinds = match &args.verifier {
+        Some(kind) => {
+            kind.build(&shape).map_err(Usage::error)?;
+            vec![kind.clone()]
+        }
+        None => VerifierKind::all().into_iter().filter(|kind| kind.build(&shape).is_ok()).collect(),
+    };
+    let bound = if args.bound { Some(best(&args, vocabulary, &target, &draft)?) } else { None };
+    let bar = ProgressBar::new(1000 * kinds.len() as u64)
+        .with_style(ProgressStyle::with_template("{msg:16} [{bar:30}] {percent} %, {eta} left")?);
+    let mut rows = Vec::new();
+    for (index, kind) in kinds.into_iter().enumerate() {
+        bar.set_message(kind.to_string());
+        let mut progress = |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
+        let mut verifier = kind.build(&shape)?;
+        let Exact { block_efficiency, law_deviation, .. } =
+            exact(verifier.as_mut(), &shape, &target, &draft, &mut progress)
+                .with_context(|| format!("verifier {kind}"))?;
+        let (paths, depth) = (args.paths, args.depth);
+        rows.push(Row { verifier: kind, paths, depth, block_efficiency, law_deviation, bound });
+    }
+    bar.finish_and_clear();
+    match (args.json, &rows[..]) {
+        (true, [row]) if args.verifier.is_some() => output::json(row),
+        (true, rows) => output::json(&rows),
+        (false, rows) => print(rows, bound),
+    }
+}
+
+fn best(args: &Args, vocabulary: usize, target: &Table, draft: &Table) -> Result<f64> {
+    let problem = PathProblem {
+        vocabulary,
+        depth: args.depth as usize,
+        paths: args.paths as usize,
+        target: &|text| target.law(text).cloned(),
+        draft: &|text| draft.law(text).cloned(),
+    };
+    multi_path_optimum(&problem, &Limits::default()).context("the bound")
+}
+
+fn print(rows: &[Row], bound: Option<f64>) -> Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{:<18} {:>16} {:>14}", "verifier", "block efficiency", "law deviation")?;
+    for row in rows {
+        writeln!(out, "{:<18} {:>16.9} {:>14.1e}", row.verifier, row.block_efficiency, row.law_deviation)?;
+    }
+    if let Some(bound) = bound {
+        writeln!(out, "{:<18} {bound:>16.9}", "bound")?;
+    }
+    if rows.iter().any(|row| !(row.law_deviation < 1e-9)) {
+        note("a law deviates by more than rounding: that verifier is wrong, please report it");
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Files of prompts.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+/// The prompts that the project measures with.
+const OWN: &str = include_str!("../../../bench/prompts.jsonl");
+
+#[derive(Deserialize)]
+struct Line {
+    prompt: Option<String>,
+    turns: Option<Vec<String>>,
+}
+
+/// One prompt a line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, of which the first turn is taken.
+/// Without a file, the project's own.
+pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
+    let (name, text) = match path {
+        None => ("bench/prompts.jsonl".to_owned(), OWN.to_owned()),
+        Some(path) => {
+            let name = path.display().to_string();
+            (name.clone(), std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?)
+        }
+    };
+    let mut prompts = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let expected = || {
+            format!(
+                "{name}, line {}: expected {{\"prompt\": \"...\"}} or {{\"turns\": [\"...\"]}}",
+                number + 1
+            )
+        };
+        let line: Line = serde_json::from_str(line).with_context(expected)?;
+        let first_turn = || line.turns.and_then(|turns| turns.into_iter().next());
+        prompts.push(line.prompt.or_else(first_turn).with_context(expected)?);
+    }
+    ensure!(!prompts.is_empty(), "{name} has no prompts");
+    Ok(prompts)
+}

@@ -1,0 +1,51 @@
+//! What a rule emits over all drafts, by enumeration.
+//!
+//! Problem: the law of the emitted token and the acceptance of a rule as it works, every random decision of drafting and
+//! rule followed to its end.
+//! Source: ours. Complexity: every tuple times every series of decisions.
+
+use polydraft::coupling::{TokenRule, couple};
+use polydraft::{Error, Problem, Result, enumerate};
+
+/// What came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Emitted {
+    /// The law of the emitted token, shape `[vocabulary]`.
+    pub law: Vec<f64>,
+    /// The probability that a draft is accepted.
+    pub acceptance: f64,
+}
+
+/// Most tuples that are looked at.
+const TUPLES: f64 = 100_000.0;
+
+/// Enumerates a rule on a problem.
+///
+/// # Errors
+/// More than 100,000 tuples, or the rule refuses the problem.
+pub fn emitted(rule: &mut dyn TokenRule, problem: Problem) -> Result<Emitted> {
+    let bound = problem.proposal.tuple_bound();
+    if bound > TUPLES {
+        let expected = format!("at most {TUPLES} tuples of drafts");
+        return Err(Error::TooLarge { operation: "enumeration", expected, got: format!("{bound:.0}") });
+    }
+    let mut coupling = couple(rule, problem)?;
+    let mut all = Emitted { law: vec![0.0; problem.target.vocabulary()], acceptance: 0.0 };
+    for (drawn, drafts) in problem.proposal.tuples() {
+        for (decided, emission) in enumerate(|chance| coupling.emit(&drafts, chance)) {
+            let emission = emission?;
+            all.law[emission.token as usize] += drawn * decided;
+            if emission.accepted.is_some() {
+                all.acceptance += drawn * decided;
+            }
+        }
+    }
+    Ok(all)
+}
+
+impl Emitted {
+    /// Σ |emitted − target|.
+    pub fn deviation(&self, problem: &Problem) -> f64 {
+        (0..).zip(&self.law).map(|(token, law)| (law - problem.target.probability(token)).abs()).sum()
+    }
+}

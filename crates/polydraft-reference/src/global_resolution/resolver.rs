@@ -1,0 +1,277 @@
+//! The algorithm: H*, what tokens outside it are accepted with, and the two systems, each solved when it is needed.
+
+use super::system::{Solved, System, Truncation};
+use super::{NAME, Settings};
+use crate::optimum::by_ratio;
+use crate::sets::MOST_DRAFTS;
+use crate::transport::Choice;
+use polydraft::chance::Chance;
+use polydraft::coupling::Emission;
+use polydraft::{Drafting, Error, Problem, Result, Token};
+
+/// Why there is no solution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum GaveUp {
+    /// A truncated problem would need more tokens than the limit.
+    TooManyTokens {
+        /// Which system, outer or inner.
+        system: &'static str,
+        /// Tokens that would leave out no more than τ.
+        needed: usize,
+        /// The largest number allowed.
+        limit: usize,
+    },
+    /// L-BFGS ended above the threshold.
+    NotConverged {
+        /// Which system, outer or inner.
+        system: &'static str,
+        /// L1 norm of the gradient at the end.
+        gradient: f64,
+        /// 5τ.
+        threshold: f64,
+        /// Iterations made.
+        iterations: usize,
+    },
+}
+
+impl std::fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooManyTokens { system, needed, limit } => {
+                write!(f, "its {system} system needs {needed} tokens, the limit is {limit}")
+            }
+            Self::NotConverged { system, gradient, threshold, iterations } => write!(
+                f,
+                "the gradient of its {system} system is {gradient:.1e} after {iterations} iterations, above {threshold:.1e}"
+            ),
+        }
+    }
+}
+
+impl GaveUp {
+    /// This as an error.
+    pub fn error(&self) -> Error {
+        Error::Solver { operation: NAME, got: self.to_string() }
+    }
+}
+
+/// A token that can be drafted.
+struct Drafted {
+    token: Token,
+    p: f64,
+    q: f64,
+    /// Whether it is in H*.
+    inside: bool,
+    /// What it should be accepted with: p in H*, p' outside.
+    wanted: f64,
+}
+
+/// Global Resolution as published, step by step. [`Resolver::prepare`] comes first.
+pub struct Resolver {
+    settings: Settings,
+    count: usize,
+    /// What can be drafted, by rising token.
+    tokens: Vec<Drafted>,
+    outer: Option<System>,
+    inner: Option<System>,
+}
+
+impl Resolver {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings, count: 1, tokens: Vec::new(), outer: None, inner: None }
+    }
+
+    /// H* and what every token should be accepted with.
+    ///
+    /// # Errors
+    /// Drafts that are not i.i.d., or more than 64 of them.
+    pub fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        let proposal = &problem.proposal;
+        problem.require(NAME, if proposal.count() == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] })?;
+        if proposal.count() > MOST_DRAFTS {
+            let (expected, got) = (format!("at most {MOST_DRAFTS} drafts"), proposal.count().to_string());
+            return Err(Error::TooLarge { operation: NAME, expected, got });
+        }
+        self.count = proposal.count();
+        (self.outer, self.inner) = (None, None);
+        let order = by_ratio(problem);
+        // What the next token adds to Pr(all drafts lie in the prefix), less what it wants.
+        let mut below = 0.0;
+        let gains: Vec<f64> = order
+            .iter()
+            .map(|&(_, p, q)| {
+                let above = below + q;
+                let gain = power_step(below, above, q, self.count) - p;
+                below = above;
+                gain
+            })
+            .collect();
+        let (mut value, mut best) = (0.0, (0.0, 0));
+        for (index, gain) in gains.iter().enumerate() {
+            value += gain;
+            if value > best.0 {
+                best = (value, index + 1);
+            }
+        }
+        // How far −ψ of a prefix is below the largest −ψ of the longer ones, from the longest down.
+        let mut distance = 0.0_f64;
+        self.tokens.clear();
+        for (index, (&(token, p, q), gain)) in order.iter().zip(&gains).enumerate().rev() {
+            let inside = index < best.1;
+            let fall = if inside { 0.0 } else { (-gain - distance).max(0.0) };
+            distance = (distance + gain).max(0.0);
+            self.tokens.push(Drafted { token, p, q, inside, wanted: (p - fall).clamp(0.0, p) });
+        }
+        self.tokens.sort_unstable_by_key(|drafted| drafted.token);
+        Ok(())
+    }
+
+    /// Solves the system that holds these drafts, if it has not been solved.
+    ///
+    /// # Errors
+    /// The reason why there is no solution.
+    pub fn solve(&mut self, drafts: &[Token]) -> std::result::Result<Solved, GaveUp> {
+        if self.is_inner(drafts) { self.solve_inner() } else { self.solve_outer() }
+    }
+
+    /// Solves both systems.
+    ///
+    /// # Errors
+    /// The reason why there is no solution of one of them.
+    pub fn solve_both(&mut self) -> std::result::Result<(), GaveUp> {
+        self.solve_outer()?;
+        self.solve_inner().map(|_| ())
+    }
+
+    fn solve_outer(&mut self) -> std::result::Result<Solved, GaveUp> {
+        if self.outer.is_none() {
+            let truncation = Truncation { outer: true, free: self.mass_inside(), whole: 1.0 };
+            self.outer = Some(System::new(&self.settings, self.count, truncation, self.members(false))?);
+        }
+        Ok(self.outer.as_ref().map(System::solved).unwrap_or_default())
+    }
+
+    fn solve_inner(&mut self) -> std::result::Result<Solved, GaveUp> {
+        if self.inner.is_none() {
+            let truncation = Truncation { outer: false, free: 0.0, whole: self.mass_inside() };
+            self.inner = Some(System::new(&self.settings, self.count, truncation, self.members(true))?);
+        }
+        Ok(self.inner.as_ref().map(System::solved).unwrap_or_default())
+    }
+
+    /// q(H*).
+    fn mass_inside(&self) -> f64 {
+        self.tokens.iter().filter(|drafted| drafted.inside).map(|drafted| drafted.q).sum()
+    }
+
+    /// The tokens inside or outside of H*: (token, q, what it wants).
+    fn members(&self, inside: bool) -> Vec<(Token, f64, f64)> {
+        let members = self.tokens.iter().filter(|drafted| drafted.inside == inside);
+        members.map(|drafted| (drafted.token, drafted.q, drafted.wanted)).collect()
+    }
+
+    fn find(&self, token: Token) -> Option<&Drafted> {
+        self.tokens
+            .binary_search_by_key(&token, |drafted| drafted.token)
+            .ok()
+            .map(|place| &self.tokens[place])
+    }
+
+    fn is_inside(&self, token: Token) -> bool {
+        self.find(token).is_some_and(|drafted| drafted.inside)
+    }
+
+    fn is_inner(&self, drafts: &[Token]) -> bool {
+        drafts.iter().all(|token| self.is_inside(*token))
+    }
+
+    /// As published: solves what these drafts need, and decides.
+    ///
+    /// # Errors
+    /// The reason why there is no solution.
+    pub fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        chance: &mut dyn Chance,
+    ) -> std::result::Result<Emission, GaveUp> {
+        self.solve(drafts)?;
+        Ok(self.published(drafts).emit(drafts, problem.target, |token| self.covered(token), chance))
+    }
+
+    /// The system of these drafts, and those of them that it is about, ascending and each once.
+    fn system(&self, drafts: &[Token]) -> (Option<&System>, Vec<Token>) {
+        let inner = self.is_inner(drafts);
+        let mut tokens: Vec<Token> =
+            drafts.iter().copied().filter(|token| inner || !self.is_inside(*token)).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        (if inner { &self.inner } else { &self.outer }.as_ref(), tokens)
+    }
+
+    /// As published: the softmax of the potentials, over tokens outside of H* if there are any, with an extra 1 for
+    /// "reject" if there are none.
+    pub(super) fn published(&self, drafts: &[Token]) -> Choice {
+        let (Some(system), tokens) = self.system(drafts) else { return Choice { accepted: Vec::new() } };
+        let weights: Vec<f64> = tokens.iter().map(|token| system.potential(*token).exp()).collect();
+        let total = weights.iter().sum::<f64>() + system.slack();
+        Choice { accepted: tokens.into_iter().zip(weights).map(|(token, w)| (token, w / total)).collect() }
+    }
+
+    /// As published: what a rejection does not emit.
+    pub(super) fn covered(&self, token: Token) -> f64 {
+        self.find(token).map_or(0.0, |drafted| drafted.wanted)
+    }
+
+    /// As published, where no tuple is left out: the exact acceptance.
+    pub(super) fn acceptance_if_complete(&self) -> Option<f64> {
+        let inner = self.inner.as_ref().filter(|system| system.is_complete())?;
+        Some(self.acceptance_with(inner))
+    }
+
+    /// As published: the acceptance if both systems are solved, but for inner tuples left out, of probability at most τ,
+    /// which count as rejected.
+    pub fn acceptance(&self) -> Option<f64> {
+        self.outer.as_ref()?;
+        Some(self.acceptance_with(self.inner.as_ref()?))
+    }
+
+    fn acceptance_with(&self, inner: &System) -> f64 {
+        (1.0 - self.mass_inside().powi(self.count as i32)).max(0.0) + inner.accepted()
+    }
+
+    /// Repaired: what is selected, and accepted with min(1, p/m).
+    pub(super) fn repaired(&self, drafts: &[Token]) -> Choice {
+        let (Some(system), tokens) = self.system(drafts) else { return Choice { accepted: Vec::new() } };
+        let accept = |token: Token| {
+            let (p, m) = (self.find(token).map_or(0.0, |drafted| drafted.p), self.selected(token));
+            if p >= m { 1.0 } else { p / m }
+        };
+        let meant = |token: &&Token| !system.is_kept(**token) && tokens.contains(token);
+        if let Some(&first) = drafts.iter().find(meant) {
+            return Choice { accepted: vec![(first, accept(first))] };
+        }
+        let weights: Vec<f64> = tokens.iter().map(|token| system.potential(*token).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let accepted = tokens.into_iter().zip(weights);
+        Choice { accepted: accepted.map(|(token, w)| (token, w / total * accept(token))).collect() }
+    }
+
+    /// Repaired: the probability that a token is selected.
+    pub(super) fn selected(&self, token: Token) -> f64 {
+        let Some(drafted) = self.find(token) else { return 0.0 };
+        let system = if drafted.inside { &self.inner } else { &self.outer };
+        system.as_ref().map_or(0.0, |system| system.selected(token, drafted.q))
+    }
+}
+
+/// above^count − below^count for above = below + q, without cancellation.
+fn power_step(below: f64, above: f64, q: f64, count: usize) -> f64 {
+    // q·Σ above^j·below^(count − 1 − j), by Horner's rule in `below`.
+    let (mut sum, mut power) = (0.0, 1.0);
+    for _ in 0..count {
+        sum = sum * below + power;
+        power *= above;
+    }
+    q * sum
+}

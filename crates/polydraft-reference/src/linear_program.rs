@@ -1,0 +1,86 @@
+//! Optimal transport by linear program: the oracle for everything else.
+//!
+//! Problem: the rule of the largest acceptance, for any drafting scheme whose tuples can be enumerated.
+//! Source: Sun et al. 2023 (SpecTr), section 3; Hu et al. 2025 for the program with inequalities.
+//! Complexity: a linear program with a variable for each pair of a token set and a token in it: Σ j·C(k, j), j ≤ n, for n
+//! i.i.d. drafts of k tokens.
+//! Deviations: (1) tuples are merged by their set of tokens; the papers' tables have V^n of them.
+
+use crate::program::{Deadline, Solver, check_seconds};
+use crate::sets::{Part, TokenSets};
+use crate::transport::{Choice, Transport};
+use polydraft::chance::Chance;
+use polydraft::coupling::{Emission, Law, TokenRule};
+use polydraft::{Error, Problem, Result, Token};
+use serde::{Deserialize, Serialize};
+
+/// Settings of the rule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Who solves the program. Default: microlp.
+    pub solver: Solver,
+    /// Largest number of variables, pairs of a token set and a token in it. Default 50,000.
+    pub max_variables: usize,
+    /// Longest time for a node, in seconds. Default 60.
+    pub seconds: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { solver: Solver::Microlp, max_variables: 50_000, seconds: 60.0 }
+    }
+}
+
+impl Settings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// A setting out of range, or a solver that is not built in.
+    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+        self.solver.validate()?;
+        check_seconds(self.seconds)?;
+        if self.max_variables == 0 {
+            let got = "0".to_owned();
+            return Err(Error::Setting { setting: "max_variables", expected: "at least 1", got });
+        }
+        Ok(Box::new(LinearProgram { settings: self.clone(), transport: Transport::default() }))
+    }
+}
+
+struct LinearProgram {
+    settings: Settings,
+    transport: Transport,
+}
+
+impl TokenRule for LinearProgram {
+    fn name(&self) -> &'static str {
+        "linear-program"
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        let Settings { solver, max_variables, seconds } = self.settings;
+        let deadline = Deadline::after(seconds);
+        let sets = TokenSets::new(self.name(), &problem.proposal, Part::All, max_variables)?;
+        self.transport = Transport::by_program(self.name(), problem.target, sets, solver, deadline)?;
+        Ok(())
+    }
+
+    fn acceptance(&mut self, _: &Problem) -> Option<f64> {
+        Some(self.transport.acceptance())
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        self.choice(drafts).emit(drafts, problem.target, |token| self.transport.served(token), chance)
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        self.choice(drafts).law(problem.target, |token| self.transport.served(token))
+    }
+}
+
+impl LinearProgram {
+    fn choice(&self, drafts: &[Token]) -> Choice {
+        self.transport.choice(&Part::All.key(drafts).unwrap_or_default())
+    }
+}

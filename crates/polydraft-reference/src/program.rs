@@ -1,0 +1,192 @@
+//! Linear programs and who solves them.
+//!
+//! Problem: maximise c·x over 0 ≤ x ≤ u with Ax ≤ b, where b ≥ 0 (x = 0 is feasible).
+//! Source: microlp (pure Rust, simplex), or HiGHS (Huangfu and Hall 2018) with the feature `highs`.
+//! Deviations: (1) solvers hold constraints to an absolute tolerance of 1e-10 or more, but the probabilities here may be
+//! smaller: capacities are scaled by 1e6 on the way in, answers back on the way out.
+
+use polydraft::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Who solves a linear program.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Solver {
+    /// microlp, in pure Rust.
+    #[default]
+    Microlp,
+    /// HiGHS, the solver of the published tables; needs the feature `highs`.
+    Highs,
+}
+
+impl Solver {
+    /// The best that is built in: HiGHS where the feature `highs` is on.
+    pub const BEST: Self = if cfg!(feature = "highs") { Self::Highs } else { Self::Microlp };
+
+    /// The name that users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Microlp => "microlp",
+            Self::Highs => "highs",
+        }
+    }
+
+    /// Refuses a solver that is not built in.
+    ///
+    /// # Errors
+    /// HiGHS without the feature `highs`.
+    pub fn validate(self) -> Result<()> {
+        if self == Self::Highs && !cfg!(feature = "highs") {
+            return Err(Error::Setting {
+                setting: "solver",
+                expected: "microlp, for this program was built without the feature highs",
+                got: "highs".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The time by which a solver must be done.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    end: Option<Instant>,
+    seconds: f64,
+}
+
+impl Deadline {
+    /// `seconds` from now, at least 0. A time too long to count is none.
+    pub fn after(seconds: f64) -> Self {
+        let duration = Duration::try_from_secs_f64(seconds).ok();
+        Self { end: duration.and_then(|duration| Instant::now().checked_add(duration)), seconds }
+    }
+
+    /// What is left; `None` without a limit.
+    pub fn left(&self) -> Option<Duration> {
+        self.end.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.left() == Some(Duration::ZERO)
+    }
+
+    /// The error of a solver that was not done in time.
+    pub fn error(&self, operation: &'static str) -> Error {
+        Error::Solver { operation, got: format!("none within {} s (setting seconds)", self.seconds) }
+    }
+}
+
+/// Checks a setting `seconds`.
+pub(crate) fn check_seconds(seconds: f64) -> Result<()> {
+    if seconds > 0.0 {
+        return Ok(());
+    }
+    Err(Error::Setting { setting: "seconds", expected: "above 0", got: seconds.to_string() })
+}
+
+/// Maximise `objective`·x over 0 ≤ x ≤ `upper` and the rows Σ coefficient·x ≤ bound.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Program {
+    objective: Vec<f64>,
+    upper: Vec<f64>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Row {
+    entries: Vec<(usize, f64)>,
+    bound: f64,
+}
+
+/// Brings probabilities well above the solvers' absolute tolerances.
+const SCALE: f64 = 1e6;
+
+impl Program {
+    /// Adds a variable and returns its index.
+    pub fn variable(&mut self, objective: f64, upper: f64) -> usize {
+        self.objective.push(objective);
+        self.upper.push(upper);
+        self.objective.len() - 1
+    }
+
+    /// Adds Σ coefficient·x ≤ `bound`, with `bound` ≥ 0.
+    pub fn at_most(&mut self, entries: Vec<(usize, f64)>, bound: f64) {
+        self.rows.push(Row { entries, bound });
+    }
+
+    /// The best x, within the solver's tolerances; callers that need more enforce their constraints afterwards.
+    pub fn solve(&self, operation: &'static str, solver: Solver, deadline: Deadline) -> Result<Vec<f64>> {
+        solver.validate()?;
+        if self.objective.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut values = match solver {
+            Solver::Microlp => self.microlp(operation, deadline)?,
+            #[cfg(feature = "highs")]
+            Solver::Highs => self.highs(operation, deadline)?,
+            #[cfg(not(feature = "highs"))]
+            Solver::Highs => Vec::new(), // `validate` has refused it
+        };
+        values.iter_mut().for_each(|value| *value /= SCALE);
+        Ok(values)
+    }
+
+    fn microlp(&self, operation: &'static str, deadline: Deadline) -> Result<Vec<f64>> {
+        use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, SolveOutcome};
+        let mut problem = Problem::new(OptimizationDirection::Maximize);
+        let variables: Vec<_> = self
+            .objective
+            .iter()
+            .zip(&self.upper)
+            .map(|(objective, upper)| problem.add_var(*objective, (0.0, upper * SCALE)))
+            .collect();
+        for row in &self.rows {
+            let entries = row.entries.iter().map(|&(index, coefficient)| (variables[index], coefficient));
+            problem.add_constraint(entries.collect::<Vec<_>>(), ComparisonOp::Le, row.bound * SCALE);
+        }
+        let mut options = SolveOptions::default();
+        options.time_limit = deadline.left();
+        options.tolerances.feasibility = 1e-10;
+        match problem.solve_with(options) {
+            Ok(SolveOutcome::Solution(solution)) if solution.status() == microlp::SolutionStatus::Optimal => {
+                Ok(variables.iter().map(|variable| solution[*variable]).collect())
+            }
+            Ok(_) => Err(deadline.error(operation)),
+            Err(error) => Err(Error::Solver { operation, got: error.to_string() }),
+        }
+    }
+
+    #[cfg(feature = "highs")]
+    fn highs(&self, operation: &'static str, deadline: Deadline) -> Result<Vec<f64>> {
+        use highs::{HighsModelStatus, RowProblem, Sense};
+        let mut problem = RowProblem::default();
+        let columns: Vec<_> = self
+            .objective
+            .iter()
+            .zip(&self.upper)
+            .map(|(objective, upper)| problem.add_column(*objective, 0.0..=upper * SCALE))
+            .collect();
+        for row in &self.rows {
+            let entries: Vec<_> = row.entries.iter().map(|&(index, c)| (columns[index], c)).collect();
+            problem.add_row(..=row.bound * SCALE, &entries);
+        }
+        let failed = |got: String| Error::Solver { operation, got };
+        let mut model = problem.try_optimise(Sense::Maximise).map_err(|e| failed(format!("{e:?}")))?;
+        model.make_quiet();
+        if let Some(left) = deadline.left() {
+            model.set_option("time_limit", left.as_secs_f64());
+        }
+        // One thread, as all the other solvers.
+        model.set_option("threads", 1);
+        model.set_option("primal_feasibility_tolerance", 1e-10);
+        model.set_option("dual_feasibility_tolerance", 1e-10);
+        let solved = model.try_solve().map_err(|e| failed(format!("{e:?}")))?;
+        match solved.status() {
+            HighsModelStatus::Optimal => Ok(solved.get_solution().columns().to_vec()),
+            HighsModelStatus::ReachedTimeLimit => Err(deadline.error(operation)),
+            other => Err(failed(format!("{other:?}"))),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Optimal transport split in two by complementary slackness.
+//!
+//! Problem: the rule of the largest acceptance. With H* = argmin [p(H) − Pr(all drafts lie in H)], tuples inside H* serve
+//! the tokens of H* only, which get all they want (the *inner* system); all other tuples are used up by tokens outside H*
+//! (the *outer* system). Only the system that holds the drawn tuple is needed.
+//! Source: Thomas and Pal 2025 (Global Resolution), theorem 5.1 and section 5.3.
+//! Complexity: H* as in [`crate::optimum::best`], and a maximum flow on the token sets of one system.
+//! Deviations: (1) tuples are merged by what they have outside H* (outer) or by their set (inner); (2) a draft rejected in
+//! the inner system needs what the outer one leaves of p, which is solved then; the paper's formula (8) needs it too.
+
+use crate::max_flow::check_edges;
+use crate::optimum;
+use crate::program::Deadline;
+use crate::sets::{Part, TokenSets};
+use crate::transport::{Choice, Transport};
+use polydraft::chance::Chance;
+use polydraft::coupling::{Emission, Law, TokenRule};
+use polydraft::{Problem, Result, Token};
+use serde::{Deserialize, Serialize};
+
+/// Settings of the rule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Largest number of edges between tokens and token sets of a system (40 bytes each). Default 4,000,000.
+    pub max_variables: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_variables: 4_000_000 }
+    }
+}
+
+impl Settings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+        check_edges(self.max_variables)?;
+        let limit = self.max_variables;
+        Ok(Box::new(Slackness { limit, inside: Vec::new(), outer: None, inner: None }))
+    }
+}
+
+struct Slackness {
+    limit: usize,
+    /// H*, ascending.
+    inside: Vec<Token>,
+    outer: Option<Transport>,
+    inner: Option<Transport>,
+}
+
+const NAME: &str = "slackness";
+
+/// The system of a part, solved if it is not yet.
+///
+/// `prepare` has found it small enough, and there is no time limit: it cannot fail. Should it, nothing would be accepted,
+/// and the law would be right all the same.
+fn solved<'a>(
+    system: &'a mut Option<Transport>,
+    problem: &Problem,
+    part: Part,
+    limit: usize,
+) -> &'a Transport {
+    system.get_or_insert_with(|| {
+        let sets = TokenSets::new(NAME, &problem.proposal, part, limit);
+        let forever = Deadline::after(f64::INFINITY);
+        sets.and_then(|sets| Transport::by_flow(NAME, problem.target, sets, forever)).unwrap_or_default()
+    })
+}
+
+impl Slackness {
+    fn choice(&mut self, problem: &Problem, drafts: &[Token]) -> Choice {
+        let Self { limit, inside, outer, inner } = self;
+        let (system, part) = match drafts.iter().all(|token| inside.binary_search(token).is_ok()) {
+            true => (inner, Part::Inside(inside)),
+            false => (outer, Part::Outside(inside)),
+        };
+        solved(system, problem, part, *limit).choice(&part.key(drafts).unwrap_or_default())
+    }
+
+    /// What both systems serve.
+    fn both(&mut self, problem: &Problem) -> (&Transport, &Transport) {
+        let Self { limit, inside, outer, inner } = self;
+        (
+            solved(outer, problem, Part::Outside(inside), *limit),
+            solved(inner, problem, Part::Inside(inside), *limit),
+        )
+    }
+}
+
+impl TokenRule for Slackness {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        (self.outer, self.inner) = (None, None);
+        self.inside = optimum::best(problem)?.tokens;
+        TokenSets::check(NAME, &problem.proposal, Part::Outside(&self.inside), self.limit)?;
+        TokenSets::check(NAME, &problem.proposal, Part::Inside(&self.inside), self.limit)
+    }
+
+    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
+        let (outer, inner) = self.both(problem);
+        Some(outer.acceptance() + inner.acceptance())
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let choice = self.choice(problem, drafts);
+        choice.decide(drafts, chance).unwrap_or_else(|| {
+            let (outer, inner) = self.both(problem);
+            Choice::reject(problem.target, |token| outer.served(token) + inner.served(token), chance)
+        })
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let choice = self.choice(problem, drafts);
+        let (outer, inner) = self.both(problem);
+        choice.law(problem.target, |token| outer.served(token) + inner.served(token))
+    }
+}

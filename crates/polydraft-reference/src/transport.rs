@@ -1,0 +1,228 @@
+//! Who gets what of a tuple of drafts: solutions of the optimal transport problem, and rules made of them.
+//!
+//! Problem: s(i, ω) ≥ 0 for tokens i of tuple ω with Σ_ω s(i, ω) ≤ p_i and Σ_i s(i, ω) ≤ Pr(ω), Σ s as large as possible.
+//! Given ω, token i is emitted with probability s(i, ω)/Pr(ω), and what is left goes to (p − Σ_ω s)+ normalised.
+//! Source: Sun et al. 2023 (SpecTr), with inequalities as in Hu et al. 2025.
+//! Deviations: (1) whatever a solver answers is brought within both constraints before it is used, token by token, then
+//! tuple by tuple: its errors cost acceptance, never the law.
+
+use crate::dinic::Network;
+use crate::program::{Deadline, Program, Solver};
+use crate::sets::TokenSets;
+use polydraft::chance::Chance;
+use polydraft::coupling::{Emission, Law};
+use polydraft::{Distribution, Result, Token};
+
+/// Shares of token sets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Transport {
+    sets: TokenSets,
+    /// s of each token in each set, in the order of `sets.tokens()`.
+    shares: Vec<f64>,
+    /// The tokens of all sets, ascending, and Σ s of each.
+    tokens: Vec<Token>,
+    served: Vec<f64>,
+}
+
+impl Transport {
+    /// By maximum flow.
+    pub fn by_flow(
+        operation: &'static str,
+        target: &Distribution,
+        sets: TokenSets,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let (tokens, places) = sets.distinct();
+        let first_set = tokens.len();
+        let (source, sink) = (first_set + sets.len(), first_set + sets.len() + 1);
+        let mut network = Network::new(sink + 1, places.len() + tokens.len() + sets.len());
+        for set in 0..sets.len() {
+            for &place in &places[sets.range(set)] {
+                network.edge(place as usize, first_set + set, f64::INFINITY, 0.0);
+            }
+        }
+        for (place, &token) in tokens.iter().enumerate() {
+            network.edge(source, place, target.probability(token), 0.0);
+        }
+        for set in 0..sets.len() {
+            network.edge(first_set + set, sink, sets.probability(set), 0.0);
+        }
+        network.fill(source, sink, operation, deadline)?;
+        // Edges are numbered in twos.
+        let shares = (0..places.len()).map(|entry| network.flow(2 * entry)).collect();
+        Ok(Self::within(target, sets, shares))
+    }
+
+    /// By linear program.
+    pub fn by_program(
+        operation: &'static str,
+        target: &Distribution,
+        sets: TokenSets,
+        solver: Solver,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let (tokens, places) = sets.distinct();
+        let demand: Vec<f64> = tokens.iter().map(|token| target.probability(*token)).collect();
+        let mut program = Program::default();
+        let mut of_token = vec![Vec::new(); tokens.len()];
+        for set in 0..sets.len() {
+            let probability = sets.probability(set);
+            let row: Vec<_> = places[sets.range(set)]
+                .iter()
+                .map(|&place| {
+                    let variable = program.variable(1.0, probability.min(demand[place as usize]));
+                    of_token[place as usize].push((variable, 1.0));
+                    (variable, 1.0)
+                })
+                .collect();
+            if row.len() > 1 {
+                program.at_most(row, probability);
+            }
+        }
+        for (row, &demand) in of_token.into_iter().zip(&demand) {
+            program.at_most(row, demand);
+        }
+        let shares = program.solve(operation, solver, deadline)?;
+        Ok(Self::within(target, sets, shares))
+    }
+
+    /// Brings shares within the constraints.
+    fn within(target: &Distribution, sets: TokenSets, mut shares: Vec<f64>) -> Self {
+        let (tokens, places) = sets.distinct();
+        let mut served = vec![0.0; tokens.len()];
+        for set in 0..sets.len() {
+            let range = sets.range(set);
+            for (share, &place) in shares[range.clone()].iter_mut().zip(&places[range]) {
+                // What is not a number is 0.
+                *share = if *share > 0.0 { share.min(sets.probability(set)) } else { 0.0 };
+                served[place as usize] += *share;
+            }
+        }
+        let scale = |(token, served): (&Token, &f64)| {
+            let demand = target.probability(*token);
+            if *served > demand { demand / served } else { 1.0 }
+        };
+        let scales: Vec<f64> = tokens.iter().zip(&served).map(scale).collect();
+        shares.iter_mut().zip(&places).for_each(|(share, &place)| *share *= scales[place as usize]);
+        served.fill(0.0);
+        for set in 0..sets.len() {
+            let range = sets.range(set);
+            let (shares, probability) = (&mut shares[range.clone()], sets.probability(set));
+            let used: f64 = shares.iter().sum();
+            if used > probability {
+                shares.iter_mut().for_each(|share| *share *= probability / used);
+            }
+            for (share, &place) in shares.iter().zip(&places[range]) {
+                served[place as usize] += share;
+            }
+        }
+        Self { sets, shares, tokens, served }
+    }
+
+    /// Σ s.
+    pub fn acceptance(&self) -> f64 {
+        self.shares.iter().sum()
+    }
+
+    /// Σ s of a token.
+    pub fn served(&self, token: Token) -> f64 {
+        self.tokens.binary_search(&token).map_or(0.0, |place| self.served[place])
+    }
+
+    /// What the tokens of a set are accepted with, given the set; nothing for a set that is never drawn.
+    pub fn choice(&self, tokens: &[Token]) -> Choice {
+        let accepted = self.sets.find(tokens).map(|set| {
+            let probability = self.sets.probability(set);
+            let range = self.sets.range(set);
+            let shares = self.sets.tokens()[range.clone()].iter().zip(&self.shares[range]);
+            shares.map(|(&token, share)| (token, share / probability)).collect()
+        });
+        Choice { accepted: accepted.unwrap_or_default() }
+    }
+}
+
+/// What a rule does with a tuple: accept one of its tokens, or none.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Choice {
+    /// Tokens of the tuple, each at most once, with the probability of accepting them.
+    pub accepted: Vec<(Token, f64)>,
+}
+
+impl Choice {
+    /// The token accepted, if any.
+    pub fn decide(&self, drafts: &[Token], chance: &mut dyn Chance) -> Option<Emission> {
+        let mut weights: Vec<f64> = self.accepted.iter().map(|(_, probability)| *probability).collect();
+        weights.push((1.0 - weights.iter().sum::<f64>()).max(0.0));
+        let (token, _) = *self.accepted.get(chance.pick(&weights))?;
+        Some(Emission { token, accepted: drafts.iter().position(|draft| *draft == token) })
+    }
+
+    /// Decides; a rejection emits from (`target` − `served`)+ normalised.
+    pub fn emit(
+        &self,
+        drafts: &[Token],
+        target: &Distribution,
+        served: impl Fn(Token) -> f64,
+        chance: &mut dyn Chance,
+    ) -> Emission {
+        self.decide(drafts, chance).unwrap_or_else(|| Self::reject(target, served, chance))
+    }
+
+    /// The token emitted after a rejection.
+    pub fn reject(target: &Distribution, served: impl Fn(Token) -> f64, chance: &mut dyn Chance) -> Emission {
+        Emission { token: target.sample_excess(1.0, served, chance), accepted: None }
+    }
+
+    /// The law of [`Choice::emit`].
+    pub fn law(&self, target: &Distribution, served: impl Fn(Token) -> f64) -> Law {
+        let accepted: f64 = self.accepted.iter().map(|(_, probability)| probability).sum();
+        let rejected = (1.0 - accepted).max(0.0);
+        let total = accepted + rejected;
+        let mut probabilities =
+            if rejected > 0.0 { target.excess_law(1.0, served) } else { vec![0.0; target.vocabulary()] };
+        probabilities.iter_mut().for_each(|p| *p *= rejected / total);
+        for &(token, probability) in &self.accepted {
+            probabilities[token as usize] += probability / total;
+        }
+        Law { probabilities, accepted: accepted / total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sets::Part;
+    use polydraft::Proposal;
+
+    /// Whatever a solver says, negative, infinite or not a number: the emitted law is the target's.
+    #[test]
+    fn wrong_answers_cost_acceptance_only() {
+        let target = Distribution::new(vec![0.1, 0.4, 0.0, 0.5]).unwrap();
+        let draft = Distribution::new(vec![0.3, 0.3, 0.2, 0.2]).unwrap();
+        let proposal = Proposal::iid(&draft, 2).unwrap();
+        for answers in [
+            vec![0.02],
+            vec![1.0],
+            vec![-0.5, 1.0, f64::NAN],
+            vec![f64::INFINITY, 0.01, 1e300],
+            vec![0.0],
+            vec![0.3, -1e-9, 0.01, 0.05, 7.0],
+        ] {
+            let sets = TokenSets::new("test", &proposal, Part::All, 100).unwrap();
+            let shares = (0..sets.tokens().len()).map(|entry| answers[entry % answers.len()]).collect();
+            let transport = Transport::within(&target, sets, shares);
+            let mut emitted = [0.0; 4];
+            let mut accepted = 0.0;
+            for (probability, drafts) in proposal.tuples() {
+                let choice = transport.choice(&Part::All.key(&drafts).unwrap());
+                let law = choice.law(&target, |token| transport.served(token));
+                accepted += probability * law.accepted;
+                (0..4).for_each(|token| emitted[token] += probability * law.probabilities[token]);
+            }
+            for (token, emitted) in (0..).zip(emitted) {
+                assert!((emitted - target.probability(token)).abs() < 1e-14, "{answers:?} {token} {emitted}");
+            }
+            assert!((accepted - transport.acceptance()).abs() < 1e-14);
+        }
+    }
+}

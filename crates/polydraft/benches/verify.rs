@@ -1,0 +1,181 @@
+//! What one verification step costs, from logits to the decision, in units of the softmax of all the target and draft
+//! logits at the drafted nodes: the price that any verifier that reads them pays. Everything runs on all threads, and
+//! the tasks of a row take turns within one run.
+//!
+//! `cargo bench -p polydraft --bench verify [-- VOCABULARY…]`
+
+mod common;
+
+use std::hint::black_box;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use common::{SHAPES, VOCABULARIES, logits};
+use polydraft::{Distribution, DraftTree, Laws, NodeId, Result, Sampling, Shape, Verifier, VerifierKind};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+
+/// A tree with its logits.
+struct Case {
+    tree: DraftTree,
+    target: Vec<Vec<f32>>,
+    /// At nodes that have children.
+    draft: Vec<Option<Vec<f32>>>,
+}
+
+impl Case {
+    /// Draws a tree; nodes have logits of one shape and different seeds.
+    fn new(paths: usize, depth: usize, shape: common::Shape, vocabulary: usize, seed: u64) -> Self {
+        let mut tree = DraftTree::new();
+        let (mut target, mut draft, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        while target.len() < tree.len() {
+            let node = target.len();
+            let (p, q) = logits(shape, vocabulary, seed * 1000 + node as u64);
+            target.push(p);
+            if tree.depth(node) < depth {
+                let law = Distribution::from_logits(&q, &Sampling::default()).expect("a law");
+                Shape::Paths { paths, depth }
+                    .grow(&mut tree, node, &law, &mut rng, &mut drawn)
+                    .expect("a tree");
+                draft.push(Some(q));
+            } else {
+                draft.push(None);
+            }
+        }
+        Self { tree, target, draft }
+    }
+}
+
+/// Laws made in memory that is used again, the target's when they are asked for.
+struct Lazy<'a> {
+    case: &'a Case,
+    drafts: &'a [Option<Distribution>],
+    spare: Vec<std::sync::Mutex<Option<Distribution>>>,
+    made: Vec<OnceLock<Distribution>>,
+}
+
+impl Laws for Lazy<'_> {
+    fn draft(&self, node: NodeId) -> Result<&Distribution> {
+        Ok(self.drafts[node].as_ref().expect("drafted"))
+    }
+
+    fn target(&self, node: NodeId) -> Result<&Distribution> {
+        Ok(self.made[node].get_or_init(|| {
+            let mut law = self.spare[node].lock().expect("no panic").take().expect("asked for once");
+            law.set_from_logits(&self.case.target[node], &Sampling::default()).expect("a law");
+            law
+        }))
+    }
+}
+
+fn softmaxes(logits: &[Option<Vec<f32>>], laws: &mut [Option<Distribution>]) {
+    laws.par_iter_mut().zip(logits).for_each(|(law, logits)| {
+        if let (Some(law), Some(logits)) = (law, logits) {
+            law.set_from_logits(black_box(logits), &Sampling::default()).expect("a law");
+        }
+    });
+}
+
+fn laws(logits: &[Option<Vec<f32>>]) -> Vec<Option<Distribution>> {
+    let law = |logits: &Vec<f32>| Distribution::from_logits(logits, &Sampling::default()).expect("a law");
+    logits.iter().map(|logits| logits.as_ref().map(law)).collect()
+}
+
+const ROUNDS: usize = 9;
+
+fn main() {
+    let wanted: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    println!(
+        "{} threads; unit: the softmax of all logits at the drafted nodes; the step includes it",
+        rayon::current_num_threads()
+    );
+    println!("      V   shape  K  L nodes  unit ms | verifier           median   least  target laws made");
+    for vocabulary in VOCABULARIES.into_iter().filter(|v| wanted.is_empty() || wanted.contains(v)) {
+        for shape in SHAPES {
+            for (paths, names) in [
+                (1, &["token", "block"][..]),
+                (
+                    4,
+                    &[
+                        "specinfer",
+                        "spectr",
+                        "traversal",
+                        "greedy-block",
+                        "priority-block",
+                        "nested-priority",
+                    ],
+                ),
+            ] {
+                let depth = 8;
+                let cases: Vec<Case> =
+                    (0..3).map(|seed| Case::new(paths, depth, shape, vocabulary, seed)).collect();
+                for name in names {
+                    let mut verifier = name
+                        .parse::<VerifierKind>()
+                        .expect("a verifier")
+                        .build(&Shape::Paths { paths, depth })
+                        .expect("supported");
+                    let row = measure(verifier.as_mut(), &cases);
+                    println!(
+                        "{vocabulary:>7} {:>7} {paths:>2} {depth:>2} {:>5.1} {:>8.2} | {name:<16} {:>8.2} {:>7.2} {:>9.1}",
+                        format!("{shape:?}"),
+                        row.nodes,
+                        row.unit * 1e3,
+                        row.median,
+                        row.least,
+                        row.made
+                    );
+                }
+            }
+        }
+    }
+}
+
+struct Row {
+    nodes: f64,
+    unit: f64,
+    /// Of the ratios of step and unit in each round.
+    median: f64,
+    least: f64,
+    made: f64,
+}
+
+fn measure(verifier: &mut dyn Verifier, cases: &[Case]) -> Row {
+    let (mut ratios, mut units, mut made, mut nodes) = (Vec::new(), Vec::new(), 0, 0);
+    for case in cases {
+        let all: Vec<Option<Vec<f32>>> = case.target.iter().cloned().map(Some).collect();
+        let (mut targets, mut drafts) = (laws(&all), laws(&case.draft));
+        nodes += case.tree.len() - 1;
+        for round in 0..ROUNDS {
+            let clock = Instant::now();
+            softmaxes(&case.draft, &mut drafts);
+            softmaxes(&all, &mut targets);
+            let unit = clock.elapsed().as_secs_f64();
+            let spare = targets.iter_mut().map(|law| std::sync::Mutex::new(law.take())).collect();
+            let mut rng = ChaCha8Rng::seed_from_u64(round as u64);
+            let clock = Instant::now();
+            softmaxes(&case.draft, &mut drafts);
+            let lazy = Lazy { case, drafts: &drafts, spare, made: vec![OnceLock::new(); case.tree.len()] };
+            black_box(verifier.verify(&case.tree, &lazy, &mut rng).expect("a decision"));
+            ratios.push(clock.elapsed().as_secs_f64() / unit);
+            units.push(unit);
+            for (node, law) in lazy.made.into_iter().enumerate() {
+                let law = law.into_inner();
+                made += usize::from(law.is_some());
+                targets[node] = law.or_else(|| lazy.spare[node].lock().expect("no panic").take());
+            }
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    units.sort_by(f64::total_cmp);
+    let runs = ratios.len();
+    Row {
+        nodes: nodes as f64 / cases.len() as f64,
+        unit: units[runs / 2],
+        median: ratios[runs / 2],
+        least: ratios[0],
+        made: made as f64 / runs as f64,
+    }
+}

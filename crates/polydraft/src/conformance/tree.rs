@@ -1,0 +1,293 @@
+//! Exact laws and block efficiencies of tree verifiers, by enumeration.
+//!
+//! Problem: a tree verifier is right when what it emits, extended by the target to full length, has the target's law.
+//! Source: ours. Every tree that can be drawn and every decision of the verifier is enumerated; equal trees are
+//! verified once.
+//! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_trees`] says how many).
+
+use std::collections::HashMap;
+
+use crate::chance::enumerate;
+use crate::{Distribution, DraftTree, Drafting, Error, Laws, NodeId, Result, Shape, Token, Verifier};
+
+/// The next-token laws of a model, by the text so far.
+pub trait ContextLaws: Sync {
+    /// The law after this text.
+    ///
+    /// # Errors
+    /// A text that the model has no law for.
+    fn law(&self, text: &[Token]) -> Result<&Distribution>;
+}
+
+/// Laws listed by text.
+impl ContextLaws for HashMap<Vec<Token>, Distribution> {
+    fn law(&self, text: &[Token]) -> Result<&Distribution> {
+        self.get(text).ok_or_else(|| Error::Unsupported {
+            operation: "table of laws",
+            expected: "a law for every text".to_owned(),
+            got: format!("none for {text:?}"),
+        })
+    }
+}
+
+/// What a verifier does with trees of one shape.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Exact {
+    /// Expected number of tokens emitted per tree.
+    pub block_efficiency: f64,
+    /// The largest difference between the probability of a full sequence, one token longer than the tree is deep, and
+    /// that under the target.
+    pub law_deviation: f64,
+    /// How many different trees there were.
+    pub trees: usize,
+}
+
+/// Trees of this shape that can be drawn from laws over `vocabulary` tokens, in order of draws, at most.
+pub fn count_trees(shape: &Shape, vocabulary: usize) -> f64 {
+    let vocabulary = vocabulary as f64;
+    let draws = match shape {
+        Shape::Paths { paths, depth } => (paths * depth) as f64,
+        Shape::Levels { drafting: Drafting::TopK, .. } | Shape::Fixed { drafting: Drafting::TopK, .. } => 0.0,
+        Shape::Levels { counts, .. } => level_draws(counts.iter().copied(), vocabulary),
+        Shape::Budgets { .. } => {
+            level_draws(std::iter::repeat_n(shape.most_draws(), shape.depth()), vocabulary)
+        }
+        Shape::Fixed { topology, .. } => (topology.len() - 1) as f64,
+    };
+    vocabulary.powf(draws)
+}
+
+/// Draws of all levels together, if every draw gives a node of its own as far as the vocabulary allows.
+fn level_draws(counts: impl Iterator<Item = usize>, vocabulary: f64) -> f64 {
+    let (mut nodes, mut draws) = (1.0, 0.0);
+    for count in counts {
+        draws += nodes * count as f64;
+        nodes *= vocabulary.min(count as f64);
+    }
+    draws
+}
+
+/// The laws at the nodes of one tree.
+struct TreeLaws<'a> {
+    texts: Vec<Vec<Token>>,
+    target: &'a dyn ContextLaws,
+    draft: &'a dyn ContextLaws,
+}
+
+impl<'a> TreeLaws<'a> {
+    fn new(tree: &DraftTree, target: &'a dyn ContextLaws, draft: &'a dyn ContextLaws) -> Self {
+        let texts = (0..tree.len()).map(|node| text(tree, node)).collect();
+        Self { texts, target, draft }
+    }
+}
+
+impl Laws for TreeLaws<'_> {
+    fn draft(&self, node: NodeId) -> Result<&Distribution> {
+        self.draft.law(&self.texts[node])
+    }
+
+    fn target(&self, node: NodeId) -> Result<&Distribution> {
+        self.target.law(&self.texts[node])
+    }
+}
+
+fn text(tree: &DraftTree, node: NodeId) -> Vec<Token> {
+    tree.path(node).into_iter().map(|node| tree.token(node)).collect()
+}
+
+/// Every tree of this shape with its probability.
+///
+/// # Errors
+/// A text that the draft has no law for.
+pub fn trees(shape: &Shape, draft: &dyn ContextLaws) -> Result<Vec<(f64, DraftTree)>> {
+    let mut trees: HashMap<DraftTree, f64> = HashMap::new();
+    let drawn = enumerate(|chance| -> Result<DraftTree> {
+        let mut tree = DraftTree::new();
+        let (mut node, mut tokens) = (DraftTree::ROOT, Vec::new());
+        while node < tree.len() {
+            if tree.depth(node) < shape.depth() {
+                let law = draft.law(&text(&tree, node))?;
+                shape.grow(&mut tree, node, law, chance, &mut tokens)?;
+            }
+            node += 1;
+        }
+        Ok(tree)
+    });
+    for (probability, tree) in drawn {
+        *trees.entry(tree?).or_default() += probability;
+    }
+    let mut trees: Vec<_> = trees.into_iter().map(|(tree, probability)| (probability, tree)).collect();
+    // Sums over them shall not depend on the order of a hash table.
+    trees.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    Ok(trees)
+}
+
+/// The exact law and block efficiency of a verifier. `progress` is told the part of the trees that is done.
+///
+/// # Errors
+/// Those of the verifier; a text without a law.
+pub fn exact(
+    verifier: &mut dyn Verifier,
+    shape: &Shape,
+    target: &dyn ContextLaws,
+    draft: &dyn ContextLaws,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Exact> {
+    let trees = trees(shape, draft)?;
+    let mut emitted: HashMap<Vec<Token>, f64> = HashMap::new();
+    let mut block_efficiency = 0.0;
+    for (index, (probability, tree)) in trees.iter().enumerate() {
+        let laws = TreeLaws::new(tree, target, draft);
+        for (decision, outcome) in enumerate(|chance| verifier.verify(tree, &laws, chance)) {
+            let outcome = outcome?;
+            let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
+            let mut sequence = laws.texts[end].clone();
+            sequence.push(outcome.token);
+            block_efficiency += probability * decision * sequence.len() as f64;
+            *emitted.entry(sequence).or_default() += probability * decision;
+        }
+        progress((index + 1) as f64 / trees.len() as f64);
+    }
+    let mut law_deviation = 0.0;
+    let mut sequence = Vec::new();
+    compare(target, &emitted, shape.depth() + 1, 1.0, 0.0, &mut sequence, &mut law_deviation)?;
+    Ok(Exact { block_efficiency, law_deviation, trees: trees.len() })
+}
+
+/// Compares the law of all sequences of `length` that go on from `sequence`: its probability under the target is
+/// `expected`, and what was emitted as one of its prefixes and extended by the target has probability `flow`.
+fn compare(
+    target: &dyn ContextLaws,
+    emitted: &HashMap<Vec<Token>, f64>,
+    length: usize,
+    expected: f64,
+    flow: f64,
+    sequence: &mut Vec<Token>,
+    worst: &mut f64,
+) -> Result<()> {
+    let flow = flow + emitted.get(sequence).copied().unwrap_or(0.0);
+    if sequence.len() == length {
+        let deviation = (flow - expected).abs();
+        // NaN must not pass.
+        *worst = if deviation <= *worst { *worst } else { deviation };
+        return Ok(());
+    }
+    // The whole vocabulary: what has no probability under the target must not be emitted either.
+    let law = target.law(sequence)?;
+    for token in 0..law.vocabulary() as Token {
+        let p = law.probability(token);
+        sequence.push(token);
+        let reachable = expected > 0.0 || flow > 0.0 || emitted.keys().any(|text| text.starts_with(sequence));
+        if reachable {
+            compare(target, emitted, length, expected * p, flow * p, sequence, worst)?;
+        }
+        sequence.pop();
+    }
+    Ok(())
+}
+
+/// Expected block efficiency of block verification of a path that is drawn by `selection`: Σ over texts of b, with
+/// b of the empty text 1 and b(xy) = min(b(x)·p(y|x), selection(xy)).
+///
+/// `selection` gives the probability that the selected path begins with a text.
+///
+/// # Errors
+/// A text without a law.
+pub fn block_efficiency(
+    depth: usize,
+    target: &dyn ContextLaws,
+    selection: &mut dyn FnMut(&[Token]) -> Result<f64>,
+) -> Result<f64> {
+    fn below(
+        depth: usize,
+        target: &dyn ContextLaws,
+        selection: &mut dyn FnMut(&[Token]) -> Result<f64>,
+        text: &mut Vec<Token>,
+        b: f64,
+    ) -> Result<f64> {
+        if text.len() == depth {
+            return Ok(b);
+        }
+        let mut sum = b;
+        for (token, p) in target.law(text)?.support() {
+            text.push(token);
+            let next = (b * p).min(selection(text)?);
+            if next > 0.0 {
+                sum += below(depth, target, selection, text, next)?;
+            }
+            text.pop();
+        }
+        Ok(sum)
+    }
+    below(depth, target, selection, &mut Vec::new(), 1.0)
+}
+
+/// A target and a draft for the texts over `vocabulary` tokens of up to `depth` tokens.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The target, with laws for texts of all lengths from 0 to `depth`.
+    pub target: HashMap<Vec<Token>, Distribution>,
+    /// The draft, likewise.
+    pub draft: HashMap<Vec<Token>, Distribution>,
+}
+
+/// A random pair in which the draft is mixed with the target, `agreement` from 0 to 1; `adversarial` ones have one-hot
+/// laws, ties, zeros, disjoint supports and equal laws in random places.
+///
+/// # Errors
+/// None for a vocabulary of at least one token.
+pub fn random_pair<R: rand::Rng + ?Sized>(
+    vocabulary: usize,
+    depth: usize,
+    agreement: f64,
+    adversarial: bool,
+    rng: &mut R,
+) -> Result<Pair> {
+    let (mut target, mut draft) = (HashMap::new(), HashMap::new());
+    let mut texts = vec![Vec::new()];
+    for _ in 0..=depth {
+        let mut longer = Vec::new();
+        for text in texts {
+            let p = weights(vocabulary, adversarial, rng);
+            let mut q = weights(vocabulary, adversarial, rng);
+            if adversarial && uniform(rng) < 0.15 {
+                q = p.iter().map(|p| if *p > 0.0 { 0.0 } else { 1.0 }).collect();
+            }
+            if q.iter().all(|q| *q == 0.0) || (adversarial && uniform(rng) < 0.15) {
+                q.clone_from(&p);
+            }
+            let (p, q) = (normal(p), normal(q));
+            let q = p.iter().zip(&q).map(|(p, q)| agreement * p + (1.0 - agreement) * q).collect();
+            target.insert(text.clone(), Distribution::new(p)?);
+            draft.insert(text.clone(), Distribution::new(q)?);
+            longer.extend((0..vocabulary as Token).map(|token| [&text[..], &[token]].concat()));
+        }
+        texts = longer;
+    }
+    Ok(Pair { target, draft })
+}
+
+fn uniform<R: rand::Rng + ?Sized>(rng: &mut R) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+fn normal(values: Vec<f64>) -> Vec<f64> {
+    let sum: f64 = values.iter().sum();
+    values.into_iter().map(|value| value / sum).collect()
+}
+
+/// Dirichlet-like weights, or special ones.
+fn weights<R: rand::Rng + ?Sized>(vocabulary: usize, adversarial: bool, rng: &mut R) -> Vec<f64> {
+    let kind = if adversarial { (uniform(rng) * 6.0) as usize } else { 6 };
+    let place = (uniform(rng) * vocabulary as f64) as usize;
+    match kind {
+        0 => (0..vocabulary).map(|i| if i == place { 1.0 } else { 0.0 }).collect(),
+        1 => vec![1.0; vocabulary],
+        2 => (0..vocabulary).map(|i| if i == place { 1.0 } else { 1e-17 }).collect(),
+        3 => (0..vocabulary).map(|i| [0.5, 0.25, 0.125, 0.125][(i + place) % 4]).collect(),
+        4 if vocabulary > 1 => {
+            (0..vocabulary).map(|i| if i == place { 0.0 } else { 1e-3 + uniform(rng) }).collect()
+        }
+        _ => (0..vocabulary).map(|_| -(1e-12 + uniform(rng)).ln()).collect(),
+    }
+}

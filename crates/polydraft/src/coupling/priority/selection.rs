@@ -1,0 +1,90 @@
+//! The law of the token that priorities select at one node.
+//!
+//! Problem: share out a stretch of priorities among the tokens of a draft, and answer what a rule or verifier needs
+//! to know of that: the law of the selected token, the priorities of a drafted token, and what the selection leaves
+//! of the target.
+//! Source: ours (`super`); the stretch is all of [0, 1] for a token-level rule and a node's own share in nested
+//! priority verification.
+//! Complexity: as in `super`; one pass over the support for what is left.
+//! Deviations: none.
+
+use super::plan::Plan;
+use super::shares::Profile;
+use super::{Form, Settings};
+use crate::priorities::Piece;
+use crate::{Distribution, Token};
+
+/// The shares of all tokens of one node. Reusable: preparing it again keeps the memory.
+///
+/// Every method is given the laws that it was prepared with.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    plan: Plan,
+    /// The target's probabilities of the tokens stored in the draft, where the two are not stored alike.
+    target: Vec<f64>,
+}
+
+impl Selection {
+    pub fn new() -> Self {
+        Self { plan: Plan::new(), target: Vec::new() }
+    }
+
+    /// Shares out `profile`, a stretch of length and mass 1.
+    pub fn prepare(
+        &mut self,
+        target: &Distribution,
+        draft: &Distribution,
+        profile: &impl Profile,
+        settings: &Settings,
+    ) {
+        let exact = match settings.form {
+            Form::Auto => draft.support_size() <= settings.exact_up_to,
+            Form::Exact => true,
+            Form::Pooled => false,
+        };
+        let threshold = if exact { 0.0 } else { settings.individual_above };
+        let target = match (target.dense(), draft.dense()) {
+            (Some(target), Some(_)) => target,
+            (_, Some(_)) => {
+                self.target.clear();
+                self.target.resize(draft.vocabulary(), 0.0);
+                target.support().for_each(|(token, p)| self.target[token as usize] = p);
+                &self.target
+            }
+            (_, None) => {
+                self.target.clear();
+                self.target.extend(draft.stored_tokens().iter().map(|&token| target.probability(token)));
+                &self.target
+            }
+        };
+        self.plan.make(target, draft.stored(), profile, threshold, settings.layout);
+    }
+
+    /// The probability that a token is selected.
+    pub fn probability(&self, target: &Distribution, draft: &Distribution, token: Token) -> f64 {
+        draft.position(token).map_or(0.0, |position| {
+            self.plan.mass(position, target.probability(token), draft.stored()[position])
+        })
+    }
+
+    /// The law of the priority of a draft of this token, in the stretch; its pieces may overlap. Empty for a token
+    /// that is never drafted.
+    pub fn pieces(
+        &self,
+        target: &Distribution,
+        draft: &Distribution,
+        token: Token,
+    ) -> impl Iterator<Item = Piece> + '_ {
+        let position = draft.position(token).filter(|position| draft.stored()[*position] > 0.0);
+        let (p, q) = (target.probability(token), position.map_or(0.0, |position| draft.stored()[position]));
+        position.into_iter().flat_map(move |position| self.plan.pieces(position, p, q))
+    }
+
+    /// Σ (`scale`·target − selection)+ over the vocabulary.
+    pub fn residual_mass(&self, target: &Distribution, draft: &Distribution, scale: f64) -> f64 {
+        let Some((p, q)) = target.dense().zip(draft.dense()) else {
+            return target.excess_mass(scale, |token| self.probability(target, draft, token));
+        };
+        p.iter().zip(q).zip(0..).map(|((&p, &q), i)| (scale * p - self.plan.mass(i, p, q)).max(0.0)).sum()
+    }
+}

@@ -1,0 +1,284 @@
+//! The priorities of the paths through one node.
+//!
+//! Problem: a node's share of [0, 1] is a law of its paths' priority, piecewise uniform. To divide it among next tokens
+//! it is laid out as a stretch of length 1, lowest priorities first, whose density is that of the highest of K
+//! priorities; and what a token gets of the stretch is a law of the priority again.
+//! Source: ours (`super`). Complexity: constant per look-up for the few pieces that occur; logarithmic in general.
+//! Deviations: none.
+
+use crate::coupling::priority::shares::{Highest, Profile};
+use crate::priorities::Piece;
+
+/// A law of priorities.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Share {
+    /// Disjoint, ascending; the weights sum to 1.
+    pieces: Vec<Piece>,
+    /// The weight below each piece.
+    below: Vec<f64>,
+    /// Length of priorities per weight in each piece.
+    slopes: Vec<f64>,
+    /// Part of the probability of being selected that lies below each piece.
+    selected: Vec<f64>,
+    /// The mean density of the highest priority under this law: probability of being selected per probability of being
+    /// drawn.
+    mean: f64,
+    /// What a part of a parent's stretch consists of, while it is made.
+    parts: Vec<Piece>,
+    /// The ends of parts, ascending.
+    ends: Vec<f64>,
+}
+
+impl Share {
+    /// The root's: all priorities.
+    pub fn set_all(&mut self, highest: Highest) {
+        self.pieces.clear();
+        self.pieces.push(Piece { start: 0.0, length: 1.0, weight: 1.0 });
+        self.finish(highest);
+    }
+
+    /// Whether it is all priorities.
+    pub fn is_all(&self) -> bool {
+        matches!(self.pieces[..], [Piece { start: 0.0, length: 1.0, .. }])
+    }
+
+    /// What `parts` of the stretch of `parent`, which may overlap, are in terms of priorities.
+    ///
+    /// All ends are compared in the stretch, where 1 is the probability of the parent: places in [0, 1] would lose the
+    /// digits of a deep node's share.
+    pub fn set_part(&mut self, parent: &Self, parts: impl Iterator<Item = Piece>, highest: Highest) {
+        self.parts.clear();
+        self.parts.extend(parts.filter(|part| part.weight > 0.0));
+        self.parts.sort_unstable_by(|a, b| a.start.total_cmp(&b.start));
+        self.pieces.clear();
+        self.ends.clear();
+        for part in &self.parts {
+            self.ends.extend([part.start, part.start + part.length]);
+        }
+        self.ends.sort_unstable_by(f64::total_cmp);
+        self.ends.dedup();
+        let mut from = self.parts.first().map_or(0.0, |part| part.start);
+        let mut index = parent.locate(from);
+        for end in 0..self.ends.len() {
+            let to = self.ends[end];
+            while to > from {
+                let next = parent.below.get(index + 1).copied().unwrap_or(f64::INFINITY);
+                let until = to.min(next);
+                if until > from {
+                    let inside = self.parts.iter().take_while(|part| part.start <= from);
+                    let inside = inside.filter(|part| part.start + part.length >= until);
+                    let weight: f64 = inside.map(|part| part.weight / part.length).sum();
+                    let piece = parent.piece(index, from, until - from, weight * (until - from));
+                    push(&mut self.pieces, piece);
+                    from = until;
+                }
+                index += usize::from(until == next);
+            }
+            // Parts too short to have an end of their own.
+            for part in
+                self.parts.iter().skip_while(|part| part.start < to).take_while(|part| part.start == to)
+            {
+                if part.start + part.length == part.start {
+                    let piece = parent.piece(index, part.start, part.length, part.weight);
+                    push(&mut self.pieces, piece);
+                }
+            }
+        }
+        self.finish(highest);
+    }
+
+    /// The priorities at [from, from + length] of the stretch, which lies in piece `index`.
+    fn piece(&self, index: usize, from: f64, length: f64, weight: f64) -> Piece {
+        let slope = self.slopes[index];
+        let start = self.pieces[index].start + (from - self.below[index]) * slope;
+        Piece { start, length: length * slope, weight }
+    }
+
+    /// Normalises the weights and computes the rest.
+    fn finish(&mut self, highest: Highest) {
+        let total: f64 = self.pieces.iter().map(|piece| piece.weight).sum();
+        self.below.clear();
+        self.slopes.clear();
+        self.selected.clear();
+        self.mean = 0.0;
+        let mut below = 0.0;
+        for piece in &mut self.pieces {
+            piece.weight /= total;
+            self.below.push(below);
+            self.slopes.push(piece.length / piece.weight);
+            self.selected.push(self.mean);
+            below += piece.weight;
+            self.mean += piece.weight * highest.mean(piece.start, piece.length);
+        }
+        self.selected.iter_mut().for_each(|selected| *selected /= self.mean);
+    }
+
+    /// The law of the priority.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+        self.pieces.iter().copied()
+    }
+
+    /// (highest − lowest density) / mean density of the highest priority.
+    pub fn variation(&self, highest: Highest) -> f64 {
+        let (Some(first), Some(last)) = (self.pieces.first(), self.pieces.last()) else { return 0.0 };
+        (highest.density(last.start + last.length) - highest.density(first.start)) / self.mean
+    }
+
+    /// The piece that holds place t of the stretch.
+    fn locate(&self, t: f64) -> usize {
+        self.below.partition_point(|below| *below <= t).saturating_sub(1)
+    }
+
+    /// The stretch.
+    pub fn profile(&self, highest: Highest) -> Stretch<'_> {
+        Stretch { share: self, highest }
+    }
+}
+
+/// Appends a piece, joined to the last one if it goes on from there with the same density.
+fn push(pieces: &mut Vec<Piece>, piece: Piece) {
+    match pieces.last_mut() {
+        _ if piece.weight <= 0.0 => {}
+        Some(last) if continues(*last, piece) => {
+            last.length += piece.length;
+            last.weight += piece.weight;
+        }
+        _ => pieces.push(piece),
+    }
+}
+
+/// Whether `next` begins where `piece` ends, with the same density up to rounding.
+fn continues(piece: Piece, next: Piece) -> bool {
+    let gap = next.start - (piece.start + piece.length);
+    gap.abs() <= 1e-15 * next.length.min(piece.length)
+        && (piece.weight * next.length - next.weight * piece.length).abs()
+            <= 1e-14 * piece.weight * next.length
+}
+
+/// A share laid out as a stretch of length and mass 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stretch<'a> {
+    share: &'a Share,
+    highest: Highest,
+}
+
+impl Stretch<'_> {
+    /// The priority at place t, which lies in piece `index`.
+    fn priority(&self, index: usize, t: f64) -> f64 {
+        self.share.pieces[index].start + (t - self.share.below[index]) * self.share.slopes[index]
+    }
+}
+
+impl Profile for Stretch<'_> {
+    fn length(&self) -> f64 {
+        1.0
+    }
+
+    fn density(&self, t: f64) -> f64 {
+        self.highest.density(self.priority(self.share.locate(t), t)) / self.share.mean
+    }
+
+    fn mean(&self, start: f64, length: f64) -> f64 {
+        if length <= 0.0 {
+            return self.density(start);
+        }
+        let (mut from, mut left, mut mass) = (start, length, 0.0);
+        let mut index = self.share.locate(start);
+        loop {
+            let last = index + 1 == self.share.pieces.len();
+            let inside = if last { left } else { left.min(self.share.below[index + 1] - from).max(0.0) };
+            let wide = inside * self.share.slopes[index];
+            mass += inside * self.highest.mean(self.priority(index, from), wide);
+            left -= inside;
+            if last || left <= 0.0 {
+                return mass / length / self.share.mean;
+            }
+            index += 1;
+            from = self.share.below[index];
+        }
+    }
+
+    fn below(&self, t: f64) -> f64 {
+        let index = self.share.locate(t);
+        let (start, inside) = (self.share.pieces[index].start, t - self.share.below[index]);
+        let mean = self.highest.mean(start, inside * self.share.slopes[index]);
+        self.share.selected[index] + inside * mean / self.share.mean
+    }
+
+    fn guess(&self, density: f64) -> f64 {
+        let priority = self.highest.guess(density * self.share.mean);
+        let index = self.share.pieces.partition_point(|piece| piece.start <= priority).saturating_sub(1);
+        let piece = self.share.pieces[index];
+        let inside = ((priority - piece.start) / piece.length.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
+        self.share.below[index] + inside * piece.weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::tree::random_pair;
+    use crate::coupling::priority::selection::Selection;
+    use crate::coupling::priority::{Form, Settings};
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    /// Down random texts: the children's shares partition their parent's, and a child's mean density is what the
+    /// selection says of its token.
+    #[test]
+    fn children_partition_their_parent() {
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut children = Vec::new();
+        for round in 0..400 {
+            let (vocabulary, paths) = ([2, 3, 5, 20][round % 4], [2, 3, 8][round % 3]);
+            let form = [Form::Exact, Form::Pooled][round / 4 % 2];
+            let settings =
+                Settings { form, individual_above: [1e-3, 0.3, 1.0][round % 3], ..Settings::default() };
+            let highest = Highest::new(paths);
+            let (mut own, mut selection) = (Share::default(), Selection::new());
+            own.set_all(highest);
+            for depth in 0..4 {
+                let pair = random_pair(vocabulary, 0, 0.3, round % 2 == 1, &mut rng).unwrap();
+                let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
+                selection.prepare(target, draft, &own.profile(highest), &settings);
+                children.clear();
+                let mut total = 0.0;
+                for (token, q) in draft.support() {
+                    let mut child = Share::default();
+                    child.set_part(&own, selection.pieces(target, draft, token), highest);
+                    let m = selection.probability(target, draft, token);
+                    let from_share = q * child.mean / own.mean;
+                    let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
+                    assert!(
+                        (m - from_share).abs() < tolerance,
+                        "round {round}, depth {depth}, token {token} with {q}: {m} {from_share}\n{own:?}\n{child:?}"
+                    );
+                    total += m;
+                    children.push((child, q));
+                }
+                // A share that is selected for a sliver of its priorities is known to the rounding of its length.
+                let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
+                assert!((total - 1.0).abs() < tolerance, "round {round}, depth {depth}: {total}");
+                // The weight below any place is that of the children together.
+                for place in 0..20 {
+                    let place = f64::from(place) / 20.0;
+                    let below = |share: &Share| -> f64 {
+                        let part = |piece: &Piece| match piece.length {
+                            0.0 => f64::from(u8::from(piece.start < place)),
+                            length => ((place - piece.start) / length).clamp(0.0, 1.0),
+                        };
+                        share.pieces.iter().map(|piece| piece.weight * part(piece)).sum()
+                    };
+                    let together: f64 = children.iter().map(|(child, q)| q * below(child)).sum();
+                    assert!(
+                        (together - below(&own)).abs() < 1e-11,
+                        "{round} {depth}: {together} {}",
+                        below(&own)
+                    );
+                }
+                let next = rng.next_u32() as usize % children.len();
+                own = children.swap_remove(next).0;
+            }
+        }
+    }
+}
