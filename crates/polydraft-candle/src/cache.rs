@@ -14,14 +14,15 @@ pub(crate) struct Cache {
     heads: usize,
     head: usize,
     slots: usize,
+    dtype: DType,
     device: Device,
 }
 
 impl Cache {
-    pub fn new(layers: usize, heads: usize, head: usize, device: &Device) -> Result<Self> {
-        let empty = || Tensor::zeros((heads, 0, head), DType::F32, device);
+    pub fn new(layers: usize, heads: usize, head: usize, dtype: DType, device: &Device) -> Result<Self> {
+        let empty = || Tensor::zeros((heads, 0, head), dtype, device);
         let layers = (0..layers).map(|_| Ok((empty()?, empty()?))).collect::<Result<_>>()?;
-        Ok(Self { layers, heads, head, slots: 0, device: device.clone() })
+        Ok(Self { layers, heads, head, slots: 0, dtype, device: device.clone() })
     }
 
     /// Makes room for so many slots; what is there stays.
@@ -32,7 +33,7 @@ impl Cache {
         let slots = slots.max(self.slots + self.slots / 2).next_multiple_of(ROUND);
         for (keys, values) in &mut self.layers {
             for tensor in [keys, values] {
-                let larger = Tensor::zeros((self.heads, slots, self.head), DType::F32, &self.device)?;
+                let larger = Tensor::zeros((self.heads, slots, self.head), self.dtype, &self.device)?;
                 if self.slots > 0 {
                     larger.slice_set(tensor, 1, 0)?;
                 }

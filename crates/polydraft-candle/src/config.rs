@@ -1,20 +1,31 @@
 //! `config.json`: the shape of a decoder, checked before anything is allocated.
+//!
+//! One [`Config`] describes every family: what differs between them is data here, and `family/` says how each family's
+//! file is to be read.
+
+pub(crate) mod fields;
+mod rope;
 
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Error, Result};
+pub use rope::{Frequencies, Rope, Scaling};
 
-/// The architectures that can be loaded, as `config.json` names them.
-pub const ARCHITECTURES: [&str; 1] = ["LlamaForCausalLM"];
+use crate::family::{FAMILIES, Names};
+use crate::{Error, Result};
+use fields::Fields;
 
 /// The shape of a decoder, in the terms of Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Rows of the embedding.
+    /// The family, as `config.json` names its architecture.
+    pub architecture: &'static str,
+    /// Rows of the embedding, padding included.
     pub vocabulary: usize,
+    /// Width of an embedded token; it differs from `hidden` only where there are projections in between (OPT-350M).
+    pub embedding: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Width inside the feed-forward blocks.
@@ -29,46 +40,136 @@ pub struct Config {
     pub head: usize,
     /// Tokens of the context.
     pub context: usize,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f64,
-    /// Added to the mean square in the norms.
+    /// How a token's place is told.
+    pub positions: Positions,
+    /// How queries meet keys.
+    pub attention: Attention,
+    /// The norms.
+    pub norm: NormKind,
+    /// Added to the mean square or variance in the norms.
     pub norm_epsilon: f64,
+    /// Where the norms of a block are.
+    pub norm_order: NormOrder,
+    /// Whether there is a norm behind the last block.
+    pub final_norm: bool,
+    /// The feed-forward blocks.
+    pub feed_forward: FeedForward,
+    /// Which products add a bias.
+    pub biases: Biases,
+    /// Embedded tokens are multiplied by this.
+    pub embedding_scale: f64,
+    /// Logits x become c · tanh(x / c).
+    pub logit_softcap: Option<f64>,
     /// Whether input and output embedding are one tensor.
     pub tied: bool,
     /// Tokens that end a text, unless `generation_config.json` names others.
     pub end_tokens: Vec<u32>,
+    /// What the tensors are called.
+    pub(crate) names: &'static Names,
 }
 
-#[derive(Deserialize)]
-struct File {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    max_position_embeddings: usize,
-    rope_theta: Option<f64>,
-    rope_scaling: Option<Value>,
-    rope_parameters: Option<RopeParameters>,
-    rms_norm_eps: Option<f64>,
-    #[serde(default)]
-    tie_word_embeddings: bool,
-    hidden_act: Option<String>,
-    #[serde(default)]
-    attention_bias: bool,
-    #[serde(default)]
-    mlp_bias: bool,
-    #[serde(default)]
-    eos_token_id: EndTokens,
+/// How a token's place in the text is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Positions {
+    /// Queries and keys are rotated.
+    Rotary(Rope),
+    /// A learned vector is added to the embedded token; that of position p is row p + `offset`.
+    Learned {
+        /// Rows before the first position's.
+        offset: usize,
+    },
 }
 
-/// Where newer versions of transformers keep the rotary settings.
-#[derive(Deserialize)]
-struct RopeParameters {
-    rope_theta: Option<f64>,
-    rope_type: Option<String>,
+/// How queries meet keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    /// Scores are multiplied by this.
+    pub scale: f64,
+    /// Scores x become c · tanh(x / c).
+    pub softcap: Option<f64>,
+    /// Whether each head's queries and keys pass a norm before they are rotated.
+    pub head_norms: bool,
+    /// How many tokens, itself included, a token sees in the layers of `windowed`.
+    pub window: Option<usize>,
+    /// Which layers have the window; empty without one.
+    pub windowed: Vec<bool>,
+}
+
+/// A norm's arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// Root mean square, times a weight.
+    Rms,
+    /// Root mean square, times one plus a weight.
+    RmsPlusOne,
+    /// Mean and variance, times a weight, plus a bias.
+    Layer,
+    /// Mean and variance, nothing learned.
+    LayerPlain,
+}
+
+/// Where a block f of the residual stream x has its norms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormOrder {
+    /// x + f(norm(x))
+    Before,
+    /// x + norm(f(norm(x)))
+    Around,
+    /// norm(x + f(x))
+    After,
+}
+
+/// The feed-forward blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeedForward {
+    /// What is applied to the inner values, or to the gate if there is one.
+    pub activation: Activation,
+    /// Whether the inner values are multiplied by a gate.
+    pub gated: bool,
+}
+
+/// A function of single numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// x · sigmoid(x)
+    Silu,
+    /// x · Φ(x)
+    Gelu,
+    /// The approximation of `Gelu` by tanh.
+    GeluTanh,
+    /// max(x, 0)
+    Relu,
+}
+
+impl Activation {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Silu, "silu"),
+        (Self::Gelu, "gelu"),
+        (Self::GeluTanh, "gelu_pytorch_tanh"),
+        (Self::GeluTanh, "gelu_new"),
+        (Self::Relu, "relu"),
+    ];
+
+    pub(crate) fn read(fields: &Fields, field: &str, default: &str) -> std::result::Result<Self, String> {
+        let name = fields.get::<String>(field)?.unwrap_or_else(|| default.to_owned());
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(activation, _)| *activation).ok_or_else(
+            || {
+                let known: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
+                format!("{field}: expected one of {}, found {name:?}", known.join(", "))
+            },
+        )
+    }
+}
+
+/// Which products add a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Biases {
+    /// Those that make queries, keys and values.
+    pub query_key_value: bool,
+    /// The one behind the attention.
+    pub output: bool,
+    /// Those of the feed-forward blocks.
+    pub feed_forward: bool,
 }
 
 /// One id, several, or none.
@@ -104,73 +205,66 @@ impl Config {
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        // The architecture first: another one's fields may be missing or mean something else.
         let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        let known = format!("expected one of the known architectures ({})", ARCHITECTURES.join(", "));
-        match value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str) {
-            Some(name) if ARCHITECTURES.contains(&name) => {}
-            Some(name) => return Err(format!("architectures: {known}, found {name:?}")),
-            None => return Err(format!("architectures: {known}, found none")),
-        }
-        let file: File = serde_json::from_value(value).map_err(|e| e.to_string())?;
-        file.check_features()?;
-        let parameters = file.rope_parameters.as_ref();
-        let heads = size("num_attention_heads", file.num_attention_heads, 1 << 12)?;
-        let config = Self {
-            vocabulary: size("vocab_size", file.vocab_size, 1 << 24)?,
-            hidden: size("hidden_size", file.hidden_size, 1 << 17)?,
-            intermediate: size("intermediate_size", file.intermediate_size, 1 << 20)?,
-            layers: size("num_hidden_layers", file.num_hidden_layers, 1 << 12)?,
-            heads,
-            key_value_heads: size("num_key_value_heads", file.num_key_value_heads.unwrap_or(heads), 1 << 12)?,
-            head: size("head_dim", file.head_dim.unwrap_or(file.hidden_size / heads), 1 << 12)?,
-            context: size("max_position_embeddings", file.max_position_embeddings, 1 << 30)?,
-            rope_theta: file.rope_theta.or(parameters.and_then(|p| p.rope_theta)).unwrap_or(10_000.0),
-            norm_epsilon: file.rms_norm_eps.unwrap_or(1e-6),
-            tied: file.tie_word_embeddings,
-            end_tokens: file.eos_token_id.into_vec(),
+        let fields = Fields::of(&value)?;
+        // The architecture first: another one's fields may be missing or mean something else.
+        let known = || {
+            let names: Vec<_> = FAMILIES.iter().map(|family| family.architecture).collect();
+            format!("architectures: expected one of the known architectures ({})", names.join(", "))
         };
-        if !config.heads.is_multiple_of(config.key_value_heads) {
-            return Err(format!(
-                "num_key_value_heads: expected a divisor of num_attention_heads = {}, found {}",
-                config.heads, config.key_value_heads
-            ));
-        }
-        if !config.head.is_multiple_of(2) {
-            return Err(format!("head_dim: expected an even number, found {}", config.head));
-        }
-        for (name, value) in [("rope_theta", config.rope_theta), ("rms_norm_eps", config.norm_epsilon)] {
-            if !(value.is_finite() && value > 0.0) {
-                return Err(format!("{name}: expected a positive number, found {value}"));
-            }
-        }
+        let name = value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
+        let name = name.ok_or_else(|| format!("{}, found none", known()))?;
+        let family = FAMILIES.iter().find(|family| family.architecture == name);
+        let family = family.ok_or_else(|| format!("{}, found {name:?}", known()))?;
+        let config = (family.read)(family, &fields)?;
+        config.check()?;
         Ok(config)
     }
-}
 
-impl File {
-    /// What would silently compute something else if it were ignored.
-    fn check_features(&self) -> std::result::Result<(), String> {
-        if let Some(act) = self.hidden_act.as_deref().filter(|act| *act != "silu") {
-            return Err(format!("hidden_act: expected \"silu\", found {act:?}"));
+    /// What no family may break.
+    fn check(&self) -> std::result::Result<(), String> {
+        if !self.heads.is_multiple_of(self.key_value_heads) {
+            return Err(format!(
+                "num_key_value_heads: expected a divisor of num_attention_heads = {}, found {}",
+                self.heads, self.key_value_heads
+            ));
         }
-        if self.attention_bias || self.mlp_bias {
-            return Err("attention_bias, mlp_bias: expected false, found true".to_owned());
+        if matches!(self.positions, Positions::Rotary(_)) && !self.head.is_multiple_of(2) {
+            return Err(format!("head_dim: expected an even number, found {}", self.head));
         }
-        if let Some(scaling) = self.rope_scaling.as_ref().filter(|s| !s.is_null()) {
-            return Err(format!("rope_scaling: expected none, found {scaling}"));
+        let windows = self.attention.windowed.len();
+        if self.attention.window.is_some() && windows != self.layers {
+            return Err(format!(
+                "layer_types: expected {} entries, one a layer, found {windows}",
+                self.layers
+            ));
         }
-        let kind = self.rope_parameters.as_ref().and_then(|p| p.rope_type.as_deref());
-        if let Some(kind) = kind.filter(|kind| *kind != "default") {
-            return Err(format!("rope_parameters: expected rope_type \"default\", found {kind:?}"));
+        for (name, value) in [
+            ("the norms' epsilon", Some(self.norm_epsilon)),
+            ("the scale of attention scores", Some(self.attention.scale)),
+            ("attn_logit_softcapping", self.attention.softcap),
+            ("final_logit_softcapping", self.logit_softcap),
+        ] {
+            fields::positive(name, value)?;
         }
         Ok(())
     }
-}
 
-fn size(field: &str, value: usize, most: usize) -> std::result::Result<usize, String> {
-    if (1..=most).contains(&value) {
-        return Ok(value);
+    /// Whether a layer has the window.
+    pub(crate) fn is_windowed(&self, layer: usize) -> bool {
+        self.attention.window.is_some() && self.attention.windowed.get(layer).copied().unwrap_or(false)
     }
-    Err(format!("{field}: expected a number from 1 to {most}, found {value}"))
+
+    /// Whether a tensor is only read by rows.
+    pub(crate) fn is_looked_up(&self, tensor: &str) -> bool {
+        let base = tensor.strip_suffix(".weight").unwrap_or(tensor);
+        // Some files leave out what the names begin with.
+        let is = |name: &str| !name.is_empty() && (base == name || name.ends_with(&format!(".{base}")));
+        is(self.names.positions) || (!self.tied && is(self.names.embedding))
+    }
+
+    /// Bytes that the keys and values of one token take, at `width` bytes a number.
+    pub fn cache_bytes(&self, width: usize) -> u64 {
+        2 * (self.layers * self.key_value_heads * self.head * width) as u64
+    }
 }

@@ -1,6 +1,9 @@
 //! The one error type of the crate.
 
+use std::fmt;
 use std::path::PathBuf;
+
+use crate::{DeviceName, Precision};
 
 /// What can go wrong with a model on disk.
 #[derive(Debug, thiserror::Error)]
@@ -58,9 +61,50 @@ pub enum Error {
         /// The sizes and the first token that does not fit.
         problem: String,
     },
+    /// A device that is not there.
+    #[error("--device {device}: {problem}")]
+    Device {
+        /// The device.
+        device: DeviceName,
+        /// Why it cannot be used.
+        problem: String,
+    },
+    /// A model that does not fit into memory.
+    #[error(
+        "{directory}: as {precision} this model needs {needed}, of which {available} are free{}", fitting(.fits)
+    )]
+    Memory {
+        /// The model.
+        directory: PathBuf,
+        /// How its weights were to be held.
+        precision: Precision,
+        /// Bytes it would take.
+        needed: Bytes,
+        /// Bytes there are.
+        available: Bytes,
+        /// What would fit.
+        fits: Vec<(Precision, Bytes)>,
+    },
     /// Text that the tokenizer refused.
     #[error("tokenizing: {0}")]
     Tokenizing(String),
+    /// A conversation with a model that was not made for one.
+    #[error(
+        "{model}: expected a chat template (chat_template.jinja, or chat_template in tokenizer_config.json), found none: \
+         this model was not trained for conversations"
+    )]
+    NoTemplate {
+        /// The model.
+        model: String,
+    },
+    /// A chat template that could not be applied.
+    #[error("chat template of {directory}: {problem}")]
+    Template {
+        /// The model.
+        directory: PathBuf,
+        /// What it objects to, or what is wrong with it.
+        problem: String,
+    },
     /// A failure of the tensor library.
     #[error(transparent)]
     Compute(#[from] candle_core::Error),
@@ -68,3 +112,28 @@ pub enum Error {
 
 /// Result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// A number of bytes, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let bytes = self.0 as f64;
+        let (value, unit) = match self.0 {
+            0..1_000 => return f.pad(&format!("{} B", self.0)),
+            1_000..1_000_000 => (bytes / 1e3, "kB"),
+            1_000_000..1_000_000_000 => (bytes / 1e6, "MB"),
+            _ => (bytes / 1e9, "GB"),
+        };
+        f.pad(&format!("{value:.1} {unit}"))
+    }
+}
+
+fn fitting(fits: &[(Precision, Bytes)]) -> String {
+    if fits.is_empty() {
+        return "; no --dtype is small enough".to_owned();
+    }
+    let list: Vec<String> = fits.iter().map(|(p, bytes)| format!("{p} ({bytes})")).collect();
+    format!("; what would fit: --dtype {}", list.join(", "))
+}

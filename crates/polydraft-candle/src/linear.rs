@@ -1,33 +1,72 @@
-//! Weight matrices, in full or quantised.
+//! Weight matrices, in full or in fewer bits.
 
 use std::fmt;
 use std::str::FromStr;
 
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
-use crate::product::{FewRows, MOST_ROWS};
+use crate::packed::{Format, Packed, SCALED};
+use crate::weights::{Part, Weights};
 
 /// How weight matrices are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// 32 bits: the model as published. On a CPU 16-bit weights are widened once, for speed.
+    /// 32 bits: the model as published, in the plainest form.
     #[default]
     F32,
-    /// 8 bits in blocks of 32 with a scale: a quarter of the memory and of the time. What is sampled exactly is then
-    /// the quantised model.
+    /// 16 bits. On a CPU they are widened as they are read, and all arithmetic is in 32 bits: a model published in f16
+    /// gives what `F32` gives, in half the memory.
+    F16,
+    /// 16 bits with the range of 32; on a CPU as `F16`.
+    Bf16,
+    /// 8 bits in blocks of 32 with a scale. What is sampled exactly is then the quantised model.
     Q8_0,
+    /// 4 bits in blocks of 256 with two levels of scales; matrices that these do not fit into are held in `Q8_0`.
+    /// Their products round inputs too, on a CPU to 8 bits.
+    Q4K,
 }
 
 impl Precision {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::F32, Self::Q8_0];
+    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4K];
 
     /// The name that users type.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
             Self::Q8_0 => "q8_0",
+            Self::Q4K => "q4_k",
+        }
+    }
+
+    /// Bytes that so many numbers of matrices take.
+    pub fn bytes(self, numbers: u64) -> u64 {
+        match self {
+            Self::F32 => numbers * 4,
+            Self::F16 | Self::Bf16 => numbers * 2,
+            Self::Q8_0 => numbers + numbers / 8,
+            Self::Q4K => numbers * 9 / 16,
+        }
+    }
+
+    /// How a matrix is held that is only read by rows: never quantised.
+    pub(crate) fn for_lookup(self) -> Self {
+        match self {
+            Self::Q8_0 | Self::Q4K => Self::F32,
+            full => full,
+        }
+    }
+
+    /// What everything but the matrices is computed in.
+    pub(crate) fn compute(self, device: &Device) -> DType {
+        match self {
+            _ if device.is_cpu() => DType::F32,
+            Self::F16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+            Self::F32 | Self::Q8_0 | Self::Q4K => DType::F32,
         }
     }
 }
@@ -42,46 +81,102 @@ impl FromStr for Precision {
     type Err = String;
 
     fn from_str(name: &str) -> std::result::Result<Self, String> {
-        let names = || Self::ALL.map(Self::name).join(" or ");
+        let names: Vec<_> = Self::ALL.iter().map(|p| p.name()).collect();
         Self::ALL
             .into_iter()
             .find(|p| p.name() == name)
-            .ok_or_else(|| format!("expected {}, found {name:?}", names()))
+            .ok_or_else(|| format!("expected one of {}, found {name:?}", names.join(", ")))
     }
 }
 
 /// A matrix of shape `[out, in]` that rows are multiplied with.
 #[derive(Debug)]
-pub(crate) enum Linear {
+pub(crate) enum Matrix {
+    /// On a card.
     Full(Tensor),
+    /// On a processor.
+    Packed(Packed),
+    /// In a format of candle's own.
     Quantised(QTensor),
 }
 
-impl Linear {
-    /// Matrices whose rows do not divide into blocks stay as they are.
-    pub fn new(weights: Tensor, precision: Precision) -> Result<Self> {
-        let quantise = precision == Precision::Q8_0 && weights.dim(1)? % GgmlDType::Q8_0.block_size() == 0;
-        Ok(if quantise {
-            Self::Quantised(QTensor::quantize(&weights, GgmlDType::Q8_0)?)
-        } else {
-            Self::Full(weights)
-        })
+impl Matrix {
+    /// Reads and stacks `parts`.
+    pub fn load(
+        weights: &mut Weights,
+        parts: &[Part],
+        columns: usize,
+        precision: Precision,
+        device: &Device,
+    ) -> crate::Result<Self> {
+        let fits = |block: usize| columns.is_multiple_of(block);
+        let rows = &weights.stacked(parts, columns)?;
+        let packed = |format| Packed::load(format, rows.count(), columns, rows).map(Self::Packed);
+        match (precision, device.is_cpu()) {
+            (Precision::Q4K, _) if fits(GgmlDType::Q4K.block_size()) => {
+                Ok(Self::quantised(rows.all()?, columns, GgmlDType::Q4K, device)?)
+            }
+            (Precision::Q8_0 | Precision::Q4K, true) if fits(SCALED) => packed(Format::Q8),
+            (Precision::Q8_0 | Precision::Q4K, false) if fits(SCALED) => {
+                Ok(Self::quantised(rows.all()?, columns, GgmlDType::Q8_0, device)?)
+            }
+            (Precision::F16, true) => packed(Format::F16),
+            (Precision::Bf16, true) => packed(Format::Bf16),
+            (_, true) => packed(Format::F32),
+            (_, false) => {
+                let tensor = Tensor::from_vec(rows.all()?, ((), columns), &Device::Cpu)?;
+                Ok(Self::Full(tensor.to_dtype(precision.compute(device))?.to_device(device)?))
+            }
+        }
+    }
+
+    fn quantised(values: Vec<f32>, columns: usize, kind: GgmlDType, device: &Device) -> Result<Self> {
+        let tensor = Tensor::from_vec(values, ((), columns), &Device::Cpu)?;
+        QTensor::quantize_onto(&tensor, kind, device).map(Self::Quantised)
     }
 
     /// Contiguous `x [rows, in]` times the transposed matrix: `[rows, out]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Full(weights) if x.dim(0)? <= MOST_ROWS => x.apply_op2_no_bwd(weights, &FewRows),
             Self::Full(weights) => x.matmul(&weights.t()?),
+            Self::Packed(weights) => x.apply_op1_no_bwd(weights),
             Self::Quantised(weights) => x.apply_op1_no_bwd(weights),
         }
     }
 
-    /// The rows of the matrix at `ids [n]`: `[n, in]`.
-    pub fn rows(&self, ids: &Tensor) -> Result<Tensor> {
+    /// The rows of the matrix at `ids`: `[ids, in]`.
+    pub fn rows(&self, ids: &[u32], device: &Device) -> Result<Tensor> {
         match self {
-            Self::Full(weights) => weights.index_select(ids, 0),
-            Self::Quantised(weights) => weights.embedding(ids),
+            Self::Full(weights) => weights.index_select(&Tensor::new(ids, device)?, 0),
+            Self::Packed(weights) => weights.rows(ids),
+            Self::Quantised(weights) => weights.embedding(&Tensor::new(ids, device)?),
+        }
+    }
+
+    /// Bytes that the numbers take.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Full(weights) => weights.elem_count() * weights.dtype().size_in_bytes(),
+            Self::Packed(weights) => weights.bytes(),
+            Self::Quantised(weights) => weights.storage_size_in_bytes(),
+        }
+    }
+}
+
+/// A product with a matrix and, in some families, a bias.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    pub matrix: Matrix,
+    pub bias: Option<Tensor>,
+}
+
+impl Linear {
+    /// Contiguous `x [rows, in]` to `[rows, out]`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.matrix.forward(x)?;
+        match &self.bias {
+            None => Ok(y),
+            Some(bias) => y.broadcast_add(bias),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The engine's model interface on a decoder with a cache.
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::{Error as EngineError, Model, Result, Vocabulary};
 
+use crate::Config;
 use crate::cache::Cache;
 use crate::decoder::{Batch, Decoder};
 
@@ -25,6 +26,9 @@ pub struct CandleModel {
     /// How many nodes of the tree are scored, the root included; their logits follow, `[scored, vocabulary]`.
     scored: usize,
     logits: Vec<f32>,
+    /// The text before the last [`reset`](Model::reset), as far as the cache still holds it from slot 0 on: a text that
+    /// begins the same need not be computed again.
+    past: Vec<Token>,
 }
 
 impl CandleModel {
@@ -39,7 +43,23 @@ impl CandleModel {
             computed: 0,
             scored: 0,
             logits: Vec::new(),
+            past: Vec::new(),
         })
+    }
+
+    /// The shape of the model.
+    pub fn config(&self) -> &Config {
+        &self.decoder.config
+    }
+
+    /// Bytes that the weight matrices take.
+    pub fn weight_bytes(&self) -> usize {
+        self.decoder.weight_bytes()
+    }
+
+    /// Bytes of weights that a pass over one token reads.
+    pub fn bytes_per_pass(&self) -> usize {
+        self.decoder.bytes_per_pass()
     }
 
     fn failed(&self, source: candle_core::Error) -> EngineError {
@@ -51,13 +71,15 @@ impl CandleModel {
         while self.computed + PROMPT_CHUNK < self.context.len() {
             let end = self.computed + PROMPT_CHUNK;
             let positions: Vec<usize> = (self.computed..end).collect();
+            let start = self.computed;
+            let [mask, window_mask] =
+                self.masks(&positions, start, |row, slot| slot <= start + row, |slot| slot)?;
             let batch = Batch {
-                tokens: &self.context[self.computed..end],
+                tokens: &self.context[start..end],
                 positions: &positions,
-                start: self.computed,
-                mask: mask(PROMPT_CHUNK, self.computed, self.computed, |row, slot| {
-                    slot <= self.computed + row
-                })?,
+                start,
+                mask,
+                window_mask,
                 first_output: PROMPT_CHUNK - 1,
             };
             self.decoder.forward(&batch, &mut self.cache)?;
@@ -92,11 +114,18 @@ impl CandleModel {
             }
             is_ancestor(tree, slot + 1 - length, start + row + 1 - length)
         };
+        // Of a slot that some token sees, its position.
+        let position = |slot: usize| match slot.checked_sub(length) {
+            None => slot,
+            Some(behind) => length - 1 + tree.depth(behind + 1),
+        };
+        let [mask, window_mask] = self.masks(&positions, start, sees, position)?;
         let batch = Batch {
             tokens: &tokens,
             positions: &positions,
             start,
-            mask: mask(tokens.len(), start, start.min(length), sees)?,
+            mask,
+            window_mask,
             first_output: pending.len().saturating_sub(1),
         };
         let logits = self.decoder.forward(&batch, &mut self.cache)?;
@@ -108,6 +137,63 @@ impl CandleModel {
         self.computed = length;
         Ok(())
     }
+
+    /// What the tokens at `positions`, in slots from `start` on, see of the slots up to theirs: in plain layers, and in
+    /// those with a window.
+    fn masks(
+        &self,
+        positions: &[usize],
+        start: usize,
+        sees: impl Fn(usize, usize) -> bool,
+        position: impl Fn(usize) -> usize,
+    ) -> candle_core::Result<[Option<Tensor>; 2]> {
+        let (rows, common) = (positions.len(), start.min(self.context.len()));
+        let plain = self.mask(rows, start, common, &sees)?;
+        let last = positions.iter().max().copied().unwrap_or(0);
+        match self.decoder.config.attention.window.filter(|window| last >= *window) {
+            None => Ok([plain.clone(), plain]),
+            Some(window) => {
+                let near = |row: usize, slot: usize| {
+                    sees(row, slot) && positions[row].saturating_sub(position(slot)) < window
+                };
+                Ok([plain, self.mask(rows, start, 0, near)?])
+            }
+        }
+    }
+
+    /// What each of `rows` new tokens sees of the slots up to its own and its fellows'; `None` if all see all. The
+    /// first `common` slots are seen by every one.
+    fn mask(
+        &self,
+        rows: usize,
+        start: usize,
+        common: usize,
+        sees: impl Fn(usize, usize) -> bool,
+    ) -> candle_core::Result<Option<Tensor>> {
+        let slots = start + rows;
+        let mut values = vec![0f32; rows * slots];
+        let mut hides = false;
+        for (row, values) in values.chunks_exact_mut(slots).enumerate() {
+            for (slot, value) in values.iter_mut().enumerate().skip(common) {
+                if !sees(row, slot) {
+                    *value = f32::NEG_INFINITY;
+                    hides = true;
+                }
+            }
+        }
+        hides.then(|| self.decoder.mask(values, (rows, slots))).transpose()
+    }
+
+    /// Appends decided tokens; as long as they are those of the text before the last reset, they are computed already.
+    fn append(&mut self, tokens: impl IntoIterator<Item = Token>) {
+        for token in tokens {
+            let at = self.context.len();
+            if self.computed == at && self.past.get(at) == Some(&token) {
+                self.computed += 1;
+            }
+            self.context.push(token);
+        }
+    }
 }
 
 /// Whether `node` is `other` or below it.
@@ -117,28 +203,6 @@ fn is_ancestor(tree: &DraftTree, other: NodeId, mut node: NodeId) -> bool {
         node = tree.parent(node);
     }
     node == other
-}
-
-/// What each of `rows` new tokens sees of the slots up to its own and its fellows'; `None` if all see all. The first
-/// `common` slots are seen by every one.
-fn mask(
-    rows: usize,
-    start: usize,
-    common: usize,
-    sees: impl Fn(usize, usize) -> bool,
-) -> candle_core::Result<Option<Tensor>> {
-    let slots = start + rows;
-    let mut values = vec![0f32; rows * slots];
-    let mut hides = false;
-    for (row, values) in values.chunks_exact_mut(slots).enumerate() {
-        for (slot, value) in values.iter_mut().enumerate().skip(common) {
-            if !sees(row, slot) {
-                *value = f32::NEG_INFINITY;
-                hides = true;
-            }
-        }
-    }
-    hides.then(|| Tensor::from_vec(values, (rows, slots), &Device::Cpu)).transpose()
 }
 
 impl Model for CandleModel {
@@ -159,6 +223,10 @@ impl Model for CandleModel {
     }
 
     fn reset(&mut self) {
+        if self.past.is_empty() {
+            self.context.truncate(self.computed);
+            self.past.append(&mut self.context);
+        }
         self.context.clear();
         self.computed = 0;
         self.scored = 0;
@@ -169,7 +237,7 @@ impl Model for CandleModel {
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
         }
-        self.context.extend(tokens);
+        self.append(tokens.iter().copied());
         self.scored = 0;
         Ok(())
     }
@@ -188,6 +256,8 @@ impl Model for CandleModel {
                 context: self.context_length(),
             });
         }
+        // From here on the cache is written over.
+        self.past.clear();
         // Inside rayon's pool at once: an operation that wants it would otherwise wake a thread of its own each time,
         // which takes a small model longer than the operation.
         rayon::scope(|_| self.catch_up().and_then(|()| self.compute(tree))).map_err(|e| self.failed(e))
@@ -203,10 +273,10 @@ impl Model for CandleModel {
         let slots: Vec<usize> =
             path.iter().filter(|&&node| node < self.scored).map(|&node| length - 1 + node).collect();
         self.cache.keep(length, &slots).map_err(|e| self.failed(e))?;
-        self.context.extend(path.iter().map(|&node| tree.token(node)));
         if !slots.is_empty() {
             self.computed = length + slots.len();
         }
+        self.append(path.iter().map(|&node| tree.token(node)));
         self.scored = 0;
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! `tokenizer.json`: text to tokens, and tokens to a stream of text.
 
+mod vocabulary_files;
+
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
 use polydraft_engine::{Error as EngineError, TextStream, Vocabulary};
-use tokenizers::Tokenizer;
+use tokenizers::{ModelWrapper, Tokenizer};
 
 use crate::{Error, Result};
 
@@ -13,6 +16,8 @@ use crate::{Error, Result};
 pub struct Text {
     tokenizer: Tokenizer,
     path: PathBuf,
+    /// Tokens without a text of their own.
+    special: HashSet<Token>,
 }
 
 impl Text {
@@ -26,11 +31,51 @@ impl Text {
             path: path.to_owned(),
             problem: format!("expected a tokenizer in Hugging Face's format: {e}"),
         })?;
-        Ok(Self { tokenizer, path: path.to_owned() })
+        Ok(Self::new(tokenizer, path))
     }
 
-    /// The tokens of a model whose logits have `rows` entries. Rows beyond the tokenizer's tokens, which models have
-    /// for the sake of round sizes, stay without a string.
+    /// Reads the tokenizer of a model directory: `tokenizer.json` or, as the OPT models have it, `vocab.json` with
+    /// `merges.txt`.
+    ///
+    /// # Errors
+    /// Files that are missing, cannot be read or are no tokenizer.
+    pub fn of_model(directory: &Path) -> Result<Self> {
+        let path = directory.join("tokenizer.json");
+        match path.exists() {
+            true => Self::read(&path),
+            false => vocabulary_files::read(directory),
+        }
+    }
+
+    fn new(tokenizer: Tokenizer, path: &Path) -> Self {
+        let added = tokenizer.get_added_tokens_decoder();
+        let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        Self { tokenizer, path: path.to_owned(), special }
+    }
+
+    /// How many tokens there are, added ones included.
+    pub fn size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// The kind of algorithm, as `tokenizer.json` names it.
+    pub fn kind(&self) -> &'static str {
+        match self.tokenizer.get_model() {
+            ModelWrapper::BPE(_) => "BPE",
+            ModelWrapper::WordPiece(_) => "WordPiece",
+            ModelWrapper::WordLevel(_) => "WordLevel",
+            ModelWrapper::Unigram(_) => "Unigram",
+        }
+    }
+
+    /// The id of a token, by its string.
+    pub fn token(&self, string: &str) -> Option<Token> {
+        self.tokenizer.token_to_id(string)
+    }
+
+    /// The tokens of a model whose embedding has `rows` rows. Rows beyond the tokenizer's last token, which models have
+    /// for the sake of round sizes, are no part of it: they have no text, and two models with one tokenizer may have
+    /// different numbers of them.
     ///
     /// # Errors
     /// A token that the model has no row for; so many rows without a token that the two cannot belong together.
@@ -52,7 +97,8 @@ impl Text {
                 all.len()
             )));
         }
-        let mut tokens: Vec<Option<Box<str>>> = vec![None; rows];
+        let used = all.last().map_or(0, |(id, _)| *id as usize + 1);
+        let mut tokens: Vec<Option<Box<str>>> = vec![None; used];
         for (id, token) in all {
             tokens[id as usize] = Some(token.into());
         }
@@ -64,7 +110,19 @@ impl Text {
     /// # Errors
     /// Text that the tokenizer refuses.
     pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        let encoding = self.tokenizer.encode(text, true).map_err(|e| Error::Tokenizing(e.to_string()))?;
+        self.encode_with(text, true)
+    }
+
+    /// The tokens of a text that has its special tokens already, as a chat template writes them.
+    ///
+    /// # Errors
+    /// Text that the tokenizer refuses.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<Token>> {
+        self.encode_with(text, false)
+    }
+
+    fn encode_with(&self, text: &str, special: bool) -> Result<Vec<Token>> {
+        let encoding = self.tokenizer.encode(text, special).map_err(|e| Error::Tokenizing(e.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -78,57 +136,87 @@ impl Text {
 
     /// A stream of text behind a prompt.
     pub fn stream(&self, prompt: &[Token]) -> Stream<'_> {
-        // A few tokens settle whether the first new one brings a space of its own.
-        let tokens = prompt[prompt.len().saturating_sub(8)..].to_vec();
-        Stream { text: self, shown: tokens.len(), tokens }
+        let with_text: Vec<Token> = prompt.iter().copied().filter(|t| !self.special.contains(t)).collect();
+        // A few tokens settle whether the first new one brings a space of its own: some tokenizers drop the one that a
+        // text begins with. More, if the few begin inside a character.
+        let window = |count: usize| &with_text[with_text.len().saturating_sub(count)..];
+        // What cannot be decoded is reported with the first new token.
+        let text = |tokens: &[Token]| self.decode(tokens).unwrap_or_default();
+        let whole = |count: &usize| !text(window(*count)).starts_with(char::REPLACEMENT_CHARACTER);
+        let tokens = window([8, 16, 32].into_iter().find(whole).unwrap_or(64)).to_vec();
+        // If the prompt ends inside a character, its bytes are shown with the rest of it.
+        let mut seen = text(&tokens);
+        seen.truncate(seen.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
+        let mut shown = tokens.len();
+        while shown > 0 && text(&tokens[..shown]).ends_with(char::REPLACEMENT_CHARACTER) {
+            shown -= 1;
+        }
+        Stream { text: self, tokens, shown, seen }
     }
 }
 
 /// Turns tokens into text as soon as whole characters are there.
 ///
-/// A token's text can depend on the one before it, so a window is decoded with and without the new tokens and the
-/// difference shown.
+/// A token's text can depend on the one before it, so a window of tokens is decoded, and what is new in it is shown.
+/// Bytes that make no character yet are held back until they do, or until other text follows them.
 pub struct Stream<'t> {
     text: &'t Text,
-    /// Tokens of the window; the first `shown` have been shown.
+    /// The window; its first `shown` tokens have been shown, whole.
     tokens: Vec<Token>,
     shown: usize,
+    /// The window's text as far as it has been shown.
+    seen: String,
 }
 
-/// A character has at most four bytes: what is incomplete after so many tokens will stay so.
-const LONGEST_CHARACTER: usize = 4;
+/// Tokens that are decoded again with every new one.
+const LONGEST_WINDOW: usize = 16;
+/// So many tokens that make no character are a character never more.
+const MOST_WAITING: usize = 64;
 
 impl Stream<'_> {
-    fn difference(&self) -> Result<String> {
-        let before = self.text.decode(&self.tokens[..self.shown])?;
-        let mut all = self.text.decode(&self.tokens)?;
-        // Bytes that were shown as incomplete cannot be taken back; what follows them can be told apart all the same.
-        let start =
-            if all.starts_with(&before) { before.len() } else { all.floor_char_boundary(before.len()) };
-        Ok(all.split_off(start))
-    }
-
-    fn advance(&mut self) {
-        self.tokens.drain(..self.shown);
+    /// What is new; all of it if `whole`, else without bytes that may become a character.
+    fn advance(&mut self, whole: bool) -> Result<String> {
+        let all = self.text.decode(&self.tokens)?;
+        // Some tokenizers take all bytes back that a wrong one follows; what was shown of them stays.
+        let common = common_prefix(&self.seen, &all);
+        let certain = all.trim_end_matches(char::REPLACEMENT_CHARACTER).len().max(common);
+        let end = if whole { all.len() } else { certain };
+        let new = all[common..end].to_owned();
+        if end < all.len() {
+            if !new.is_empty() {
+                self.seen = all[..end].to_owned();
+            }
+            return Ok(new);
+        }
+        if self.tokens.len() > LONGEST_WINDOW {
+            // Where it was shown whole before, a window can begin.
+            self.tokens.drain(..self.shown);
+            self.seen = self.text.decode(&self.tokens)?;
+        } else {
+            self.seen = all;
+        }
         self.shown = self.tokens.len();
+        Ok(new)
     }
+}
+
+/// Bytes of the characters that two texts begin with alike.
+fn common_prefix(a: &str, b: &str) -> usize {
+    let differs = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b);
+    differs.map_or(a.len().min(b.len()), |((at, _), _)| at)
 }
 
 impl TextStream for Stream<'_> {
     fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
-        self.tokens.push(token);
-        let text = self.difference().map_err(|e| EngineError::Text(e.to_string()))?;
-        let waiting = self.tokens.len() - self.shown;
-        if text.is_empty() || (text.ends_with(char::REPLACEMENT_CHARACTER) && waiting < LONGEST_CHARACTER) {
+        if self.text.special.contains(&token) {
             return Ok(String::new());
         }
-        self.advance();
-        Ok(text)
+        self.tokens.push(token);
+        let waiting = self.tokens.len() - self.shown;
+        self.advance(waiting >= MOST_WAITING).map_err(|e| EngineError::Text(e.to_string()))
     }
 
     fn finish(&mut self) -> polydraft_engine::Result<String> {
-        let text = self.difference().map_err(|e| EngineError::Text(e.to_string()))?;
-        self.advance();
-        Ok(text)
+        self.advance(true).map_err(|e| EngineError::Text(e.to_string()))
     }
 }

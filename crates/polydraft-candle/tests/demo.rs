@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
 fn pair(precision: Precision) -> (Loaded, Loaded) {
-    let open = |role| load(&demo(role), LoadOptions { precision }).unwrap();
+    let open = |role| load(&demo(role), LoadOptions { precision, ..LoadOptions::default() }).unwrap();
     (open("target"), open("draft"))
 }
 

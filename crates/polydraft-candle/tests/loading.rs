@@ -26,10 +26,8 @@ fn refuses(change: impl FnOnce(&Path), expected: &[&str]) {
     }
 }
 
-fn change_config(directory: &Path, field: &str, value: Value) {
-    let mut changed = config();
-    changed[field] = value;
-    write_json(directory, "config.json", &changed);
+fn change_field(directory: &Path, field: &str, value: Value) {
+    change_config(directory, |config| config[field] = value);
 }
 
 fn change_tensors(directory: &Path, change: impl FnOnce(&mut HashMap<String, Tensor>)) {
@@ -97,7 +95,7 @@ fn a_tied_embedding_is_one_tensor() {
     all.insert("lm_head.weight".into(), all["model.embed_tokens.weight"].clone());
     write_model(directory.path(), &all);
     let untied = alone(&mut open(directory.path(), Precision::F32), &[1, 2]);
-    change_config(directory.path(), "tie_word_embeddings", json!(true));
+    change_field(directory.path(), "tie_word_embeddings", json!(true));
     all.remove("lm_head.weight");
     candle_core::safetensors::save(&all, directory.path().join("model.safetensors")).unwrap();
     assert_eq!(untied, alone(&mut open(directory.path(), Precision::F32), &[1, 2]));
@@ -201,27 +199,37 @@ fn configs_that_cannot_be_are_named() {
     refuses(|d| fs::write(d.join("config.json"), "{").unwrap(), &["config.json", "line 1"]);
     refuses(|d| fs::write(d.join("config.json"), [0xff, 0xfe]).unwrap(), &["config.json"]);
     refuses(
-        |d| change_config(d, "architectures", json!(["MambaForCausalLM"])),
+        |d| change_field(d, "architectures", json!(["MambaForCausalLM"])),
         &["MambaForCausalLM", "LlamaForCausalLM"],
     );
-    refuses(|d| change_config(d, "architectures", json!(null)), &["architectures", "found none"]);
+    refuses(|d| change_field(d, "architectures", json!(null)), &["architectures", "found none"]);
     for field in
         ["vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings", "intermediate_size"]
     {
-        refuses(|d| change_config(d, field, json!(1u64 << 60)), &[field, "1152921504606846976"]);
-        refuses(|d| change_config(d, field, json!(0)), &[field, "found 0"]);
-        refuses(|d| change_config(d, field, json!(-1)), &["config.json"]);
+        refuses(|d| change_field(d, field, json!(1u64 << 60)), &[field, "1152921504606846976"]);
+        refuses(|d| change_field(d, field, json!(0)), &[field, "found 0"]);
+        refuses(|d| change_field(d, field, json!(-1)), &["config.json"]);
     }
     // The largest sizes that are not absurd by themselves: refused before anything is allocated.
-    refuses(|d| change_config(d, "vocab_size", json!(1 << 24)), &["tokenizer.json", "16777216"]);
-    refuses(|d| change_config(d, "intermediate_size", json!(1 << 20)), &["gate_proj", "[1048576, 32]"]);
-    refuses(|d| change_config(d, "num_attention_heads", json!(0)), &["num_attention_heads"]);
-    refuses(|d| change_config(d, "num_key_value_heads", json!(3)), &["num_key_value_heads", "divisor"]);
-    refuses(|d| change_config(d, "head_dim", json!(15)), &["head_dim", "even"]);
-    refuses(|d| change_config(d, "rope_theta", json!(-1.0)), &["rope_theta"]);
-    refuses(|d| change_config(d, "rope_scaling", json!({"type": "yarn"})), &["rope_scaling", "yarn"]);
-    refuses(|d| change_config(d, "hidden_act", json!("gelu")), &["hidden_act", "gelu"]);
-    refuses(|d| change_config(d, "attention_bias", json!(true)), &["attention_bias"]);
+    refuses(|d| change_field(d, "vocab_size", json!(1 << 24)), &["tokenizer.json", "16777216"]);
+    refuses(|d| change_field(d, "intermediate_size", json!(1 << 20)), &["gate_proj", "[1048576, 32]"]);
+    refuses(|d| change_field(d, "num_attention_heads", json!(0)), &["num_attention_heads"]);
+    refuses(|d| change_field(d, "num_key_value_heads", json!(3)), &["num_key_value_heads", "divisor"]);
+    refuses(|d| change_field(d, "head_dim", json!(15)), &["head_dim", "even"]);
+    refuses(|d| change_field(d, "rope_theta", json!(-1.0)), &["rope_theta"]);
+    let scaling =
+        |value: Value, expected: &[&str]| refuses(|d| change_field(d, "rope_scaling", value), expected);
+    scaling(json!({"type": "dynamic"}), &["rope_scaling", "dynamic", "default, linear, llama3, yarn"]);
+    scaling(json!({"type": "linear"}), &["rope_scaling: factor", "found none"]);
+    scaling(json!({"type": "linear", "factor": 0}), &["rope_scaling: factor", "found 0"]);
+    scaling(
+        json!({"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 1}),
+        &["less than"],
+    );
+    scaling(json!("twice"), &["rope_scaling", "object"]);
+    refuses(|d| change_field(d, "hidden_act", json!("swish2")), &["hidden_act", "swish2", "silu, gelu"]);
+    refuses(|d| change_field(d, "attention_bias", json!(true)), &["q_proj.bias", "no tensor of that name"]);
+    refuses(|d| change_field(d, "attention_bias", json!("yes")), &["attention_bias", "yes"]);
 }
 
 #[test]
@@ -233,7 +241,7 @@ fn tokenizers_that_do_not_fit_are_named() {
     );
     refuses(
         |d| {
-            change_config(d, "vocab_size", json!(5000));
+            change_field(d, "vocab_size", json!(5000));
         },
         &["5000 rows", "only 96"],
     );
@@ -251,4 +259,46 @@ fn end_tokens_come_from_either_file() {
     assert_eq!(ends(), [3, 5]);
     write_json(directory.path(), "generation_config.json", &json!("none"));
     assert!(message(directory.path()).contains("generation_config.json"));
+}
+
+#[test]
+fn models_that_do_not_fit_say_what_would() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    let message = |precision, memory| {
+        let options = LoadOptions { precision, memory: Some(memory), ..LoadOptions::default() };
+        load(directory.path(), options).map(|_| ()).map_err(|e| e.to_string())
+    };
+    // The numbers take 155 kB in f32, keys and values of the context 491 kB.
+    assert_eq!(message(Precision::F32, 1 << 20), Ok(()));
+    let found = message(Precision::F32, 600_000).unwrap_err();
+    assert!(found.contains("as f32") && found.contains("600.0 kB are free"), "{found}");
+    assert!(found.contains("--dtype f16 (") && found.contains("q8_0 ("), "{found}");
+    assert_eq!(message(Precision::Q8_0, 600_000), Ok(()));
+    assert!(message(Precision::Q8_0, 1000).unwrap_err().contains("no --dtype is small enough"));
+}
+
+#[test]
+fn other_formats_of_weights_are_pointed_out() {
+    refuses(
+        |d| fs::rename(d.join("model.safetensors"), d.join("pytorch_model.bin")).unwrap(),
+        &["model.safetensors", "pytorch_model.bin", "convert"],
+    );
+}
+
+#[test]
+fn published_sampling_is_read_and_not_applied() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    let sampling = |value: Value| {
+        write_json(directory.path(), "generation_config.json", &value);
+        load(directory.path(), LoadOptions::default()).unwrap().sampling
+    };
+    let settings =
+        json!({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.2});
+    let found = sampling(settings);
+    assert_eq!((found.temperature, found.top_k, found.top_p), (Some(0.6), None, Some(0.9)));
+    assert_eq!(found.unsupported, ["repetition_penalty 1.2"]);
+    // Without do_sample the rest means nothing.
+    assert_eq!(sampling(json!({"temperature": 0.6})).temperature, None);
 }

@@ -2,6 +2,8 @@
 
 pub mod bench;
 pub mod certify;
+pub mod chat;
 pub mod couple;
 pub mod efficiency;
 pub mod generate;
+pub mod inspect;

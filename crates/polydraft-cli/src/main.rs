@@ -1,6 +1,9 @@
 //! The `polydraft` program: thin, every command is a file under `commands/`.
 
 mod commands;
+mod conversation;
+#[cfg(feature = "hub")]
+mod hub;
 mod models;
 mod output;
 #[allow(dead_code)]
@@ -30,6 +33,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Generate(commands::generate::Args),
+    Chat(commands::chat::Args),
+    Inspect(commands::inspect::Args),
     Couple(commands::couple::Args),
     Efficiency(commands::efficiency::Args),
     Certify(commands::certify::Args),
@@ -42,6 +47,8 @@ fn main() -> ExitCode {
     cli.color.write_global();
     let result = match cli.command {
         Command::Generate(args) => commands::generate::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Inspect(args) => commands::inspect::run(args),
         Command::Couple(args) => commands::couple::run(args),
         Command::Efficiency(args) => commands::efficiency::run(args),
         Command::Certify(args) => commands::certify::run(args),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{LoadOptions, Loaded, Precision, load};
+use polydraft_candle::{DeviceName, LoadOptions, Loaded, Precision, load};
 use polydraft_engine::Model;
 
 use crate::output::Usage;
@@ -14,16 +14,24 @@ use crate::output::Usage;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Models")]
 pub struct ModelArgs {
-    /// Directory of the target model: config.json, tokenizer.json, model.safetensors (or shards with an index)
-    /// [default: the demo pair's].
-    #[arg(long, value_name = "DIR")]
-    target: Option<PathBuf>,
-    /// Directory of the draft model, of the same vocabulary [default: the demo pair's, with its target].
-    #[arg(long, value_name = "DIR")]
-    draft: Option<PathBuf>,
-    /// How weights are held: f32, or q8_0 (quantised on loading; then the quantised model is what is sampled exactly).
+    /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or shards with an index),
+    /// or a hub id such as org/name or org/name@revision [default: the demo pair's].
+    #[arg(long, value_name = "MODEL")]
+    target: Option<String>,
+    /// The draft model, of the same vocabulary [default: the demo pair's, with its target].
+    #[arg(long, value_name = "MODEL")]
+    draft: Option<String>,
+    /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
+    /// arithmetic is in f32 all the same); q8_0 or q4_k (quantised on loading; then the quantised model is what is
+    /// sampled exactly).
     #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
     dtype: Precision,
+    /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
+    device: DeviceName,
+    /// Never ask the network: use what was downloaded before.
+    #[arg(long)]
+    offline: bool,
     /// Threads to compute with [default: one for a target of less than 64 MB, which is done before a second thread
     /// has started; else one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -36,7 +44,7 @@ const SMALL: u64 = 64 << 20;
 impl ModelArgs {
     /// Loads the target and, if one is needed, the draft.
     pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
-        let options = LoadOptions { precision: self.dtype };
+        let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
         let open = |path: &Path, role: &str| {
             load(path, options).with_context(|| format!("loading the {role} model"))
         };
@@ -46,14 +54,15 @@ impl ModelArgs {
             ));
         }
         let target = match &self.target {
-            Some(path) => path.clone(),
+            Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
-        self.set_threads(&target);
+        let small = weight_bytes(&target) < SMALL;
+        set_threads(self.threads.or(small.then_some(1)));
         let target = open(&target, "target")?;
         let draft = match (with_draft, &self.draft) {
             (false, _) => None,
-            (true, Some(path)) => Some(open(path, "draft")?),
+            (true, Some(name)) => Some(open(&locate(name, self.offline)?, "draft")?),
             (true, None) => Some(open(&demo()?.join("draft"), "draft")?),
         };
         Ok((target, draft))
@@ -67,26 +76,58 @@ impl ModelArgs {
         demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
     }
 
-    /// How far apart a logit may be when computed in another batch. Quantising inputs turns the last bit of an f32 sum
-    /// into a step of 1/127 of the largest input.
+    /// How far apart a logit may be when computed in another batch. Products that quantise their inputs turn the last
+    /// bit of an f32 sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
         match self.dtype {
-            Precision::F32 => 1e-3,
-            Precision::Q8_0 => 0.1,
+            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0 => 1e-3,
+            Precision::Q4K => 0.1,
         }
     }
+}
 
-    /// Tells the tensor library how many threads to use. It knows no other way than these variables.
-    fn set_threads(&self, target: &Path) {
-        let threads = self.threads.unwrap_or_else(|| {
-            let small = weight_bytes(target) < SMALL;
-            if small { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get() as u32) }
-        });
-        for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
-            // SAFETY: commands load their models before they start any thread.
-            unsafe { std::env::set_var(variable, threads.to_string()) };
-        }
+/// Tells the tensor library how many threads to use, one per core if nothing is said; returns how many. It knows no other
+/// way than these variables.
+pub fn set_threads(threads: Option<u32>) -> usize {
+    let threads =
+        threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |t| t as usize);
+    for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
+        // SAFETY: commands call this before they start any thread.
+        unsafe { std::env::set_var(variable, threads.to_string()) };
     }
+    threads
+}
+
+/// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the
+/// environment, asks no network.
+pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
+    if Path::new(name).exists() || !is_hub_id(name) {
+        return Ok(PathBuf::from(name));
+    }
+    let variable = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
+    from_hub(name, offline || variable)
+}
+
+/// `org/name`, perhaps with `@revision`.
+fn is_hub_id(name: &str) -> bool {
+    let id = name.split_once('@').map_or(name, |(id, _)| id);
+    let is_word = |word: &str| {
+        !word.is_empty()
+            && !word.starts_with('.')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    id.split_once('/').is_some_and(|(owner, model)| is_word(owner) && is_word(model))
+}
+
+#[cfg(feature = "hub")]
+use crate::hub::fetch as from_hub;
+
+#[cfg(not(feature = "hub"))]
+fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
+    anyhow::bail!(
+        "{name} is no directory here; if it is a model of the hub: this program was built without the hub, build it \
+         with --features hub, or download the model and give its directory"
+    )
 }
 
 /// Where two texts at temperature 0 part, how far apart the target's logits of the two tokens are; `None` if the texts
@@ -104,11 +145,11 @@ pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token
     Ok(Some((logits[a_next as usize] - logits[b_next as usize]).abs()))
 }
 
-/// The size of a model's weight files; 0 where there are none, which loading will report.
+/// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
 fn weight_bytes(directory: &Path) -> u64 {
     let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors"));
-    weights.filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum()
+    weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }
 
 /// The folder of the demo pair, wherever the program is run from.
@@ -129,4 +170,21 @@ fn demo() -> Result<PathBuf> {
             program.display()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_hub_id;
+
+    #[test]
+    fn hub_ids_are_told_from_paths() {
+        for id in ["org/name", "org/name@main", "Qwen/Qwen3-0.6B@v1.0", "a/b@refs/pr/3"] {
+            assert!(is_hub_id(id), "{id}");
+        }
+        for path in
+            ["", "name", "/org/name", "./name", "../name", "a/b/c", "org/", "org/na me", "a/.b", "~/x"]
+        {
+            assert!(!is_hub_id(path), "{path}");
+        }
+    }
 }

@@ -2,23 +2,24 @@
 
 use clap::Args;
 use polydraft::Sampling;
+use polydraft_candle::PublishedSampling;
 
 /// How logits become the law that tokens are drawn from.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token.
-    #[arg(long, short = 't', default_value_t = 1.0, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
-    temperature: f64,
+    /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token [default: 1].
+    #[arg(long, short = 't', value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
+    temperature: Option<f64>,
     /// Keep only the K likeliest tokens.
     #[arg(long, value_name = "K", value_parser = top_k)]
     top_k: Option<usize>,
-    /// Keep the likeliest tokens that together reach probability P.
-    #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
-    top_p: f64,
-    /// Keep the tokens at least P times as likely as the likeliest.
-    #[arg(long, default_value_t = 0.0, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
-    min_p: f64,
+    /// Keep the likeliest tokens that together reach probability P [default: 1].
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
+    top_p: Option<f64>,
+    /// Keep the tokens at least P times as likely as the likeliest [default: 0].
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
+    min_p: Option<f64>,
     /// Temperature of the draft. The draft's sampling changes the speed, never the text's law; each of these four is
     /// the target's where it is not given.
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
@@ -36,15 +37,33 @@ pub struct SamplingArgs {
 
 impl SamplingArgs {
     pub fn target(&self) -> Sampling {
-        Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
+        let neutral = Sampling::default();
+        Sampling {
+            temperature: self.temperature.unwrap_or(neutral.temperature),
+            top_k: self.top_k,
+            top_p: self.top_p.unwrap_or(neutral.top_p),
+            min_p: self.min_p.unwrap_or(neutral.min_p),
+        }
     }
 
     pub fn draft(&self) -> Sampling {
+        let target = self.target();
         Sampling {
-            temperature: self.draft_temperature.unwrap_or(self.temperature),
-            top_k: self.draft_top_k.or(self.top_k),
-            top_p: self.draft_top_p.unwrap_or(self.top_p),
-            min_p: self.draft_min_p.unwrap_or(self.min_p),
+            temperature: self.draft_temperature.unwrap_or(target.temperature),
+            top_k: self.draft_top_k.or(target.top_k),
+            top_p: self.draft_top_p.unwrap_or(target.top_p),
+            min_p: self.draft_min_p.unwrap_or(target.min_p),
+        }
+    }
+
+    /// What the model's makers recommend, where nothing else was asked for.
+    pub fn or(self, published: &PublishedSampling) -> Self {
+        Self {
+            temperature: self.temperature.or(published.temperature),
+            top_k: self.top_k.or(published.top_k),
+            top_p: self.top_p.or(published.top_p),
+            min_p: self.min_p.or(published.min_p),
+            ..self
         }
     }
 }

@@ -96,6 +96,23 @@ pub fn tokenizer(tokens: usize) -> Value {
     })
 }
 
+/// The folders of fixtures/ that are models.
+pub fn fixtures() -> Vec<PathBuf> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let folders = fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path());
+    let mut models: Vec<PathBuf> = folders.filter(|f| f.join("expected.safetensors").exists()).collect();
+    models.sort();
+    models
+}
+
+/// Changes the config.json of a directory.
+pub fn change_config(directory: &Path, change: impl FnOnce(&mut Value)) {
+    let path = directory.join("config.json");
+    let mut config = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut config);
+    write_json(directory, "config.json", &config);
+}
+
 pub fn write_json(directory: &Path, name: &str, value: &Value) {
     fs::write(directory.join(name), value.to_string()).unwrap();
 }
@@ -109,7 +126,7 @@ pub fn write_model(directory: &Path, tensors: &HashMap<String, Tensor>) {
 }
 
 pub fn open(directory: &Path, precision: Precision) -> CandleModel {
-    load(directory, LoadOptions { precision }).unwrap().model
+    load(directory, LoadOptions { precision, ..LoadOptions::default() }).unwrap().model
 }
 
 pub fn random_model(seed: u64, precision: Precision) -> CandleModel {

@@ -2,6 +2,7 @@
 
 pub mod acceptance;
 pub mod decode;
+pub mod model;
 pub mod solve_time;
 
 use anyhow::Result;
@@ -13,6 +14,7 @@ pub enum Bench {
     Decode(decode::Args),
     Acceptance(acceptance::Args),
     SolveTime(solve_time::Args),
+    Model(model::Args),
 }
 
 pub fn run(bench: Bench) -> Result<()> {
@@ -20,5 +22,13 @@ pub fn run(bench: Bench) -> Result<()> {
         Bench::Decode(args) => decode::run(args),
         Bench::Acceptance(args) => acceptance::run(args),
         Bench::SolveTime(args) => solve_time::run(args),
+        Bench::Model(args) => model::run(args),
     }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { 0.5 * (values[middle - 1] + values[middle]) }
 }

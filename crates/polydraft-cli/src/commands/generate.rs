@@ -1,6 +1,6 @@
 //! `polydraft generate`: text from a prompt.
 
-mod printer;
+pub mod printer;
 mod report;
 
 use std::io::{self, IsTerminal, Read};
@@ -11,6 +11,7 @@ use polydraft_engine::{Decoder, Generation, Limits, Settings};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
+use crate::conversation::ChatArgs;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
@@ -30,6 +31,7 @@ Examples:
   polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
   polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
   echo '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
+  polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args {
     /// The text to continue.
@@ -49,6 +51,8 @@ pub struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    chat: ChatArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -86,22 +90,27 @@ struct OutputArgs {
 
 pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(&args)?;
-    let sampling = args.sampling.target();
     let acceptance = args.models.demo_acceptance();
-    let speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
+    let mut speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
     let (mut target, mut draft) = args.models.load(speculation.is_some())?;
+    // The makers' sampling, if it is used, comes with the model.
+    let sampling = args.chat.sampling(args.sampling.clone(), &target);
+    if let Some(speculation) = &mut speculation {
+        speculation.sampling = sampling.draft();
+    }
+    let settings = Settings { sampling: sampling.target(), speculation };
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
-        end_tokens: if args.limits.ignore_end { Vec::new() } else { target.end_tokens.clone() },
+        end_tokens: if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&target) },
         stop: args.limits.stop.iter().map(|text| unescape(text)).collect(),
     };
-    let tokens = target.text.encode(&prompt)?;
+    let tokens = args.chat.encode(&target, &prompt)?;
     let seed = args.output.seed.unwrap_or_else(rand::random);
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut decoder = Decoder::new(
         &mut target.model,
         draft.as_mut().map(|d| &mut d.model as &mut dyn polydraft_engine::Model),
-        Settings { sampling, speculation },
+        settings,
     )?;
     let mut text = target.text.stream(&tokens);
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::ways::{Round, Way};
+use crate::commands::bench::median;
 use crate::output::{Usage, machine, note};
 use crate::plot::{Chart, Scale, Series, Value};
 
@@ -82,13 +83,6 @@ fn row(way: &Way, plain: &[Round]) -> Row {
         target_share: share(|r| r.target),
         verify_share: share(|r| r.verify),
     }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { 0.5 * (values[middle - 1] + values[middle]) }
 }
 
 pub fn print(report: &Report) -> Result<()> {

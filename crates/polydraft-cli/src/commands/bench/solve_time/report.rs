@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::solvers::Attempt;
+use crate::commands::bench::median;
 use crate::output::note;
 use crate::plot::{Chart, Scale, Series, Value};
 
@@ -94,7 +95,7 @@ impl Cell {
         {
             if !times.is_empty() {
                 sum.0 += times.len();
-                sum.1 += times.len() as f64 * median(times);
+                sum.1 += times.len() as f64 * median(times.into_iter());
             }
         }
         if let Some(acceptance) = acceptance {
@@ -133,12 +134,6 @@ impl Cell {
             None => "-".to_owned(),
         }
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { 0.5 * (values[middle - 1] + values[middle]) }
 }
 
 /// Three digits that count.

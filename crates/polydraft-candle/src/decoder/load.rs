@@ -1,0 +1,188 @@
+//! From tensors on disk to a decoder.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::norm::{Norm, Norms};
+use super::{Decoder, Layer, Place};
+use crate::config::{NormKind, NormOrder, Positions};
+use crate::linear::{Linear, Matrix};
+use crate::weights::{Part, Weights};
+use crate::{Config, Precision, Result};
+
+/// Reads the tensors of one model.
+struct Loader<'a> {
+    config: &'a Config,
+    weights: Weights,
+    precision: Precision,
+    device: &'a Device,
+    dtype: DType,
+}
+
+impl Decoder {
+    /// Reads a decoder whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk.
+    pub fn load(
+        config: &Config,
+        mut weights: Weights,
+        vocabulary: usize,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self> {
+        let names = config.names;
+        let prefix = names.layers.split_inclusive('.').next().unwrap_or_default();
+        weights.prepend(prefix);
+        let dtype = precision.compute(device);
+        let mut loader = Loader { config, weights, precision, device, dtype };
+        let (embedding, head) = loader.embeddings(vocabulary)?;
+        let projections = match config.embedding == config.hidden {
+            true => None,
+            false => Some([
+                loader.matrix(names.project_in, config.hidden, config.embedding)?,
+                loader.matrix(names.project_out, config.embedding, config.hidden)?,
+            ]),
+        };
+        let place = match &config.positions {
+            Positions::Rotary(rope) => Place::Rotary(rope.frequencies(config.head)),
+            Positions::Learned { offset } => {
+                let part = whole(names.positions, config.context + offset);
+                Place::Learned(loader.looked_up(&[part], config.hidden)?, *offset)
+            }
+        };
+        let layers = (0..config.layers).map(|i| loader.layer(i)).collect::<Result<_>>()?;
+        let norm = match config.final_norm {
+            true => Some(loader.norm(names.norm, config.hidden)?),
+            false => None,
+        };
+        // Copies and constants that some exporters store.
+        let copy = format!("{}.weight", names.head);
+        loader.weights.finish(|name| {
+            (config.tied && name == copy)
+                || name.ends_with("rotary_emb.inv_freq")
+                || name.ends_with("self_attn.masked_bias")
+        })?;
+        Ok(Self {
+            config: config.clone(),
+            embedding,
+            projections,
+            place,
+            layers,
+            norm,
+            head,
+            device: device.clone(),
+            dtype,
+        })
+    }
+}
+
+impl Loader<'_> {
+    /// The embedding and, if it is a tensor of its own, the head.
+    fn embeddings(&mut self, wanted: usize) -> Result<(Matrix, Option<Matrix>)> {
+        let Config { vocabulary: rows, embedding: width, names, tied, .. } = *self.config;
+        let part = |name: &str| Part { name: format!("{name}.weight"), rows, wanted };
+        if tied {
+            return Ok((self.stacked(&[part(names.embedding)], width)?, None));
+        }
+        // Only ever read by rows: there is nothing to gain from fewer bits than it was published in.
+        let embedding = self.looked_up(&[part(names.embedding)], width)?;
+        Ok((embedding, Some(self.stacked(&[part(names.head)], width)?)))
+    }
+
+    fn layer(&mut self, number: usize) -> Result<Layer> {
+        let Config { hidden, intermediate, head, heads, key_value_heads, names, biases, .. } = *self.config;
+        let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let (queries, keys) = (heads * head, key_value_heads * head);
+        let [query, key, value] = names.query_key_value.map(name);
+        let mlp: Vec<(String, usize)> = names.mlp_in.iter().map(|part| (name(part), intermediate)).collect();
+        let head_norms = match self.config.attention.head_norms {
+            false => None,
+            true => {
+                let [query, key] = names.head_norms.map(name);
+                Some([self.norm(&query, head)?, self.norm(&key, head)?])
+            }
+        };
+        Ok(Layer {
+            attention_norms: self.norms(names.attention_norms.map(name))?,
+            query_key_value: self.linear(
+                &[(query, queries), (key, keys), (value, keys)],
+                hidden,
+                biases.query_key_value,
+            )?,
+            head_norms,
+            output: self.linear(&[(name(names.output), hidden)], queries, biases.output)?,
+            windowed: self.config.is_windowed(number),
+            mlp_norms: self.norms(names.mlp_norms.map(name))?,
+            mlp_in: self.linear(&mlp, hidden, biases.feed_forward)?,
+            mlp_out: self.linear(&[(name(names.mlp_out), hidden)], intermediate, biases.feed_forward)?,
+        })
+    }
+
+    fn norms(&mut self, [first, second]: [String; 2]) -> Result<Norms> {
+        let width = self.config.hidden;
+        let first = Some(self.norm(&first, width)?);
+        Ok(match self.config.norm_order {
+            NormOrder::Before => Norms { before: first, ..Norms::default() },
+            NormOrder::After => Norms { after: first, ..Norms::default() },
+            NormOrder::Around => {
+                Norms { before: first, behind: Some(self.norm(&second, width)?), after: None }
+            }
+        })
+    }
+
+    fn norm(&mut self, name: &str, width: usize) -> Result<Norm> {
+        let epsilon = self.config.norm_epsilon as f32;
+        let weight = match self.config.norm {
+            NormKind::LayerPlain => vec![1.0; width],
+            NormKind::RmsPlusOne => {
+                let weight = self.weights.vector(&format!("{name}.weight"), width)?;
+                weight.into_iter().map(|w| w + 1.0).collect()
+            }
+            NormKind::Rms | NormKind::Layer => self.weights.vector(&format!("{name}.weight"), width)?,
+        };
+        let weight = self.tensor(weight)?;
+        Ok(match self.config.norm {
+            NormKind::Rms | NormKind::RmsPlusOne => Norm::Rms { weight, epsilon },
+            NormKind::Layer => {
+                let bias = self.weights.vector(&format!("{name}.bias"), width)?;
+                Norm::Layer { weight, bias: self.tensor(bias)?, epsilon }
+            }
+            NormKind::LayerPlain => Norm::Layer { weight, bias: self.tensor(vec![0.0; width])?, epsilon },
+        })
+    }
+
+    /// Products of one input, stacked.
+    fn linear(&mut self, parts: &[(String, usize)], columns: usize, biased: bool) -> Result<Linear> {
+        let all: Vec<Part> = parts.iter().map(|(name, rows)| whole(name, *rows)).collect();
+        let matrix = self.stacked(&all, columns)?;
+        if !biased {
+            return Ok(Linear { matrix, bias: None });
+        }
+        let mut bias = Vec::new();
+        for (name, rows) in parts {
+            bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
+        }
+        Ok(Linear { matrix, bias: Some(self.tensor(bias)?) })
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        self.stacked(&[whole(name, rows)], columns)
+    }
+
+    fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
+        Matrix::load(&mut self.weights, parts, columns, self.precision, self.device)
+    }
+
+    /// A matrix that is only read by rows.
+    fn looked_up(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
+        let precision = self.precision.for_lookup();
+        Matrix::load(&mut self.weights, parts, columns, precision, self.device)
+    }
+
+    fn tensor(&self, values: Vec<f32>) -> Result<Tensor> {
+        let length = values.len();
+        Ok(Tensor::from_vec(values, length, &Device::Cpu)?.to_dtype(self.dtype)?.to_device(self.device)?)
+    }
+}
+
+/// All rows of a tensor.
+fn whole(name: &str, rows: usize) -> Part {
+    Part { name: format!("{name}.weight"), rows, wanted: rows }
+}

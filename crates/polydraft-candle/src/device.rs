@@ -1,0 +1,130 @@
+//! Where to compute, and how much memory there is.
+
+use std::fmt;
+use std::str::FromStr;
+
+use candle_core::Device;
+
+use crate::{Error, Result};
+
+/// Where to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceName {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// An NVIDIA card, by number. Needs a program built with the feature `cuda`.
+    Cuda(usize),
+    /// An Apple card, by number. Needs a program built with the feature `metal`.
+    Metal(usize),
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Cpu => f.pad("cpu"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+            Self::Metal(number) => write!(f, "metal:{number}"),
+        }
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        let wrong = || format!("expected cpu, cuda, cuda:N or metal, found {name:?}");
+        let (kind, number) = match name.split_once(':') {
+            None => (name, 0),
+            Some((kind, number)) => (kind, number.parse().map_err(|_| wrong())?),
+        };
+        match kind {
+            "cpu" if !name.contains(':') => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(number)),
+            "metal" => Ok(Self::Metal(number)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl DeviceName {
+    /// # Errors
+    /// A device that this program was not built for or that is not there.
+    pub(crate) fn open(self) -> Result<Device> {
+        let (feature, built, device) = match self {
+            Self::Cpu => return Ok(Device::Cpu),
+            Self::Cuda(number) => ("cuda", cfg!(feature = "cuda"), Device::new_cuda(number)),
+            Self::Metal(number) => ("metal", cfg!(feature = "metal"), Device::new_metal(number)),
+        };
+        device.map_err(|source| Error::Device {
+            device: self,
+            problem: match built {
+                true => source.to_string(),
+                false => format!("this program was built without it; build it with --features {feature}"),
+            },
+        })
+    }
+}
+
+/// Bytes that can be had without pushing anything else out of memory, where the system says.
+pub fn available_memory(device: DeviceName) -> Option<u64> {
+    match device {
+        DeviceName::Cpu => {
+            let system = system_memory();
+            // A container may be given less than the machine has.
+            match (system, container_memory()) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        }
+        DeviceName::Cuda(_) | DeviceName::Metal(_) => None,
+    }
+}
+
+fn system_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+fn container_memory() -> Option<u64> {
+    let read = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).ok()?.trim().parse().ok()
+    };
+    // What is used counts files that were read, which go when the memory is needed.
+    let files = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").ok();
+    let files = files.and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
+        line.trim().parse::<u64>().ok()
+    });
+    Some((read("max")? + files.unwrap_or(0)).saturating_sub(read("current")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for (name, place) in [
+            ("cpu", DeviceName::Cpu),
+            ("cuda", DeviceName::Cuda(0)),
+            ("cuda:3", DeviceName::Cuda(3)),
+            ("metal", DeviceName::Metal(0)),
+        ] {
+            assert_eq!(name.parse(), Ok(place));
+            assert_eq!(place.to_string().parse(), Ok(place));
+        }
+        for name in ["", "gpu", "cuda:", "cuda:x", "cpu:1", "CPU", "cuda:-1"] {
+            assert!(name.parse::<DeviceName>().unwrap_err().contains("cuda:N"), "{name}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_is_known() {
+        let bytes = available_memory(DeviceName::Cpu).unwrap();
+        assert!(bytes > 1 << 24, "{bytes}");
+    }
+}

@@ -1,0 +1,19 @@
+//! Qwen3: Qwen2 without its biases, with a norm of every head's queries and keys.
+//!
+//! Source: Yang et al. 2025.
+
+use super::qwen2::upper_windows;
+use super::{Config, Family, Fields, Result, llama_like};
+
+pub(super) const FAMILY: Family = Family { architecture: "Qwen3ForCausalLM", read };
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = llama_like(family, fields)?;
+    config.head = fields.size_or("head_dim", 128, 1 << 12)?;
+    config.attention.scale = (config.head as f64).powf(-0.5);
+    config.attention.head_norms = true;
+    let bias = fields.flag("attention_bias", false)?;
+    (config.biases.query_key_value, config.biases.output) = (bias, bias);
+    upper_windows(&mut config, fields)?;
+    Ok(config)
+}

@@ -1,0 +1,50 @@
+//! A byte-level tokenizer from `vocab.json` and `merges.txt`, as GPT-2 began and OPT kept it.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tokenizers::models::bpe::BPE;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::processors::template::TemplateProcessing;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::Text;
+use crate::special::SpecialTokens;
+use crate::{Error, Result};
+
+pub(super) fn read(directory: &Path) -> Result<Text> {
+    let [vocabulary, merges] = ["vocab.json", "merges.txt"].map(|name| directory.join(name));
+    if !vocabulary.exists() || !merges.exists() {
+        let expected = "tokenizer.json, or vocab.json with merges.txt";
+        return Err(Error::Missing { directory: directory.to_owned(), expected });
+    }
+    let wrong = |e: tokenizers::Error| Error::File {
+        path: vocabulary.clone(),
+        problem: format!("expected, with merges.txt, a byte-level tokenizer: {e}"),
+    };
+    let name = |path: &Path| path.to_string_lossy().into_owned();
+    let model = BPE::from_file(&name(&vocabulary), &name(&merges)).build().map_err(wrong)?;
+    let mut tokenizer = Tokenizer::new(model);
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    let special = SpecialTokens::read(directory)?;
+    let known: Vec<AddedToken> = special
+        .all()
+        .filter(|token| tokenizer.token_to_id(token).is_some())
+        .map(|token| AddedToken::from(token, true))
+        .collect();
+    tokenizer.add_special_tokens(known).map_err(wrong)?;
+    let begin = special.begin.as_deref().and_then(|token| Some((token, tokenizer.token_to_id(token)?)));
+    if let Some((token, id)) =
+        begin.filter(|_| special.settings.get("add_bos_token") == Some(&Value::Bool(true)))
+    {
+        let built = || {
+            let mut builder = TemplateProcessing::builder();
+            builder.try_single(format!("{token} $A"))?;
+            builder.special_tokens(vec![(token.to_owned(), id)]).build().map_err(|e| e.to_string())
+        };
+        let template = built().map_err(|e: String| wrong(e.into()))?;
+        tokenizer.with_post_processor(Some(template));
+    }
+    Ok(Text::new(tokenizer, &vocabulary))
+}

@@ -1,0 +1,142 @@
+//! Tokenizers of the kinds that are published, and text that is streamed through them.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::*;
+use polydraft::Token;
+use polydraft_candle::Text;
+use polydraft_engine::TextStream;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+use serde_json::{Value, json};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers")
+}
+
+/// Name, tokenizer, and the tokens and text of make_text.py's sentence.
+fn kinds() -> Vec<(String, Text, Vec<Token>, String)> {
+    let all: Value = serde_json::from_slice(&fs::read(folder().join("decoded.json")).unwrap()).unwrap();
+    let kinds = all["kinds"].as_object().unwrap().iter();
+    let read = |(name, expected): (&String, &Value)| {
+        let text = Text::read(&folder().join(format!("{name}.json"))).unwrap();
+        let ids: Vec<Token> = serde_json::from_value(expected["ids"].clone()).unwrap();
+        assert_eq!(text.encode(all["text"].as_str().unwrap()).unwrap(), ids, "{name}");
+        (name.clone(), text, ids, expected["decoded"].as_str().unwrap().to_owned())
+    };
+    let read: Vec<_> = kinds.map(read).collect();
+    assert_eq!(read.len(), 5);
+    read
+}
+
+/// Pushes tokens; returns the pieces.
+fn streamed(text: &Text, prompt: &[Token], tokens: &[Token]) -> Vec<String> {
+    let mut stream = text.stream(prompt);
+    let mut pieces: Vec<String> = tokens.iter().map(|t| stream.push(*t).unwrap()).collect();
+    pieces.push(stream.finish().unwrap());
+    pieces
+}
+
+#[test]
+fn streams_keep_every_character_and_space_at_every_split() {
+    for (name, text, ids, decoded) in kinds() {
+        assert_eq!(text.decode(&ids).unwrap(), decoded, "{name}");
+        for split in 0..=ids.len() {
+            let (prompt, rest) = ids.split_at(split);
+            let pieces = streamed(&text, prompt, rest);
+            // A prompt that ends inside a character: its bytes are shown with the first piece.
+            let before = text.decode(prompt).unwrap();
+            let before = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
+            assert_eq!(pieces.concat(), decoded[before.len()..], "{name}, split at {split}");
+            for piece in &pieces {
+                assert!(!piece.contains(char::REPLACEMENT_CHARACTER), "{name}, split at {split}: {piece:?}");
+            }
+        }
+        // And nothing is held back that is certain: whole characters come with their last token.
+        let mut shown = String::new();
+        for (count, piece) in (1..).zip(streamed(&text, &[], &ids)) {
+            shown += &piece;
+            let whole = text.decode(&ids[..count.min(ids.len())]).unwrap();
+            assert!(shown.starts_with(whole.trim_end_matches(char::REPLACEMENT_CHARACTER)), "{name} {count}");
+        }
+    }
+}
+
+#[test]
+fn special_tokens_have_no_text_and_take_no_space_with_them() {
+    for (name, text, ids, decoded) in kinds() {
+        let end = ["</s>", "<|end|>"].iter().find_map(|t| text.token(t)).unwrap();
+        for split in 0..=ids.len() {
+            let with = [&ids[..split], &[end, end], &ids[split..]].concat();
+            assert_eq!(streamed(&text, &[], &with).concat(), decoded, "{name}, {split}");
+            // At the end of a prompt, however many.
+            let prompt = [&ids[..split], &[end; 12]].concat();
+            let before = text.decode(&ids[..split]).unwrap();
+            let before = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
+            assert_eq!(
+                streamed(&text, &prompt, &ids[split..]).concat(),
+                decoded[before.len()..],
+                "{name}, {split}"
+            );
+        }
+    }
+}
+
+/// Whether the characters of `part` are in `whole`, in this order.
+fn is_subsequence(part: &str, whole: &str) -> bool {
+    let mut rest = whole.chars();
+    part.chars().all(|c| rest.any(|w| w == c))
+}
+
+#[test]
+fn tokens_that_make_no_text_disturb_no_other() {
+    let mut rng = ChaCha12Rng::seed_from_u64(3);
+    for (name, text, ids, _) in kinds() {
+        let size = text.size() as Token;
+        for _ in 0..300 {
+            // Pieces of sense between random tokens.
+            let mut tokens: Vec<Token> = Vec::new();
+            while tokens.len() < 30 {
+                tokens.extend((0..rng.random_range(0..4)).map(|_| rng.random_range(0..size)));
+                let start = rng.random_range(0..ids.len() - 6);
+                tokens.extend(&ids[start..start + rng.random_range(1..6)]);
+            }
+            let shown = streamed(&text, &[], &tokens).concat().replace(char::REPLACEMENT_CHARACTER, "");
+            let whole = text.decode(&tokens).unwrap().replace(char::REPLACEMENT_CHARACTER, "");
+            // A stream may save characters that decoding all at once gives up for a wrong byte behind them.
+            assert!(is_subsequence(&whole, &shown), "{name}: {tokens:?}\n{whole:?}\n{shown:?}");
+        }
+    }
+}
+
+#[test]
+fn a_vocabulary_and_its_merges_make_a_tokenizer() {
+    // OPT's layout, from the byte-level fixture.
+    let whole: Value = serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    write_json(directory.path(), "vocab.json", &whole["model"]["vocab"]);
+    let merges = whole["model"]["merges"].as_array().unwrap().iter();
+    let lines: Vec<String> =
+        merges.map(|pair| format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap())).collect();
+    fs::write(directory.path().join("merges.txt"), format!("#version: 0.2\n{}\n", lines.join("\n"))).unwrap();
+    let tokens =
+        json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>", "add_bos_token": true});
+    write_json(directory.path(), "tokenizer_config.json", &tokens);
+    let (_, reference, ids, decoded) = kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
+    let text = Text::of_model(directory.path()).unwrap();
+    assert_eq!(text.decode(&ids).unwrap(), decoded);
+    for sample in [decoded.as_str(), "", "<|end|> x", " leading"] {
+        assert_eq!(text.encode(sample).unwrap(), reference.encode(sample).unwrap(), "{sample:?}");
+    }
+    assert_eq!(streamed(&text, &[], &ids).concat(), decoded);
+
+    fs::write(directory.path().join("vocab.json"), "{}").unwrap();
+    let message = Text::of_model(directory.path()).unwrap_err().to_string();
+    assert!(message.contains("vocab.json") && message.contains("byte-level"), "{message}");
+    fs::remove_file(directory.path().join("merges.txt")).unwrap();
+    let message = Text::of_model(directory.path()).unwrap_err().to_string();
+    assert!(message.contains("vocab.json with merges.txt"), "{message}");
+}

@@ -1,0 +1,55 @@
+//! What the memory can do, and how much of it this process has had.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use pulp::Arch;
+
+/// Bytes per second that so many threads read together: the best of a few sums over more than any cache holds.
+pub fn bandwidth(threads: usize) -> f64 {
+    const BYTES: usize = 1 << 30;
+    let numbers = vec![1u64; BYTES / size_of::<u64>()];
+    let share = numbers.len().div_ceil(threads);
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let clock = Instant::now();
+        std::thread::scope(|scope| {
+            for part in numbers.chunks(share) {
+                // With the widest vectors of this processor.
+                scope.spawn(move || black_box(Arch::new().dispatch(|| sum(black_box(part)))));
+            }
+        });
+        best = best.min(clock.elapsed().as_secs_f64());
+    }
+    BYTES as f64 / best
+}
+
+/// In independent lanes, which the compiler turns into vectors.
+#[inline(always)]
+fn sum(numbers: &[u64]) -> u64 {
+    let (chunks, _) = numbers.as_chunks::<32>();
+    let mut lanes = [0u64; 32];
+    for chunk in chunks {
+        for (lane, number) in lanes.iter_mut().zip(chunk) {
+            *lane = lane.wrapping_add(*number);
+        }
+    }
+    lanes.iter().fold(0, |a, b| a.wrapping_add(*b))
+}
+
+/// Forgets the peak so far; returns what the process has now. `None` where the system has no such thing.
+pub fn reset_peak() -> Option<u64> {
+    std::fs::write("/proc/self/clear_refs", "5").ok()?;
+    field("VmRSS:")
+}
+
+/// The most that the process had since.
+pub fn peak() -> Option<u64> {
+    field("VmHWM:")
+}
+
+fn field(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}

@@ -1,0 +1,240 @@
+//! `polydraft inspect`: what a model is, and what it takes to run it.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use polydraft_candle::{
+    Bytes, Description, DeviceName, LoadOptions, Positions, Precision, Scaling, available_memory,
+};
+use serde::Serialize;
+
+use crate::models;
+use crate::output;
+
+/// Show what a model is and what it takes, without reading its weights.
+///
+/// With a second model, also whether that one can draft for the first.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft inspect models/llama-8b
+  polydraft inspect models/llama-8b models/llama-1b")]
+pub struct Args {
+    /// The model: a directory, or a hub id such as org/name or org/name@revision.
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// A model that may draft for it.
+    #[arg(value_name = "DRAFT")]
+    draft: Option<String>,
+    /// Never ask the network: use what was downloaded before.
+    #[arg(long)]
+    offline: bool,
+    /// Print one JSON object instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    directory: String,
+    architecture: &'static str,
+    parameters: u64,
+    stored: String,
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    key_value_heads: usize,
+    context: usize,
+    window: Option<usize>,
+    positions: String,
+    embedding_rows: usize,
+    tokens: usize,
+    tokenizer: &'static str,
+    end_tokens: Vec<String>,
+    chat_template: Option<&'static str>,
+    published_sampling: Option<String>,
+    weights: Vec<Weights>,
+    cache_bytes_per_1000_tokens: u64,
+    memory_available: Option<u64>,
+    draft: Option<Draft>,
+}
+
+#[derive(Serialize)]
+struct Weights {
+    dtype: &'static str,
+    bytes: u64,
+    fits: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Draft {
+    directory: String,
+    parameters: u64,
+    fits: bool,
+    problem: Option<String>,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let open = |name: &str, role: &str| -> Result<Description> {
+        let directory = models::locate(name, args.offline)?;
+        Description::read(&directory).with_context(|| format!("reading the {role}"))
+    };
+    let model = open(&args.model, "model")?;
+    let draft = args.draft.as_deref().map(|name| open(name, "draft")).transpose()?;
+    let report = Report::new(&model, draft.as_ref());
+    if args.json {
+        return output::json(&report);
+    }
+    report.print()
+}
+
+impl Report {
+    fn new(model: &Description, draft: Option<&Description>) -> Self {
+        let config = &model.config;
+        let options = |precision| LoadOptions { precision, ..LoadOptions::default() };
+        let available = available_memory(DeviceName::Cpu);
+        let weights = Precision::ALL.map(|precision| Weights {
+            dtype: precision.name(),
+            bytes: model.weight_bytes(precision),
+            fits: available.map(|free| model.needed_bytes(options(precision)) <= free),
+        });
+        let end_tokens = model.end_tokens.iter().map(|&id| match model.vocabulary.token(id) {
+            Some(text) => text.to_owned(),
+            None => id.to_string(),
+        });
+        Self {
+            directory: model.directory.display().to_string(),
+            architecture: config.architecture,
+            parameters: model.parameters,
+            stored: model.stored.clone(),
+            layers: config.layers,
+            hidden: config.hidden,
+            heads: config.heads,
+            key_value_heads: config.key_value_heads,
+            context: config.context,
+            window: config.attention.window,
+            positions: positions(&config.positions),
+            embedding_rows: config.vocabulary,
+            tokens: model.vocabulary.size(),
+            tokenizer: model.text.kind(),
+            end_tokens: end_tokens.collect(),
+            chat_template: model.chat.as_ref().map(|c| c.source()),
+            published_sampling: sampling(model),
+            weights: weights.into(),
+            cache_bytes_per_1000_tokens: model.cache_bytes(1_000, LoadOptions::default()),
+            memory_available: available,
+            draft: draft.map(|draft| Draft::new(model, draft)),
+        }
+    }
+
+    fn print(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        let mut line = |name: &str, value: String| writeln!(out, "{name:<16} {value}");
+        line("model", self.directory.clone())?;
+        line("family", self.architecture.to_owned())?;
+        line("parameters", format!("{} in {}", count(self.parameters), self.stored))?;
+        line(
+            "shape",
+            format!(
+                "{} layers, width {}, {} heads ({} of keys and values)",
+                self.layers, self.hidden, self.heads, self.key_value_heads
+            ),
+        )?;
+        let window =
+            self.window.map_or(String::new(), |w| format!("; a window of {w} in some or all layers"));
+        line("context", format!("{} tokens{window}", self.context))?;
+        line("positions", self.positions.clone())?;
+        let padding = match self.embedding_rows - self.tokens {
+            0 => String::new(),
+            rows => format!("; {rows} rows of padding, which are left out"),
+        };
+        line("tokenizer", format!("{}, {} tokens{padding}", self.tokenizer, self.tokens))?;
+        line(
+            "end tokens",
+            if self.end_tokens.is_empty() { "none".into() } else { self.end_tokens.join(" ") },
+        )?;
+        line("chat template", self.chat_template.map_or("none".to_owned(), |s| format!("yes, in {s}")))?;
+        if let Some(sampling) = &self.published_sampling {
+            line("sampling", format!("{sampling} (published; used by chat)"))?;
+        }
+        for (i, weights) in self.weights.iter().enumerate() {
+            let name = if i == 0 { "memory" } else { "" };
+            let fits = match weights.fits {
+                Some(false) => "  does not fit",
+                _ => "",
+            };
+            line(name, format!("{:<5} {:>9}{fits}", weights.dtype, Bytes(weights.bytes)))?;
+        }
+        let cache = Bytes(self.cache_bytes_per_1000_tokens);
+        line("", format!("and {cache} for keys and values per 1,000 tokens"))?;
+        if let Some(free) = self.memory_available {
+            line("", format!("of {} that are free", Bytes(free)))?;
+        }
+        if let Some(draft) = &self.draft {
+            let share = self.parameters as f64 / (draft.parameters as f64).max(1.0);
+            line("draft", draft.directory.clone())?;
+            line(
+                "",
+                match &draft.problem {
+                    None => format!(
+                        "yes, it can draft: {} parameters, {share:.0} times fewer",
+                        count(draft.parameters)
+                    ),
+                    Some(problem) => format!("no: {problem}"),
+                },
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    fn new(target: &Description, draft: &Description) -> Self {
+        let checked = target.vocabulary.check_draft(&draft.vocabulary);
+        Self {
+            directory: draft.directory.display().to_string(),
+            parameters: draft.parameters,
+            fits: checked.is_ok(),
+            problem: checked.err().map(|e| e.to_string()),
+        }
+    }
+}
+
+fn positions(positions: &Positions) -> String {
+    match positions {
+        Positions::Learned { .. } => "learned".to_owned(),
+        Positions::Rotary(rope) => {
+            let scaling = match &rope.scaling {
+                Scaling::None => String::new(),
+                Scaling::Linear { factor } => format!(", linear scaling by {factor}"),
+                Scaling::Llama3 { factor, .. } => format!(", llama3 scaling by {factor}"),
+                Scaling::Yarn { factor, .. } => format!(", yarn scaling by {factor}"),
+            };
+            format!("rotary, base {}{scaling}", rope.theta)
+        }
+    }
+}
+
+/// In the terms of the options, or `None` if the makers say nothing.
+fn sampling(model: &Description) -> Option<String> {
+    let s = &model.sampling;
+    let settings = [
+        s.temperature.map(|t| format!("temperature {t}")),
+        s.top_k.map(|k| format!("top-k {k}")),
+        s.top_p.map(|p| format!("top-p {p}")),
+        s.min_p.map(|p| format!("min-p {p}")),
+    ];
+    let missing = s.unsupported.iter().map(|s| format!("{s} (which polydraft does not have)"));
+    let all: Vec<String> = settings.into_iter().flatten().chain(missing).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// 1,235,814,400 as 1.24 billion.
+fn count(number: u64) -> String {
+    let n = number as f64;
+    match number {
+        0..1_000_000 => number.to_string(),
+        1_000_000..1_000_000_000 => format!("{:.1} million", n / 1e6),
+        _ => format!("{:.2} billion", n / 1e9),
+    }
+}

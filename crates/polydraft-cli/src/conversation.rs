@@ -1,0 +1,59 @@
+//! Prompts as messages of a conversation.
+
+use anyhow::Result;
+use clap::Args;
+use polydraft::Token;
+use polydraft_candle::{Loaded, Message, PublishedSampling};
+
+use crate::output::note;
+use crate::sampling::SamplingArgs;
+
+/// Whether the prompt is a message to be answered.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Chat")]
+pub struct ChatArgs {
+    /// Put the prompt to the model as a message, by its chat template. Sampling options that are not given are then
+    /// those of its generation_config.json.
+    #[arg(long)]
+    chat: bool,
+    /// What the model is told before the message.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// Leave the sampling settings of generation_config.json alone.
+    #[arg(long, requires = "chat")]
+    ignore_published: bool,
+}
+
+impl ChatArgs {
+    pub fn encode(&self, model: &Loaded, prompt: &str) -> Result<Vec<Token>> {
+        if !self.chat {
+            return Ok(model.text.encode(prompt)?);
+        }
+        Ok(model.encode_chat(&opening(self.system.as_deref(), prompt))?)
+    }
+
+    pub fn end_tokens(&self, model: &Loaded) -> Vec<Token> {
+        if self.chat { model.answer_end_tokens() } else { model.end_tokens.clone() }
+    }
+
+    pub fn sampling(&self, given: SamplingArgs, model: &Loaded) -> SamplingArgs {
+        match self.chat && !self.ignore_published {
+            true => published(given, &model.sampling),
+            false => given,
+        }
+    }
+}
+
+/// The beginning of a conversation.
+pub fn opening(system: Option<&str>, message: &str) -> Vec<Message> {
+    system.map(Message::system).into_iter().chain([Message::user(message)]).collect()
+}
+
+/// The makers' sampling where none was asked for; what of it cannot be done is said.
+pub fn published(given: SamplingArgs, sampling: &PublishedSampling) -> SamplingArgs {
+    if !sampling.unsupported.is_empty() {
+        let settings = sampling.unsupported.join(", ");
+        note(format_args!("note: generation_config.json asks for {settings}, which polydraft does not have"));
+    }
+    given.or(sampling)
+}

@@ -1,0 +1,187 @@
+//! `polydraft chat`, `generate --chat` and `inspect`, as their users meet them.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+/// A fixture of the model crate with a chat template.
+fn model(name: &str) -> tempfile::TempDir {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-candle/tests/fixtures").join(name);
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(source.join(file), folder.path().join(file)).unwrap();
+    }
+    let template = "{{ bos_token }}{% for m in messages %}{% if m.content == 'no' %}\
+                    {{ raise_exception('Never no') }}{% endif %}{{ m.role[0] + ':' + m.content + '#' }}{% endfor %}\
+                    {{ 'a:' }}";
+    let settings = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": template});
+    fs::write(folder.path().join("tokenizer_config.json"), settings.to_string()).unwrap();
+    folder
+}
+
+fn path(folder: &tempfile::TempDir) -> &str {
+    folder.path().to_str().unwrap()
+}
+
+fn run(arguments: &[&str], input: &str) -> (Output, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_polydraft"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A program that ends early reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let [out, err] = [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
+    assert!(!err.contains("panicked"), "{err}");
+    (output, out, err)
+}
+
+#[test]
+fn a_conversation_is_what_its_template_makes_of_it() {
+    let (target, draft) = (model("qwen3"), model("qwen2"));
+    let pair = ["--target", path(&target), "--draft", path(&draft)];
+    let options = ["-n", "6", "--temperature", "0"];
+    let chat = [&["chat"], &pair[..], &options[..], &["--system", "go"]].concat();
+    let (output, out, err) = run(&chat, "hi\n\nand\n");
+    assert!(output.status.success(), "{err}");
+    let generate = |prompt: &str| {
+        let (output, out, err) = run(
+            &[&["generate"], &pair[..], &options[..], &["-q", "--verifier", "none", "--prompt", prompt]]
+                .concat(),
+            "",
+        );
+        assert!(output.status.success(), "{err}");
+        out.strip_suffix('\n').unwrap().to_owned()
+    };
+    // The special token is text here, too, and the tokenizer knows it.
+    let first = generate("<s>s:go#u:hi#a:");
+    let second = generate(&format!("<s>s:go#u:hi#a:{first}#u:and#a:"));
+    assert_eq!(out, format!("{first}\n{second}\n"));
+    assert_eq!(err.matches("block efficiency").count(), 2, "{err}");
+    // One message by the other command.
+    let once =
+        [&["generate"], &pair[..], &options[..], &["--chat", "--system", "go", "--prompt", "hi", "-q"]]
+            .concat();
+    assert_eq!(run(&once, "").1, format!("{first}\n"));
+}
+
+#[test]
+fn commands_and_mistakes_leave_the_conversation_usable() {
+    let target = model("qwen3");
+    let chat = ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
+    let long = "x".repeat(80);
+    let (output, out, err) = run(&chat, &format!("hi\nno\n/halp\n{long}\n/help\n/reset\nhi\n/exit\nhi\n"));
+    assert!(output.status.success(), "{err}");
+    let answers: Vec<&str> = out.split_terminator('\n').collect();
+    assert!(answers.len() == 2 && answers[0] == answers[1], "{out:?}");
+    for part in ["Never no", "/halp is no command", "context holds 64", "/reset begin anew"] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
+    let (output, _, err) = run(&chat[..5], "");
+    assert!(output.status.success(), "{err}");
+}
+
+#[test]
+fn models_without_a_template_say_so() {
+    for arguments in [&["chat"][..], &["generate", "--chat", "--prompt", "hi"]] {
+        let (output, out, err) = run(arguments, "hi\n");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(out.is_empty() && err.contains("chat template") && err.contains("not trained"), "{err}");
+    }
+    let (output, _, err) = run(&["generate", "--prompt", "hi", "--system", "go"], "");
+    assert_eq!(output.status.code(), Some(2), "{err}");
+}
+
+#[test]
+fn published_sampling_is_the_default_of_conversations_only() {
+    let target = model("qwen3");
+    let published = json!({"do_sample": true, "temperature": 0.01, "top_k": 1, "repetition_penalty": 1.1});
+    fs::write(target.path().join("generation_config.json"), published.to_string()).unwrap();
+    let text = |options: &[&str]| {
+        let base = ["generate", "--target", path(&target), "--verifier", "none", "-n", "20", "--ignore-end"];
+        let (output, out, err) = run(&[&base, options].concat(), "");
+        assert!(output.status.success(), "{err}");
+        (out, err)
+    };
+    let [greedy, warm, own] = [&["-t", "0"][..], &[], &["--ignore-published"]].map(|options| {
+        let chat = ["--chat", "--prompt", "hi", "--seed", "3"];
+        text(&[&chat, options].concat())
+    });
+    assert_eq!(greedy.0, warm.0);
+    assert_ne!(own.0, warm.0);
+    assert!(warm.1.contains("repetition_penalty 1.1"), "{}", warm.1);
+    let plain = |seed: &str| text(&["--prompt", "hi", "--seed", seed]).0;
+    assert_ne!(plain("1"), plain("2"));
+}
+
+#[test]
+fn inspect_tells_what_a_model_takes_and_who_can_draft() {
+    let (target, draft) = (model("gemma2"), model("qwen2"));
+    let (output, out, err) = run(&["inspect", path(&target), path(&draft)], "");
+    assert!(output.status.success(), "{err}");
+    for part in [
+        "Gemma2ForCausalLM",
+        "64 tokens",
+        "window of 5",
+        "tokenizer_config.json",
+        "per 1,000 tokens",
+        "it can draft",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (_, out, _) = run(&["inspect", path(&draft), "--json"], "");
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&json["embedding_rows"], &json["tokens"]), (&json!(80), &json!(62)));
+    assert_eq!(json["weights"].as_array().unwrap().len(), 5);
+    assert_eq!(json["weights"][0]["dtype"], "f32");
+    let demo: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/draft");
+    let (output, out, _) = run(&["inspect", path(&target), demo.to_str().unwrap()], "");
+    assert!(output.status.success() && out.contains("no: target and draft must share a vocabulary"), "{out}");
+    for (arguments, code, part) in [
+        (&["inspect"][..], 2, "MODEL"),
+        (&["inspect", "/no/such"], 1, "nothing there"),
+        (&["inspect", "/no/such", "--jsn"], 2, "--json"),
+    ] {
+        let (output, _, err) = run(arguments, "");
+        assert_eq!(output.status.code(), Some(code), "{err}");
+        assert!(err.contains(part), "{err}");
+    }
+}
+
+#[test]
+fn every_dtype_decodes_and_absent_devices_are_explained() {
+    let target = model("llama");
+    let base = [
+        "generate",
+        "--target",
+        path(&target),
+        "--verifier",
+        "none",
+        "--prompt",
+        "hi",
+        "-n",
+        "5",
+        "-t",
+        "0",
+        "-q",
+    ];
+    let [wide, narrow] = ["f32", "bf16"].map(|dtype| run(&[&base[..], &["--dtype", dtype]].concat(), "").1);
+    // Stored in bf16: nothing is lost.
+    assert_eq!(wide, narrow);
+    for dtype in ["f16", "q8_0", "q4_k"] {
+        assert!(run(&[&base[..], &["--dtype", dtype]].concat(), "").0.status.success(), "{dtype}");
+    }
+    for (device, code, part) in
+        [("cuda:1", 1, "--features cuda"), ("metal", 1, "--features metal"), ("gpu", 2, "cuda:N")]
+    {
+        let (output, _, err) = run(&[&base[..], &["--device", device]].concat(), "");
+        assert_eq!(output.status.code(), Some(code), "{err}");
+        assert!(err.contains(part), "{err}");
+    }
+}
