@@ -7,7 +7,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use common::*;
-use polydraft::{Sampling, Shape, VerifierKind};
+use polydraft::{Drafting, Sampling, Shape, VerifierKind};
 use polydraft_candle::{LoadOptions, Loaded, Precision, load};
 use polydraft_engine::certify::{GTest, count_texts};
 use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
@@ -19,15 +19,18 @@ fn open_pair(target: &Path, draft: &Path, precision: Precision) -> [Loaded; 2] {
     [target, draft].map(|folder| load(folder, LoadOptions { precision, ..LoadOptions::default() }).unwrap())
 }
 
-/// Every verifier, with the most paths of 2 that it takes.
+/// Every verifier, with the first of a few shapes that it takes.
 fn ways() -> Vec<(VerifierKind, Shape)> {
-    let shape = |verifier: &VerifierKind| {
-        let shapes = [2, 1].map(|paths| Shape::Paths { paths, depth: 3 });
-        shapes.into_iter().find(|shape| verifier.build(shape).is_ok()).unwrap()
-    };
-    let ways: Vec<_> = VerifierKind::all().into_iter().map(|v| (v.clone(), shape(&v))).collect();
+    let levels = [Drafting::Iid, Drafting::WithoutReplacement, Drafting::Hub, Drafting::Greedy]
+        .map(|drafting| Shape::Levels { counts: vec![2, 2, 1], drafting });
+    let shapes: Vec<Shape> =
+        [2, 1].map(|paths| Shape::Paths { paths, depth: 3 }).into_iter().chain(levels).collect();
+    let fits = |v: &VerifierKind| shapes.iter().find(|shape| v.build(shape).is_ok()).cloned();
+    let ways: Vec<_> = VerifierKind::all().into_iter().map(|v| (v.clone(), fits(&v))).collect();
     assert!(ways.len() > 5);
-    ways
+    ways.into_iter()
+        .map(|(v, shape)| (v.clone(), shape.unwrap_or_else(|| panic!("{v} has no shape"))))
+        .collect()
 }
 
 fn settings(temperature: f64, way: Option<&(VerifierKind, Shape)>) -> Settings {
