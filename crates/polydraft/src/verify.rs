@@ -222,3 +222,13 @@ impl<'de> Deserialize<'de> for VerifierKind {
 fn draws_below(tree: &DraftTree, node: NodeId) -> usize {
     tree.children(node).map(|child| tree.draws(child)).sum()
 }
+
+/// Tokens of all laws together above which several threads are worth waking.
+const WORTH_THREADS: usize = 1 << 15;
+
+/// Whether work over the laws at these nodes is to be spread over the caller's threads.
+fn worth_threads(laws: &dyn Laws, nodes: &[NodeId]) -> bool {
+    let work: usize =
+        nodes.iter().filter_map(|&node| laws.draft(node).ok()).map(Distribution::vocabulary).sum();
+    nodes.len() > 1 && work > WORTH_THREADS && rayon::current_num_threads() > 1
+}

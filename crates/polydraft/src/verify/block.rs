@@ -10,7 +10,9 @@
 //! masses of nodes above the first acceptance are never computed; (2) a weight of 1 is accepted without looking at
 //! the residual: S/(S + 1 − 1) = 1, also in its limit 0/0; (3) the path may have any length, 0 included.
 
-use super::{Laws, Outcome, Verifier};
+use rayon::prelude::*;
+
+use super::{Laws, Outcome, Verifier, worth_threads};
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::selection::Selection;
 use crate::{Chance, Distribution, DraftTree, Error, NodeId, Result, Token};
@@ -42,6 +44,11 @@ pub(super) fn verify_path(
     chance: &mut dyn Chance,
     weights: &mut Vec<f64>,
 ) -> Result<Outcome> {
+    let parents: Vec<NodeId> = path.iter().map(|&node| tree.parent(node)).collect();
+    if worth_threads(laws, &parents) {
+        // All of them are looked at, unless the target rules a token out.
+        parents.par_iter().try_for_each(|&node| laws.target(node).map(drop))?;
+    }
     weights.clear();
     let mut weight = 1.0;
     for &node in &path {

@@ -23,10 +23,10 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::block::{Selected, verify_path};
-use super::{Laws, Outcome, Verifier, draws_below};
+use super::{Laws, Outcome, Verifier, draws_below, worth_threads};
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
 use crate::priorities::Priorities;
-use crate::{Chance, Distribution, DraftTree, Error, NodeId, Result};
+use crate::{Chance, DraftTree, Error, NodeId, Result};
 use share::Share;
 
 /// Settings of the verifier. Each costs acceptance only; the law is exact always.
@@ -45,9 +45,6 @@ impl Default for Settings {
         Self { sharing: priority::Settings::default(), proportional_below: 1e-3 }
     }
 }
-
-/// Tokens of a level's laws above which its nodes are worth several threads.
-const WORTH_THREADS: usize = 1 << 15;
 
 /// A drafted node.
 #[derive(Debug)]
@@ -156,9 +153,7 @@ impl NestedPriority {
             Ok(())
         };
         let level = &self.level;
-        let work: usize =
-            level.iter().filter_map(|&id| laws.draft(id).ok()).map(Distribution::support_size).sum();
-        if level.len() > 1 && work > WORTH_THREADS {
+        if worth_threads(laws, level) {
             let nodes = self.nodes.par_iter_mut().enumerate();
             return nodes
                 .filter(|(id, _)| level.contains(id))

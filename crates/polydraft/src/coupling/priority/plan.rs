@@ -300,6 +300,35 @@ impl Plan {
         q * ((1.0 - fraction) * self.gains[lower] + fraction * self.gains[upper])
     }
 
+    /// Σ (`scale`·p − [`mass`](Self::mass))+ over all positions.
+    pub fn residual_mass(&self, p: &[f64], q: &[f64], scale: f64) -> f64 {
+        if self.gains.is_empty() {
+            return scale * p.iter().sum::<f64>();
+        }
+        let gain = |entry: &u32| self.gains[*entry as usize];
+        let knots: Vec<f64> = self.coarse.entries.iter().map(gain).collect();
+        let mut individuals = self.individual_entries.iter().map(gain);
+        let (mut numbers, mut fractions, mut sum) = ([0; CHUNK], [0.0; CHUNK], 0.0);
+        for (chunk, (p, q)) in p.chunks(CHUNK).zip(q.chunks(CHUNK)).enumerate() {
+            let places = numbers.iter_mut().zip(&mut fractions);
+            for ((number, fraction), (&p, &q)) in places.zip(p.iter().zip(q)) {
+                (*number, *fraction) = self.coarse.grid.place(ratio(p, q, self.cap));
+            }
+            for (index, (&p, &q)) in p.iter().zip(q).enumerate() {
+                let (cell, fraction) = (numbers[index] as usize, fractions[index]);
+                let selected = if q > self.threshold {
+                    q * individuals.next().unwrap_or(0.0)
+                } else if self.zone.1 > 0.0 && (self.zone.0..self.zone.1).contains(&ratio(p, q, self.cap)) {
+                    self.mass(chunk * CHUNK + index, p, q)
+                } else {
+                    q * ((1.0 - fraction) * knots[cell] + fraction * knots[cell + 1])
+                };
+                sum += (scale * p - selected).max(0.0);
+            }
+        }
+        sum
+    }
+
     /// The law of the priority of a draft at this position; its pieces may overlap.
     pub fn pieces(&self, position: usize, p: f64, q: f64) -> impl Iterator<Item = Piece> + '_ {
         let Split { lower, upper, fraction } = self.split(position, p, q);

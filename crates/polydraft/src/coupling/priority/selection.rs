@@ -85,6 +85,6 @@ impl Selection {
         let Some((p, q)) = target.dense().zip(draft.dense()) else {
             return target.excess_mass(scale, |token| self.probability(target, draft, token));
         };
-        p.iter().zip(q).zip(0..).map(|((&p, &q), i)| (scale * p - self.plan.mass(i, p, q)).max(0.0)).sum()
+        self.plan.residual_mass(p, q, scale)
     }
 }

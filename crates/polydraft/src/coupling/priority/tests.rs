@@ -73,6 +73,10 @@ proptest! {
             .collect();
         partitions(&pieces, 1.0)?;
 
+        for scale in [1.0, 0.7, 0.0] {
+            let rest: f64 = p.iter().zip(&m).map(|(p, m)| (scale * p - m).max(0.0)).sum();
+            prop_assert!((plan.residual_mass(&p, &q, scale) - rest).abs() < 1e-12);
+        }
         let acceptance: f64 = p.iter().zip(&m).map(|(p, m)| p.min(*m)).sum();
         let loss = optimum(&p, &q, count) - acceptance;
         let bound = if pooled { 1e-6 } else { 1e-11 };
