@@ -61,8 +61,8 @@ const FONT: &[u8] = include_bytes!("../assets/DejaVuSans-subset.ttf");
 const SIZE: (u32, u32) = (1280, 720);
 /// Pixels around the plot: left, right (the legend), top, bottom.
 const MARGINS: (i32, i32, i32, i32) = (105, 285, 90, 95);
-/// Okabe and Ito's colours, told apart by colour-blind people too.
-const COLORS: [RGBColor; 7] = [
+/// Okabe and Ito's colours, told apart by colour-blind people too, and two more that their marks tell apart.
+const COLORS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -70,9 +70,11 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(0, 0, 0),
     RGBColor(86, 180, 233),
+    RGBColor(150, 30, 60),
+    RGBColor(120, 120, 120),
 ];
 /// Marks as polygons around a point, so that series differ without colour too.
-const MARKS: [&[Point]; 7] = [
+const MARKS: [&[Point]; 9] = [
     &[(-6, -2), (-2, -6), (2, -6), (6, -2), (6, 2), (2, 6), (-2, 6), (-6, 2)],
     &[(-6, -6), (6, -6), (6, 6), (-6, 6)],
     &[(0, -8), (8, 6), (-8, 6)],
@@ -93,6 +95,8 @@ const MARKS: [&[Point]; 7] = [
         (-2, -2),
     ],
     &[(-8, -3), (8, -3), (8, 3), (-8, 3)],
+    &[(0, -9), (2, -3), (9, -3), (4, 1), (6, 8), (0, 4), (-6, 8), (-4, 1), (-9, -3), (-2, -3)],
+    &[(-7, -7), (7, -7), (-7, 7), (7, 7)],
 ];
 
 impl Chart {

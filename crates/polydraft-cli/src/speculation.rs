@@ -24,8 +24,8 @@ pub struct SpeculationArgs {
     /// Paths drafted per pass of the target [default: 2, or 1 for a verifier of one path].
     #[arg(long, short = 'k', value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
     paths: Option<u32>,
-    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: 2, the fastest on the demo pair; better
-    /// drafts and slower targets deserve more].
+    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: 3; better drafts deserve more: see the
+    /// README on how to choose].
     #[arg(long, short = 'd', value_name = "L", value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: Option<u32>,
     /// Another shape than paths: '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many at
@@ -43,9 +43,10 @@ pub struct SpeculationArgs {
     acceptance: Option<PathBuf>,
 }
 
-/// The depth where none is given, and the paths of verifiers that take several.
-pub const DEPTH: usize = 2;
-pub const PATHS: usize = 2;
+/// The depth where none is given, and the paths of verifiers that take several: with the demo pair's block efficiencies
+/// and the pass costs of a model that is bound by memory, the most tokens per second among trees of up to eight nodes.
+const DEPTH: usize = 3;
+const PATHS: usize = 2;
 
 #[derive(Debug, Clone)]
 enum Verifier {

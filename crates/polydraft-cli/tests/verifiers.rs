@@ -67,7 +67,7 @@ fn generate_takes_every_verifier_and_tree() {
 #[test]
 fn unfit_trees_are_usage_errors() {
     let cases: &[(&[&str], &[&str])] = &[
-        (&["--verifier", "token", "--paths", "2"], &["single path", "2 paths of 2"]),
+        (&["--verifier", "token", "--paths", "2"], &["single path", "2 paths of 3"]),
         (&["--verifier", "nested-priority", "--tree", "2,2"], &["i.i.d. paths", "levels 2,2"]),
         (&["--verifier", "spectr", "--tree", "2,2", "--drafting", "hub"], &["iid", "hub"]),
         (&["--verifier", "walk:nothing"], &["nothing", "k-seq"]),
@@ -172,6 +172,10 @@ fn benchmarks_measure_and_draw() {
         [("none", None), ("block", Some(1)), ("nested-priority", Some(2)), ("nested-priority", Some(3))]
     );
     assert!(fs::read_to_string(&plot).unwrap().contains("nested-priority"));
+
+    let record = write(folder.path(), "record.json", &report.to_string());
+    assert!(ok(&["bench", "decode", "--from", &record]).contains("nested-priority"));
+    fails(&["bench", "decode", "--from", &prompts], 1, &["record of bench decode"]);
 
     let saved = folder.path().join("acceptance.json");
     let save = ["--save", saved.to_str().unwrap(), "--json"];

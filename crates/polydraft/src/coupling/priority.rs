@@ -49,6 +49,8 @@ pub struct Settings {
     pub exact_up_to: usize,
     /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1. Default 1/256.
     pub individual_above: f64,
+    /// Pooled form: acceptance that is not worth a second pass over the tokens, from 0 to 1. Default 1e-9.
+    pub negligible: f64,
     /// Which of the priorities that are equally good at one node tokens get. It matters to nested priority
     /// verification only. Default: spread.
     pub layout: Layout,
@@ -56,7 +58,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { form: Form::Auto, exact_up_to: 256, individual_above: 1.0 / 256.0, layout: Layout::Spread }
+        Self {
+            form: Form::Auto,
+            exact_up_to: 256,
+            individual_above: 1.0 / 256.0,
+            negligible: 1e-9,
+            layout: Layout::Spread,
+        }
     }
 }
 
@@ -74,11 +82,15 @@ impl Settings {
     /// # Errors
     /// A setting out of range.
     pub fn validate(&self) -> Result<()> {
-        if self.individual_above > 0.0 && self.individual_above <= 1.0 {
-            return Ok(());
+        let wrong =
+            |setting, expected, value: f64| Err(Error::Setting { setting, expected, got: value.to_string() });
+        if !(self.individual_above > 0.0 && self.individual_above <= 1.0) {
+            return wrong("individual_above", "above 0, at most 1", self.individual_above);
         }
-        let got = self.individual_above.to_string();
-        Err(Error::Setting { setting: "individual_above", expected: "above 0, at most 1", got })
+        if !(0.0..=1.0).contains(&self.negligible) {
+            return wrong("negligible", "from 0 to 1", self.negligible);
+        }
+        Ok(())
     }
 }
 

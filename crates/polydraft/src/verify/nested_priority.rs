@@ -33,7 +33,8 @@ use share::Share;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How a share is divided among the next tokens. Default: as the rule `priority` does.
+    /// How a share is divided among the next tokens. Default: as the rule `priority` does, but with a second pass only
+    /// where it is worth 1e-4 of acceptance.
     pub sharing: priority::Settings,
     /// A node whose priorities are worth the same up to this part of their mean worth is shared proportionally, from
     /// 0 to 1. Default 1e-3, which costs about 1e-8 tokens per step.
@@ -42,7 +43,8 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { sharing: priority::Settings::default(), proportional_below: 1e-3 }
+        let sharing = priority::Settings { negligible: 1e-4, ..priority::Settings::default() };
+        Self { sharing, proportional_below: 1e-3 }
     }
 }
 

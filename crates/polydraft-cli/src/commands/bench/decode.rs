@@ -71,6 +71,9 @@ pub struct Args {
     /// Draw the block efficiencies to this file, .svg or .png. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
+    /// Measure nothing: show or draw a record that --json printed before.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -81,6 +84,9 @@ pub fn run(args: Args) -> Result<()> {
         Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
     }
     report::check_plots(&args.plot)?;
+    if let Some(file) = &args.from {
+        return show(&args, &Report::read(file)?);
+    }
     let mut ways = ways(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let (mut target, draft) = args.models.load(true)?;
@@ -126,9 +132,12 @@ pub fn run(args: Args) -> Result<()> {
         }
     }
     bar.finish_and_clear();
-    let report = Report::new(&args, prompts.len(), ties, &ways);
-    report::plot(&report, &args.plot)?;
-    if args.json { output::json(&report) } else { print(&report) }
+    show(&args, &Report::new(&args, prompts.len(), ties, &ways))
+}
+
+fn show(args: &Args, report: &Report) -> Result<()> {
+    report::plot(report, &args.plot)?;
+    if args.json { output::json(report) } else { print(report) }
 }
 
 fn generate(

@@ -16,10 +16,18 @@ const COARSE_BITS: u32 = 3;
 const LOWEST: f64 = 1.0 / (1 << 24) as f64;
 /// Leading bits that the second pass adds at most.
 const FINE_BITS: u32 = 7;
-/// Acceptance that is not worth a second pass.
-const NEGLIGIBLE: f64 = 1e-9;
 /// Positions whose ratios are computed together, so that the compiler can use vector instructions.
 const CHUNK: usize = 32;
+
+/// How finely to plan.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Detail {
+    /// Positions with more than this are handled one by one: with 0 the result is exact.
+    pub threshold: f64,
+    /// Acceptance that is not worth a second pass.
+    pub negligible: f64,
+    pub layout: Layout,
+}
 
 /// Tokens pooled on a grid, and the entry of each of its knots.
 #[derive(Debug)]
@@ -110,9 +118,9 @@ impl Plan {
         }
     }
 
-    /// Shares out `profile`, of length and mass 1, for draws from q with target p. Positions with q above `threshold`
-    /// are handled one by one: with threshold 0 the result is exact.
-    pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, threshold: f64, layout: Layout) {
+    /// Shares out `profile`, of length and mass 1, for draws from q with target p.
+    pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, detail: Detail) {
+        let Detail { threshold, negligible, layout } = detail;
         self.cap = profile.density(1.0);
         self.threshold = threshold;
         self.zone = (0.0, 0.0);
@@ -130,7 +138,7 @@ impl Plan {
         }));
         self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         if threshold > 0.0
-            && let Some((first, last)) = self.doubtful_cells(profile, q)
+            && let Some((first, last)) = self.doubtful_cells(profile, q, negligible)
         {
             self.second_pass(p, q, first, last);
         }
@@ -171,7 +179,12 @@ impl Plan {
     }
 
     /// The cells, from first to last, inside which D could exceed its value at the end of any cell.
-    fn doubtful_cells(&mut self, profile: &impl Profile, q: &[f64]) -> Option<(usize, usize)> {
+    fn doubtful_cells(
+        &mut self,
+        profile: &impl Profile,
+        q: &[f64],
+        negligible: f64,
+    ) -> Option<(usize, usize)> {
         let (mut length, mut demand, mut known) = (0.0, 0.0, 0.0_f64);
         let mut individuals = self.order.iter().peekable();
         let d = |length: f64, demand: f64| profile.below(length) - demand;
@@ -198,7 +211,7 @@ impl Plan {
             self.peaks.push(if cell.length > 0.0 { peak } else { f64::NEG_INFINITY });
         }
         // Ratios below the lowest are too small to matter, and have no leading bits to refine.
-        let doubtful = |peak: &f64| *peak > known + NEGLIGIBLE;
+        let doubtful = |peak: &f64| *peak > known + negligible;
         let first = self.peaks.iter().skip(1).position(doubtful)? + 1;
         let last = self.peaks.iter().rposition(doubtful)?;
         Some((first, last))

@@ -8,7 +8,7 @@
 //! Complexity: as in `super`; one pass over the support for what is left.
 //! Deviations: none.
 
-use super::plan::Plan;
+use super::plan::{Detail, Plan};
 use super::shares::Profile;
 use super::{Form, Settings};
 use crate::priorities::Piece;
@@ -57,7 +57,8 @@ impl Selection {
                 &self.target
             }
         };
-        self.plan.make(target, draft.stored(), profile, threshold, settings.layout);
+        let detail = Detail { threshold, negligible: settings.negligible, layout: settings.layout };
+        self.plan.make(target, draft.stored(), profile, detail);
     }
 
     /// The probability that a token is selected.

@@ -1,4 +1,4 @@
-use super::plan::Plan;
+use super::plan::{Detail, Plan};
 use super::shares::{Entry, Highest, Interval, Layout, Profile, Shares};
 use crate::priorities::Piece;
 use proptest::prelude::*;
@@ -19,6 +19,10 @@ fn laws(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<f64>, Vec
         .unzip();
     let (total_p, total_q): (f64, f64) = (p.iter().sum(), q.iter().sum());
     (p.iter().map(|p| p / total_p).collect(), q.iter().map(|q| q / total_q).collect())
+}
+
+fn detail(threshold: f64) -> Detail {
+    Detail { threshold, negligible: 1e-9, layout: Layout::Spread }
 }
 
 /// 1 − max (Z^n − P) over prefixes in order of p/q.
@@ -50,7 +54,7 @@ proptest! {
     ) {
         let (p, q) = laws(vocabulary, spread, error, seed);
         let mut plan = Plan::new();
-        plan.make(&p, &q, &Highest::new(count), if pooled { 1.0 / 256.0 } else { 0.0 }, Layout::Spread);
+        plan.make(&p, &q, &Highest::new(count), detail(if pooled { 1.0 / 256.0 } else { 0.0 }));
         let m: Vec<f64> = (0..vocabulary).map(|i| plan.mass(i, p[i], q[i])).collect();
         prop_assert!((m.iter().sum::<f64>() - 1.0).abs() < 1e-11);
 
@@ -215,7 +219,7 @@ fn large_vocabularies() {
         for count in [2, 3, 8, 64] {
             let best = optimum(&p, &q, count);
             for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-6)] {
-                plan.make(&p, &q, &Highest::new(count), threshold, Layout::Spread);
+                plan.make(&p, &q, &Highest::new(count), detail(threshold));
                 let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
                 let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
                 let loss = best - acceptance;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Args;
 use super::ways::{Round, Way};
@@ -13,10 +13,10 @@ use crate::commands::bench::median;
 use crate::output::{Usage, machine, note};
 use crate::plot::{Chart, Scale, Series, Value};
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Report {
     machine: String,
-    version: &'static str,
+    version: String,
     prompts: usize,
     max_tokens: u32,
     rounds: u32,
@@ -25,7 +25,7 @@ pub struct Report {
     results: Vec<Row>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Row {
     verifier: String,
     temperature: f64,
@@ -45,6 +45,14 @@ struct Row {
 }
 
 impl Report {
+    /// A record that was printed before.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{}: expected a record of bench decode", file.display()))
+    }
+
     pub fn new(args: &Args, prompts: usize, ties: usize, ways: &[Way]) -> Self {
         let plain = |way: &Way| {
             ways.iter().find(|other| other.speculation.is_none() && other.sampling == way.sampling)
@@ -52,7 +60,7 @@ impl Report {
         let results = ways.iter().map(|way| row(way, plain(way).map_or(&[], |way| &way.rounds))).collect();
         Self {
             machine: machine(),
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             prompts,
             max_tokens: args.max_tokens,
             rounds: args.rounds,
