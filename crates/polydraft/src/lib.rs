@@ -2,7 +2,7 @@
 //!
 //! A cheap *draft* model proposes tokens, an expensive *target* model scores them, and a rule decides what to
 //! emit **so that the text has exactly the target's distribution**. This crate holds everything that needs only
-//! probabilities and random numbers: no tensors, no files, no threads.
+//! probabilities and random numbers: no tensors, no files, and threads only of the pool that it is called in.
 //!
 //! ```
 //! use polydraft::{Distribution, Problem, Proposal, Rule, couple};
