@@ -8,10 +8,9 @@
 
 use crate::program::{Deadline, Solver, check_seconds};
 use crate::sets::{Part, TokenSets};
-use crate::transport::{Choice, Transport};
-use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, TokenRule};
-use polydraft::{Error, Problem, Result, Token};
+use crate::transport::{Transport, WholeTransport};
+use polydraft::coupling::TokenRule;
+use polydraft::{Error, Problem, Result};
 use serde::{Deserialize, Serialize};
 
 /// Settings of the rule.
@@ -44,43 +43,11 @@ impl Settings {
             let got = "0".to_owned();
             return Err(Error::Setting { setting: "max_variables", expected: "at least 1", got });
         }
-        Ok(Box::new(LinearProgram { settings: self.clone(), transport: Transport::default() }))
-    }
-}
-
-struct LinearProgram {
-    settings: Settings,
-    transport: Transport,
-}
-
-impl TokenRule for LinearProgram {
-    fn name(&self) -> &'static str {
-        "linear-program"
-    }
-
-    fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        let Settings { solver, max_variables, seconds } = self.settings;
-        let deadline = Deadline::after(seconds);
-        let sets = TokenSets::new(self.name(), &problem.proposal, Part::All, max_variables)?;
-        self.transport = Transport::by_program(self.name(), problem.target, sets, solver, deadline)?;
-        Ok(())
-    }
-
-    fn acceptance(&mut self, _: &Problem) -> Option<f64> {
-        Some(self.transport.acceptance())
-    }
-
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        self.choice(drafts).emit(drafts, problem.target, |token| self.transport.served(token), chance)
-    }
-
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
-        self.choice(drafts).law(problem.target, |token| self.transport.served(token))
-    }
-}
-
-impl LinearProgram {
-    fn choice(&self, drafts: &[Token]) -> Choice {
-        self.transport.choice(&Part::All.key(drafts).unwrap_or_default())
+        let Self { solver, max_variables, seconds } = *self;
+        Ok(Box::new(WholeTransport::new("linear-program", move |name, problem: &Problem| {
+            let deadline = Deadline::after(seconds);
+            let sets = TokenSets::new(name, &problem.proposal, Part::All, max_variables)?;
+            Transport::by_program(name, problem.target, sets, solver, deadline)
+        })))
     }
 }

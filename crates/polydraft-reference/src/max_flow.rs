@@ -8,10 +8,9 @@
 
 use crate::program::{Deadline, check_seconds};
 use crate::sets::{Part, TokenSets};
-use crate::transport::{Choice, Transport};
-use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, TokenRule};
-use polydraft::{Error, Problem, Result, Token};
+use crate::transport::{Transport, WholeTransport};
+use polydraft::coupling::TokenRule;
+use polydraft::{Error, Problem, Result};
 use serde::{Deserialize, Serialize};
 
 /// Settings of the rule.
@@ -38,7 +37,12 @@ impl Settings {
     pub fn build(&self) -> Result<Box<dyn TokenRule>> {
         check_edges(self.max_variables)?;
         check_seconds(self.seconds)?;
-        Ok(Box::new(MaxFlow { settings: self.clone(), transport: Transport::default() }))
+        let Self { max_variables, seconds } = *self;
+        Ok(Box::new(WholeTransport::new("max-flow", move |name, problem: &Problem| {
+            let deadline = Deadline::after(seconds);
+            let sets = TokenSets::new(name, &problem.proposal, Part::All, max_variables)?;
+            Transport::by_flow(name, problem.target, sets, deadline)
+        })))
     }
 }
 
@@ -49,40 +53,4 @@ pub(crate) fn check_edges(edges: usize) -> Result<()> {
     }
     let expected = "from 1 to 500000000";
     Err(Error::Setting { setting: "max_variables", expected, got: edges.to_string() })
-}
-
-struct MaxFlow {
-    settings: Settings,
-    transport: Transport,
-}
-
-impl TokenRule for MaxFlow {
-    fn name(&self) -> &'static str {
-        "max-flow"
-    }
-
-    fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        let deadline = Deadline::after(self.settings.seconds);
-        let sets = TokenSets::new(self.name(), &problem.proposal, Part::All, self.settings.max_variables)?;
-        self.transport = Transport::by_flow(self.name(), problem.target, sets, deadline)?;
-        Ok(())
-    }
-
-    fn acceptance(&mut self, _: &Problem) -> Option<f64> {
-        Some(self.transport.acceptance())
-    }
-
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        self.choice(drafts).emit(drafts, problem.target, |token| self.transport.served(token), chance)
-    }
-
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
-        self.choice(drafts).law(problem.target, |token| self.transport.served(token))
-    }
-}
-
-impl MaxFlow {
-    fn choice(&self, drafts: &[Token]) -> Choice {
-        self.transport.choice(&Part::All.key(drafts).unwrap_or_default())
-    }
 }

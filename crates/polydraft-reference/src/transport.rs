@@ -8,10 +8,10 @@
 
 use crate::dinic::Network;
 use crate::program::{Deadline, Program, Solver};
-use crate::sets::TokenSets;
+use crate::sets::{Part, TokenSets};
 use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law};
-use polydraft::{Distribution, Result, Token};
+use polydraft::coupling::{Emission, Law, TokenRule};
+use polydraft::{Distribution, Problem, Result, Token};
 
 /// Shares of token sets.
 #[derive(Debug, Clone, Default)]
@@ -138,6 +138,46 @@ impl Transport {
             shares.map(|(&token, share)| (token, share / probability)).collect()
         });
         Choice { accepted: accepted.unwrap_or_default() }
+    }
+}
+
+/// A rule that solves the whole transport at every node; `solve` says how.
+pub(crate) struct WholeTransport<F> {
+    name: &'static str,
+    solve: F,
+    transport: Transport,
+}
+
+impl<F> WholeTransport<F> {
+    pub fn new(name: &'static str, solve: F) -> Self {
+        Self { name, solve, transport: Transport::default() }
+    }
+
+    fn choice(&self, drafts: &[Token]) -> Choice {
+        self.transport.choice(&Part::All.key(drafts).unwrap_or_default())
+    }
+}
+
+impl<F: Fn(&'static str, &Problem) -> Result<Transport> + Send> TokenRule for WholeTransport<F> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        self.transport = (self.solve)(self.name, problem)?;
+        Ok(())
+    }
+
+    fn acceptance(&mut self, _: &Problem) -> Option<f64> {
+        Some(self.transport.acceptance())
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        self.choice(drafts).emit(drafts, problem.target, |token| self.transport.served(token), chance)
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        self.choice(drafts).law(problem.target, |token| self.transport.served(token))
     }
 }
 
