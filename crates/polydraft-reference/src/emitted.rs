@@ -4,7 +4,7 @@
 //! rule followed to its end.
 //! Source: ours. Complexity: every tuple times every series of decisions.
 
-use polydraft::coupling::{TokenRule, couple};
+use polydraft::coupling::{Rule, couple};
 use polydraft::{Error, Problem, Result, enumerate};
 
 /// What came out.
@@ -23,7 +23,7 @@ const TUPLES: f64 = 100_000.0;
 ///
 /// # Errors
 /// More than 100,000 tuples, or the rule refuses the problem.
-pub fn emitted(rule: &mut dyn TokenRule, problem: Problem) -> Result<Emitted> {
+pub fn emitted(rule: &mut dyn Rule, problem: Problem) -> Result<Emitted> {
     let bound = problem.proposal.tuple_bound();
     if bound > TUPLES {
         let expected = format!("at most {TUPLES} tuples of drafts");

@@ -25,10 +25,10 @@ mod system;
 pub use resolver::{GaveUp, Resolver};
 pub use system::Solved;
 
-use crate::transport::Choice;
 use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Fallback, Law, TokenRule, priority};
-use polydraft::{Error, Problem, Result, Token};
+use polydraft::coupling::canonical::Canonical;
+use polydraft::coupling::{Emission, Fallback, Law, Rule, RuleSettings, priority};
+use polydraft::{Draws, Error, Problem, Result, Token};
 use serde::{Deserialize, Serialize};
 
 /// What is done with the truncated solution.
@@ -64,21 +64,19 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         Ok(Box::new(GlobalResolution {
-            resolver: self.resolver()?,
+            resolver: Canonical(self.resolver()?),
             mode: self.mode,
             priority: priority::Settings::default().build()?,
             fallback: None,
             fallbacks: 0,
         }))
     }
+}
 
+impl Settings {
     /// The algorithm itself, without anything that repairs or takes over.
     ///
     /// # Errors
@@ -117,39 +115,27 @@ impl Settings {
 }
 
 struct GlobalResolution {
-    resolver: Resolver,
+    resolver: Canonical<Resolver>,
     mode: Mode,
-    priority: Box<dyn TokenRule>,
+    priority: Box<dyn Rule>,
     /// Why `priority` works at this node.
     fallback: Option<Fallback>,
     fallbacks: u64,
 }
 
-impl GlobalResolution {
-    fn choice(&self, drafts: &[Token]) -> Choice {
-        match self.mode {
-            Mode::Repaired => self.resolver.repaired(drafts),
-            Mode::Published => self.resolver.published(drafts),
-        }
-    }
-
-    fn served(&self, token: Token) -> f64 {
-        match self.mode {
-            Mode::Repaired => self.resolver.selected(token),
-            Mode::Published => self.resolver.covered(token),
-        }
-    }
-}
-
-impl TokenRule for GlobalResolution {
+impl Rule for GlobalResolution {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn supports(&self, draws: Draws) -> Result<()> {
+        self.resolver.supports(draws)
     }
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         self.fallback = None;
         self.resolver.prepare(problem)?;
-        let Err(gave_up) = self.resolver.solve_both() else { return Ok(()) };
+        let Err(gave_up) = self.resolver.0.solve_both() else { return Ok(()) };
         if self.mode == Mode::Published {
             return Err(gave_up.error());
         }
@@ -164,29 +150,34 @@ impl TokenRule for GlobalResolution {
     }
 
     fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
-        if self.fallback.is_some() {
-            return self.priority.acceptance(problem);
-        }
         match self.mode {
-            Mode::Repaired => {
-                Some(problem.target.support().map(|(token, p)| p.min(self.resolver.selected(token))).sum())
-            }
-            Mode::Published => self.resolver.acceptance_if_complete(),
+            _ if self.fallback.is_some() => self.priority.acceptance(problem),
+            Mode::Repaired => self.resolver.acceptance(problem),
+            Mode::Published => self.resolver.0.acceptance_if_complete(),
         }
     }
 
     fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        if self.fallback.is_some() {
-            return self.priority.emit(problem, drafts, chance);
+        match self.mode {
+            _ if self.fallback.is_some() => self.priority.emit(problem, drafts, chance),
+            Mode::Repaired => self.resolver.emit(problem, drafts, chance),
+            Mode::Published => {
+                let resolver = &self.resolver.0;
+                let choice = resolver.published(drafts);
+                choice.emit(drafts, problem.target, |token| resolver.wanted(token), chance)
+            }
         }
-        self.choice(drafts).emit(drafts, problem.target, |token| self.served(token), chance)
     }
 
     fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
-        if self.fallback.is_some() {
-            return self.priority.law(problem, drafts);
+        match self.mode {
+            _ if self.fallback.is_some() => self.priority.law(problem, drafts),
+            Mode::Repaired => self.resolver.law(problem, drafts),
+            Mode::Published => {
+                let resolver = &self.resolver.0;
+                resolver.published(drafts).law(problem.target, |token| resolver.wanted(token))
+            }
         }
-        self.choice(drafts).law(problem.target, |token| self.served(token))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reference solvers for multi-draft speculative decoding: slow and trusted.
 //!
 //! They are the oracle that the fast rules of [`polydraft`] are tested against, and the published state of the art to
-//! measure them against. The rules here are [`polydraft::coupling::TokenRule`]s like those there: [`Rule`] makes them
+//! measure them against. The rules here are [`polydraft::coupling::Rule`]s like those there: [`ReferenceKind`] makes them
 //! by name.
 //!
 //! ```
@@ -12,8 +12,8 @@
 //! let draft = Distribution::new(vec![0.2, 0.3, 0.5])?;
 //! let problem = Problem::new(&target, Proposal::iid(&draft, 2)?)?;
 //! let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
-//! for name in polydraft_reference::Rule::NAMES {
-//!     let mut rule = name.parse::<polydraft_reference::Rule>()?.build()?;
+//! for name in polydraft_reference::ReferenceKind::NAMES {
+//!     let mut rule = name.parse::<polydraft_reference::ReferenceKind>()?.build()?;
 //!     let acceptance = couple(rule.as_mut(), problem)?.acceptance(&mut rng).probability;
 //!     assert!((acceptance - 0.86).abs() < 1e-2, "{name}: {acceptance}");
 //! }
@@ -24,7 +24,9 @@
 
 mod dinic;
 mod emitted;
+mod every;
 pub mod global_resolution;
+pub mod importance;
 pub mod linear_program;
 pub mod max_flow;
 pub mod optimum;
@@ -35,9 +37,16 @@ pub mod slackness;
 mod transport;
 
 pub use emitted::{Emitted, emitted};
+pub use every::{RuleKind, VerifierKind};
 pub use program::Solver;
 
-polydraft::rule_registry! {
+use polydraft::coupling::RuleSettings;
+
+polydraft::registry! {
+    /// A rule of this crate and its settings. To add one, write its file and add its line here.
+    pub enum ReferenceKind, tag "rule", settings RuleSettings;
+    /// Importance-weighted selection by a truncated linear program: i.i.d. or distinct drafts.
+    Importance(importance::Settings) = "importance",
     /// Optimal transport by linear program: any drafts whose tuples can be enumerated.
     LinearProgram(linear_program::Settings) = "linear-program",
     /// Optimal transport by maximum flow: any drafts whose tuples can be enumerated.
@@ -47,3 +56,4 @@ polydraft::rule_registry! {
     /// Global Resolution: i.i.d. drafts.
     GlobalResolution(global_resolution::Settings) = "global-resolution",
 }
+polydraft::rule_entry!(ReferenceKind);

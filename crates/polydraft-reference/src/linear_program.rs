@@ -9,7 +9,7 @@
 use crate::program::{Deadline, Solver, check_seconds};
 use crate::sets::{Part, TokenSets};
 use crate::transport::{Transport, WholeTransport};
-use polydraft::coupling::TokenRule;
+use polydraft::coupling::{Rule, RuleSettings};
 use polydraft::{Error, Problem, Result};
 use serde::{Deserialize, Serialize};
 
@@ -31,12 +31,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range, or a solver that is not built in.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         self.solver.validate()?;
         check_seconds(self.seconds)?;
         if self.max_variables == 0 {

@@ -9,7 +9,7 @@
 use crate::program::{Deadline, check_seconds};
 use crate::sets::{Part, TokenSets};
 use crate::transport::{Transport, WholeTransport};
-use polydraft::coupling::TokenRule;
+use polydraft::coupling::{Rule, RuleSettings};
 use polydraft::{Error, Problem, Result};
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +29,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         check_edges(self.max_variables)?;
         check_seconds(self.seconds)?;
         let Self { max_variables, seconds } = *self;

@@ -88,7 +88,7 @@ pub fn by_subsets(problem: &Problem) -> Result<Optimum> {
 /// Another number of drafts or another scheme, or more than 2,000 drafted tokens.
 pub fn by_minimum_cut(problem: &Problem) -> Result<Optimum> {
     let operation = "optimum by minimum cut";
-    problem.require(operation, &[Drafting::Distinct, Drafting::Iid])?;
+    problem.proposal.draws().require(operation, &[Drafting::Distinct, Drafting::Iid])?;
     let proposal = &problem.proposal;
     let tokens = drafted(problem);
     if proposal.count() != 2 {

@@ -14,8 +14,8 @@ use crate::program::Deadline;
 use crate::sets::{Part, TokenSets};
 use crate::transport::{Choice, Transport};
 use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, TokenRule};
-use polydraft::{Problem, Result, Token};
+use polydraft::coupling::{Emission, Law, Rule, RuleSettings};
+use polydraft::{Draws, Problem, Result, Token};
 use serde::{Deserialize, Serialize};
 
 /// Settings of the rule.
@@ -32,12 +32,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         check_edges(self.max_variables)?;
         let limit = self.max_variables;
         Ok(Box::new(Slackness { limit, inside: Vec::new(), outer: None, inner: None }))
@@ -91,9 +87,13 @@ impl Slackness {
     }
 }
 
-impl TokenRule for Slackness {
+impl Rule for Slackness {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn supports(&self, _: Draws) -> Result<()> {
+        Ok(())
     }
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {

@@ -10,8 +10,8 @@ use crate::dinic::Network;
 use crate::program::{Deadline, Program, Solver};
 use crate::sets::{Part, TokenSets};
 use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, TokenRule};
-use polydraft::{Distribution, Problem, Result, Token};
+use polydraft::coupling::{Emission, Law, Rule};
+use polydraft::{Distribution, Draws, Problem, Result, Token};
 
 /// Shares of token sets.
 #[derive(Debug, Clone, Default)]
@@ -158,9 +158,13 @@ impl<F> WholeTransport<F> {
     }
 }
 
-impl<F: Fn(&'static str, &Problem) -> Result<Transport> + Send> TokenRule for WholeTransport<F> {
+impl<F: Fn(&'static str, &Problem) -> Result<Transport> + Send> Rule for WholeTransport<F> {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn supports(&self, _: Draws) -> Result<()> {
+        Ok(())
     }
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {

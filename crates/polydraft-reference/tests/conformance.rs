@@ -1,11 +1,11 @@
 //! The oracles against each other and against `priority`, by exact enumeration.
 
 use polydraft::conformance::{Case, Report, cases};
-use polydraft::coupling::TokenRule;
+use polydraft::coupling::{Rule, RuleSettings};
 use polydraft::coupling::priority::{self, Form};
 use polydraft::{Drafting, acceptance, couple};
 use polydraft_reference::global_resolution::{self, Mode};
-use polydraft_reference::{Rule, emitted, linear_program, optimum};
+use polydraft_reference::{ReferenceKind, emitted, importance, linear_program, optimum};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -29,12 +29,12 @@ fn every_case(schemes: &[Drafting], random: usize, mut look: impl FnMut(&Case)) 
     seen
 }
 
-fn check(rule: &mut dyn TokenRule, case: &Case) -> Report {
+fn check(rule: &mut dyn Rule, case: &Case) -> Report {
     case.check(rule).unwrap_or_else(|failure| panic!("{}: {failure}\n{case:?}", rule.name()))
 }
 
-fn built(name: &str) -> Box<dyn TokenRule> {
-    name.parse::<Rule>().unwrap().build().unwrap()
+fn built(name: &str) -> Box<dyn Rule> {
+    name.parse::<ReferenceKind>().unwrap().build().unwrap()
 }
 
 /// `check` proves the law; the optimum is the minimum over all subsets, of the conformance runner and of our own.
@@ -79,7 +79,7 @@ fn linear_program_by_highs() {
 #[cfg(not(feature = "highs"))]
 #[test]
 fn highs_is_refused_where_it_is_not_built_in() {
-    let rule: Rule = serde_json::from_str(r#"{"rule": "linear-program", "solver": "highs"}"#).unwrap();
+    let rule: ReferenceKind = serde_json::from_str(r#"{"rule": "linear-program", "solver": "highs"}"#).unwrap();
     assert!(rule.build().err().unwrap().to_string().contains("feature highs"));
     assert_eq!(linear_program::Settings::default().solver.name(), "microlp");
 }
@@ -166,4 +166,30 @@ fn global_resolution_repaired() {
         });
     }
     assert!(fallbacks > 100, "{fallbacks}");
+}
+
+/// With the whole vocabulary in the program, two i.i.d. drafts reach the optimum (to the solver's tolerance).
+#[test]
+fn importance_weighted_selection() {
+    use importance::{Selection, Settings};
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    for selection in [Selection::Gap, Selection::LargestDraft] {
+        for (truncation, alphabet) in [(1, None), (2, Some(2)), (5, Some(40)), (5, Some(1)), (20, None)] {
+            let mut rule = Settings { truncation, selection, alphabet }.build().unwrap();
+            for scheme in [Drafting::Iid, Drafting::Distinct] {
+                for count in 1..=4 {
+                    for vocabulary in 1..=4 {
+                        let random = if count < 4 { 200 } else { 60 };
+                        for case in cases(vocabulary, scheme, count, random, &mut rng).unwrap() {
+                            let report = check(rule.as_mut(), &case);
+                            let whole = truncation >= 4 && alphabet.is_none_or(|size| size >= 4);
+                            if whole && case.count <= 2 {
+                                assert!(report.optimal - report.acceptance < 1e-7, "{report:?} {case:?}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

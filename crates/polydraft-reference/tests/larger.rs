@@ -1,10 +1,10 @@
 //! What small vocabularies cannot show: truncation, size limits, time limits, and enumeration that finds faults.
 
 use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, TokenRule};
-use polydraft::{Distribution, Drafting, Problem, Proposal, Result, Token, acceptance, couple};
+use polydraft::coupling::{Emission, Law, Rule, RuleSettings};
+use polydraft::{Distribution, Drafting, Draws, Problem, Proposal, Result, Token, acceptance, couple};
 use polydraft_reference::global_resolution::{GaveUp, Mode, Settings};
-use polydraft_reference::{Rule, emitted, max_flow, optimum};
+use polydraft_reference::{ReferenceKind, emitted, max_flow, optimum};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -21,14 +21,14 @@ fn pair(vocabulary: usize, error: f64, seed: u64) -> (Distribution, Distribution
     (law(logits.clone()), law(logits.iter().map(|logit| logit + error * (uniform() - 0.5)).collect()))
 }
 
-fn built(name: &str) -> Box<dyn TokenRule> {
-    name.parse::<Rule>().unwrap().build().unwrap()
+fn built(name: &str) -> Box<dyn Rule> {
+    name.parse::<ReferenceKind>().unwrap().build().unwrap()
 }
 
 #[test]
 fn solvers_agree_on_larger_problems() {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
-    let mut priority = "priority".parse::<polydraft::Rule>().unwrap().build().unwrap();
+    let mut priority = "priority".parse::<polydraft::RuleKind>().unwrap().build().unwrap();
     for (vocabulary, count) in [(60, 2), (25, 3), (12, 4), (9, 5)] {
         for seed in 0..4 {
             let (target, draft) = pair(vocabulary, 1.0 + seed as f64, seed);
@@ -53,7 +53,7 @@ fn minimum_cut_of_two_distinct_drafts() {
         let (target, first) = pair(300, 2.0, seed);
         let (_, second) = pair(300, 2.0, 50 + seed);
         let laws = [first, second];
-        let problem = Problem::new(&target, Proposal::new(Drafting::Distinct, &laws, 2).unwrap()).unwrap();
+        let problem = Problem::new(&target, Proposal::new(Draws { scheme: Drafting::Distinct, count: 2 }, &laws).unwrap()).unwrap();
         assert!(acceptance::optimal(&problem).is_err());
         let cut = optimum::by_minimum_cut(&problem).unwrap();
         for name in ["max-flow", "slackness"] {
@@ -145,7 +145,7 @@ fn too_large_is_refused_with_what_would_fit() {
     let (target, draft) = pair(5_000, 1.0, 1);
     let message = |name: &str, scheme: Drafting, count: usize| {
         let laws = vec![draft.clone(); if scheme == Drafting::Distinct { count } else { 1 }];
-        let problem = Problem::new(&target, Proposal::new(scheme, &laws, count).unwrap()).unwrap();
+        let problem = Problem::new(&target, Proposal::new(Draws { scheme, count: count }, &laws).unwrap()).unwrap();
         let mut rule = built(name);
         couple(rule.as_mut(), problem).err().map(|error| error.to_string()).unwrap_or_default()
     };
@@ -162,7 +162,7 @@ fn too_large_is_refused_with_what_would_fit() {
 
     let settings = max_flow::Settings { seconds: 1e-9, ..max_flow::Settings::default() };
     let problem =
-        Problem::new(&target, Proposal::new(Drafting::Greedy, std::slice::from_ref(&draft), 2).unwrap());
+        Problem::new(&target, Proposal::new(Draws { scheme: Drafting::Greedy, count: 2 }, std::slice::from_ref(&draft)).unwrap());
     let error = couple(settings.build().unwrap().as_mut(), problem.unwrap()).err().unwrap().to_string();
     assert!(error.contains("none within"), "{error}");
 }
@@ -179,13 +179,13 @@ fn settings_out_of_range() {
         (r#"{"rule": "slackness", "max_variables": 1000000000}"#, "500000000"),
         (r#"{"rule": "linear-program", "max_variables": 0}"#, "max_variables"),
     ] {
-        let error = serde_json::from_str::<Rule>(text).unwrap().build().err().unwrap().to_string();
+        let error = serde_json::from_str::<ReferenceKind>(text).unwrap().build().err().unwrap().to_string();
         assert!(error.contains(expected), "{text}: {error}");
     }
-    assert!(serde_json::from_str::<Rule>(r#"{"rule": "max-flow", "size": 1}"#).is_err());
-    assert!("flow".parse::<Rule>().unwrap_err().to_string().contains("max-flow"));
-    for name in Rule::NAMES {
-        let rule: Rule = name.parse().unwrap();
+    assert!(serde_json::from_str::<ReferenceKind>(r#"{"rule": "max-flow", "size": 1}"#).is_err());
+    assert!("flow".parse::<ReferenceKind>().unwrap_err().to_string().contains("max-flow"));
+    for name in ReferenceKind::NAMES {
+        let rule: ReferenceKind = name.parse().unwrap();
         assert_eq!((rule.name(), rule.build().unwrap().name()), (*name, *name));
     }
 }
@@ -193,9 +193,13 @@ fn settings_out_of_range() {
 /// Emits its first draft, whatever it is.
 struct Credulous;
 
-impl TokenRule for Credulous {
+impl Rule for Credulous {
     fn name(&self) -> &'static str {
         "credulous"
+    }
+
+    fn supports(&self, _: Draws) -> Result<()> {
+        Ok(())
     }
 
     fn prepare(&mut self, _: &Problem) -> Result<()> {
@@ -220,7 +224,7 @@ fn the_enumerator_sees_what_is_emitted() {
     let (target, draft) = pair(7, 3.0, 2);
     for scheme in [Drafting::Iid, Drafting::WithoutReplacement] {
         let problem =
-            Problem::new(&target, Proposal::new(scheme, std::slice::from_ref(&draft), 3).unwrap()).unwrap();
+            Problem::new(&target, Proposal::new(Draws { scheme, count: 3 }, std::slice::from_ref(&draft)).unwrap()).unwrap();
         let found = emitted(&mut Credulous, problem).unwrap();
         assert!((found.acceptance - 1.0).abs() < 1e-12);
         assert!((found.deviation(&problem) - 2.0 * target.total_variation(&draft)).abs() < 1e-12);

@@ -3,7 +3,8 @@
 use polydraft::conformance::tree::{ContextLaws, Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, shares::Layout};
 use polydraft::verify::nested_priority::Settings;
-use polydraft::{Shape, VerifierKind};
+use polydraft::PolicyKind;
+use polydraft_reference::VerifierKind;
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -26,10 +27,14 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
             let agreement = [0.0, 0.4, 0.8][index % 3];
             let pair = random_pair(vocabulary, depth, agreement, index % 2 == 1, &mut rng).unwrap();
             let bound = bound(&pair, vocabulary, depth, paths);
-            let shape = Shape::Paths { paths, depth };
+            let policy = PolicyKind::paths(paths, depth).build().unwrap();
             for kind in VerifierKind::all() {
-                let Ok(mut verifier) = kind.build(&shape) else { continue };
-                let found = exact(verifier.as_mut(), &shape, &pair.target, &pair.draft, &mut |_| ()).unwrap();
+                let mut verifier = kind.build().unwrap();
+                if verifier.supports(&policy.form()).is_err() {
+                    continue;
+                }
+                let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
+                assert!(found.law_deviation < 1e-10, "{kind} {found:?}\n{pair:?}");
                 assert!(found.block_efficiency <= bound + 1e-9, "{kind} {found:?} {bound}\n{pair:?}");
                 match kind.to_string().as_str() {
                     "nested-priority" => gap += bound - found.block_efficiency,
@@ -41,8 +46,8 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
             }
             let sharing = priority::Settings { layout: Layout::Intervals, ..Default::default() };
             let settings = Settings { sharing, ..Settings::default() };
-            let mut intervals = VerifierKind::NestedPriority(settings).build(&shape).unwrap();
-            let found = exact(intervals.as_mut(), &shape, &pair.target, &pair.draft, &mut |_| ()).unwrap();
+            let mut intervals = VerifierKind::NestedPriority(settings).build().unwrap();
+            let found = exact(intervals.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
             intervals_gap += bound - found.block_efficiency;
             cases += 1;
         }
@@ -56,4 +61,39 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
     );
     // Spreading shares closes much of the gap that intervals leave.
     assert!(gap < 0.7 * intervals_gap && intervals_gap < walk_gap, "{gap} {intervals_gap} {walk_gap}");
+}
+
+/// A walk whose rule cannot do a node is exact all the same, and says how often.
+#[test]
+fn walks_fall_back_and_stay_exact() {
+    use polydraft_reference::{ReferenceKind, RuleKind, global_resolution, linear_program, max_flow};
+    let mut rng = ChaCha8Rng::seed_from_u64(32);
+    let small = [
+        ReferenceKind::MaxFlow(max_flow::Settings { max_variables: 3, ..Default::default() }),
+        ReferenceKind::LinearProgram(linear_program::Settings { max_variables: 3, ..Default::default() }),
+        ReferenceKind::GlobalResolution(global_resolution::Settings {
+            limits: vec![1],
+            tau: 1e-9,
+            mode: global_resolution::Mode::Published,
+            ..Default::default()
+        }),
+    ];
+    for tree in ["paths:2,2", "2,2/without-replacement", "2,2/hub", "2,1/top-k"] {
+        let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
+        for rule in &small {
+            let mut fallbacks = 0;
+            for index in 0..6 {
+                let pair = random_pair(3, 2, 0.3, index % 2 == 1, &mut rng).unwrap();
+                let mut verifier = VerifierKind::Walk(RuleKind::Reference(rule.clone())).build().unwrap();
+                if verifier.supports(&policy.form()).is_err() {
+                    continue;
+                }
+                let (target, draft) = (&pair.target, &pair.draft);
+                let found = exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ()).unwrap();
+                assert!(found.law_deviation < 1e-10, "{tree} {} {found:?}", rule.name());
+                fallbacks += verifier.fallbacks();
+            }
+            assert!(fallbacks > 0 || rule.name() == "global-resolution", "{tree} {}", rule.name());
+        }
+    }
 }

@@ -8,8 +8,8 @@ mod common;
 
 use common::{SHAPES, VOCABULARIES, logits};
 use polydraft::coupling::priority::{Form, Settings};
-use polydraft::coupling::{Problem, TokenRule};
-use polydraft::{Distribution, Proposal, Rule, Sampling, acceptance, couple};
+use polydraft::coupling::{Problem, Rule};
+use polydraft::{Distribution, Proposal, RuleKind, Sampling, acceptance, couple};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::cell::RefCell;
@@ -65,9 +65,9 @@ fn main() {
     println!("{model}; {} {}, one thread", std::env::consts::OS, std::env::consts::ARCH);
     println!("unit: the softmax pair by Distribution::from_logits (µs); all else in multiples of it");
     println!("{HEADER}");
-    let rules: Vec<Rule> = vec![
-        Rule::Priority(Settings { form: Form::Pooled, ..Settings::default() }),
-        Rule::Priority(Settings { form: Form::Exact, ..Settings::default() }),
+    let rules: Vec<RuleKind> = vec![
+        RuleKind::Priority(Settings { form: Form::Pooled, ..Settings::default() }),
+        RuleKind::Priority(Settings { form: Form::Exact, ..Settings::default() }),
         "k-seq".parse().expect("a rule"),
         "recursive".parse().expect("a rule"),
     ];
@@ -85,7 +85,7 @@ fn main() {
                 let problem =
                     Problem::new(&target, Proposal::iid(&draft, count).expect("drafts")).expect("a problem");
                 let optimum = acceptance::optimal(&problem).expect("a formula");
-                let mut built: Vec<Box<dyn TokenRule>> =
+                let mut built: Vec<Box<dyn Rule>> =
                     rules.iter().map(|rule| rule.build().expect("valid")).collect();
                 // First that the answers are right, then how long they take.
                 let mut rng = ChaCha8Rng::seed_from_u64(2);

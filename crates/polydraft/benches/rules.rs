@@ -6,7 +6,7 @@ use common::{SHAPES, Shape, VOCABULARIES, logits};
 use divan::Bencher;
 use polydraft::coupling::Problem;
 use polydraft::coupling::priority::{Form, Settings};
-use polydraft::{Distribution, Proposal, Rule, Sampling, couple};
+use polydraft::{Distribution, Proposal, RuleKind, Sampling, couple};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -17,10 +17,10 @@ fn main() {
 /// The rules by name; `priority` in both forms.
 const RULES: [&str; 4] = ["pooled", "exact", "k-seq", "recursive"];
 
-fn rule(name: &str) -> Rule {
+fn rule(name: &str) -> RuleKind {
     match name {
-        "pooled" => Rule::Priority(Settings { form: Form::Pooled, ..Settings::default() }),
-        "exact" => Rule::Priority(Settings { form: Form::Exact, ..Settings::default() }),
+        "pooled" => RuleKind::Priority(Settings { form: Form::Pooled, ..Settings::default() }),
+        "exact" => RuleKind::Priority(Settings { form: Form::Exact, ..Settings::default() }),
         other => other.parse().expect("a rule"),
     }
 }

@@ -11,56 +11,49 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use common::{SHAPES, VOCABULARIES, logits};
-use polydraft::{Distribution, DraftTree, Laws, NodeId, Result, Sampling, Shape, Verifier, VerifierKind};
+use polydraft::{Distribution, Draft, NodeId, PolicyKind, Result, Sampling, TargetLaws, Verifier, VerifierKind};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-/// A tree with its logits.
+/// A draft with the logits at its nodes.
 struct Case {
-    tree: DraftTree,
+    drawn: Draft,
     target: Vec<Vec<f32>>,
     /// At nodes that have children.
     draft: Vec<Option<Vec<f32>>>,
 }
 
 impl Case {
-    /// Draws a tree; nodes have logits of one shape and different seeds.
+    /// Draws paths; nodes have logits of one shape and different seeds.
     fn new(paths: usize, depth: usize, shape: common::Shape, vocabulary: usize, seed: u64) -> Self {
-        let mut tree = DraftTree::new();
-        let (mut target, mut draft, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
+        let policy = PolicyKind::paths(paths, depth).build().expect("a tree");
+        let mut drawn = Draft::new();
+        let (mut target, mut draft) = (Vec::new(), Vec::new());
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        while target.len() < tree.len() {
+        while target.len() < drawn.tree().len() {
             let node = target.len();
             let (p, q) = logits(shape, vocabulary, seed * 1000 + node as u64);
             target.push(p);
-            if tree.depth(node) < depth {
+            let goes_on = policy.goes_on(&drawn.path(node));
+            if goes_on {
                 let law = Distribution::from_logits(&q, &Sampling::default()).expect("a law");
-                Shape::Paths { paths, depth }
-                    .grow(&mut tree, node, &law, &mut rng, &mut drawn)
-                    .expect("a tree");
-                draft.push(Some(q));
-            } else {
-                draft.push(None);
+                drawn.grow(node, law, policy.as_ref(), &mut rng).expect("a tree");
             }
+            draft.push(goes_on.then_some(q));
         }
-        Self { tree, target, draft }
+        Self { drawn, target, draft }
     }
 }
 
-/// Laws made in memory that is used again, the target's when they are asked for.
+/// Laws made in memory that is used again, when they are asked for.
 struct Lazy<'a> {
     case: &'a Case,
-    drafts: &'a [Option<Distribution>],
     spare: Vec<std::sync::Mutex<Option<Distribution>>>,
     made: Vec<OnceLock<Distribution>>,
 }
 
-impl Laws for Lazy<'_> {
-    fn draft(&self, node: NodeId) -> Result<&Distribution> {
-        Ok(self.drafts[node].as_ref().expect("drafted"))
-    }
-
+impl TargetLaws for Lazy<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         Ok(self.made[node].get_or_init(|| {
             let mut law = self.spare[node].lock().expect("no panic").take().expect("asked for once");
@@ -115,8 +108,8 @@ fn main() {
                     let mut verifier = name
                         .parse::<VerifierKind>()
                         .expect("a verifier")
-                        .build(&Shape::Paths { paths, depth })
-                        .expect("supported");
+                        .build()
+                        .expect("valid settings");
                     let row = measure(verifier.as_mut(), &cases);
                     println!(
                         "{vocabulary:>7} {:>7} {paths:>2} {depth:>2} {:>5.1} {:>8.2} | {name:<16} {:>8.2} {:>7.2} {:>9.1}",
@@ -147,7 +140,7 @@ fn measure(verifier: &mut dyn Verifier, cases: &[Case]) -> Row {
     for case in cases {
         let all: Vec<Option<Vec<f32>>> = case.target.iter().cloned().map(Some).collect();
         let (mut targets, mut drafts) = (laws(&all), laws(&case.draft));
-        nodes += case.tree.len() - 1;
+        nodes += case.drawn.tree().len() - 1;
         for round in 0..ROUNDS {
             let clock = Instant::now();
             softmaxes(&case.draft, &mut drafts);
@@ -157,8 +150,8 @@ fn measure(verifier: &mut dyn Verifier, cases: &[Case]) -> Row {
             let mut rng = ChaCha8Rng::seed_from_u64(round as u64);
             let clock = Instant::now();
             softmaxes(&case.draft, &mut drafts);
-            let lazy = Lazy { case, drafts: &drafts, spare, made: vec![OnceLock::new(); case.tree.len()] };
-            black_box(verifier.verify(&case.tree, &lazy, &mut rng).expect("a decision"));
+            let lazy = Lazy { case, spare, made: vec![OnceLock::new(); case.drawn.tree().len()] };
+            black_box(verifier.verify(&case.drawn, &lazy, &mut rng).expect("a decision"));
             ratios.push(clock.elapsed().as_secs_f64() / unit);
             units.push(unit);
             for (node, law) in lazy.made.into_iter().enumerate() {

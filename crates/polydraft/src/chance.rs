@@ -4,8 +4,6 @@
 //! them; [`enumerate`] runs a function once for every possible series of decisions and gives each run's exact
 //! probability. Conformance tests therefore enumerate the very code that runs in production.
 
-use crate::priorities::Priorities;
-
 /// A set of weighted outcomes `0..`, one of which is to be chosen in proportion to its weight.
 pub trait Outcomes {
     /// Draws an outcome; `uniform` gives independent uniform numbers in `[0, 1)`.
@@ -49,9 +47,6 @@ pub trait Chance {
     fn pick(&mut self, weights: &[f64]) -> usize {
         self.choose(&weights)
     }
-
-    /// Draws every draft's priority and says which draft has the highest; 0 if there are no drafts.
-    fn highest(&mut self, priorities: &Priorities) -> usize;
 }
 
 impl<T: Outcomes + ?Sized> Outcomes for &T {
@@ -76,10 +71,6 @@ impl<R: rand::Rng + ?Sized> Chance for R {
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
         outcomes.draw(&mut || uniform(self))
-    }
-
-    fn highest(&mut self, priorities: &Priorities) -> usize {
-        priorities.draw_highest(&mut || uniform(self))
     }
 }
 
@@ -127,15 +118,13 @@ impl Chance for Enumerator {
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
         self.decide(|| outcomes.weights())
     }
-
-    fn highest(&mut self, priorities: &Priorities) -> usize {
-        self.decide(|| priorities.win_probabilities())
-    }
 }
 
 /// A [`Chance`] that always takes the first possible outcome: for code that asks for a decision but must not need one.
+#[cfg(feature = "conformance")]
 pub(crate) struct Certain;
 
+#[cfg(feature = "conformance")]
 impl Chance for Certain {
     fn coin(&mut self, probability: f64) -> bool {
         probability >= 1.0
@@ -143,10 +132,6 @@ impl Chance for Certain {
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
         outcomes.weights().iter().position(|weight| *weight > 0.0).unwrap_or(0)
-    }
-
-    fn highest(&mut self, priorities: &Priorities) -> usize {
-        priorities.win_probabilities().iter().position(|win| *win > 0.0).unwrap_or(0)
     }
 }
 

@@ -5,12 +5,12 @@
 //! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
 //! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny vocabularies only.
 
-pub mod planted;
+pub mod statistics;
 pub mod tree;
 
 use crate::chance::enumerate;
-use crate::coupling::{Law, Problem, TokenRule, couple};
-use crate::drafting::{Drafting, Proposal};
+use crate::coupling::{Problem, Rule, couple};
+use crate::drafting::{Drafting, Draws, Proposal};
 use crate::{Distribution, Result, Token};
 
 /// The deviation allowed everywhere.
@@ -87,7 +87,10 @@ impl Case {
         let laws = if self.scheme == Drafting::Distinct { self.count } else { 1 };
         Problem::new(
             &self.target,
-            Proposal::new(self.scheme, &self.drafts[..laws.min(self.drafts.len())], self.count)?,
+            Proposal::new(
+                Draws { scheme: self.scheme, count: self.count },
+                &self.drafts[..laws.min(self.drafts.len())],
+            )?,
         )
     }
 
@@ -107,7 +110,7 @@ impl Case {
     ///
     /// # Errors
     /// The first way found in which the rule is wrong.
-    pub fn check(&self, rule: &mut dyn TokenRule) -> std::result::Result<Report, Failure> {
+    pub fn check(&self, rule: &mut dyn Rule) -> std::result::Result<Report, Failure> {
         let problem = self.problem()?;
         let tuples = problem.proposal.tuples();
         let vocabulary = self.target.vocabulary();
@@ -159,27 +162,6 @@ fn agree(what: &'static str, drafts: &[Token], expected: f64, got: f64) -> std::
         return Ok(());
     }
     Err(Failure::Inconsistent { what, drafts: drafts.to_vec(), expected, got })
-}
-
-/// Whether counts of emitted tokens are compatible with a law: the chi-squared statistic lies within `sigmas` standard
-/// deviations of its mean. Tokens expected fewer than five times are pooled.
-pub fn counts_agree(counts: &[u64], law: &Law, sigmas: f64) -> bool {
-    let runs: u64 = counts.iter().sum();
-    let (mut statistic, mut freedom) = (0.0, 0.0);
-    let (mut rare_count, mut rare_expected) = (0.0, 0.0);
-    for (&count, &probability) in counts.iter().zip(&law.probabilities) {
-        let (count, expected) = (count as f64, runs as f64 * probability);
-        if expected < 5.0 {
-            rare_count += count;
-            rare_expected += expected;
-        } else {
-            statistic += (count - expected).powi(2) / expected;
-            freedom += 1.0;
-        }
-    }
-    // Poisson, at most five per pooled token.
-    let rare = (rare_count - rare_expected).abs() <= 3.0 + sigmas * rare_expected.sqrt();
-    rare && statistic <= freedom + sigmas * (2.0_f64 * freedom).sqrt() + sigmas
 }
 
 /// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot laws, disjoint supports, equal laws, tiny

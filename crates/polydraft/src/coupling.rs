@@ -1,10 +1,12 @@
 //! Token-level rules: from the drafts at a node to one emitted token with exactly the target's law.
 //!
-//! A [`Rule`] describes an algorithm and its settings. [`Rule::build`] makes it work once; then
+//! A [`RuleKind`] describes an algorithm and its settings. [`RuleKind::build`] makes it a working [`Rule`] once; then
 //! [`couple`] prepares it for one node, and the [`Coupling`] emits.
+//!
+//! To add a rule: one file here, one line in [`RuleKind`].
 
+pub mod canonical;
 pub mod hub;
-pub mod importance;
 pub mod k_seq;
 pub mod naive;
 pub mod priority;
@@ -12,7 +14,7 @@ pub mod recursive;
 pub mod single;
 
 use crate::chance::Chance;
-use crate::drafting::{Drafting, Proposal};
+use crate::drafting::{Drafting, Draws, Proposal};
 use crate::{Distribution, Error, Result, Token};
 
 /// The target's law at a node and the law of the drafts drawn there.
@@ -35,19 +37,6 @@ impl<'a> Problem<'a> {
             return Err(Error::Length { operation: "draft", expected, got: proposal.vocabulary() });
         }
         Ok(Self { target, proposal })
-    }
-
-    /// Refuses schemes that a rule was not made for.
-    ///
-    /// # Errors
-    /// The scheme is not among `schemes`.
-    pub fn require(&self, operation: &'static str, schemes: &[Drafting]) -> Result<()> {
-        if schemes.contains(&self.proposal.scheme()) {
-            return Ok(());
-        }
-        let names: Vec<_> = schemes.iter().map(|scheme| scheme.name()).collect();
-        let expected = format!("drafting {}", names.join(" or "));
-        Err(Error::Unsupported { operation, expected, got: self.proposal.scheme().to_string() })
     }
 }
 
@@ -82,15 +71,21 @@ pub struct Acceptance {
 
 /// A token-level rule at work. It owns its workspace, so that preparing it for node after node allocates nothing
 /// once it has seen the largest; a [`Coupling`] is the safe way to use it.
-pub trait TokenRule: Send {
+pub trait Rule: Send {
     /// The name that users type.
     fn name(&self) -> &'static str;
 
-    /// Prepares for a node. The other methods are called with the same `problem` and with drafts that
-    /// [`Coupling`] has checked.
+    /// Whether the rule is exact for drafts that are drawn like this, in constant time.
     ///
     /// # Errors
     /// A drafting scheme or number of drafts that the rule does not support.
+    fn supports(&self, draws: Draws) -> Result<()>;
+
+    /// Prepares for a node, whose draws it supports. The other methods are called with the same `problem` and with drafts
+    /// that [`Coupling`] has checked.
+    ///
+    /// # Errors
+    /// A node that is too large for the rule's settings.
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
     /// Why another rule does this one's work at the node it was prepared for, if so. The law is exact all the same.
@@ -104,8 +99,89 @@ pub trait TokenRule: Send {
     /// Decides.
     fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission;
 
-    /// The exact law of [`TokenRule::emit`] given the drafts.
+    /// The exact law of [`Rule::emit`] given the drafts.
     fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law;
+}
+
+/// What every rule's settings have.
+pub trait RuleSettings {
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    fn build(&self) -> Result<Box<dyn Rule>>;
+}
+
+/// What a registry of rules offers; the walk takes its rules from one.
+pub trait RuleRegistry:
+    std::fmt::Debug
+    + std::fmt::Display
+    + Clone
+    + PartialEq
+    + std::str::FromStr<Err = Error>
+    + serde::Serialize
+    + serde::de::DeserializeOwned
+{
+    /// All rules with their default settings.
+    fn all() -> Vec<Self>;
+
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    fn build(&self) -> Result<Box<dyn Rule>>;
+}
+
+/// What a registry of rules can do: list, parse, show and build.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! rule_entry {
+    ($kind:ident) => {
+        impl $kind {
+            /// All rules with their default settings.
+            pub fn all() -> Vec<Self> {
+                Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
+            }
+
+            /// Makes the rule ready to work.
+            ///
+            /// # Errors
+            /// A setting out of range.
+            pub fn build(&self) -> $crate::Result<Box<dyn $crate::Rule>> {
+                self.settings().build()
+            }
+        }
+
+        impl $crate::coupling::RuleRegistry for $kind {
+            fn all() -> Vec<Self> {
+                Self::all()
+            }
+
+            fn build(&self) -> $crate::Result<Box<dyn $crate::Rule>> {
+                self.build()
+            }
+        }
+
+        impl std::fmt::Display for $kind {
+            /// The name that users type; settings are not shown.
+            fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $kind {
+            type Err = $crate::Error;
+
+            /// The rule of that name with its default settings.
+            fn from_str(name: &str) -> $crate::Result<Self> {
+                Self::named(name).ok_or_else(|| $crate::Error::Name {
+                    kind: "rule",
+                    expected: Self::NAMES.join(", "),
+                    got: name.to_owned(),
+                })
+            }
+        }
+    };
 }
 
 /// A rule could not do a node, and another took over.
@@ -150,7 +226,7 @@ impl Law {
 
 /// A rule prepared for one node.
 pub struct Coupling<'a> {
-    rule: &'a mut dyn TokenRule,
+    rule: &'a mut dyn Rule,
     problem: Problem<'a>,
 }
 
@@ -158,7 +234,8 @@ pub struct Coupling<'a> {
 ///
 /// # Errors
 /// The rule does not support the node's drafting scheme or number of drafts.
-pub fn couple<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<Coupling<'a>> {
+pub fn couple<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coupling<'a>> {
+    rule.supports(problem.proposal.draws())?;
     rule.prepare(&problem)?;
     Ok(Coupling { rule, problem })
 }
@@ -252,55 +329,9 @@ pub(crate) fn capped_ratio(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Makes the enum `Rule` of a crate's token-level rules: names, settings and how to build them.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! rule_registry {
-    ($($(#[$doc:meta])* $variant:ident($settings:ty) = $name:literal,)*) => {
-        /// A token-level rule and its settings. To add one, write its file and add its line here.
-        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(tag = "rule")]
-        pub enum Rule {
-            $($(#[$doc])* #[serde(rename = $name)] $variant($settings),)*
-        }
-
-        impl Rule {
-            /// The names of all rules.
-            pub const NAMES: &[&str] = &[$($name),*];
-
-            /// The name that users type.
-            pub fn name(&self) -> &'static str {
-                match self { $(Self::$variant(_) => $name,)* }
-            }
-
-            /// Makes the rule ready to work.
-            ///
-            /// # Errors
-            /// A setting out of range.
-            pub fn build(&self) -> $crate::Result<Box<dyn $crate::coupling::TokenRule>> {
-                match self { $(Self::$variant(settings) => settings.build(),)* }
-            }
-        }
-
-        impl std::str::FromStr for Rule {
-            type Err = $crate::Error;
-
-            /// The rule of that name with its default settings.
-            fn from_str(name: &str) -> $crate::Result<Self> {
-                match name {
-                    $($name => Ok(Self::$variant(Default::default())),)*
-                    _ => Err($crate::Error::Name {
-                        kind: "rule",
-                        expected: Self::NAMES.join(", "),
-                        got: name.to_owned(),
-                    }),
-                }
-            }
-        }
-    };
-}
-
-rule_registry! {
+crate::registry! {
+    /// A token-level rule and its settings. To add one, write its file and add its line here.
+    pub enum RuleKind, tag "rule", settings RuleSettings;
     /// Single-draft speculative sampling: one draft.
     Single(single::Settings) = "single",
     /// Priority coupling, the optimum for i.i.d. drafts.
@@ -313,6 +344,5 @@ rule_registry! {
     Naive(naive::Settings) = "naive",
     /// SpecHub and its extension to n drafts: hub or greedy drafts.
     Hub(hub::Settings) = "hub",
-    /// Importance-weighted selection by a truncated linear program: i.i.d. or distinct drafts.
-    Importance(importance::Settings) = "importance",
 }
+crate::rule_entry!(RuleKind);

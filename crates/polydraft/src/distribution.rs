@@ -211,6 +211,11 @@ impl Distribution {
         sum
     }
 
+    /// Σ p²: the probability that two draws are equal.
+    pub fn collision(&self) -> f64 {
+        sum_in_lanes(&self.mass, |p| p * p)
+    }
+
     /// Calls `visit(token, own probability, other's probability)` for every token stored in either, ascending.
     pub(crate) fn for_each_pair(&self, other: &Self, mut visit: impl FnMut(Token, f64, f64)) {
         if self.is_dense() && other.is_dense() && self.vocabulary == other.vocabulary {

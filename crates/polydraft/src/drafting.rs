@@ -13,7 +13,7 @@ use crate::{Distribution, Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
 /// The scheme by which a node's tokens are drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Drafting {
     /// Independent draws from one law.
@@ -71,20 +71,47 @@ impl std::str::FromStr for Drafting {
     }
 }
 
+/// How the tokens at one node are drawn, and how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Draws {
+    /// How.
+    pub scheme: Drafting,
+    /// How many, at least 1. Where the support is smaller than a scheme needs, fewer come out.
+    pub count: usize,
+}
+
+impl Draws {
+    /// `count` independent draws.
+    pub const fn iid(count: usize) -> Self {
+        Self { scheme: Drafting::Iid, count }
+    }
+
+    /// # Errors
+    /// The scheme is not among `schemes`: `operation` was not made for it.
+    pub fn require(self, operation: &'static str, schemes: &[Drafting]) -> Result<()> {
+        if schemes.contains(&self.scheme) {
+            return Ok(());
+        }
+        let names: Vec<_> = schemes.iter().map(|scheme| scheme.name()).collect();
+        let expected = format!("drafting {}", names.join(" or "));
+        Err(Error::Unsupported { operation, expected, got: self.scheme.to_string() })
+    }
+}
+
 /// The law of the tuple of drafts at a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Proposal<'a> {
-    scheme: Drafting,
+    draws: Draws,
     laws: &'a [Distribution],
-    count: usize,
 }
 
 impl<'a> Proposal<'a> {
-    /// `count` draws by `scheme`. `laws` has one entry, or `count` entries for distinct drafts.
+    /// What `draws` gives. `laws` has one entry, or one for each draft where they are distinct.
     ///
     /// # Errors
     /// No drafts; the wrong number of laws; laws over different vocabularies.
-    pub fn new(scheme: Drafting, laws: &'a [Distribution], count: usize) -> Result<Self> {
+    pub fn new(draws: Draws, laws: &'a [Distribution]) -> Result<Self> {
+        let Draws { scheme, count } = draws;
         if count == 0 {
             return Err(Error::Setting { setting: "drafts", expected: "at least 1", got: "0".to_owned() });
         }
@@ -98,7 +125,7 @@ impl<'a> Proposal<'a> {
             let expected = laws[0].vocabulary().to_string();
             return Err(Error::Length { operation, expected, got: law.vocabulary() });
         }
-        Ok(Self { scheme, laws, count })
+        Ok(Self { draws, laws })
     }
 
     /// `count` independent draws from `law`.
@@ -106,22 +133,27 @@ impl<'a> Proposal<'a> {
     /// # Errors
     /// No drafts.
     pub fn iid(law: &'a Distribution, count: usize) -> Result<Self> {
-        Self::new(Drafting::Iid, std::slice::from_ref(law), count)
+        Self::new(Draws::iid(count), std::slice::from_ref(law))
+    }
+
+    /// How the drafts are drawn.
+    pub fn draws(&self) -> Draws {
+        self.draws
     }
 
     /// The scheme.
     pub fn scheme(&self) -> Drafting {
-        self.scheme
+        self.draws.scheme
     }
 
     /// The number of drafts (a tuple is shorter where the support is too small).
     pub fn count(&self) -> usize {
-        self.count
+        self.draws.count
     }
 
     /// The law that draft `index` comes from, before any tokens are removed.
     pub fn law(&self, index: usize) -> &'a Distribution {
-        &self.laws[if self.scheme == Drafting::Distinct { index } else { 0 }]
+        &self.laws[if self.draws.scheme == Drafting::Distinct { index } else { 0 }]
     }
 
     /// Number of tokens in the vocabulary.
@@ -133,23 +165,23 @@ impl<'a> Proposal<'a> {
     pub fn draw<C: Chance + ?Sized>(&self, chance: &mut C, drafts: &mut Vec<Token>) {
         drafts.clear();
         let law = self.law(0);
-        match self.scheme {
+        match self.draws.scheme {
             Drafting::Iid | Drafting::Distinct => {
-                drafts.extend((0..self.count).map(|index| self.law(index).sample(chance)));
+                drafts.extend((0..self.draws.count).map(|index| self.law(index).sample(chance)));
             }
             Drafting::WithoutReplacement => {
-                for _ in 0..self.count.min(law.support_size()) {
+                for _ in 0..self.draws.count.min(law.support_size()) {
                     drafts.push(draw_outside(law, drafts, chance));
                 }
             }
             Drafting::Greedy => {
-                drafts.extend(law.most_likely(self.count - 1));
+                drafts.extend(law.most_likely(self.draws.count - 1));
                 if drafts.len() < law.support_size() {
                     drafts.push(draw_outside(law, drafts, chance));
                 }
             }
             Drafting::Hub => {
-                let hubs = law.most_likely(self.count - 1);
+                let hubs = law.most_likely(self.draws.count - 1);
                 let first = law.sample(chance);
                 drafts.push(first);
                 if hubs.contains(&first) && hubs.len() < law.support_size() {
@@ -157,7 +189,7 @@ impl<'a> Proposal<'a> {
                 }
                 drafts.extend(hubs.into_iter().filter(|hub| *hub != first));
             }
-            Drafting::TopK => drafts.extend(law.most_likely(self.count)),
+            Drafting::TopK => drafts.extend(law.most_likely(self.draws.count)),
         }
     }
 
@@ -173,11 +205,11 @@ impl<'a> Proposal<'a> {
     /// The number of tuples of positive probability, or an upper bound.
     pub fn tuple_bound(&self) -> f64 {
         let size = |index: usize| self.law(index).support_size() as f64;
-        match self.scheme {
+        match self.draws.scheme {
             Drafting::Greedy => size(0),
-            Drafting::Hub => size(0) * self.count as f64,
+            Drafting::Hub => size(0) * self.draws.count as f64,
             Drafting::TopK => 1.0,
-            _ => (0..self.count).map(size).product(),
+            _ => (0..self.draws.count).map(size).product(),
         }
     }
 
@@ -189,18 +221,18 @@ impl<'a> Proposal<'a> {
             let rest = outside_mass(law, removed);
             if removed.contains(&token) || rest == 0.0 { 0.0 } else { law.probability(token) / rest }
         };
-        match self.scheme {
-            Drafting::Iid | Drafting::Distinct if drafts.len() != self.count => 0.0,
+        match self.draws.scheme {
+            Drafting::Iid | Drafting::Distinct if drafts.len() != self.draws.count => 0.0,
             Drafting::Iid | Drafting::Distinct => {
                 drafts.iter().enumerate().map(|(index, &token)| self.law(index).probability(token)).product()
             }
-            Drafting::TopK => f64::from(u8::from(drafts == law.most_likely(self.count))),
-            _ if drafts.len() != self.count.min(law.support_size()) => 0.0,
+            Drafting::TopK => f64::from(u8::from(drafts == law.most_likely(self.draws.count))),
+            _ if drafts.len() != self.draws.count.min(law.support_size()) => 0.0,
             Drafting::WithoutReplacement => {
                 (0..drafts.len()).map(|i| drawn(drafts[i], &drafts[..i])).product()
             }
             Drafting::Greedy => {
-                let hubs = law.most_likely(self.count - 1);
+                let hubs = law.most_likely(self.draws.count - 1);
                 match drafts.strip_prefix(&hubs[..]) {
                     Some([]) => 1.0,
                     Some([last]) => drawn(*last, &hubs),
@@ -208,7 +240,7 @@ impl<'a> Proposal<'a> {
                 }
             }
             Drafting::Hub => {
-                let hubs = law.most_likely(self.count - 1);
+                let hubs = law.most_likely(self.draws.count - 1);
                 let first = drafts[0];
                 let with_draw = hubs.contains(&first) && hubs.len() < law.support_size();
                 let others = hubs.iter().filter(|hub| **hub != first);
@@ -229,6 +261,13 @@ fn draw_outside<C: Chance + ?Sized>(law: &Distribution, removed: &[Token], chanc
 /// The probability of all tokens but the `removed`. A sum, not a difference: it may be tiny.
 pub(crate) fn outside_mass(law: &Distribution, removed: &[Token]) -> f64 {
     law.support().filter(|(token, _)| !removed.contains(token)).map(|(_, p)| p).sum()
+}
+
+/// The mass of the draft's law that `removed` tokens leave to be drawn.
+pub(crate) fn mass_left(law: &Distribution, removed: &[Token]) -> f64 {
+    let left = 1.0 - removed.iter().map(|&token| law.probability(token)).sum::<f64>();
+    // A small difference has lost its digits.
+    if left > 1e-3 { left } else { outside_mass(law, removed) }
 }
 
 /// The expected number of distinct tokens among `count` independent draws: Σ (1 − (1 − q)^count).

@@ -5,7 +5,7 @@
 //! probabilities and random numbers: no tensors, no files, and threads only of the pool that it is called in.
 //!
 //! ```
-//! use polydraft::{Distribution, Problem, Proposal, Rule, couple};
+//! use polydraft::{Distribution, Problem, Proposal, RuleKind, couple};
 //! use rand::SeedableRng;
 //!
 //! let target = Distribution::new(vec![0.5, 0.3, 0.2])?;
@@ -17,7 +17,7 @@
 //! let mut drafts = Vec::new();
 //! proposal.draw(&mut rng, &mut drafts);
 //!
-//! let mut rule = "priority".parse::<Rule>()?.build()?;
+//! let mut rule = "priority".parse::<RuleKind>()?.build()?;
 //! let mut coupling = couple(rule.as_mut(), Problem::new(&target, proposal)?)?;
 //! let emission = coupling.emit(&drafts, &mut rng)?;
 //! assert!(emission.accepted.is_none_or(|index| drafts[index] == emission.token));
@@ -31,22 +31,27 @@
 
 pub mod acceptance;
 pub mod chance;
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod coupling;
 pub mod distribution;
+pub mod draft;
 pub mod drafting;
 pub mod error;
+pub mod policy;
 pub mod priorities;
-pub mod tree;
+pub mod registry;
+mod residual;
 pub mod verify;
 
 pub use chance::{Chance, enumerate};
-pub use coupling::{Problem, Rule, couple};
+pub use coupling::{Problem, Rule, RuleKind, couple};
 pub use distribution::{Distribution, Sampling};
-pub use drafting::{Drafting, Proposal};
+pub use draft::{Draft, DraftTree, Form, NodeId, Path};
+pub use drafting::{Drafting, Draws, Proposal};
 pub use error::{Error, Result};
-pub use tree::{DraftTree, NodeId, Shape, Topology};
-pub use verify::{Laws, Outcome, Verifier, VerifierKind};
+pub use policy::{Growth, Policy, PolicyKind, Topology};
+pub use verify::{Outcome, TargetLaws, Verifier, VerifierKind};
 
 /// Index of a token in the vocabulary, `0..V`.
 pub type Token = u32;

@@ -6,6 +6,8 @@
 //! the exact probabilities take O(pieces · n²) by Gauss–Legendre quadrature, which is exact for the polynomials
 //! that occur.
 
+use crate::chance::Outcomes;
+
 /// An interval of priorities and the probability that a draft's priority falls into it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Piece {
@@ -66,8 +68,8 @@ impl Priorities {
         self.ends.get(index).map_or(&[], |&end| &self.pieces[start..end])
     }
 
-    /// Draws all priorities and returns the draft with the highest (the first of them on a tie).
-    pub(crate) fn draw_highest(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+    /// Draws all priorities and returns the draft with the highest (the first of them on a tie); 0 without drafts.
+    fn draw_highest(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         let mut best = (0, f64::NEG_INFINITY);
         for draft in 0..self.len() {
             let pieces = self.pieces(draft);
@@ -126,6 +128,17 @@ impl Priorities {
             }
         }
         wins
+    }
+}
+
+/// The draft of highest priority.
+impl Outcomes for Priorities {
+    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+        self.draw_highest(uniform)
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.win_probabilities()
     }
 }
 
@@ -196,7 +209,7 @@ mod tests {
         let mut wins = [0.0; 3];
         let runs = 200_000;
         for _ in 0..runs {
-            wins[rng.highest(&priorities)] += 1.0 / runs as f64;
+            wins[rng.choose(&priorities)] += 1.0 / runs as f64;
         }
         for (drawn, exact) in wins.iter().zip(&exact) {
             assert!((drawn - exact).abs() < 5.0 * (exact / runs as f64).sqrt(), "{drawn} {exact}");

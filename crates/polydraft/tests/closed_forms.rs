@@ -2,7 +2,7 @@
 
 use polydraft::coupling::Problem;
 use polydraft::drafting::{count_within, expected_distinct};
-use polydraft::{Distribution, Drafting, Proposal, Rule, acceptance, couple};
+use polydraft::{Distribution, Drafting, Draws, Proposal, RuleKind, acceptance, couple};
 use rand::SeedableRng;
 
 fn law(values: &[f64]) -> Distribution {
@@ -14,7 +14,7 @@ fn close(got: f64, expected: f64) {
 }
 
 fn optimal(target: &Distribution, draft: &Distribution, scheme: Drafting, count: usize) -> f64 {
-    let proposal = Proposal::new(scheme, std::slice::from_ref(draft), count).unwrap();
+    let proposal = Proposal::new(Draws { scheme, count }, std::slice::from_ref(draft)).unwrap();
     acceptance::optimal(&Problem::new(target, proposal).unwrap()).unwrap()
 }
 
@@ -86,7 +86,7 @@ fn spechub_example() {
     for scheme in [Drafting::Hub, Drafting::Greedy] {
         close(optimal(&target, &draft, scheme, 2), 0.1 + 0.6 + 0.3);
     }
-    let proposal = Proposal::new(Drafting::Hub, std::slice::from_ref(&draft), 2).unwrap();
+    let proposal = Proposal::new(Draws { scheme: Drafting::Hub, count: 2 }, std::slice::from_ref(&draft)).unwrap();
     close(proposal.probability(&[1, 0]), 0.3);
     close(proposal.probability(&[0, 1]), 0.5 * 0.3 / 0.5);
     assert_eq!(proposal.probability(&[1, 2]), 0.0);
@@ -103,7 +103,7 @@ fn k_seq() {
         let rho = 0.5 * (low + high);
         if 1.0 - (1.0 - beta(rho)).powi(n) > rho * beta(rho) { low = rho } else { high = rho }
     }
-    let mut rule = "k-seq".parse::<Rule>().unwrap().build().unwrap();
+    let mut rule = "k-seq".parse::<RuleKind>().unwrap().build().unwrap();
     let problem = Problem::new(&target, Proposal::iid(&draft, n as usize).unwrap()).unwrap();
     let got =
         couple(rule.as_mut(), problem).unwrap().acceptance(&mut rand_chacha::ChaCha8Rng::from_seed([0; 32]));
@@ -126,14 +126,14 @@ fn distinct_tokens() {
 
 #[test]
 fn rules_by_name_and_as_json() {
-    for name in Rule::NAMES {
-        let rule: Rule = name.parse().unwrap();
+    for name in RuleKind::NAMES {
+        let rule: RuleKind = name.parse().unwrap();
         assert_eq!(rule.name(), *name);
         assert_eq!(rule.build().unwrap().name(), *name);
         let json = serde_json::to_string(&rule).unwrap();
-        assert_eq!(serde_json::from_str::<Rule>(&json).unwrap(), rule);
-        assert_eq!(serde_json::from_str::<Rule>(&format!("{{\"rule\": \"{name}\"}}")).unwrap(), rule);
+        assert_eq!(serde_json::from_str::<RuleKind>(&json).unwrap(), rule);
+        assert_eq!(serde_json::from_str::<RuleKind>(&format!("{{\"rule\": \"{name}\"}}")).unwrap(), rule);
     }
-    assert!("best".parse::<Rule>().unwrap_err().to_string().contains("priority"));
-    assert!(serde_json::from_str::<Rule>(r#"{"rule": "priority", "size": 1}"#).is_err());
+    assert!("best".parse::<RuleKind>().unwrap_err().to_string().contains("priority"));
+    assert!(serde_json::from_str::<RuleKind>(r#"{"rule": "priority", "size": 1}"#).is_err());
 }

@@ -7,7 +7,8 @@ use crate::sets::{MOST_DRAFTS, pairs};
 use crate::transport::Choice;
 use polydraft::chance::Chance;
 use polydraft::coupling::Emission;
-use polydraft::{Drafting, Error, Problem, Result, Token};
+use polydraft::coupling::canonical::Selector;
+use polydraft::{Drafting, Draws, Error, Problem, Result, Token};
 
 /// Most terms of a truncated problem: so many take some ten milliseconds an evaluation.
 const TERMS: f64 = 2e6;
@@ -87,14 +88,10 @@ impl Resolver {
     /// H* and what every token should be accepted with.
     ///
     /// # Errors
-    /// Drafts that are not i.i.d., or more than 64 of them.
+    /// Drafts that are not i.i.d., or more than 64 of them; limits that would take too long.
     pub fn prepare(&mut self, problem: &Problem) -> Result<()> {
         let proposal = &problem.proposal;
-        problem.require(NAME, if proposal.count() == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] })?;
-        if proposal.count() > MOST_DRAFTS {
-            let (expected, got) = (format!("at most {MOST_DRAFTS} drafts"), proposal.count().to_string());
-            return Err(Error::TooLarge { operation: NAME, expected, got });
-        }
+        Selector::supports(self, proposal.draws())?;
         self.count = proposal.count();
         let limit = self.settings.limit(self.count).min(proposal.law(0).support_size());
         if pairs(limit, self.count) > TERMS {
@@ -205,7 +202,7 @@ impl Resolver {
         chance: &mut dyn Chance,
     ) -> std::result::Result<Emission, GaveUp> {
         self.solve(drafts)?;
-        Ok(self.published(drafts).emit(drafts, problem.target, |token| self.covered(token), chance))
+        Ok(self.published(drafts).emit(drafts, problem.target, |token| self.wanted(token), chance))
     }
 
     /// The system of these drafts, and those of them that it is about, ascending and each once.
@@ -228,7 +225,7 @@ impl Resolver {
     }
 
     /// As published: what a rejection does not emit.
-    pub(super) fn covered(&self, token: Token) -> f64 {
+    pub(super) fn wanted(&self, token: Token) -> f64 {
         self.find(token).map_or(0.0, |drafted| drafted.wanted)
     }
 
@@ -248,26 +245,50 @@ impl Resolver {
     fn acceptance_with(&self, inner: &System) -> f64 {
         (1.0 - self.mass_inside().powi(self.count as i32)).max(0.0) + inner.accepted()
     }
+}
 
-    /// Repaired: what is selected, and accepted with min(1, p/m).
-    pub(super) fn repaired(&self, drafts: &[Token]) -> Choice {
-        let (Some(system), tokens) = self.system(drafts) else { return Choice { accepted: Vec::new() } };
-        let accept = |token: Token| {
-            let (p, m) = (self.find(token).map_or(0.0, |drafted| drafted.p), self.selected(token));
-            if p >= m { 1.0 } else { p / m }
-        };
-        let meant = |token: &&Token| !system.is_kept(**token) && tokens.contains(token);
-        if let Some(&first) = drafts.iter().find(meant) {
-            return Choice { accepted: vec![(first, accept(first))] };
-        }
-        let weights: Vec<f64> = tokens.iter().map(|token| system.potential(*token).exp()).collect();
-        let total: f64 = weights.iter().sum();
-        let accepted = tokens.into_iter().zip(weights);
-        Choice { accepted: accepted.map(|(token, w)| (token, w / total * accept(token))).collect() }
+/// Repaired: the truncated softmax selects.
+impl Selector for Resolver {
+    fn name(&self) -> &'static str {
+        NAME
     }
 
-    /// Repaired: the probability that a token is selected.
-    pub(super) fn selected(&self, token: Token) -> f64 {
+    fn supports(&self, draws: Draws) -> Result<()> {
+        draws.require(NAME, if draws.count == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] })?;
+        if draws.count > MOST_DRAFTS {
+            let (expected, got) = (format!("at most {MOST_DRAFTS} drafts"), draws.count.to_string());
+            return Err(Error::TooLarge { operation: NAME, expected, got });
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        Self::prepare(self, problem)
+    }
+
+    fn select(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize {
+        chance.pick(&self.selection(problem, drafts))
+    }
+
+    fn selection(&mut self, _: &Problem, drafts: &[Token]) -> Vec<f64> {
+        let mut weights = vec![0.0; drafts.len()];
+        let (Some(system), tokens) = self.system(drafts) else { return weights };
+        // A tuple with a token that the system is about but does not keep selects the first such draft.
+        let meant = |token: &Token| !system.is_kept(*token) && tokens.contains(token);
+        if let Some(first) = drafts.iter().position(meant) {
+            weights[first] = 1.0;
+            return weights;
+        }
+        let total: f64 = tokens.iter().map(|token| system.potential(*token).exp()).sum();
+        for token in tokens {
+            if let Some(index) = drafts.iter().position(|draft| *draft == token) {
+                weights[index] = system.potential(token).exp() / total;
+            }
+        }
+        weights
+    }
+
+    fn selected(&self, _: &Problem, token: Token) -> f64 {
         let Some(drafted) = self.find(token) else { return 0.0 };
         let system = if drafted.inside { &self.inner } else { &self.outer };
         system.as_ref().map_or(0.0, |system| system.selected(token, drafted.q))

@@ -1,14 +1,19 @@
-//! Exact laws and block efficiencies of tree verifiers, by enumeration.
+//! Exact laws and block efficiencies of verifiers on trees, by enumeration.
 //!
-//! Problem: a tree verifier is right when what it emits, extended by the target to full length, has the target's law.
-//! Source: ours. Every tree that can be drawn and every decision of the verifier is enumerated; equal trees are
+//! Problem: a verifier with a policy is right when what it emits, extended by the target to full length, has the target's
+//! law.
+//! Source: ours. Every draft that can be drawn and every decision of the verifier is enumerated; equal drafts are
 //! verified once.
-//! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_trees`] says how many).
+//! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_drafts`] says how many).
 
 use std::collections::HashMap;
 
 use crate::chance::enumerate;
-use crate::{Distribution, DraftTree, Drafting, Error, Laws, NodeId, Result, Shape, Token, Verifier};
+use crate::draft::{Draft, DraftTree, NodeId};
+use crate::drafting::Draws;
+use crate::policy::{Policy, PolicyKind};
+use crate::verify::{TargetLaws, Verifier};
+use crate::{Distribution, Error, Result, Token};
 
 /// The next-token laws of a model, by the text so far.
 pub trait ContextLaws: Sync {
@@ -30,115 +35,106 @@ impl ContextLaws for HashMap<Vec<Token>, Distribution> {
     }
 }
 
-/// What a verifier does with trees of one shape.
+/// What a verifier does with the drafts of one policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exact {
-    /// Expected number of tokens emitted per tree.
+    /// Expected number of tokens emitted per draft.
     pub block_efficiency: f64,
     /// The largest difference between the probability of a full sequence, one token longer than the tree is deep, and
     /// that under the target.
     pub law_deviation: f64,
-    /// How many different trees there were.
+    /// How many different drafts there were.
     pub trees: usize,
 }
 
-/// Trees of this shape that can be drawn from laws over `vocabulary` tokens, in order of draws, at most.
-pub fn count_trees(shape: &Shape, vocabulary: usize) -> f64 {
-    let vocabulary = vocabulary as f64;
-    let draws = match shape {
-        Shape::Paths { paths, depth } => (paths * depth) as f64,
-        Shape::Levels { drafting: Drafting::TopK, .. } | Shape::Fixed { drafting: Drafting::TopK, .. } => 0.0,
-        Shape::Levels { counts, .. } => level_draws(counts.iter().copied(), vocabulary),
-        Shape::Budgets { .. } => {
-            level_draws(std::iter::repeat_n(shape.most_draws(), shape.depth()), vocabulary)
-        }
-        Shape::Fixed { topology, .. } => (topology.len() - 1) as f64,
-    };
-    vocabulary.powf(draws)
+/// Drafts that can be drawn from laws over `vocabulary` tokens, in order of draws, at most.
+pub fn count_drafts(policy: &PolicyKind, vocabulary: usize) -> f64 {
+    (vocabulary as f64).powf(policy.most_draws(vocabulary))
 }
 
-/// Draws of all levels together, if every draw gives a node of its own as far as the vocabulary allows.
-fn level_draws(counts: impl Iterator<Item = usize>, vocabulary: f64) -> f64 {
-    let (mut nodes, mut draws) = (1.0, 0.0);
-    for count in counts {
-        draws += nodes * count as f64;
-        nodes *= vocabulary.min(count as f64);
-    }
-    draws
-}
-
-/// The laws at the nodes of one tree.
-struct TreeLaws<'a> {
+/// The target's laws at the nodes of one draft.
+pub struct TargetOf<'a> {
     texts: Vec<Vec<Token>>,
     target: &'a dyn ContextLaws,
-    draft: &'a dyn ContextLaws,
 }
 
-impl<'a> TreeLaws<'a> {
-    fn new(tree: &DraftTree, target: &'a dyn ContextLaws, draft: &'a dyn ContextLaws) -> Self {
-        let texts = (0..tree.len()).map(|node| text(tree, node)).collect();
-        Self { texts, target, draft }
+impl<'a> TargetOf<'a> {
+    /// Those of `target` after the texts of `tree`.
+    pub fn new(tree: &DraftTree, target: &'a dyn ContextLaws) -> Self {
+        let text = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
+        Self { texts: (0..tree.len()).map(text).collect(), target }
     }
 }
 
-impl Laws for TreeLaws<'_> {
-    fn draft(&self, node: NodeId) -> Result<&Distribution> {
-        self.draft.law(&self.texts[node])
-    }
-
+impl TargetLaws for TargetOf<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         self.target.law(&self.texts[node])
     }
 }
 
-fn text(tree: &DraftTree, node: NodeId) -> Vec<Token> {
-    tree.path(node).into_iter().map(|node| tree.token(node)).collect()
-}
-
-/// Every tree of this shape with its probability.
+/// Draws a draft.
 ///
 /// # Errors
-/// A text that the draft has no law for.
-pub fn trees(shape: &Shape, draft: &dyn ContextLaws) -> Result<Vec<(f64, DraftTree)>> {
-    let mut trees: HashMap<DraftTree, f64> = HashMap::new();
-    let drawn = enumerate(|chance| -> Result<DraftTree> {
-        let mut tree = DraftTree::new();
-        let (mut node, mut tokens) = (DraftTree::ROOT, Vec::new());
-        while node < tree.len() {
-            if tree.depth(node) < shape.depth() {
-                let law = draft.law(&text(&tree, node))?;
-                shape.grow(&mut tree, node, law, chance, &mut tokens)?;
-            }
-            node += 1;
+/// A text that the draft has no law for; a policy that cannot be drawn.
+pub fn draw(
+    policy: &dyn Policy,
+    draft: &dyn ContextLaws,
+    chance: &mut dyn crate::Chance,
+) -> Result<Draft> {
+    let mut drawn = Draft::new();
+    let mut node = DraftTree::ROOT;
+    while node < drawn.tree().len() {
+        if policy.goes_on(&drawn.path(node)) {
+            let law = draft.law(&drawn.path(node).tokens())?.clone();
+            drawn.grow(node, law, policy, chance)?;
         }
-        Ok(tree)
-    });
-    for (probability, tree) in drawn {
-        *trees.entry(tree?).or_default() += probability;
+        node += 1;
     }
-    let mut trees: Vec<_> = trees.into_iter().map(|(tree, probability)| (probability, tree)).collect();
-    // Sums over them shall not depend on the order of a hash table.
-    trees.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    Ok(trees)
+    Ok(drawn)
 }
 
-/// The exact law and block efficiency of a verifier. `progress` is told the part of the trees that is done.
+/// A draft's tokens, and how they were drawn at each node.
+type Identity = (DraftTree, Vec<Option<(Draws, bool)>>);
+
+fn identity(draft: &Draft) -> Identity {
+    let at = |node| draft.draws(node).map(|draws| (draws, draft.begins(node)));
+    (draft.tree().clone(), (0..draft.tree().len()).map(at).collect())
+}
+
+/// Every draft of this policy with its probability.
+///
+/// # Errors
+/// As for [`draw`].
+pub fn drafts(policy: &dyn Policy, draft: &dyn ContextLaws) -> Result<Vec<(f64, Draft)>> {
+    let mut all: HashMap<Identity, (f64, Draft)> = HashMap::new();
+    for (probability, drawn) in enumerate(|chance| draw(policy, draft, chance)) {
+        let drawn = drawn?;
+        all.entry(identity(&drawn)).or_insert((0.0, drawn)).0 += probability;
+    }
+    let mut all: Vec<_> = all.into_values().collect();
+    // Sums over them shall not depend on the order of a hash table.
+    all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    Ok(all)
+}
+
+/// The exact law and block efficiency of a verifier. `progress` is told the part of the drafts that is done.
 ///
 /// # Errors
 /// Those of the verifier; a text without a law.
 pub fn exact(
     verifier: &mut dyn Verifier,
-    shape: &Shape,
+    policy: &dyn Policy,
     target: &dyn ContextLaws,
     draft: &dyn ContextLaws,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Exact> {
-    let trees = trees(shape, draft)?;
+    verifier.supports(&policy.form())?;
+    let drafts = drafts(policy, draft)?;
     let mut emitted: HashMap<Vec<Token>, f64> = HashMap::new();
     let mut block_efficiency = 0.0;
-    for (index, (probability, tree)) in trees.iter().enumerate() {
-        let laws = TreeLaws::new(tree, target, draft);
-        for (decision, outcome) in enumerate(|chance| verifier.verify(tree, &laws, chance)) {
+    for (index, (probability, draft)) in drafts.iter().enumerate() {
+        let laws = TargetOf::new(draft.tree(), target);
+        for (decision, outcome) in enumerate(|chance| verifier.verify(draft, &laws, chance)) {
             let outcome = outcome?;
             let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
             let mut sequence = laws.texts[end].clone();
@@ -146,12 +142,12 @@ pub fn exact(
             block_efficiency += probability * decision * sequence.len() as f64;
             *emitted.entry(sequence).or_default() += probability * decision;
         }
-        progress((index + 1) as f64 / trees.len() as f64);
+        progress((index + 1) as f64 / drafts.len() as f64);
     }
     let mut law_deviation = 0.0;
     let mut sequence = Vec::new();
-    compare(target, &emitted, shape.depth() + 1, 1.0, 0.0, &mut sequence, &mut law_deviation)?;
-    Ok(Exact { block_efficiency, law_deviation, trees: trees.len() })
+    compare(target, &emitted, policy.depth() + 1, 1.0, 0.0, &mut sequence, &mut law_deviation)?;
+    Ok(Exact { block_efficiency, law_deviation, trees: drafts.len() })
 }
 
 /// Compares the law of all sequences of `length` that go on from `sequence`: its probability under the target is

@@ -9,9 +9,9 @@
 //! the draws of x leave to the hub "up to p(a)"; here what is left is (p − accepted)+, in which the hubs have their
 //! whole p: the same law, and the same code for any number of hubs.
 
-use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use super::{Emission, Law, Problem, Rule, RuleSettings, capped_ratio};
 use crate::chance::Chance;
-use crate::drafting::{Drafting, outside_mass};
+use crate::drafting::{Drafting, Draws, outside_mass};
 use crate::{Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -20,12 +20,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {}
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// None.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         Ok(Box::new(Hub { hubs: Vec::new(), rest: 1.0 }))
     }
 }
@@ -62,13 +58,16 @@ impl Hub {
     }
 }
 
-impl TokenRule for Hub {
+impl Rule for Hub {
     fn name(&self) -> &'static str {
         "hub"
     }
 
+    fn supports(&self, draws: Draws) -> Result<()> {
+        draws.require(self.name(), &[Drafting::Hub, Drafting::Greedy])
+    }
+
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        problem.require(self.name(), &[Drafting::Hub, Drafting::Greedy])?;
         let draft = problem.proposal.law(0);
         self.hubs = draft.most_likely(problem.proposal.count() - 1);
         self.rest = outside_mass(draft, &self.hubs);

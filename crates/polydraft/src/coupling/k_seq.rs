@@ -6,9 +6,9 @@
 //! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
 //! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection.
 
-use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use super::{Emission, Law, Problem, Rule, RuleSettings, capped_ratio};
 use crate::chance::Chance;
-use crate::drafting::Drafting;
+use crate::drafting::{Drafting, Draws};
 use crate::{Distribution, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -17,12 +17,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {}
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// None.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         Ok(Box::new(KSeq { rho: 1.0, cover: 0.0, acceptance: 0.0 }))
     }
 }
@@ -76,13 +72,16 @@ impl KSeq {
     }
 }
 
-impl TokenRule for KSeq {
+impl Rule for KSeq {
     fn name(&self) -> &'static str {
         "k-seq"
     }
 
+    fn supports(&self, draws: Draws) -> Result<()> {
+        draws.require(self.name(), &[Drafting::Iid])
+    }
+
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        problem.require(self.name(), &[Drafting::Iid])?;
         let n = problem.proposal.count() as f64;
         // excess(ρ) = 1 − (1 − β)^n − ρβ decreases from ≥ 0 at 1 to ≤ 0 at n.
         let (mut low, mut high, mut rho) = (1.0, n, 1.0);

@@ -5,9 +5,9 @@
 //! Complexity: O(log V + n) to emit, one pass for the acceptance.
 //! Deviations: none.
 
-use super::{Emission, Law, Problem, TokenRule};
+use super::{Emission, Law, Problem, Rule, RuleSettings};
 use crate::chance::Chance;
-use crate::drafting::{Drafting, hit_probability, outside_mass};
+use crate::drafting::{Drafting, Draws, hit_probability, outside_mass};
 use crate::{Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -16,21 +16,21 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {}
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// None.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         Ok(Box::new(Naive))
     }
 }
 
 struct Naive;
 
-impl TokenRule for Naive {
+impl Rule for Naive {
     fn name(&self) -> &'static str {
         "naive"
+    }
+
+    fn supports(&self, _: Draws) -> Result<()> {
+        Ok(())
     }
 
     fn prepare(&mut self, _: &Problem) -> Result<()> {

@@ -17,9 +17,10 @@ mod plan;
 pub(crate) mod selection;
 pub mod shares;
 
-use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use super::canonical::{Canonical, Selector};
+use super::{Problem, Rule, RuleSettings};
 use crate::chance::Chance;
-use crate::drafting::Drafting;
+use crate::drafting::{Drafting, Draws};
 use crate::priorities::Priorities;
 use crate::{Error, Result, Token};
 use selection::Selection;
@@ -68,17 +69,15 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         self.validate()?;
         let (settings, selection) = (self.clone(), Selection::new());
-        Ok(Box::new(Priority { settings, selection, priorities: Priorities::new() }))
+        Ok(Box::new(Canonical(Priority { settings, selection, priorities: Priorities::new() })))
     }
+}
 
+impl Settings {
     /// # Errors
     /// A setting out of range.
     pub fn validate(&self) -> Result<()> {
@@ -101,20 +100,6 @@ struct Priority {
 }
 
 impl Priority {
-    /// The probability that a token is selected.
-    fn selected(&self, problem: &Problem, token: Token) -> f64 {
-        let draft = problem.proposal.law(0);
-        if problem.proposal.count() == 1 {
-            return draft.probability(token);
-        }
-        self.selection.probability(problem.target, draft, token)
-    }
-
-    /// The probability that a token is accepted once it is selected.
-    fn accept(&self, problem: &Problem, token: Token) -> f64 {
-        capped_ratio(problem.target.probability(token), self.selected(problem, token))
-    }
-
     fn prioritise(&mut self, problem: &Problem, drafts: &[Token]) {
         self.priorities.clear();
         for &token in drafts {
@@ -124,57 +109,39 @@ impl Priority {
     }
 }
 
-impl TokenRule for Priority {
+impl Selector for Priority {
     fn name(&self) -> &'static str {
         "priority"
     }
 
+    fn supports(&self, draws: Draws) -> Result<()> {
+        draws.require(self.name(), if draws.count == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] })
+    }
+
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        if problem.proposal.count() == 1 {
-            return problem.require(self.name(), &Drafting::DRAWN);
+        if problem.proposal.count() > 1 {
+            let profile = Highest::new(problem.proposal.count());
+            self.selection.prepare(problem.target, problem.proposal.law(0), &profile, &self.settings);
         }
-        problem.require(self.name(), &[Drafting::Iid])?;
-        let profile = Highest::new(problem.proposal.count());
-        self.selection.prepare(problem.target, problem.proposal.law(0), &profile, &self.settings);
         Ok(())
     }
 
-    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
-        Some(problem.target.support().map(|(token, p)| p.min(self.selected(problem, token))).sum())
+    fn select(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize {
+        self.prioritise(problem, drafts);
+        chance.choose(&self.priorities)
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        let mut selected = 0;
-        if drafts.len() > 1 {
-            self.prioritise(problem, drafts);
-            selected = chance.highest(&self.priorities);
-        }
-        if chance.coin(self.accept(problem, drafts[selected])) {
-            return Emission::accepted(drafts, selected);
-        }
-        Emission::rejected(problem.target.sample_excess(1.0, |token| self.selected(problem, token), chance))
+    fn selection(&mut self, problem: &Problem, drafts: &[Token]) -> Vec<f64> {
+        self.prioritise(problem, drafts);
+        self.priorities.win_probabilities()
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
-        let mut wins = vec![1.0];
-        if drafts.len() > 1 {
-            self.prioritise(problem, drafts);
-            wins = self.priorities.win_probabilities();
+    fn selected(&self, problem: &Problem, token: Token) -> f64 {
+        let draft = problem.proposal.law(0);
+        if problem.proposal.count() == 1 {
+            return draft.probability(token);
         }
-        let mut rejection = 0.0;
-        let accepted: Vec<_> = drafts
-            .iter()
-            .zip(wins)
-            .map(|(&token, win)| {
-                let accept = self.accept(problem, token);
-                rejection += win * (1.0 - accept);
-                (token, win * accept)
-            })
-            .collect();
-        let target = problem.target;
-        Law::new(target.vocabulary(), accepted, rejection, || {
-            target.excess_law(1.0, |token| self.selected(problem, token))
-        })
+        self.selection.probability(problem.target, draft, token)
     }
 }
 

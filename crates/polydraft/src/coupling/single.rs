@@ -5,9 +5,10 @@
 //! Complexity: O(1) to emit (expected), one pass for the acceptance Σ min(p, q).
 //! Deviations: none.
 
-use super::{Emission, Law, Problem, TokenRule, capped_ratio};
+use super::canonical::{Canonical, Selector};
+use super::{Problem, Rule, RuleSettings};
 use crate::chance::Chance;
-use crate::drafting::Drafting;
+use crate::drafting::{Drafting, Draws};
 use crate::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -16,50 +17,42 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {}
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// None.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
-        Ok(Box::new(Single))
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
+        Ok(Box::new(Canonical(Single)))
     }
 }
 
+/// There is nothing to select, and m is the draft's law.
 struct Single;
 
-impl TokenRule for Single {
+impl Selector for Single {
     fn name(&self) -> &'static str {
         "single"
     }
 
-    fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        problem.require(self.name(), &Drafting::DRAWN)?;
-        let got = problem.proposal.count();
-        if got == 1 {
+    fn supports(&self, draws: Draws) -> Result<()> {
+        draws.require(self.name(), &Drafting::DRAWN)?;
+        if draws.count == 1 {
             return Ok(());
         }
-        let expected = "1 draft".to_owned();
-        Err(Error::Unsupported { operation: self.name(), expected, got: got.to_string() })
+        let (expected, got) = ("1 draft".to_owned(), draws.count.to_string());
+        Err(Error::Unsupported { operation: self.name(), expected, got })
     }
 
-    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
-        Some(problem.target.overlap(problem.proposal.law(0)))
+    fn prepare(&mut self, _: &Problem) -> Result<()> {
+        Ok(())
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        let (target, draft) = (problem.target, problem.proposal.law(0));
-        if chance.coin(capped_ratio(target.probability(drafts[0]), draft.probability(drafts[0]))) {
-            return Emission::accepted(drafts, 0);
-        }
-        Emission::rejected(target.sample_residual(1.0, draft, 1.0, chance))
+    fn select(&mut self, _: &Problem, _: &[Token], _: &mut dyn Chance) -> usize {
+        0
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
-        let (target, draft) = (problem.target, problem.proposal.law(0));
-        let accept = capped_ratio(target.probability(drafts[0]), draft.probability(drafts[0]));
-        Law::new(target.vocabulary(), [(drafts[0], accept)], 1.0 - accept, || {
-            target.excess_law(1.0, |token| draft.probability(token))
-        })
+    fn selection(&mut self, _: &Problem, _: &[Token]) -> Vec<f64> {
+        vec![1.0]
+    }
+
+    fn selected(&self, problem: &Problem, token: Token) -> f64 {
+        problem.proposal.law(0).probability(token)
     }
 }

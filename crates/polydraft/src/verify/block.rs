@@ -2,8 +2,7 @@
 //!
 //! Problem: tokens x_1..x_L were drawn one after the other from laws q; emit a prefix of them and one more token so
 //! that the text has the target's law p, and as much of the path as any verifier of a single path can.
-//! Source: Sun, Mendlovic et al. 2024, "Block Verification Accelerates Speculative Decoding", algorithm 2 (`[BV]` in
-//! `docs/algorithms.md`, section 6).
+//! Source: Sun, Mendlovic et al. 2024, "Block Verification Accelerates Speculative Decoding", algorithm 2.
 //! Complexity: one look at p and q per token; a pass over the support for each node that is tried on the way up from
 //! the end, of which only the first few are.
 //! Deviations: (1) the coins are independent, so they are flipped from the end of the path upwards, and the residual
@@ -11,11 +10,13 @@
 //! the residual: S/(S + 1 − 1) = 1, also in its limit 0/0; (3) the path may have any length, 0 included.
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
-use super::{Laws, Outcome, Verifier, worth_threads};
+use super::{Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::selection::Selection;
-use crate::{Chance, Distribution, DraftTree, Error, NodeId, Result, Token};
+use crate::draft::{Draft, DraftTree, Form, NodeId};
+use crate::{Chance, Distribution, Result, Token};
 
 /// The law by which a path was drawn, token after token.
 pub(super) trait PathLaw {
@@ -37,17 +38,18 @@ pub(super) trait PathLaw {
 
 /// Block verification of a path that was drawn by `law`. `weights` is memory to use again.
 pub(super) fn verify_path(
-    tree: &DraftTree,
+    draft: &Draft,
     mut path: Vec<NodeId>,
     law: &mut impl PathLaw,
-    laws: &dyn Laws,
+    target: &dyn TargetLaws,
     chance: &mut dyn Chance,
     weights: &mut Vec<f64>,
 ) -> Result<Outcome> {
+    let tree = draft.tree();
     let parents: Vec<NodeId> = path.iter().map(|&node| tree.parent(node)).collect();
-    if worth_threads(laws, &parents) {
+    if worth_threads(draft, &parents) {
         // All of them are looked at, unless the target rules a token out.
-        parents.par_iter().try_for_each(|&node| laws.target(node).map(drop))?;
+        parents.par_iter().try_for_each(|&node| target.target(node).map(drop))?;
     }
     weights.clear();
     let mut weight = 1.0;
@@ -55,7 +57,7 @@ pub(super) fn verify_path(
         let (parent, token) = (tree.parent(node), tree.token(node));
         if weight > 0.0 {
             weight = capped_ratio(
-                weight * laws.target(parent)?.probability(token),
+                weight * target.target(parent)?.probability(token),
                 law.probability(parent, token)?,
             );
         }
@@ -65,11 +67,11 @@ pub(super) fn verify_path(
         let accept = if index + 1 == path.len() || weight <= 0.0 || weight >= 1.0 {
             weight
         } else {
-            let left = law.residual_mass(node, laws.target(node)?, weight)?;
+            let left = law.residual_mass(node, target.target(node)?, weight)?;
             left / (left + 1.0 - weight)
         };
         if chance.coin(accept) {
-            let target = laws.target(node)?;
+            let target = target.target(node)?;
             let token = if index + 1 == path.len() {
                 target.sample(chance)
             } else {
@@ -79,7 +81,7 @@ pub(super) fn verify_path(
             return Ok(Outcome { accepted: path, token });
         }
     }
-    let target = laws.target(DraftTree::ROOT)?;
+    let target = target.target(DraftTree::ROOT)?;
     let token = if path.is_empty() {
         target.sample(chance)
     } else {
@@ -90,22 +92,23 @@ pub(super) fn verify_path(
 
 /// The law of a path some of whose tokens were selected by priorities, the others drawn as the draft has them.
 pub(super) struct Selected<'a, F> {
-    pub laws: &'a dyn Laws,
+    pub draft: &'a Draft,
+    pub target: &'a dyn TargetLaws,
     /// The selection at a node; `None` where the law is the draft's.
     pub at: F,
 }
 
 impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathLaw for Selected<'a, F> {
     fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
-        let draft = self.laws.draft(node)?;
+        let draft = self.draft.drawn_from(node)?;
         Ok(match (self.at)(node) {
-            Some(selection) => selection.probability(self.laws.target(node)?, draft, token),
+            Some(selection) => selection.probability(self.target.target(node)?, draft, token),
             None => draft.probability(token),
         })
     }
 
     fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
-        let draft = self.laws.draft(node)?;
+        let draft = self.draft.drawn_from(node)?;
         Ok(match (self.at)(node) {
             Some(selection) => selection.residual_mass(target, draft, scale),
             None => target.residual_mass(scale, draft, 1.0),
@@ -119,7 +122,7 @@ impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathLaw for Selected<'a, F> {
         scale: f64,
         chance: &mut dyn Chance,
     ) -> Result<Token> {
-        let draft = self.laws.draft(node)?;
+        let draft = self.draft.drawn_from(node)?;
         Ok(match (self.at)(node) {
             Some(selection) => {
                 target.sample_excess(scale, |token| selection.probability(target, draft, token), chance)
@@ -129,42 +132,41 @@ impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathLaw for Selected<'a, F> {
     }
 }
 
-/// The nodes of a tree that does not branch.
-pub(super) fn single_path(operation: &'static str, tree: &DraftTree) -> Result<Vec<NodeId>> {
-    let mut path = Vec::with_capacity(tree.len() - 1);
-    let mut node = DraftTree::ROOT;
-    loop {
-        let mut children = tree.children(node);
-        let Some(child) = children.next() else { return Ok(path) };
-        if children.next().is_some() || tree.draws(child) > 1 {
-            return Err(Error::Unsupported {
-                operation,
-                expected: "a single path".to_owned(),
-                got: format!("a tree with several draws after {} tokens", path.len()),
-            });
-        }
-        path.push(child);
-        node = child;
+/// The nodes of a draft that is a chain.
+pub(super) fn single_path(draft: &Draft) -> Vec<NodeId> {
+    (1..draft.tree().len()).collect()
+}
+
+/// The verifier has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl VerifierSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        Ok(Box::new(Block::default()))
     }
 }
 
-/// Block verification of a single path.
-#[derive(Debug, Clone, Default)]
-pub struct Block {
+/// A workspace that is used again.
+#[derive(Debug, Default)]
+struct Block {
     weights: Vec<f64>,
 }
 
-impl Block {
-    /// Ready to work.
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
 impl Verifier for Block {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
-        let path = single_path("block verification", tree)?;
-        let mut drafted = Selected { laws, at: |_| None };
-        verify_path(tree, path, &mut drafted, laws, chance, &mut self.weights)
+    fn supports(&self, form: &Form) -> Result<()> {
+        form.require("verifier block", "a single path", form.is_chain())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
+        self.supports(draft.form())?;
+        let mut drawn = Selected { draft, target, at: |_| None };
+        verify_path(draft, single_path(draft), &mut drawn, target, chance, &mut self.weights)
     }
 }

@@ -1,7 +1,7 @@
 //! Greedy multi-path block verification (GBV): the path of highest ratios, verified as a block.
 //!
 //! Problem: of K independent paths take one and verify it as a block against the law that the one taken has.
-//! Source: `[GBV]` in `docs/algorithms.md` (greedy multi-path block verification), section 5: tokens are ranked by
+//! Source: Thomas and Pal 2025, "Greedy multi-path block verification" (GBV), section 5: tokens are ranked by
 //! rising p/q at every node, and the path of highest lexicographic rank is taken.
 //! Complexity: the draft's law below the taken token by one pass for each node of the path; a sort of the support for
 //! each node whose residual is asked for.
@@ -9,14 +9,28 @@
 //! path, and its conditionals are ratios of means over intervals: nothing cancels where q is tiny; (2) ties in the
 //! ratio are ranked by token id.
 
-use super::block::{PathLaw, verify_path};
-use super::{Laws, Outcome, Verifier, draws_below};
-use crate::coupling::priority::shares::{Highest, Interval, Profile};
-use crate::{Chance, Distribution, DraftTree, NodeId, Result, Token};
+use serde::{Deserialize, Serialize};
 
-/// Greedy multi-path block verification. Reusable workspace.
-#[derive(Debug, Clone, Default)]
-pub struct GreedyBlock {
+use super::block::{PathLaw, verify_path};
+use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
+use crate::coupling::priority::shares::{Highest, Interval, Profile};
+use crate::draft::{Draft, DraftTree, Form, NodeId};
+use crate::{Chance, Distribution, Result, Token};
+
+/// The verifier has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl VerifierSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        Ok(Box::new(GreedyBlock::default()))
+    }
+}
+
+/// A workspace that is used again.
+#[derive(Debug, Default)]
+struct GreedyBlock {
     /// The intervals of the nodes on the taken path, the root's first.
     intervals: Vec<Interval>,
     ranked: Vec<(f64, Token, f64)>,
@@ -25,19 +39,15 @@ pub struct GreedyBlock {
 }
 
 impl GreedyBlock {
-    /// Ready to work.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// The path of highest rank, and its intervals.
-    fn take(&mut self, tree: &DraftTree, laws: &dyn Laws) -> Result<Vec<NodeId>> {
+    fn take(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<Vec<NodeId>> {
+        let tree = draft.tree();
         self.intervals.clear();
         let mut interval = Interval { start: 0.0, length: 1.0 };
         self.intervals.push(interval);
         let (mut path, mut node) = (Vec::new(), DraftTree::ROOT);
         while tree.children(node).next().is_some() {
-            let (target, draft) = (laws.target(node)?, laws.draft(node)?);
+            let (target, draft) = (target.target(node)?, draft.drawn_from(node)?);
             let rank = |token: Token| (target.probability(token) / draft.probability(token), token);
             let above = |a: (f64, Token), b: (f64, Token)| a.0 > b.0 || (a.0 == b.0 && a.1 > b.1);
             let mut taken = node;
@@ -69,8 +79,8 @@ fn part(parent: Interval, below: f64, q: f64) -> Interval {
 
 /// The law of the taken path.
 struct Taken<'a> {
-    tree: &'a DraftTree,
-    laws: &'a dyn Laws,
+    draft: &'a Draft,
+    target: &'a dyn TargetLaws,
     highest: Highest,
     intervals: &'a [Interval],
     ranked: &'a mut Vec<(f64, Token, f64)>,
@@ -89,13 +99,13 @@ impl Taken<'_> {
         if self.made == Some(node) {
             return Ok(());
         }
-        let (target, draft) = (self.laws.target(node)?, self.laws.draft(node)?);
+        let (target, draft) = (self.target.target(node)?, self.draft.drawn_from(node)?);
         self.ranked.clear();
         self.ranked.extend(draft.support().map(|(token, q)| (target.probability(token) / q, token, q)));
         self.ranked.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         self.law.clear();
         self.law.resize(draft.vocabulary(), 0.0);
-        let own = self.intervals[self.tree.depth(node)];
+        let own = self.intervals[self.draft.tree().depth(node)];
         let mean = self.mean(own);
         let mut below = 0.0;
         for &(_, token, q) in &*self.ranked {
@@ -110,9 +120,9 @@ impl Taken<'_> {
 impl PathLaw for Taken<'_> {
     /// Asked for the token that the path does go on with.
     fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
-        let depth = self.tree.depth(node);
+        let depth = self.draft.tree().depth(node);
         let (own, next) = (self.mean(self.intervals[depth]), self.mean(self.intervals[depth + 1]));
-        Ok(self.laws.draft(node)?.probability(token) * next / own)
+        Ok(self.draft.drawn_from(node)?.probability(token) * next / own)
     }
 
     fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
@@ -133,11 +143,21 @@ impl PathLaw for Taken<'_> {
 }
 
 impl Verifier for GreedyBlock {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
-        let path = self.take(tree, laws)?;
-        let highest = Highest::new(draws_below(tree, DraftTree::ROOT).max(1));
+    fn supports(&self, form: &Form) -> Result<()> {
+        form.require("verifier greedy-block", "i.i.d. paths", form.is_paths())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
+        self.supports(draft.form())?;
+        let path = self.take(draft, target)?;
+        let highest = Highest::new(draft.draws(DraftTree::ROOT).map_or(1, |draws| draws.count));
         let Self { intervals, ranked, law, weights } = self;
-        let mut taken = Taken { tree, laws, highest, intervals, ranked, law, made: None };
-        verify_path(tree, path, &mut taken, laws, chance, weights)
+        let mut taken = Taken { draft, target, highest, intervals, ranked, law, made: None };
+        verify_path(draft, path, &mut taken, target, chance, weights)
     }
 }

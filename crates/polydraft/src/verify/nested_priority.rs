@@ -1,13 +1,21 @@
 //! Nested priority block verification: the path of highest priority, verified as a block.
 //!
-//! Problem: K independent paths of L tokens were drawn from the draft; emit a prefix of one of them and one more token
-//! with the target's law, and as many tokens as the laws at the drafted nodes allow.
+//! Problem: a tree of independent draws was drawn from the draft; emit a path of it and one more token with the target's
+//! law, and as many tokens as the laws at the drafted nodes allow.
 //! Source: ours (`docs/algorithms.md`, nested priority block verification). [0, 1] is shared out among the first
 //! tokens as in priority coupling, each token's share among its next tokens, and so on; a path's priority is a uniform
 //! point of its own share. Each priority depends on its path alone and is uniform overall, so the path of highest
 //! priority has the law that the highest of K uniform priorities gives to its share, and block verification against
 //! that law is exact (GBV, lemma 4.4). K = 1 is block verification, L = 1 priority coupling; GBV is the special case
 //! of shares that are single intervals in the order of ratios.
+//!
+//! Where a tree is no set of paths (`docs/algorithms.md`, trees in which draws begin anew):
+//! 1. From a node where n draws begin down to the next such nodes, or leaves, the tree is a *stretch* of n independent
+//!    paths. Among these one is selected as above, with all of [0, 1] to share out and K = n.
+//! 2. At the end of the selected stretch the next one begins. Given that the end was selected, the draws below it are
+//!    independent of the selection, so the law of the selected path is the product of the stretches' laws.
+//! 3. The selected path is verified as a block against that product. Where the draws of every node are a stretch of
+//!    their own, this is priority block verification: the child of highest priority is followed from node to node.
 //! Complexity: one sharing for each distinct drafted node, near-linear in V, the nodes of a level independent of each
 //! other; from where proportional sharing takes over, none. The target's law is looked at where shares are made, and
 //! on the selected path.
@@ -23,10 +31,11 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::block::{Selected, verify_path};
-use super::{Laws, Outcome, Verifier, draws_below, worth_threads};
+use super::{Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
+use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::priorities::Priorities;
-use crate::{Chance, DraftTree, Error, NodeId, Result};
+use crate::{Chance, Error, Result};
 use share::Share;
 
 /// Settings of the verifier. Each costs acceptance only; the law is exact always.
@@ -48,6 +57,35 @@ impl Default for Settings {
     }
 }
 
+impl VerifierSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        self.sharing.validate()?;
+        if !(self.proportional_below >= 0.0 && self.proportional_below <= 1.0) {
+            let got = self.proportional_below.to_string();
+            return Err(Error::Setting { setting: "proportional_below", expected: "from 0 to 1", got });
+        }
+        Ok(Box::new(NestedPriority::new("verifier nested-priority", self.clone(), Stretches::AsDrawn)))
+    }
+}
+
+/// The settings of the rule, with which a path is selected node by node.
+impl VerifierSettings for priority::Settings {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        self.validate()?;
+        let settings = Settings { sharing: self.clone(), proportional_below: 0.0 };
+        Ok(Box::new(NestedPriority::new("verifier priority-block", settings, Stretches::NodeByNode)))
+    }
+}
+
+/// How far the selection among a node's draws goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stretches {
+    /// As far as the paths go on.
+    AsDrawn,
+    /// One node: a new one begins at every node, whatever was drawn.
+    NodeByNode,
+}
+
 /// A drafted node.
 #[derive(Debug)]
 struct Node {
@@ -64,98 +102,112 @@ enum Sharing {
     Own,
     /// Proportionally; the law of the priority is that of this node, here and further down.
     Proportional(NodeId),
-    /// Not divided: a leaf.
-    Leaf,
+    /// Not divided: the end of a stretch, or a stretch of one path.
+    None,
 }
 
-/// Nested priority block verification. Reusable workspace.
+/// A workspace that is used again.
 #[derive(Debug)]
-pub struct NestedPriority {
+struct NestedPriority {
+    name: &'static str,
     settings: Settings,
+    stretches: Stretches,
     /// By node; kept from tree to tree for their memory.
     nodes: Vec<Node>,
-    /// The nodes of one level that are divided.
+    /// The nodes of the stretch at work, level by level.
+    stretch: Vec<NodeId>,
+    /// Those of one level that are divided.
     level: Vec<NodeId>,
     priorities: Priorities,
     weights: Vec<f64>,
 }
 
 impl NestedPriority {
-    /// Ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range.
-    pub fn new(settings: Settings) -> Result<Self> {
-        settings.sharing.validate()?;
-        if !(settings.proportional_below >= 0.0 && settings.proportional_below <= 1.0) {
-            let got = settings.proportional_below.to_string();
-            return Err(Error::Setting { setting: "proportional_below", expected: "from 0 to 1", got });
-        }
+    fn new(name: &'static str, settings: Settings, stretches: Stretches) -> Self {
+        let (nodes, stretch, level) = (Vec::new(), Vec::new(), Vec::new());
         let (priorities, weights) = (Priorities::new(), Vec::new());
-        Ok(Self { settings, nodes: Vec::new(), level: Vec::new(), priorities, weights })
+        Self { name, settings, stretches, nodes, stretch, level, priorities, weights }
     }
 
-    /// Shares the priorities of `paths` paths out among the nodes of the tree, level by level.
-    fn share(&mut self, tree: &DraftTree, paths: usize, laws: &dyn Laws) -> Result<()> {
+    /// Whether the stretch that comes to `node` goes on there.
+    fn goes_on(&self, draft: &Draft, node: NodeId) -> bool {
+        self.stretches == Stretches::AsDrawn && draft.continues(node)
+    }
+
+    /// Shares all priorities of `paths` paths out among the nodes of the stretch that begins at `start`, level by level.
+    fn share(&mut self, draft: &Draft, start: NodeId, paths: usize, target: &dyn TargetLaws) -> Result<()> {
+        let tree = draft.tree();
         let highest = Highest::new(paths);
-        while self.nodes.len() < tree.len() {
-            let (share, selection) = (Share::default(), Selection::new());
-            self.nodes.push(Node { share, selection, sharing: Sharing::Leaf });
-        }
-        self.nodes[DraftTree::ROOT].share.set_all(highest);
-        self.nodes[DraftTree::ROOT].sharing = Sharing::Own;
-        let depth = (0..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
-        for depth in 0..=depth {
+        self.nodes[start].share.set_all(highest);
+        self.nodes[start].sharing = Sharing::Own;
+        self.stretch.clear();
+        self.stretch.push(start);
+        let mut level_start = 0;
+        while level_start < self.stretch.len() {
+            let level = level_start..self.stretch.len();
             self.level.clear();
-            for node in (0..tree.len()).filter(|node| tree.depth(*node) == depth) {
-                if node != DraftTree::ROOT {
-                    self.inherit(tree, node, highest, laws)?;
+            for index in level.clone() {
+                let node = self.stretch[index];
+                let ends = node != start && !self.goes_on(draft, node);
+                if node != start {
+                    self.inherit(draft, node, highest, target)?;
                 }
-                if tree.children(node).next().is_none() {
-                    if self.nodes[node].sharing == Sharing::Own {
-                        self.nodes[node].sharing = Sharing::Leaf;
+                let Node { share, sharing, .. } = &mut self.nodes[node];
+                match sharing {
+                    Sharing::Own if ends => *sharing = Sharing::None,
+                    Sharing::Own if share.variation(highest) <= self.settings.proportional_below => {
+                        *sharing = Sharing::Proportional(node);
                     }
-                } else if self.nodes[node].sharing == Sharing::Own {
-                    if self.nodes[node].share.variation(highest) <= self.settings.proportional_below {
-                        self.nodes[node].sharing = Sharing::Proportional(node);
-                    } else {
-                        self.level.push(node);
-                    }
+                    Sharing::Own => self.level.push(node),
+                    Sharing::Proportional(_) | Sharing::None => {}
                 }
             }
-            self.divide(highest, laws)?;
+            self.divide(draft, highest, target)?;
+            level_start = level.end;
+            for index in level {
+                let node = self.stretch[index];
+                if node == start || self.goes_on(draft, node) {
+                    self.stretch.extend(tree.children(node));
+                }
+            }
         }
         Ok(())
     }
 
     /// Gives a node its share of its parent's.
-    fn inherit(&mut self, tree: &DraftTree, node: NodeId, highest: Highest, laws: &dyn Laws) -> Result<()> {
-        let parent = tree.parent(node);
+    fn inherit(
+        &mut self,
+        draft: &Draft,
+        node: NodeId,
+        highest: Highest,
+        target: &dyn TargetLaws,
+    ) -> Result<()> {
+        let parent = draft.tree().parent(node);
         let (before, from) = self.nodes.split_at_mut(node);
         let (parent_node, own) = (&before[parent], &mut from[0]);
         own.sharing = parent_node.sharing;
         if parent_node.sharing == Sharing::Own {
-            let (target, draft) = (laws.target(parent)?, laws.draft(parent)?);
-            let pieces = parent_node.selection.pieces(target, draft, tree.token(node));
+            let (target, law) = (target.target(parent)?, draft.drawn_from(parent)?);
+            let pieces = parent_node.selection.pieces(target, law, draft.tree().token(node));
             own.share.set_part(&parent_node.share, pieces, highest);
         }
         Ok(())
     }
 
     /// Divides the shares of the nodes in `level` among their next tokens.
-    fn divide(&mut self, highest: Highest, laws: &dyn Laws) -> Result<()> {
+    fn divide(&mut self, draft: &Draft, highest: Highest, target: &dyn TargetLaws) -> Result<()> {
         let sharing = &self.settings.sharing;
         let divide = |id: NodeId, node: &mut Node| -> Result<()> {
-            let (target, draft) = (laws.target(id)?, laws.draft(id)?);
+            let (target, law) = (target.target(id)?, draft.drawn_from(id)?);
             if node.share.is_all() {
-                node.selection.prepare(target, draft, &highest, sharing);
+                node.selection.prepare(target, law, &highest, sharing);
             } else {
-                node.selection.prepare(target, draft, &node.share.profile(highest), sharing);
+                node.selection.prepare(target, law, &node.share.profile(highest), sharing);
             }
             Ok(())
         };
         let level = &self.level;
-        if worth_threads(laws, level) {
+        if worth_threads(draft, level) {
             let nodes = self.nodes.par_iter_mut().enumerate();
             return nodes
                 .filter(|(id, _)| level.contains(id))
@@ -165,40 +217,71 @@ impl NestedPriority {
         level.iter().try_for_each(|&id| divide(id, &mut self.nodes[id]))
     }
 
-    /// Draws the priorities of all paths and takes the path of the highest.
-    fn select(&mut self, tree: &DraftTree, chance: &mut dyn Chance) -> Vec<NodeId> {
-        let leaves = || {
-            let leaves = (1..tree.len()).filter(|node| tree.children(*node).next().is_none());
-            leaves.flat_map(|leaf| std::iter::repeat_n(leaf, tree.draws(leaf)))
+    /// Draws the priorities of all paths of the stretch and takes the end of the one with the highest.
+    fn select(&mut self, draft: &Draft, chance: &mut dyn Chance) -> NodeId {
+        let tree = draft.tree();
+        let mut priorities = std::mem::take(&mut self.priorities);
+        priorities.clear();
+        let ends = || {
+            let ends = self.stretch[1..].iter().copied().filter(|&node| !self.goes_on(draft, node));
+            ends.flat_map(|end| std::iter::repeat_n(end, tree.draws(end)))
         };
-        self.priorities.clear();
-        for leaf in leaves() {
-            let share = match self.nodes[leaf].sharing {
+        for end in ends() {
+            let share = match self.nodes[end].sharing {
                 Sharing::Proportional(node) => &self.nodes[node].share,
-                _ => &self.nodes[leaf].share,
+                Sharing::Own | Sharing::None => &self.nodes[end].share,
             };
-            self.priorities.push(share.pieces());
+            priorities.push(share.pieces());
         }
-        let first = leaves().next().unwrap_or(DraftTree::ROOT);
-        let one = leaves().all(|leaf| leaf == first);
-        let winner =
-            if one { first } else { leaves().nth(chance.highest(&self.priorities)).unwrap_or(first) };
-        tree.path(winner)
+        let first = ends().next().unwrap_or(self.stretch[0]);
+        let one = ends().all(|end| end == first);
+        let winner = if one { first } else { ends().nth(chance.choose(&priorities)).unwrap_or(first) };
+        self.priorities = priorities;
+        winner
+    }
+
+    /// The end of a stretch of one path.
+    fn follow(&mut self, draft: &Draft, start: NodeId) -> NodeId {
+        let mut end = start;
+        while let Some(child) = draft.tree().children(end).next() {
+            self.nodes[end].sharing = Sharing::None;
+            end = child;
+            if !self.goes_on(draft, end) {
+                break;
+            }
+        }
+        end
     }
 }
 
 impl Verifier for NestedPriority {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
-        let paths = draws_below(tree, DraftTree::ROOT);
-        let path = if paths > 1 {
-            self.share(tree, paths, laws)?;
-            self.select(tree, chance)
-        } else {
-            tree.path(tree.len() - 1)
-        };
+    fn supports(&self, form: &Form) -> Result<()> {
+        form.require(self.name, "i.i.d. draws", form.is_iid())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
+        self.supports(draft.form())?;
+        while self.nodes.len() < draft.tree().len() {
+            let (share, selection) = (Share::default(), Selection::new());
+            self.nodes.push(Node { share, selection, sharing: Sharing::None });
+        }
+        let mut end = DraftTree::ROOT;
+        while let Some(draws) = draft.draws(end) {
+            end = if draws.count > 1 {
+                self.share(draft, end, draws.count, target)?;
+                self.select(draft, chance)
+            } else {
+                self.follow(draft, end)
+            };
+        }
         let Self { nodes, weights, .. } = self;
-        let own = |node: NodeId| nodes.get(node).filter(|node| paths > 1 && node.sharing == Sharing::Own);
-        let mut selected = Selected { laws, at: |node| own(node).map(|node| &node.selection) };
-        verify_path(tree, path, &mut selected, laws, chance, weights)
+        let own = |node: NodeId| Some(&nodes[node]).filter(|node| node.sharing == Sharing::Own);
+        let mut selected = Selected { draft, target, at: |node| own(node).map(|node| &node.selection) };
+        verify_path(draft, draft.tree().path(end), &mut selected, target, chance, weights)
     }
 }

@@ -10,22 +10,44 @@
 //! Deviations:
 //! 1. The path may have any length, 0 included: then the token is drawn from p at the root (plain decoding).
 
+use serde::{Deserialize, Serialize};
+
 use super::block::single_path;
-use super::{Laws, Outcome, Verifier};
-use crate::{Chance, DraftTree, Result};
+use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
+use crate::draft::{Draft, DraftTree, Form};
+use crate::{Chance, Result};
+
+/// The verifier has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl VerifierSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        Ok(Box::new(OneByOne))
+    }
+}
 
 /// Accepts each drafted token x with probability min(1, p(x)/q(x)); at the first rejection emits from (p − q)+
 /// normalised, and after the last acceptance one more token from p.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TokenVerifier;
+struct OneByOne;
 
-impl Verifier for TokenVerifier {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
-        let mut path = single_path("token verification", tree)?;
+impl Verifier for OneByOne {
+    fn supports(&self, form: &Form) -> Result<()> {
+        form.require("verifier token", "a single path", form.is_chain())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
+        self.supports(draft.form())?;
+        let mut path = single_path(draft);
         let mut node = DraftTree::ROOT;
         for (index, &child) in path.iter().enumerate() {
-            let (target, draft) = (laws.target(node)?, laws.draft(node)?);
-            let token = tree.token(child);
+            let (target, draft, token) = (target.target(node)?, draft.drawn_from(node)?, draft.tree().token(child));
             if !chance.coin(target.probability(token) / draft.probability(token)) {
                 let token = target.sample_residual(1.0, draft, 1.0, chance);
                 path.truncate(index);
@@ -33,6 +55,6 @@ impl Verifier for TokenVerifier {
             }
             node = child;
         }
-        Ok(Outcome { accepted: path, token: laws.target(node)?.sample(chance) })
+        Ok(Outcome { accepted: path, token: target.target(node)?.sample(chance) })
     }
 }

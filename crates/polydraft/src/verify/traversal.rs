@@ -4,15 +4,29 @@
 //! chain, on every chain of the tree in turn.
 //! Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding", algorithm 2; `docs/algorithms.md`.
 //! Complexity: one pass over the support for each node that is tried and rejected; at most the distinct nodes.
-//! Deviations: (1) the residual target of a node after any number of rejections is (p − c·q)+ normalised, so only c and
-//! its mass are kept; (2) independent draws with repeats merged: given the first child and how many draws share it,
+//! Deviations: (1) what rejections leave: see `residual`; (2) independent draws with repeats merged: given the first child and how many draws share it,
 //! the rest are independent draws from q without that token, so distinct children in the order of their first draws
 //! are drawn without replacement, and the paper's sampling without replacement covers them.
 
-use super::{Laws, Outcome, Verifier};
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
 use crate::coupling::capped_ratio;
-use crate::drafting::outside_mass;
-use crate::{Chance, DraftTree, NodeId, Result, Token};
+use crate::draft::{Draft, DraftTree, Form, NodeId};
+use crate::drafting::{Drafting, mass_left};
+use crate::residual::Residual;
+use crate::{Chance, Result, Token};
+
+/// The verifier has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl VerifierSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        Ok(Box::new(Traversal::default()))
+    }
+}
 
 /// A node on the path down to the leaf that is tried next.
 #[derive(Debug, Clone, Copy)]
@@ -20,9 +34,8 @@ struct Visit {
     node: NodeId,
     /// The probability with which it would be accepted were it a leaf.
     weight: f64,
-    /// The target left is (p − `spent`·q)+ / `mass`.
-    spent: f64,
-    mass: f64,
+    /// What rejected children have left of the target.
+    left: Residual,
     /// The mass of the draft's law that rejected children have not taken.
     open: f64,
     /// The child to try next, by number.
@@ -31,75 +44,81 @@ struct Visit {
 
 impl Visit {
     fn new(node: NodeId, weight: f64) -> Self {
-        Self { node, weight, spent: 0.0, mass: 1.0, open: 1.0, next: 0 }
+        Self { node, weight, left: Residual::default(), open: 1.0, next: 0 }
     }
 }
 
-/// Traversal verification. Reusable workspace.
-#[derive(Debug, Clone, Default)]
-pub struct Traversal {
+/// A workspace that is used again.
+#[derive(Debug, Default)]
+struct Traversal {
     path: Vec<Visit>,
     rejected: Vec<Token>,
 }
 
 impl Traversal {
-    /// Ready to work.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Takes note that the last child tried was rejected.
-    fn reject(&mut self, tree: &DraftTree, laws: &dyn Laws) -> Result<()> {
+    fn reject(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<()> {
         let Some(visit) = self.path.last_mut() else { return Ok(()) };
-        let (target, draft) = (laws.target(visit.node)?, laws.draft(visit.node)?);
-        let weight = visit.weight;
+        let tree = draft.tree();
+        let (target, draft) = (target.target(visit.node)?, draft.drawn_from(visit.node)?);
+        let (weight, before) = (visit.weight, visit.left.mass);
         if weight > 0.0 {
-            visit.spent += visit.mass / (visit.open * weight);
-            let mass = target.residual_mass(1.0, draft, visit.spent);
+            visit.left.reject(target, draft, visit.open * weight);
             // What is left of weight·target after the draft's law was taken from it.
-            let left = if visit.mass > 0.0 { weight * mass / visit.mass } else { 0.0 };
-            visit.mass = mass;
+            let left = if before > 0.0 { weight * visit.left.mass / before } else { 0.0 };
             visit.weight = if weight >= 1.0 { 1.0 } else { left / (left + 1.0 - weight) };
         }
         visit.next += 1;
         self.rejected.clear();
         self.rejected.extend(tree.children(visit.node).take(visit.next).map(|child| tree.token(child)));
-        let open = 1.0 - self.rejected.iter().map(|&token| draft.probability(token)).sum::<f64>();
-        // A small difference has lost its digits.
-        visit.open = if open > 1e-3 { open } else { outside_mass(draft, &self.rejected) };
+        visit.open = mass_left(draft, &self.rejected);
         Ok(())
     }
 }
 
 impl Verifier for Traversal {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn supports(&self, form: &Form) -> Result<()> {
+        let mut all = form.draws();
+        let known = |scheme| matches!(scheme, Drafting::Iid | Drafting::WithoutReplacement);
+        let supported = form.is_chain() || all.all(|draws| known(draws.scheme));
+        form.require("verifier traversal", "draws iid or without-replacement", supported)
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
+        self.supports(draft.form())?;
+        let tree = draft.tree();
         self.path.clear();
         self.path.push(Visit::new(DraftTree::ROOT, 1.0));
         loop {
             let visit = self.path[self.path.len() - 1];
-            let target = laws.target(visit.node)?;
+            let law = target.target(visit.node)?;
             // Below a weight of 0 all weights are 0.
             let open = visit.weight > 0.0;
             if let Some(child) = tree.children(visit.node).nth(visit.next).filter(|_| open) {
-                let (token, draft) = (tree.token(child), laws.draft(visit.node)?);
-                let q = draft.probability(token);
-                let left = (target.probability(token) - visit.spent * q).max(0.0);
-                let weight = capped_ratio(visit.weight * left * visit.open, visit.mass * q);
+                let token = tree.token(child);
+                let q = draft.drawn_from(visit.node)?.probability(token);
+                let left = visit.left.of(law.probability(token), q);
+                let weight = capped_ratio(visit.weight * left * visit.open, visit.left.mass * q);
                 self.path.push(Visit::new(child, weight));
                 continue;
             }
             // Nothing below it is left: a leaf.
             if self.path.len() == 1 || chance.coin(visit.weight) {
-                let token = if visit.spent > 0.0 {
-                    target.sample_residual(1.0, laws.draft(visit.node)?, visit.spent, chance)
+                let token = if visit.left.spent > 0.0 {
+                    law.sample_residual(1.0, draft.drawn_from(visit.node)?, visit.left.spent, chance)
                 } else {
-                    target.sample(chance)
+                    law.sample(chance)
                 };
                 let accepted = self.path[1..].iter().map(|visit| visit.node).collect();
                 return Ok(Outcome { accepted, token });
             }
             self.path.pop();
-            self.reject(tree, laws)?;
+            self.reject(draft, target)?;
         }
     }
 }

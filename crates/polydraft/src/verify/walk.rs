@@ -7,42 +7,41 @@
 //! Complexity: that of the rule, for each node on the emitted path.
 //! Deviations: (1) the tree keeps how many draws share a node, not their order; for independent draws every order is
 //! equally likely, so the rule is given a random one; (2) where the rule's last draw happens to be a child, the walk
-//! goes on from it (k-seq, importance); (3) with paths the number of draws at a node is that of the paths through it.
+//! goes on from it (k-seq, importance); (3) with paths the number of draws at a node is that of the paths through it;
+//! (4) where a node is too large for a rule that solves programs, or its solver gives up, another rule for the same draws
+//! decides there: the law stays exact, and these nodes are counted.
 
-use super::{Laws, Outcome, Verifier};
-use crate::coupling::{Problem, TokenRule};
-use crate::{
-    Chance, Distribution, DraftTree, Drafting, NodeId, Proposal, Result, Rule, Shape, Token, couple,
-};
+use super::{Outcome, TargetLaws, Verifier};
+use crate::coupling::{Problem, Rule, RuleRegistry, RuleSettings, hub, naive, priority, recursive};
+use crate::draft::{Draft, DraftTree, Form, NodeId};
+use crate::drafting::Drafting;
+use crate::{Chance, Error, Result, Token, couple};
+
+/// The walk with this rule.
+///
+/// # Errors
+/// Settings of the rule out of range.
+pub(super) fn build(rule: &impl RuleRegistry) -> Result<Box<dyn Verifier>> {
+    let rule = rule.build()?;
+    Ok(Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), left: Vec::new() }))
+}
 
 /// A top-down walk with one rule.
-pub struct Walk {
-    rule: Box<dyn TokenRule>,
-    shape: Shape,
+struct Walk {
+    rule: Box<dyn Rule>,
+    /// Nodes at which another rule did the work.
+    fallbacks: u64,
     drafts: Vec<Token>,
     left: Vec<f64>,
 }
 
 impl Walk {
-    /// For trees of one shape.
-    ///
-    /// # Errors
-    /// Settings of the rule out of range; a shape whose draws the rule does not support.
-    pub fn new(rule: &Rule, shape: &Shape) -> Result<Self> {
-        let mut rule = rule.build()?;
-        // The rule itself knows what it supports.
-        let law = Distribution::new(vec![0.25; 4])?;
-        for count in 1..=shape.most_draws() {
-            let proposal = Proposal::new(shape.drafting(), std::slice::from_ref(&law), count)?;
-            rule.prepare(&Problem::new(&law, proposal)?)?;
-        }
-        Ok(Self { rule, shape: shape.clone(), drafts: Vec::new(), left: Vec::new() })
-    }
-
     /// The tokens drawn below a node, in the order of their draws.
-    fn list_drafts(&mut self, tree: &DraftTree, node: NodeId, chance: &mut dyn Chance) {
+    fn list_drafts(&mut self, draft: &Draft, node: NodeId, chance: &mut dyn Chance) {
+        let tree = draft.tree();
         self.drafts.clear();
-        if self.shape.drafting() != Drafting::Iid || tree.children(node).nth(1).is_none() {
+        let iid = draft.draws(node).is_some_and(|draws| draws.scheme == Drafting::Iid);
+        if !iid || tree.children(node).nth(1).is_none() {
             for child in tree.children(node) {
                 self.drafts.extend(std::iter::repeat_n(tree.token(child), tree.draws(child)));
             }
@@ -50,7 +49,7 @@ impl Walk {
         }
         self.left.clear();
         self.left.extend(tree.children(node).map(|child| tree.draws(child) as f64));
-        for _ in 0..super::draws_below(tree, node) {
+        for _ in 0..tree.children(node).map(|child| tree.draws(child)).sum::<usize>() {
             let index = chance.pick(&self.left);
             self.left[index] -= 1.0;
             self.drafts.extend(tree.children(node).nth(index).map(|child| tree.token(child)));
@@ -58,21 +57,55 @@ impl Walk {
     }
 }
 
+/// The best of the rules that can do any node with such draws.
+fn substitute(scheme: Drafting) -> Result<Box<dyn Rule>> {
+    match scheme {
+        Drafting::Iid => priority::Settings::default().build(),
+        Drafting::WithoutReplacement | Drafting::Distinct => recursive::Settings::default().build(),
+        Drafting::Greedy | Drafting::Hub => hub::Settings::default().build(),
+        Drafting::TopK => naive::Settings::default().build(),
+    }
+}
+
 impl Verifier for Walk {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn supports(&self, form: &Form) -> Result<()> {
+        form.draws().try_for_each(|draws| self.rule.supports(draws))
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
+        self.supports(draft.form())?;
         let mut accepted = Vec::new();
         let mut node = DraftTree::ROOT;
-        while tree.children(node).next().is_some() {
-            self.list_drafts(tree, node, chance);
-            let proposal = self.shape.proposal(tree, node, laws.draft(node)?)?;
-            let problem = Problem::new(laws.target(node)?, proposal)?;
-            let emission = couple(self.rule.as_mut(), problem)?.emit(&self.drafts, chance)?;
-            match tree.child(node, emission.token) {
+        while let Some(proposal) = draft.proposal(node) {
+            self.list_drafts(draft, node, chance);
+            let problem = Problem::new(target.target(node)?, proposal)?;
+            let emission = match couple(self.rule.as_mut(), problem) {
+                Ok(mut coupling) => {
+                    self.fallbacks += u64::from(coupling.fallback().is_some());
+                    coupling.emit(&self.drafts, chance)?
+                }
+                Err(Error::TooLarge { .. } | Error::Solver { .. }) => {
+                    self.fallbacks += 1;
+                    let mut rule = substitute(proposal.scheme())?;
+                    couple(rule.as_mut(), problem)?.emit(&self.drafts, chance)?
+                }
+                Err(error) => return Err(error),
+            };
+            match draft.tree().child(node, emission.token) {
                 Some(child) => node = child,
                 None => return Ok(Outcome { accepted, token: emission.token }),
             }
             accepted.push(node);
         }
-        Ok(Outcome { accepted, token: laws.target(node)?.sample(chance) })
+        Ok(Outcome { accepted, token: target.target(node)?.sample(chance) })
+    }
+
+    fn fallbacks(&self) -> u64 {
+        self.fallbacks
     }
 }

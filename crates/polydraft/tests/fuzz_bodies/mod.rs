@@ -5,7 +5,7 @@
 use polydraft::conformance::{Case, Failure};
 use polydraft::coupling::Problem;
 use polydraft::coupling::priority::{Form, Settings};
-use polydraft::{Distribution, Drafting, Proposal, Rule, Sampling, acceptance, couple};
+use polydraft::{Distribution, Drafting, Proposal, RuleKind, Sampling, acceptance, couple};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -64,7 +64,7 @@ pub fn priority(bytes: &[u8]) {
     let (target, draft) = values.split_at(values.len() / 2);
     let (Some(target), Some(draft)) = (law(target), law(&draft[..target.len()])) else { return };
 
-    let mut rule = Rule::Priority(Settings { form, ..Settings::default() }).build().expect("valid settings");
+    let mut rule = RuleKind::Priority(Settings { form, ..Settings::default() }).build().expect("valid settings");
     let problem =
         Problem::new(&target, Proposal::iid(&draft, count).expect("a draft")).expect("one vocabulary");
     let optimal = acceptance::optimal(&problem).expect("a formula");

@@ -13,7 +13,6 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::{DraftTree, NodeId};
 use crate::{Error, Result};
 
 /// A tree of positions: position 0 is the root, and a position's children are in the order in which they are drawn.
@@ -127,12 +126,13 @@ impl Topology {
         reach.iter().sum()
     }
 
-    /// The position of a node of a tree grown along this topology, all of whose draws were distinct.
-    pub(super) fn position(&self, tree: &DraftTree, node: NodeId) -> usize {
-        tree.path(node).into_iter().fold(0, |position, node| {
-            let index = tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count();
-            self.children[position][index]
-        })
+    /// The parent of each position but the root.
+    pub fn parents(&self) -> Vec<usize> {
+        let mut parents = vec![0; self.len() - 1];
+        for (parent, children) in self.children.iter().enumerate() {
+            children.iter().for_each(|&child| parents[child - 1] = parent);
+        }
+        parents
     }
 }
 

@@ -11,11 +11,14 @@
 //! weight 1/2, which needs no sort either; (3) each stage of more than two drafts pairs the winner so far with the
 //! next draft.
 
-use super::{Emission, Law, Problem, TokenRule, capped_ratio};
-use crate::chance::Chance;
-use crate::drafting::{Drafting, Proposal};
-use crate::{Error, Result, Token};
+use polydraft::chance::Chance;
+use polydraft::coupling::canonical::{Canonical, Selector};
+use polydraft::coupling::{Problem, Rule, RuleSettings};
+use polydraft::drafting::{Drafting, Draws};
+use polydraft::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
+
+use crate::program::{Deadline, Program, Solver};
 
 /// Which tokens the linear program is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,12 +50,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>> {
+impl RuleSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Rule>> {
         if !(1..=20).contains(&self.truncation) {
             let got = self.truncation.to_string();
             return Err(Error::Setting { setting: "truncation", expected: "from 1 to 20", got });
@@ -61,7 +60,7 @@ impl Settings {
             return Err(Error::Setting { setting: "alphabet", expected: "at least 1", got: "0".to_owned() });
         }
         let rule = Importance { settings: self.clone(), target: Vec::new(), kept: 1.0, stages: Vec::new() };
-        Ok(Box::new(rule))
+        Ok(Box::new(Canonical(rule)))
     }
 }
 
@@ -151,11 +150,10 @@ fn solve(
     base: impl Fn(usize) -> f64,
     demand: impl Fn(usize) -> f64,
 ) -> Result<Vec<f64>> {
-    use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem, SolveOutcome};
     let mut weights = vec![0.0; size * size];
-    let mut program = Problem::new(OptimizationDirection::Maximize);
+    let mut program = Program::default();
     let mut variables = Vec::new();
-    let mut rows: Vec<LinearExpr> = (0..size).map(|_| LinearExpr::empty()).collect();
+    let mut rows: Vec<Vec<(usize, f64)>> = vec![Vec::new(); size];
     let mut right: Vec<f64> = (0..size).map(&base).collect();
     for i in 0..size {
         for j in 0..i {
@@ -163,10 +161,11 @@ fn solve(
             weights[i * size + j] = 0.5;
             weights[j * size + i] = 0.5;
             if mass > 0.0 {
-                let variable = program.add_var(0.0, (0.0, 1.0));
-                variables.push((i, j, variable));
-                rows[i].add(variable, -mass);
-                rows[j].add(variable, mass);
+                // In units of mass, as everything else in a program.
+                let variable = program.variable(0.0, mass);
+                variables.push((i, j, mass, variable));
+                rows[i].push((variable, -1.0));
+                rows[j].push((variable, 1.0));
                 right[j] += mass;
             }
         }
@@ -175,17 +174,13 @@ fn solve(
         return Ok(weights);
     }
     for (i, mut row) in rows.into_iter().enumerate() {
-        let covered = program.add_var(1.0, (0.0, demand(i)));
-        row.add(covered, 1.0);
-        program.add_constraint(row, ComparisonOp::Le, right[i]);
+        row.push((program.variable(1.0, demand(i)), 1.0));
+        program.at_most(row, right[i]);
     }
-    let unsolved = |got: String| Error::Solver { operation: "linear program of importance", got };
-    let solution = match program.solve().map_err(|error| unsolved(error.to_string()))? {
-        SolveOutcome::Solution(solution) => solution,
-        SolveOutcome::Interrupted(_) => return Err(unsolved("an interruption".to_owned())),
-    };
-    for (i, j, variable) in variables {
-        let weight = solution[variable].clamp(0.0, 1.0);
+    let forever = Deadline::after(f64::INFINITY);
+    let solution = program.solve("linear program of importance", Solver::Microlp, forever)?;
+    for (i, j, mass, variable) in variables {
+        let weight = (solution[variable] / mass).clamp(0.0, 1.0);
         weights[i * size + j] = weight;
         weights[j * size + i] = 1.0 - weight;
     }
@@ -201,33 +196,16 @@ struct Importance {
     stages: Vec<Stage>,
 }
 
-impl Importance {
-    /// The probability that a token is selected.
-    fn selected(&self, proposal: &Proposal, token: Token) -> f64 {
-        match self.stages.last() {
-            Some(stage) => stage.selected[token as usize],
-            None => proposal.law(0).probability(token),
-        }
-    }
-
-    /// The probability of accepting a selected token, the truncated alphabet included.
-    fn accept(&self, proposal: &Proposal, token: Token) -> f64 {
-        self.kept * capped_ratio(self.target[token as usize], self.selected(proposal, token))
-    }
-
-    /// What acceptances cover of a token's target probability.
-    fn covered(&self, problem: &Problem, token: Token) -> f64 {
-        self.kept * self.target[token as usize].min(self.selected(&problem.proposal, token))
-    }
-}
-
-impl TokenRule for Importance {
+impl Selector for Importance {
     fn name(&self) -> &'static str {
         "importance"
     }
 
+    fn supports(&self, draws: Draws) -> Result<()> {
+        draws.require(self.name(), &[Drafting::Iid, Drafting::Distinct])
+    }
+
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        problem.require(self.name(), &[Drafting::Iid, Drafting::Distinct])?;
         let proposal = &problem.proposal;
         self.target = problem.target.to_vec();
         self.kept = 1.0;
@@ -249,12 +227,7 @@ impl TokenRule for Importance {
         Ok(())
     }
 
-    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
-        Some(problem.target.support().map(|(token, _)| self.covered(problem, token)).sum())
-    }
-
-    /// What is neither accepted nor kept is p minus what was covered: the residual on the alphabet, and all outside.
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+    fn select(&mut self, _: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize {
         let mut winner = 0;
         for (index, stage) in (1..).zip(&self.stages) {
             let (a, b) = (drafts[winner], drafts[index]);
@@ -262,13 +235,10 @@ impl TokenRule for Importance {
                 winner = index;
             }
         }
-        if chance.coin(self.accept(&problem.proposal, drafts[winner])) {
-            return Emission::accepted(drafts, winner);
-        }
-        Emission::rejected(problem.target.sample_excess(1.0, |token| self.covered(problem, token), chance))
+        winner
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn selection(&mut self, _: &Problem, drafts: &[Token]) -> Vec<f64> {
         let mut wins = vec![0.0; drafts.len()];
         wins[0] = 1.0;
         for (index, stage) in (1..).zip(&self.stages) {
@@ -279,19 +249,28 @@ impl TokenRule for Importance {
                 wins[index] += lost;
             }
         }
-        let mut rejection = 0.0;
-        let accepted: Vec<_> = drafts
-            .iter()
-            .zip(wins)
-            .map(|(&token, win)| {
-                let accept = self.accept(&problem.proposal, token);
-                rejection += win * (1.0 - accept);
-                (token, win * accept)
-            })
-            .collect();
-        let target = problem.target;
-        Law::new(target.vocabulary(), accepted, rejection, || {
-            target.excess_law(1.0, |token| self.covered(problem, token))
-        })
+        wins
+    }
+
+    fn selected(&self, problem: &Problem, token: Token) -> f64 {
+        match self.stages.last() {
+            Some(stage) => stage.selected[token as usize],
+            None => problem.proposal.law(0).probability(token),
+        }
+    }
+
+    /// The truncated alphabet included.
+    fn accept(&self, problem: &Problem, token: Token) -> f64 {
+        let (p, m) = (self.target[token as usize], self.selected(problem, token));
+        match p {
+            p if p <= 0.0 => 0.0,
+            p if p >= m => self.kept,
+            p => self.kept * (p / m),
+        }
+    }
+
+    /// What is neither accepted nor kept is p minus this: the residual on the alphabet, and all outside.
+    fn covered(&self, problem: &Problem, token: Token) -> f64 {
+        self.kept * self.target[token as usize].min(self.selected(problem, token))
     }
 }

@@ -2,8 +2,8 @@
 
 use polydraft::chance::Chance;
 use polydraft::conformance::{Case, Failure, cases};
-use polydraft::coupling::{Emission, Law, Problem, TokenRule};
-use polydraft::{Distribution, Drafting, Result, Token};
+use polydraft::coupling::{Emission, Law, Problem, Rule};
+use polydraft::{Distribution, Drafting, Draws, Result, Token};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -47,13 +47,17 @@ impl HighestId {
     }
 }
 
-impl TokenRule for HighestId {
+impl Rule for HighestId {
     fn name(&self) -> &'static str {
         "highest-id"
     }
 
-    fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        problem.require(self.name(), &[Drafting::Iid])
+    fn supports(&self, draws: Draws) -> Result<()> {
+        draws.require(self.name(), &[Drafting::Iid])
+    }
+
+    fn prepare(&mut self, _: &Problem) -> Result<()> {
+        Ok(())
     }
 
     fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
@@ -135,9 +139,13 @@ fn wrong_statements_are_caught() {
 /// Says that whatever it emits was drafted.
 struct Liar;
 
-impl TokenRule for Liar {
+impl Rule for Liar {
     fn name(&self) -> &'static str {
         "liar"
+    }
+
+    fn supports(&self, _: Draws) -> Result<()> {
+        Ok(())
     }
 
     fn prepare(&mut self, _: &Problem) -> Result<()> {

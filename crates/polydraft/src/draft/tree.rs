@@ -1,12 +1,6 @@
 //! The tree of drafted tokens.
 
-mod shape;
-mod topology;
-
 use crate::Token;
-
-pub use shape::Shape;
-pub use topology::Topology;
 
 /// Index of a node in a [`DraftTree`]; 0 is the root.
 pub type NodeId = usize;

@@ -1,0 +1,98 @@
+//! Every rule there is: the fast ones of `polydraft` and those of this crate, and the verifiers that walk with them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use polydraft::coupling::RuleRegistry;
+use polydraft::{Error, Result, Rule};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::ReferenceKind;
+
+/// A rule and its settings, of either crate.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum RuleKind {
+    /// A fast one.
+    Fast(polydraft::RuleKind),
+    /// A reference solver, or a rule that needs one.
+    Reference(ReferenceKind),
+}
+
+/// A verifier that may walk with any rule.
+pub type VerifierKind = polydraft::VerifierKind<RuleKind>;
+
+impl RuleKind {
+    /// The names that users type.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        polydraft::RuleKind::NAMES.iter().chain(ReferenceKind::NAMES).copied()
+    }
+
+    /// The name that users type.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Fast(rule) => rule.name(),
+            Self::Reference(rule) => rule.name(),
+        }
+    }
+
+    /// All rules with their default settings.
+    pub fn all() -> Vec<Self> {
+        let fast = polydraft::RuleKind::all().into_iter().map(Self::Fast);
+        fast.chain(ReferenceKind::all().into_iter().map(Self::Reference)).collect()
+    }
+
+    /// Makes the rule ready to work.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn build(&self) -> Result<Box<dyn Rule>> {
+        match self {
+            Self::Fast(rule) => rule.build(),
+            Self::Reference(rule) => rule.build(),
+        }
+    }
+}
+
+impl RuleRegistry for RuleKind {
+    fn all() -> Vec<Self> {
+        Self::all()
+    }
+
+    fn build(&self) -> Result<Box<dyn Rule>> {
+        self.build()
+    }
+}
+
+impl fmt::Display for RuleKind {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for RuleKind {
+    type Err = Error;
+
+    /// The rule of that name with its default settings.
+    fn from_str(name: &str) -> Result<Self> {
+        let fast = polydraft::RuleKind::named(name).map(Self::Fast);
+        fast.or_else(|| ReferenceKind::named(name).map(Self::Reference)).ok_or_else(|| Error::Name {
+            kind: "rule",
+            expected: Self::names().collect::<Vec<_>>().join(", "),
+            got: name.to_owned(),
+        })
+    }
+}
+
+/// By the name, so that a wrong setting is reported as such.
+impl<'de> Deserialize<'de> for RuleKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        use serde::de::Error as _;
+        let fields = serde_json::Map::deserialize(deserializer)?;
+        let name = fields.get("rule").and_then(serde_json::Value::as_str).unwrap_or_default();
+        if ReferenceKind::NAMES.contains(&name) {
+            return serde_json::from_value(fields.into()).map(Self::Reference).map_err(D::Error::custom);
+        }
+        serde_json::from_value(fields.into()).map(Self::Fast).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,98 @@
+//! The canonical form of a rule: select one draft, then single-draft speculative sampling on it.
+//!
+//! Problem: any way of selecting one of the drafts makes a valid rule, if the law m of the selected token is known: accept
+//! it with probability min(1, p/m), else emit from (p − m)+ normalised.
+//! Source: Khisti et al. 2025, theorem 1: every rule of the largest acceptance can be run like this. Acceptance is
+//! Σ min(p, m).
+//! Complexity: that of the selection; one draw from the residual.
+//! Deviations: (1) a selector may accept less than min(1, p/m), as the truncated alphabet of Khisti et al. does.
+
+use super::{Emission, Law, Problem, Rule, capped_ratio};
+use crate::chance::Chance;
+use crate::drafting::Draws;
+use crate::{Result, Token};
+
+/// Selects one of the drafts, and knows the law of what it selects.
+pub trait Selector: Send {
+    /// The name of the rule that it makes.
+    fn name(&self) -> &'static str;
+
+    /// As [`Rule::supports`].
+    ///
+    /// # Errors
+    /// A drafting scheme or number of drafts that it does not support.
+    fn supports(&self, draws: Draws) -> Result<()>;
+
+    /// As [`Rule::prepare`].
+    ///
+    /// # Errors
+    /// A node that is too large for the settings.
+    fn prepare(&mut self, problem: &Problem) -> Result<()>;
+
+    /// The draft selected.
+    fn select(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize;
+
+    /// The probability of each draft to be selected, given the drafts: the law of [`select`](Self::select).
+    fn selection(&mut self, problem: &Problem, drafts: &[Token]) -> Vec<f64>;
+
+    /// m: the probability that a token is selected, over all drafts.
+    fn selected(&self, problem: &Problem, token: Token) -> f64;
+
+    /// The probability of accepting a token once it is selected.
+    fn accept(&self, problem: &Problem, token: Token) -> f64 {
+        capped_ratio(problem.target.probability(token), self.selected(problem, token))
+    }
+
+    /// What acceptances cover of a token's target probability; more than all of it counts as all.
+    fn covered(&self, problem: &Problem, token: Token) -> f64 {
+        self.selected(problem, token)
+    }
+}
+
+/// The rule that a selector makes.
+#[derive(Debug)]
+pub struct Canonical<S>(pub S);
+
+impl<S: Selector> Rule for Canonical<S> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn supports(&self, draws: Draws) -> Result<()> {
+        self.0.supports(draws)
+    }
+
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        self.0.prepare(problem)
+    }
+
+    fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
+        Some(problem.target.support().map(|(token, p)| p.min(self.0.covered(problem, token))).sum())
+    }
+
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+        let index = if drafts.len() > 1 { self.0.select(problem, drafts, chance) } else { 0 };
+        if chance.coin(self.0.accept(problem, drafts[index])) {
+            return Emission::accepted(drafts, index);
+        }
+        Emission::rejected(problem.target.sample_excess(1.0, |token| self.0.covered(problem, token), chance))
+    }
+
+    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+        let selection = if drafts.len() > 1 { self.0.selection(problem, drafts) } else { vec![1.0] };
+        let mut rejection = 0.0;
+        let accepted: Vec<_> = drafts
+            .iter()
+            .zip(selection)
+            .map(|(&token, selected)| {
+                let accept = self.0.accept(problem, token);
+                rejection += selected * (1.0 - accept);
+                (token, selected * accept)
+            })
+            .collect();
+        let target = problem.target;
+        Law::new(target.vocabulary(), accepted, rejection, || {
+            target.excess_law(1.0, |token| self.0.covered(problem, token))
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! A draft: the tokens that were drawn, and how.
+//!
+//! Adding children to a tree is drawing them, and the draft remembers what was drawn where, by which scheme and from
+//! which distribution. A verifier is given nothing else of the draft's side, so the laws that it relies on are those
+//! that were drawn from.
+
+mod form;
+mod path;
+mod tree;
+
+use std::sync::OnceLock;
+
+use crate::chance::Chance;
+use crate::drafting::{Drafting, Draws, Proposal};
+use crate::policy::{Growth, Policy};
+use crate::{Distribution, Error, Result, Token};
+
+pub use form::Form;
+pub use path::Path;
+pub use tree::{DraftTree, NodeId};
+
+/// What was drawn below one node.
+#[derive(Debug)]
+struct Drawn {
+    draws: Draws,
+    /// Whether the draws began here; otherwise every path that came here went on with one.
+    fresh: bool,
+    law: Distribution,
+    /// Σ q² of the law, once somebody has asked.
+    collision: OnceLock<f64>,
+}
+
+/// A tree of drafted tokens that knows the law of every draw.
+///
+/// ```
+/// use polydraft::{Distribution, Draft, DraftTree, Draws, Growth};
+/// use rand::SeedableRng;
+///
+/// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
+/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// let mut draft = Draft::new();
+/// draft.draw(DraftTree::ROOT, law, Growth::Fresh(Draws::iid(3)), &mut rng)?;
+/// assert_eq!(draft.proposal(DraftTree::ROOT).map(|p| p.count()), Some(3));
+/// assert!(draft.form().is_paths());
+/// # Ok::<(), polydraft::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Draft {
+    tree: DraftTree,
+    /// By node; none where nothing was drawn.
+    drawn: Vec<Option<Drawn>>,
+    form: Form,
+    tokens: Vec<Token>,
+}
+
+impl Draft {
+    /// Nothing drawn yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets all draws; the distributions that they came from are added to `spare`, to be filled again.
+    pub fn clear(&mut self, spare: &mut Vec<Distribution>) {
+        spare.extend(self.drawn.drain(..).flatten().map(|drawn| drawn.law));
+        self.tree.clear();
+        self.form = Form::default();
+    }
+
+    /// Draws the children of `node` from `law`, its next-token distribution: the only way in which a draft grows.
+    ///
+    /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came here; below any other
+    /// node, and at the root, it is a single new draw.
+    ///
+    /// # Errors
+    /// A node that is not there, or below which something was drawn before; a law over another vocabulary than the
+    /// root's; draws that have more than one law, or none at all.
+    pub fn draw(
+        &mut self,
+        node: NodeId,
+        law: Distribution,
+        growth: Growth,
+        chance: &mut dyn Chance,
+    ) -> Result<()> {
+        const OPERATION: &str = "draft";
+        let unsupported =
+            |expected: &str, got: String| Error::Unsupported { operation: OPERATION, expected: expected.to_owned(), got };
+        if node >= self.tree.len() {
+            let expected = format!("a node below {}", self.tree.len());
+            return Err(unsupported(&expected, format!("node {node}")));
+        }
+        if self.at(node).is_some() {
+            return Err(unsupported("a node below which nothing was drawn", format!("node {node}")));
+        }
+        if let Some(first) = self.law(DraftTree::ROOT)
+            && first.vocabulary() != law.vocabulary()
+        {
+            let expected = format!("{} as the root's distribution has", first.vocabulary());
+            return Err(Error::Length { operation: OPERATION, expected, got: law.vocabulary() });
+        }
+        let (draws, fresh) = match growth {
+            Growth::Fresh(draws) => (draws, true),
+            Growth::Continue if self.is_iid_child(node) => (Draws::iid(self.tree.draws(node)), false),
+            Growth::Continue => (Draws::iid(1), true),
+        };
+        if draws.scheme == Drafting::Distinct {
+            return Err(unsupported("draws from one distribution", draws.scheme.to_string()));
+        }
+        Proposal::new(draws, std::slice::from_ref(&law))?.draw(chance, &mut self.tokens);
+        for &token in &self.tokens {
+            self.tree.add(node, token);
+        }
+        self.form.note(draws, fresh && node != DraftTree::ROOT);
+        self.drawn.resize_with(self.tree.len(), || None);
+        self.drawn[node] = Some(Drawn { draws, fresh, law, collision: OnceLock::new() });
+        Ok(())
+    }
+
+    /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the distribution
+    /// otherwise.
+    ///
+    /// # Errors
+    /// As for [`draw`](Self::draw).
+    pub fn grow(
+        &mut self,
+        node: NodeId,
+        law: Distribution,
+        policy: &dyn Policy,
+        chance: &mut dyn Chance,
+    ) -> Result<Option<Distribution>> {
+        match policy.draws(&self.path(node), &law) {
+            Some(growth) => self.draw(node, law, growth, chance).map(|()| None),
+            None => Ok(Some(law)),
+        }
+    }
+
+    /// Whether this node is the end of independent draws from its parent's law.
+    fn is_iid_child(&self, node: NodeId) -> bool {
+        node != DraftTree::ROOT
+            && self.at(self.tree.parent(node)).is_some_and(|drawn| drawn.draws.scheme == Drafting::Iid)
+    }
+
+    fn at(&self, node: NodeId) -> Option<&Drawn> {
+        self.drawn.get(node)?.as_ref()
+    }
+
+    /// The tokens.
+    pub fn tree(&self) -> &DraftTree {
+        &self.tree
+    }
+
+    /// What kinds of draws there are, for verifiers to say whether they are exact for them.
+    pub fn form(&self) -> &Form {
+        &self.form
+    }
+
+    /// The law of the tuple that was drawn below a node; none at a leaf.
+    pub fn proposal(&self, node: NodeId) -> Option<Proposal<'_>> {
+        let drawn = self.at(node)?;
+        // Checked when it was drawn.
+        Proposal::new(drawn.draws, std::slice::from_ref(&drawn.law)).ok()
+    }
+
+    /// How the children of a node were drawn; none at a leaf.
+    pub fn draws(&self, node: NodeId) -> Option<Draws> {
+        self.at(node).map(|drawn| drawn.draws)
+    }
+
+    /// The distribution that the children of a node were drawn from; none at a leaf.
+    pub fn law(&self, node: NodeId) -> Option<&Distribution> {
+        self.at(node).map(|drawn| &drawn.law)
+    }
+
+    /// The distribution that the children of a node were drawn from.
+    ///
+    /// # Errors
+    /// A leaf: nothing was drawn there.
+    pub fn drawn_from(&self, node: NodeId) -> Result<&Distribution> {
+        self.law(node).ok_or_else(|| Error::Unsupported {
+            operation: "draft's distribution",
+            expected: "a node below which tokens were drawn".to_owned(),
+            got: format!("node {node}"),
+        })
+    }
+
+    /// Whether the draws below this node began here. At a leaf they did not.
+    pub fn begins(&self, node: NodeId) -> bool {
+        self.at(node).is_some_and(|drawn| drawn.fresh)
+    }
+
+    /// Whether the paths that came to this node went on, each with one draw.
+    pub fn continues(&self, node: NodeId) -> bool {
+        self.at(node).is_some_and(|drawn| !drawn.fresh)
+    }
+
+    /// The way from the root to a node, as far as a policy may know it.
+    pub fn path(&self, node: NodeId) -> Path<'_> {
+        Path::new(self, node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    fn law() -> Distribution {
+        Distribution::new(vec![0.5, 0.3, 0.2]).unwrap()
+    }
+
+    #[test]
+    fn misuse_is_refused() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut draft = Draft::new();
+        let two = Growth::Fresh(Draws::iid(2));
+        assert!(draft.draw(1, law(), two, &mut rng).is_err());
+        let none = Growth::Fresh(Draws::iid(0));
+        assert!(draft.draw(0, law(), none, &mut rng).is_err());
+        let distinct = Growth::Fresh(Draws { scheme: Drafting::Distinct, count: 1 });
+        assert!(draft.draw(0, law(), distinct, &mut rng).is_err());
+        draft.draw(0, law(), two, &mut rng).unwrap();
+        assert!(draft.draw(0, law(), two, &mut rng).unwrap_err().to_string().contains("nothing was drawn"));
+        let other = Distribution::new(vec![0.5, 0.5]).unwrap();
+        assert!(draft.draw(1, other, two, &mut rng).unwrap_err().to_string().contains('3'));
+        let mut spare = Vec::new();
+        draft.clear(&mut spare);
+        assert_eq!((spare, draft.tree().len(), draft.form()), (vec![law()], 1, &Form::default()));
+    }
+
+    #[test]
+    fn paths_go_on_and_draws_begin_anew() {
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let mut draft = Draft::new();
+        draft.draw(0, law(), Growth::Fresh(Draws::iid(5)), &mut rng).unwrap();
+        let (first, paths) = (1, draft.tree().draws(1));
+        draft.draw(first, law(), Growth::Continue, &mut rng).unwrap();
+        assert_eq!((draft.draws(first), draft.continues(first)), (Some(Draws::iid(paths)), true));
+        assert!(draft.form().is_paths());
+        draft.draw(2, law(), Growth::Fresh(Draws::iid(2)), &mut rng).unwrap();
+        assert!(draft.begins(2) && !draft.form().is_paths() && draft.form().is_iid());
+        // Below draws that are no paths there is nothing to go on with.
+        let mut draft = Draft::new();
+        let fresh = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
+        draft.draw(0, law(), Growth::Fresh(fresh), &mut rng).unwrap();
+        draft.draw(1, law(), Growth::Continue, &mut rng).unwrap();
+        assert_eq!((draft.draws(1), draft.begins(1)), (Some(Draws::iid(1)), true));
+    }
+}

@@ -1,0 +1,59 @@
+//! The way to a node, as far as a policy may know it.
+
+use super::{Draft, DraftTree, NodeId};
+use crate::Token;
+use crate::drafting::Drafting;
+
+/// The tokens from the root to one node and the draft's distributions along them; nothing of what was drawn elsewhere in
+/// the tree. A decision that knows no more than this keeps every verifier exact.
+#[derive(Debug, Clone, Copy)]
+pub struct Path<'a> {
+    draft: &'a Draft,
+    node: NodeId,
+}
+
+impl<'a> Path<'a> {
+    pub(super) fn new(draft: &'a Draft, node: NodeId) -> Self {
+        Self { draft, node }
+    }
+
+    /// Number of tokens on the way; 0 at the root.
+    pub fn depth(&self) -> usize {
+        self.draft.tree.depth(self.node)
+    }
+
+    /// The tokens, the first one first.
+    pub fn tokens(&self) -> Vec<Token> {
+        let tree = &self.draft.tree;
+        tree.path(self.node).into_iter().map(|node| tree.token(node)).collect()
+    }
+
+    /// The nodes that the tokens were drawn at, the root last.
+    fn parents(&self) -> impl Iterator<Item = NodeId> + 'a {
+        let tree = &self.draft.tree;
+        let first = (self.node != DraftTree::ROOT).then(|| tree.parent(self.node));
+        std::iter::successors(first, |&node| (node != DraftTree::ROOT).then(|| tree.parent(node)))
+    }
+
+    /// Σ q² of the draft's distribution at every node before this one, the nearest first: the probability that two draws
+    /// there are equal.
+    pub fn collisions(&self) -> impl Iterator<Item = f64> + 'a {
+        let draft = self.draft;
+        self.parents().filter_map(|node| draft.at(node)).map(|drawn| {
+            *drawn.collision.get_or_init(|| drawn.law.collision())
+        })
+    }
+
+    /// For each token on the way, the first one first, how many others were drawn before it at its node. It is part of
+    /// the draw where the order is (without replacement, top-k); none where a token comes from independent draws, whose
+    /// order has no meaning.
+    pub fn places(&self) -> Vec<Option<usize>> {
+        let tree = &self.draft.tree;
+        let place = |node: NodeId| {
+            let parent = tree.parent(node);
+            let ordered = self.draft.draws(parent).is_some_and(|draws| draws.scheme != Drafting::Iid);
+            ordered.then(|| tree.children(parent).take_while(|sibling| *sibling != node).count())
+        };
+        tree.path(self.node).into_iter().map(place).collect()
+    }
+}

@@ -1,0 +1,249 @@
+//! Policies: where a draft tree grows, and how its tokens are drawn.
+//!
+//! A policy is asked node by node, before anything is drawn there. It knows the past, the tokens on the way to the node
+//! and the draft's distributions along it, and nothing of what was drawn elsewhere in the same tree: that is the
+//! condition under which every verifier that supports the form is exact, and the signature states it. A drawn token is
+//! never dropped because of its own probability: decide from the distribution before drawing, or stop after the token.
+//!
+//! To add a policy: one file here, one line in [`PolicyKind`].
+
+mod budget;
+mod delayed;
+mod fixed;
+mod levels;
+mod paths;
+mod stop_below;
+mod topology;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::draft::{Draft, Form, Path};
+use crate::drafting::{Drafting, Draws};
+use crate::verify::Outcome;
+use crate::{Distribution, Error, Result};
+
+pub use budget::Settings as Budget;
+pub use delayed::Settings as Delayed;
+pub use fixed::Settings as Fixed;
+pub use levels::Settings as Levels;
+pub use paths::Settings as Paths;
+pub use stop_below::Settings as StopBelow;
+pub use topology::Topology;
+
+/// How a tree goes on below a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// Every path that came here goes on with one draw of its own.
+    Continue,
+    /// The paths that came here are one, and these draws begin.
+    Fresh(Draws),
+}
+
+/// Decides where a draft tree grows.
+pub trait Policy: Send {
+    /// Whether anything may be drawn at the end of `path`. Asked first: where nothing may, the draft need not compute
+    /// its distribution.
+    fn goes_on(&self, path: &Path) -> bool {
+        path.depth() < self.depth()
+    }
+
+    /// How to go on at the end of `path`, where the draft's next-token distribution is `law`; `None` for a leaf.
+    ///
+    /// It must depend on its arguments and on the past only: what it remembers may change in
+    /// [`observe`](Self::observe), nowhere else.
+    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth>;
+
+    /// Tokens from the root to the deepest leaf, at most.
+    fn depth(&self) -> usize;
+
+    /// The kinds of draws that its trees have, at most.
+    fn form(&self) -> Form;
+
+    /// Takes note of what became of a draft, between steps.
+    fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
+}
+
+/// Draws at a node that a budget of distinct tokens allows at most, for each token of the budget.
+const DRAWS_PER_DISTINCT: usize = 8;
+/// The deepest tree and the most draws at a node. More is a slip of the finger.
+const LIMIT: usize = 4096;
+/// The largest tree: its target logits alone take gigabytes.
+const MOST_NODES: f64 = 16384.0;
+
+/// What every policy's settings have.
+pub(crate) trait Described: fmt::Display {
+    /// Takes settings from what users type behind the name.
+    fn configure(&mut self, text: &str) -> Result<()>;
+
+    /// The policy itself.
+    ///
+    /// # Errors
+    /// A number that is 0 or absurdly large; a scheme that cannot draw this tree.
+    fn build(&self) -> Result<Box<dyn Policy>>;
+
+    /// For people.
+    fn describe(&self) -> String;
+
+    /// Distinct tokens in a tree, at most; for budgets as expected.
+    fn nodes(&self) -> f64;
+
+    /// Draws in a tree over `vocabulary` tokens, at most.
+    fn most_draws(&self, vocabulary: usize) -> f64;
+}
+
+/// Refuses a number that is 0 or absurdly large.
+fn within(setting: &'static str, value: usize) -> Result<()> {
+    match value {
+        1..=LIMIT => Ok(()),
+        _ => Err(Error::Setting { setting, expected: "from 1 to 4096", got: value.to_string() }),
+    }
+}
+
+/// Refuses schemes that a tree cannot be drawn by.
+fn drawn_by(scheme: Drafting, supported: &[Drafting]) -> Result<()> {
+    if supported.contains(&scheme) {
+        return Ok(());
+    }
+    let names: Vec<_> = supported.iter().map(|scheme| scheme.name()).collect();
+    let (operation, expected) = ("tree", format!("drafting {}", names.join(" or ")));
+    Err(Error::Unsupported { operation, expected, got: scheme.to_string() })
+}
+
+/// Nodes and draws of a tree with so many draws at every node of a level: (nodes, draws).
+fn level_sizes(counts: impl Iterator<Item = usize>, vocabulary: usize) -> (f64, f64) {
+    let (mut level, mut nodes, mut draws) = (1.0, 0.0, 0.0);
+    for count in counts {
+        draws += level * count as f64;
+        level *= count.min(vocabulary) as f64;
+        nodes += level;
+    }
+    (nodes, draws)
+}
+
+fn list<T: FromStr>(text: &str, expected: &'static str) -> Result<Vec<T>> {
+    let parts: Option<Vec<T>> = text.split(',').map(|part| part.trim().parse().ok()).collect();
+    parts.ok_or_else(|| Error::Setting { setting: "tree", expected, got: format!("{text:?}") })
+}
+
+fn numbers<T: FromStr, const N: usize>(text: &str, expected: &'static str) -> Result<[T; N]> {
+    list(text, expected)?
+        .try_into()
+        .map_err(|_| Error::Setting { setting: "tree", expected, got: format!("{text:?}") })
+}
+
+/// `text` without a scheme that follows a slash, and that scheme.
+fn split_scheme(text: &str) -> Result<(&str, Option<Drafting>)> {
+    match text.split_once('/') {
+        None => Ok((text, None)),
+        Some((text, scheme)) => Ok((text, Some(scheme.parse()?))),
+    }
+}
+
+fn joined<T: ToString>(values: &[T]) -> String {
+    values.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+crate::registry! {
+    /// A policy and its settings. To add one, write its file and add its line here.
+    ///
+    /// Users type the name and, behind a colon, the settings: `paths:2,3`. Numbers alone are levels: `3,2,1`.
+    pub enum PolicyKind, tag "tree", settings Described;
+    /// Independent paths, common prefixes merged.
+    Paths(paths::Settings) = "paths",
+    /// One path, from whose end several go on.
+    Delayed(delayed::Settings) = "delayed",
+    /// The same number of draws at every distinct node of a level.
+    Levels(levels::Settings) = "levels",
+    /// As many draws as give so many distinct tokens.
+    Budget(budget::Settings) = "budget",
+    /// A tree laid down beforehand.
+    Fixed(fixed::Settings) = "fixed",
+    /// Another tree, of which nodes are left out that are not likely to be reached.
+    StopBelow(stop_below::Settings) = "stop-below",
+}
+
+impl PolicyKind {
+    /// All of them with their default settings.
+    pub fn all() -> Vec<Self> {
+        Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
+    }
+
+    /// `paths` independent paths of `depth` tokens.
+    pub fn paths(paths: usize, depth: usize) -> Self {
+        Self::Paths(Paths { paths, depth })
+    }
+
+    /// One path of `depth` tokens.
+    pub fn chain(depth: usize) -> Self {
+        Self::paths(1, depth)
+    }
+
+    /// The same number of draws at every distinct node of a level, the root's first.
+    pub fn levels(counts: &[usize], drafting: Drafting) -> Self {
+        Self::Levels(Levels { counts: counts.to_vec(), drafting })
+    }
+
+    /// The working policy.
+    ///
+    /// # Errors
+    /// A number that is 0 or absurdly large; a scheme that cannot draw this tree; more than 16,384 nodes.
+    pub fn build(&self) -> Result<Box<dyn Policy>> {
+        let policy = self.settings().build()?;
+        let nodes = self.nodes();
+        if nodes > MOST_NODES {
+            return Err(Error::TooLarge {
+                operation: "tree",
+                expected: format!("at most {MOST_NODES} nodes"),
+                got: format!("{nodes:.0} ({})", self.describe()),
+            });
+        }
+        Ok(policy)
+    }
+
+    /// What it is, for people: `2 paths of 3`.
+    pub fn describe(&self) -> String {
+        self.settings().describe()
+    }
+
+    /// Distinct tokens in a tree, at most; for budgets as expected.
+    pub fn nodes(&self) -> f64 {
+        self.settings().nodes()
+    }
+
+    /// Draws in a tree over `vocabulary` tokens, at most.
+    pub fn most_draws(&self, vocabulary: usize) -> f64 {
+        self.settings().most_draws(vocabulary)
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    /// What users type.
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(&format!("{}:{}", self.name(), self.settings()))
+    }
+}
+
+impl FromStr for PolicyKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (name, settings) = match text.split_once(':') {
+            Some((name, settings)) => (name, Some(settings)),
+            None if text.starts_with(|c: char| c.is_ascii_digit()) => ("levels", Some(text)),
+            None => (text, None),
+        };
+        let mut kind = Self::named(name).ok_or_else(|| Error::Name {
+            kind: "tree",
+            expected: Self::all().iter().map(Self::to_string).collect::<Vec<_>>().join(", "),
+            got: text.to_owned(),
+        })?;
+        if let Some(settings) = settings {
+            kind.settings_mut().configure(settings)?;
+        }
+        Ok(kind)
+    }
+}
+
+
+

@@ -1,0 +1,107 @@
+//! A tree laid down beforehand, whose positions are filled with the draws in order.
+//!
+//! Problem: which children of which node are likely to be accepted can be measured; the tree of the most expected tokens
+//! is then known before anything is drawn.
+//! Source: Chen et al. 2024 (Sequoia), without replacement; Li et al. 2024 (EAGLE-2), top-k.
+//! Complexity: one draw per position. Deviations: none.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Described, Growth, Policy, Topology, drawn_by, joined, list, split_scheme, within};
+use crate::draft::{Form, Path};
+use crate::drafting::{Drafting, Draws};
+use crate::{Distribution, Result};
+
+/// The parents of the positions 1, 2, .., position 0 being the root. Typed `0,0,1` or `0,0,1/SCHEME`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The parent of each position but the root. Default 0, 0, 1.
+    pub parents: Vec<usize>,
+    /// How children are drawn: without replacement, or the most likely ones. Default: without replacement.
+    pub drafting: Drafting,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { parents: vec![0, 0, 1], drafting: Drafting::WithoutReplacement }
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}", joined(&self.parents))?;
+        match self.drafting {
+            Drafting::WithoutReplacement => Ok(()),
+            drafting => write!(f, "/{drafting}"),
+        }
+    }
+}
+
+impl Described for Settings {
+    fn configure(&mut self, text: &str) -> Result<()> {
+        let (parents, drafting) = split_scheme(text)?;
+        self.parents = list(parents, "the parent of each node such as fixed:0,0,1")?;
+        self.drafting = drafting.unwrap_or(self.drafting);
+        Ok(())
+    }
+
+    fn build(&self) -> Result<Box<dyn Policy>> {
+        drawn_by(self.drafting, &[Drafting::WithoutReplacement, Drafting::TopK])?;
+        let topology = Topology::from_parents(&self.parents)?;
+        within("depth of the tree", topology.depth())?;
+        Ok(Box::new(Laid { topology, drafting: self.drafting }))
+    }
+
+    fn describe(&self) -> String {
+        format!("fixed tree of {} nodes {}", self.parents.len(), self.drafting)
+    }
+
+    fn nodes(&self) -> f64 {
+        self.parents.len() as f64
+    }
+
+    fn most_draws(&self, _: usize) -> f64 {
+        if self.drafting == Drafting::TopK { 0.0 } else { self.nodes() }
+    }
+}
+
+struct Laid {
+    topology: Topology,
+    drafting: Drafting,
+}
+
+impl Laid {
+    fn below(&self, position: usize) -> Option<Draws> {
+        let count = self.topology.children(position).len();
+        (count > 0).then_some(Draws { scheme: self.drafting, count })
+    }
+
+    fn at(&self, path: &Path) -> Option<Draws> {
+        let position = path.places().into_iter().try_fold(0, |position, place| {
+            self.topology.children(position).get(place?).copied()
+        })?;
+        self.below(position)
+    }
+}
+
+impl Policy for Laid {
+    fn goes_on(&self, path: &Path) -> bool {
+        self.at(path).is_some()
+    }
+
+    fn draws(&self, path: &Path, _: &Distribution) -> Option<Growth> {
+        self.at(path).map(Growth::Fresh)
+    }
+
+    fn depth(&self) -> usize {
+        self.topology.depth()
+    }
+
+    fn form(&self) -> Form {
+        let all = (0..self.topology.len()).filter_map(|position| Some((self.below(position)?, position > 0)));
+        all.fold(Form::default(), |form, (draws, below_root)| form.with(draws, below_root))
+    }
+}

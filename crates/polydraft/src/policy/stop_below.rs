@@ -1,0 +1,118 @@
+//! The leaf rule: go on only where the text is likely to get to.
+//!
+//! Problem: a path of fixed depth goes on drafting where an earlier token is likely to be rejected. The draft's own
+//! distributions say where: a draft that is sure of its token is mostly right.
+//! Source: ours (`docs/algorithms.md`, leaf rule). The expected acceptance at a node with the draft's law q is
+//! estimated as 1 − κ·Σ q(1 − q); a node goes on while the product of these from the root to it, its own included, is at
+//! least θ. The decision looks at laws, never at drawn tokens' own probabilities, so it is exact.
+//! Complexity: one pass over the draft's support at every node. Deviations: none.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Described, Growth, Policy, PolicyKind};
+use crate::draft::{Draft, Form, Path};
+use crate::verify::Outcome;
+use crate::{Distribution, Error, Result};
+
+/// Another policy's tree, cut where the expected acceptance falls below a setting. Typed `θ,TREE`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The smallest product of expected acceptances at which a node goes on (θ), from 0 to 1. Default 0.2.
+    pub below: f64,
+    /// How much of the disagreement of two draws counts as rejection (κ), from 0 to 1. Default 0.5.
+    pub factor: f64,
+    /// What grows where nothing is cut. Default: paths:2,8.
+    pub of: Box<PolicyKind>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { below: 0.2, factor: 0.5, of: Box::new(PolicyKind::paths(2, 8)) }
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{},{}", self.below, self.of)
+    }
+}
+
+impl Described for Settings {
+    fn configure(&mut self, text: &str) -> Result<()> {
+        let expected = "a number and a tree such as stop-below:0.2,paths:2,8";
+        let wrong = || Error::Setting { setting: "tree", expected, got: format!("{text:?}") };
+        let (below, of) = text.split_once(',').ok_or_else(wrong)?;
+        self.below = below.trim().parse().map_err(|_| wrong())?;
+        self.of = Box::new(of.parse()?);
+        Ok(())
+    }
+
+    fn build(&self) -> Result<Box<dyn Policy>> {
+        for (setting, value) in [("stop-below", self.below), ("factor of stop-below", self.factor)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(Error::Setting { setting, expected: "from 0 to 1", got: value.to_string() });
+            }
+        }
+        if matches!(*self.of, PolicyKind::StopBelow(_)) {
+            let (operation, expected) = ("stop-below", "a tree that is not cut already".to_owned());
+            return Err(Error::Unsupported { operation, expected, got: self.of.to_string() });
+        }
+        Ok(Box::new(Cut { below: self.below, factor: self.factor, of: self.of.build()? }))
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, cut below {}", self.of.describe(), self.below)
+    }
+
+    fn nodes(&self) -> f64 {
+        self.of.nodes()
+    }
+
+    fn most_draws(&self, vocabulary: usize) -> f64 {
+        self.of.most_draws(vocabulary)
+    }
+}
+
+struct Cut {
+    below: f64,
+    factor: f64,
+    of: Box<dyn Policy>,
+}
+
+impl Cut {
+    /// The acceptance expected at a node with this Σ q².
+    fn acceptance(&self, collision: f64) -> f64 {
+        1.0 - self.factor * (1.0 - collision)
+    }
+
+    /// The product over the nodes before the end of `path`.
+    fn reached(&self, path: &Path) -> f64 {
+        path.collisions().map(|collision| self.acceptance(collision)).product()
+    }
+}
+
+impl Policy for Cut {
+    fn goes_on(&self, path: &Path) -> bool {
+        self.of.goes_on(path) && self.reached(path) >= self.below
+    }
+
+    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+        let reached = self.reached(path) * self.acceptance(law.collision());
+        if reached < self.below { None } else { self.of.draws(path, law) }
+    }
+
+    fn depth(&self) -> usize {
+        self.of.depth()
+    }
+
+    fn form(&self) -> Form {
+        self.of.form()
+    }
+
+    fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
+        self.of.observe(draft, outcome);
+    }
+}

@@ -1,0 +1,76 @@
+//! The registries: what has a name that users type, with its settings.
+//!
+//! Rules, verifiers and policies are each one file and one line. The line makes the variant of an enum that holds the
+//! settings, so that records carry them; names, default settings and the list of all come from it, and the conformance
+//! run is driven by that list.
+
+/// Makes the enum of a registry. A line is `Variant(Settings) = "name",`; the settings have defaults and serde, and
+/// implement the trait that is named. `nesting R as Variant = "name"` adds a variant that holds another registry's entry.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! registry {
+    (
+        $(#[$enum_doc:meta])*
+        $vis:vis enum $kind:ident, tag $tag:literal, settings $settings_trait:path
+        $(, nesting $nested:ident: $bound:path = $default:ty as $(#[$nest_doc:meta])* $nest:ident = $nest_name:literal)?;
+        $($(#[$doc:meta])* $variant:ident($settings:ty) = $name:literal,)*
+    ) => {
+        $(#[$enum_doc])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(tag = $tag)]
+        $(#[serde(bound = "")]
+        #[doc = concat!("`", stringify!($nested), "` is the registry that `", $nest_name, "` takes its entries from.")])?
+        $vis enum $kind $(<$nested: $bound = $default>)? {
+            $($(#[$doc])* #[serde(rename = $name)] $variant($settings),)*
+            $($(#[$nest_doc])* #[serde(rename = $nest_name)] $nest($nested),)?
+        }
+
+        impl $(<$nested: $bound>)? $kind $(<$nested>)? {
+            /// The names that users type.
+            pub const NAMES: &[&str] = &[$($name),*];
+
+            /// The entry of that name, with its default settings.
+            pub fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant(Default::default())),)*
+                    _ => None,
+                }
+            }
+        }
+
+        $crate::registry!(@settings $kind, $settings_trait; $($variant = $name,)*
+            $(; $nested: $bound, $nest = $nest_name)?);
+    };
+    (@settings $kind:ident, $settings_trait:path; $($variant:ident = $name:literal,)*) => {
+        impl $kind {
+            /// The name that users type.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name,)* }
+            }
+
+            /// The settings, as what they have in common.
+            #[allow(dead_code, reason = "not every registry needs all of it")]
+            pub(crate) fn settings(&self) -> &dyn $settings_trait {
+                match self { $(Self::$variant(settings) => settings,)* }
+            }
+
+            /// The settings, to be changed.
+            #[allow(dead_code, reason = "not every registry needs all of it")]
+            pub(crate) fn settings_mut(&mut self) -> &mut dyn $settings_trait {
+                match self { $(Self::$variant(settings) => settings,)* }
+            }
+        }
+    };
+    (@settings $kind:ident, $settings_trait:path; $($variant:ident = $name:literal,)*
+        ; $nested:ident: $bound:path, $nest:ident = $nest_name:literal) => {
+        impl<$nested: $bound> $kind<$nested> {
+            /// The settings as what they have in common, with the name that users type; or the nested entry.
+            pub(crate) fn settings(&self) -> std::result::Result<(&'static str, &dyn $settings_trait), &$nested> {
+                match self {
+                    $(Self::$variant(settings) => Ok(($name, settings)),)*
+                    Self::$nest(nested) => Err(nested),
+                }
+            }
+        }
+    };
+}

@@ -1,0 +1,62 @@
+//! Pairs of models to enumerate verifiers on, shared by the tests.
+
+#![allow(dead_code)] // each test uses its own part
+
+use polydraft::conformance::tree::{Exact, Pair, exact, random_pair};
+use polydraft::{PolicyKind, VerifierKind};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+pub const TOLERANCE: f64 = 1e-10;
+
+/// The exact law and block efficiency, having seen that the law is the target's.
+pub fn run(kind: &VerifierKind, policy: &PolicyKind, pair: &Pair) -> Exact {
+    let (mut verifier, grown) = (kind.build().unwrap(), policy.build().unwrap());
+    let exact = exact(verifier.as_mut(), grown.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
+    assert!(exact.law_deviation <= TOLERANCE, "{kind}, {policy}: {exact:?}\n{pair:?}");
+    exact
+}
+
+/// Whether a verifier says that it is exact for a policy.
+pub fn supports(kind: &VerifierKind, policy: &PolicyKind) -> bool {
+    kind.build().unwrap().supports(&policy.build().unwrap().form()).is_ok()
+}
+
+pub fn named(name: &str) -> VerifierKind {
+    name.parse().unwrap()
+}
+
+pub fn close(a: f64, b: f64) {
+    assert!((a - b).abs() <= TOLERANCE, "{a} {b}");
+}
+
+/// (vocabulary, depth, paths, number of random pairs).
+pub type Size = (usize, usize, usize, usize);
+
+pub const SIZES: [Size; 17] = [
+    (2, 1, 1, 40),
+    (3, 2, 1, 40),
+    (2, 3, 1, 20),
+    (2, 1, 3, 40),
+    (4, 1, 3, 30),
+    (2, 2, 2, 60),
+    (3, 2, 2, 30),
+    (4, 2, 2, 6),
+    (2, 2, 3, 30),
+    (2, 3, 2, 20),
+    (2, 3, 3, 3),
+    (2, 4, 2, 3),
+    (3, 2, 3, 2),
+    (4, 2, 3, 1),
+    (3, 3, 2, 2),
+    (4, 3, 2, 1),
+    (2, 4, 3, 1),
+];
+
+/// Half of them adversarial.
+pub fn pairs((vocabulary, depth, _, count): Size, seed: u64) -> impl Iterator<Item = Pair> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    (0..count)
+        .map(move |i| random_pair(vocabulary, depth, [0.0, 0.4, 0.8][i % 3], i % 2 == 1, &mut rng).unwrap())
+}
+

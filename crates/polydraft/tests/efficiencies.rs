@@ -1,0 +1,198 @@
+//! How many tokens verifiers emit, against closed forms, an independent program and each other.
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::{SIZES, TOLERANCE, close, named, pairs, run};
+use polydraft::conformance::tree::{Pair, TargetOf, block_efficiency, drafts};
+use polydraft::coupling::priority;
+use polydraft::coupling::priority::shares::Layout;
+use polydraft::verify::nested_priority::Settings;
+use polydraft::{
+    Distribution, Draft, DraftTree, NodeId, Outcome, PolicyKind, Problem, Proposal, RuleKind, Token,
+    Verifier, VerifierKind, couple, enumerate,
+};
+
+/// Probability of a text under a table of laws.
+fn probability(laws: &HashMap<Vec<Token>, Distribution>, text: &[Token]) -> f64 {
+    (0..text.len()).map(|i| laws[&text[..i]].probability(text[i])).product()
+}
+
+/// The law of the path that GBV takes, from its definition: F and q of a prefix.
+fn greedy_law(pair: &Pair, count: i32, text: &[Token]) -> f64 {
+    let (mut below, mut own) = (0.0, 1.0);
+    for i in 0..text.len() {
+        let (p, q) = (&pair.target[&text[..i]], &pair.draft[&text[..i]]);
+        let rank = |token: Token| (p.probability(token) / q.probability(token), token);
+        let lower = q.support().filter(|(token, _)| rank(*token) < rank(text[i]));
+        below += own * lower.map(|(_, q)| q).sum::<f64>();
+        own *= q.probability(text[i]);
+    }
+    f64::powi(below + own, count) - f64::powi(below, count)
+}
+
+#[test]
+fn efficiencies_have_their_closed_forms() {
+    for size in SIZES {
+        let (_, depth, count, _) = size;
+        for pair in pairs(size, 14) {
+            let block = |selection: &dyn Fn(&[Token]) -> f64| {
+                block_efficiency(depth, &pair.target, &mut |text| Ok(selection(text))).unwrap()
+            };
+            let got = run(&named("block"), &PolicyKind::paths(1, depth), &pair).block_efficiency;
+            close(got, block(&|text| probability(&pair.draft, text)));
+            let got = run(&named("greedy-block"), &PolicyKind::paths(count, depth), &pair).block_efficiency;
+            close(got, block(&|text| greedy_law(&pair, count as i32, text)));
+        }
+    }
+}
+
+/// The closed form of the nested verifier's efficiency, computed by an independent program (plain numpy, bisection).
+#[test]
+fn nested_priority_agrees_with_an_independent_program() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        vocabulary: usize,
+        depth: usize,
+        paths: usize,
+        /// Block efficiency with each layout.
+        intervals: f64,
+        spread: f64,
+        target: HashMap<String, Vec<f64>>,
+        draft: HashMap<String, Vec<f64>>,
+    }
+    let laws = |table: &HashMap<String, Vec<f64>>| -> HashMap<Vec<Token>, Distribution> {
+        let text = |text: &str| text.split_whitespace().map(|token| token.parse().unwrap()).collect();
+        table.iter().map(|(key, law)| (text(key), Distribution::new(law.clone()).unwrap())).collect()
+    };
+    let cases: Vec<Case> = serde_json::from_str(include_str!("data/nested.json")).unwrap();
+    assert_eq!(cases.len(), 24);
+    for case in cases {
+        if (case.vocabulary as f64).powi((case.paths * case.depth) as i32) > 5e3 {
+            continue;
+        }
+        let pair = Pair { target: laws(&case.target), draft: laws(&case.draft) };
+        for (layout, expected) in [(Layout::Intervals, case.intervals), (Layout::Spread, case.spread)] {
+            let sharing = priority::Settings { layout, ..Default::default() };
+            let nested = VerifierKind::NestedPriority(Settings { proportional_below: 0.0, sharing });
+            close(run(&nested, &PolicyKind::paths(case.paths, case.depth), &pair).block_efficiency, expected);
+        }
+    }
+}
+
+/// The law of what a verifier emits, given a draft.
+fn outcomes(kind: &str, draft: &Draft, pair: &Pair) -> HashMap<(Vec<NodeId>, Token), f64> {
+    let mut verifier: Box<dyn Verifier> = named(kind).build().unwrap();
+    let laws = TargetOf::new(draft.tree(), &pair.target);
+    let mut all = HashMap::new();
+    for (probability, outcome) in enumerate(|chance| verifier.verify(draft, &laws, chance)) {
+        let Outcome { accepted, token } = outcome.unwrap();
+        *all.entry((accepted, token)).or_insert(0.0) += probability;
+    }
+    all
+}
+
+fn drawn(policy: &PolicyKind, pair: &Pair) -> Vec<(f64, Draft)> {
+    drafts(policy.build().unwrap().as_ref(), &pair.draft).unwrap()
+}
+
+fn same(a: &HashMap<(Vec<NodeId>, Token), f64>, b: &HashMap<(Vec<NodeId>, Token), f64>) {
+    for key in a.keys().chain(b.keys()) {
+        let probability = |all: &HashMap<_, f64>| all.get(key).copied().unwrap_or(0.0);
+        close(probability(a), probability(b));
+    }
+}
+
+/// Tree by tree, not only on average.
+#[test]
+fn one_path_is_block_verification_and_one_level_priority_coupling() {
+    for size in [(3, 3, 1, 20), (2, 2, 1, 40)] {
+        for pair in pairs(size, 15) {
+            for (_, draft) in drawn(&PolicyKind::chain(size.1), &pair) {
+                let block = outcomes("block", &draft, &pair);
+                for name in ["nested-priority", "priority-block", "greedy-block", "traversal"] {
+                    same(&block, &outcomes(name, &draft, &pair));
+                }
+            }
+        }
+    }
+    for size in [(3, 1, 2, 40), (4, 1, 3, 20), (2, 1, 4, 40)] {
+        for pair in pairs(size, 16) {
+            // Trees that are next to never drawn are decided by roundings.
+            let drawn = drawn(&PolicyKind::paths(size.2, 1), &pair);
+            for (_, draft) in drawn.into_iter().filter(|draft| draft.0 > 1e-6) {
+                let walk = outcomes("walk:priority", &draft, &pair);
+                for name in ["nested-priority", "priority-block"] {
+                    same(&walk, &outcomes(name, &draft, &pair));
+                }
+            }
+        }
+    }
+    // The walk is the rule: the law of the emitted token given the drafts.
+    let pair = pairs((3, 1, 2, 1), 17).next().unwrap();
+    let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
+    let mut rule = "priority".parse::<RuleKind>().unwrap().build().unwrap();
+    let mut coupling =
+        couple(rule.as_mut(), Problem::new(target, Proposal::iid(draft, 2).unwrap()).unwrap()).unwrap();
+    for (_, draft) in drawn(&PolicyKind::paths(2, 1), &pair) {
+        let tree: &DraftTree = draft.tree();
+        let drafts: Vec<Token> = tree
+            .children(0)
+            .flat_map(|child| std::iter::repeat_n(tree.token(child), tree.draws(child)))
+            .collect();
+        let law = coupling.law(&drafts).unwrap();
+        let walk = outcomes("nested-priority", &draft, &pair);
+        for token in 0..3 {
+            // Emitted as the accepted child or as the token after nothing.
+            let first =
+                |(path, last): &(Vec<NodeId>, Token)| path.first().map_or(*last, |&node| tree.token(node));
+            let emitted: f64 = walk.iter().filter(|(key, _)| first(key) == token).map(|(_, p)| p).sum();
+            close(emitted, law.probabilities[token as usize]);
+        }
+    }
+}
+
+/// The flagship against the others, on the pairs of the conformance test: at or above nearly always.
+#[test]
+fn nested_priority_is_the_best() {
+    let others = ["walk:priority", "greedy-block", "traversal", "specinfer", "spectr", "priority-block"];
+    let (mut pairs_seen, mut beaten) = (0, Vec::new());
+    for size in SIZES {
+        let policy = PolicyKind::paths(size.2, size.1);
+        for (index, pair) in pairs(size, 18).enumerate() {
+            // Exact sharing everywhere: what is measured is the algorithm.
+            let nested =
+                VerifierKind::NestedPriority(Settings { proportional_below: 0.0, ..Settings::default() });
+            let nested = run(&nested, &policy, &pair).block_efficiency;
+            let block = run(&named("block"), &PolicyKind::paths(1, size.1), &pair).block_efficiency;
+            pairs_seen += 1;
+            let best = others.iter().map(|name| run(&named(name), &policy, &pair).block_efficiency);
+            let best = best.fold(block, f64::max);
+            if nested < best - TOLERANCE {
+                beaten.push((size, index, nested - best));
+            }
+            // Never worse than the walk with the optimal rule is the node-by-node form.
+            let walk = run(&named("walk:priority"), &policy, &pair).block_efficiency;
+            assert!(run(&named("priority-block"), &policy, &pair).block_efficiency >= walk - TOLERANCE);
+        }
+    }
+    println!("{} of {pairs_seen}: {beaten:?}", beaten.len());
+    assert!(beaten.len() * 100 <= pairs_seen, "{} of {pairs_seen}: {beaten:?}", beaten.len());
+    assert!(beaten.iter().all(|(.., gap)| *gap > -1e-2), "{beaten:?}");
+}
+
+/// Where draws begin anew at every node, nested priorities are priority block verification.
+#[test]
+fn fresh_draws_everywhere_are_priority_block_verification() {
+    for (vocabulary, counts) in [(2, &[2, 2][..]), (3, &[3, 1]), (3, &[2, 2]), (2, &[2, 1, 2])] {
+        let policy = PolicyKind::levels(counts, polydraft::Drafting::Iid);
+        for pair in pairs((vocabulary, counts.len(), 0, 8), 20) {
+            // The same settings: what differs is only where a selection ends.
+            let sharing = priority::Settings::default();
+            let nested = Settings { sharing: sharing.clone(), proportional_below: 0.0 };
+            let nested = run(&VerifierKind::NestedPriority(nested), &policy, &pair).block_efficiency;
+            close(nested, run(&VerifierKind::PriorityBlock(sharing), &policy, &pair).block_efficiency);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The conformance runner must find verifiers and policies that are wrong: here are some, each wrong in one way.
+
+mod common;
+
+use std::sync::Mutex;
+
+use common::{TOLERANCE, named, pairs, supports};
+use polydraft::conformance::tree::{exact, random_pair};
+use polydraft::{
+    Chance, Distribution, Draft, DraftTree, Drafting, Draws, Error, Form, Growth, Outcome, Path, Policy,
+    PolicyKind, Result, TargetLaws, Token, Verifier, VerifierKind,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// Verifiers that are wrong in one way each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    /// It takes the path of the first draw, but verifies against the law of the selection.
+    WrongPath,
+    /// It takes the first token that the target believes most, and emits as if that one had been drawn alone.
+    Biased,
+    /// It emits a token that the target never emits, once in 10^7.
+    Leaks,
+    /// After a rejection it draws from the target instead of what is left of it.
+    WrongResidual,
+}
+
+struct Faulty(Fault);
+
+impl Verifier for Faulty {
+    fn supports(&self, _: &Form) -> Result<()> {
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
+        let tree = draft.tree();
+        let law = target.target(DraftTree::ROOT)?;
+        let mut outcome = named("nested-priority").build()?.verify(draft, target, chance)?;
+        match self.0 {
+            Fault::WrongPath => {
+                let first = tree.children(0).next().unwrap_or(0);
+                if outcome.accepted.first().is_some_and(|node| *node != first) {
+                    outcome = Outcome { accepted: vec![], token: law.sample(chance) };
+                }
+            }
+            Fault::Biased => {
+                let likely = |node: &usize| law.probability(tree.token(*node));
+                let first = tree.children(0).max_by(|a, b| likely(a).total_cmp(&likely(b))).unwrap_or(0);
+                let (q, token) = (draft.drawn_from(0)?, tree.token(first));
+                outcome = match chance.coin(law.probability(token) / q.probability(token)) {
+                    true => Outcome { accepted: vec![first], token: target.target(first)?.sample(chance) },
+                    false => {
+                        Outcome { accepted: vec![], token: law.sample_residual(1.0, q, 1.0, chance) }
+                    }
+                };
+            }
+            Fault::Leaks => {
+                if chance.coin(1e-7) {
+                    let token = (0..law.vocabulary() as Token).find(|t| law.probability(*t) == 0.0);
+                    outcome = Outcome { accepted: vec![], token: token.unwrap_or(0) };
+                }
+            }
+            Fault::WrongResidual => {
+                let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
+                outcome.token = target.target(end)?.sample(chance);
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let mut rng = ChaCha8Rng::seed_from_u64(19);
+    let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
+    let policy = PolicyKind::paths(2, 2).build().unwrap();
+    let found = |verifier: &mut dyn Verifier| {
+        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().law_deviation
+    };
+    assert!(found(named("nested-priority").build().unwrap().as_mut()) < TOLERANCE);
+    for fault in [Fault::WrongPath, Fault::Biased, Fault::Leaks, Fault::WrongResidual] {
+        assert!(found(&mut Faulty(fault)) > 10.0 * TOLERANCE, "{fault:?}");
+    }
+    assert!(found(&mut Faulty(Fault::WrongResidual)) > 1e-3);
+}
+
+/// Policies that look at what they must not.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Peek {
+    /// It goes on only at the first node of a level that it is asked about: that depends on how many others were drawn.
+    FirstAsked,
+    /// It goes on only below the token with the smallest id among those it has been asked about in this tree.
+    SmallestSeen,
+}
+
+struct Peeking {
+    peek: Peek,
+    /// What it has seen of the tree at work, which the signature does not give it.
+    seen: Mutex<Vec<Token>>,
+}
+
+impl Policy for Peeking {
+    fn draws(&self, path: &Path, _: &Distribution) -> Option<Growth> {
+        let mut seen = self.seen.lock().unwrap();
+        if path.depth() == 0 {
+            seen.clear();
+            return Some(Growth::Fresh(Draws::iid(2)));
+        }
+        let own = path.tokens()[0];
+        let others = seen.clone();
+        seen.push(own);
+        match self.peek {
+            Peek::FirstAsked => others.is_empty().then_some(Growth::Continue),
+            Peek::SmallestSeen => others.iter().all(|other| own < *other).then_some(Growth::Continue),
+        }
+    }
+
+    fn depth(&self) -> usize {
+        2
+    }
+
+    fn form(&self) -> Form {
+        Form::paths(2)
+    }
+}
+
+/// A policy that looks at what was drawn elsewhere in the tree is found out, by some verifier on some pair.
+#[test]
+fn policies_that_look_elsewhere_are_found() {
+    for peek in [Peek::FirstAsked, Peek::SmallestSeen] {
+        let policy = Peeking { peek, seen: Mutex::default() };
+        let mut worst = 0.0_f64;
+        for pair in pairs((3, 2, 0, 12), 21) {
+            for kind in VerifierKind::<polydraft::RuleKind>::all() {
+                let mut verifier = kind.build().unwrap();
+                if verifier.supports(&policy.form()).is_ok() {
+                    let exact = exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ());
+                    worst = worst.max(exact.unwrap().law_deviation);
+                }
+            }
+        }
+        println!("{peek:?}: {worst:e}");
+        assert!(worst > 1e3 * TOLERANCE, "{peek:?}: {worst:e}");
+    }
+}
+
+/// A verifier must not be given what it is not exact for, however it was made, and says so.
+#[test]
+fn unfit_drafts_are_refused() {
+    let levels = |counts: &[usize], drafting| PolicyKind::levels(counts, drafting);
+    for (name, policy) in [
+        ("token", PolicyKind::paths(2, 2)),
+        ("block", PolicyKind::paths(2, 1)),
+        ("walk:single", PolicyKind::paths(2, 1)),
+        ("greedy-block", levels(&[2, 2], Drafting::Iid)),
+        ("greedy-block", "delayed:1,2,1".parse().unwrap()),
+        ("nested-priority", levels(&[2], Drafting::WithoutReplacement)),
+        ("priority-block", levels(&[2], Drafting::WithoutReplacement)),
+        ("spectr", levels(&[2], Drafting::WithoutReplacement)),
+        ("traversal", levels(&[2], Drafting::TopK)),
+        ("nested-priority", levels(&[1], Drafting::TopK)),
+    ] {
+        assert!(!supports(&named(name), &policy), "{name} {policy}");
+        // Handed over all the same: nothing but the draft itself says what it is.
+        let policy = policy.build().unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let pair = random_pair(3, policy.depth(), 0.3, false, &mut rng).unwrap();
+        let draft = polydraft::conformance::tree::draw(policy.as_ref(), &pair.draft, &mut rng).unwrap();
+        let laws = polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
+        let error = named(name).build().unwrap().verify(&draft, &laws, &mut rng).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{name}: {error}");
+    }
+    for tree in ["paths:0,3", "paths:2,0", "levels:2,0", "levels:2/distinct", "budget:0.5", "fixed:0,2",
+        "fixed:0,0/iid", "delayed:0,2,2", "stop-below:2,paths:2,2", "stop-below:0.5,stop-below:0.5,paths:1,1",
+        "paths:1024,256", "1000,1000,1000"]
+    {
+        assert!(tree.parse::<PolicyKind>().unwrap().build().is_err(), "{tree}");
+    }
+    for tree in ["", "paths:", "paths:2", "paths:a,b", "nonsense", "budget:x", "3,x", "delayed:1,2", "levels:2/nonsense"] {
+        assert!(tree.parse::<PolicyKind>().is_err(), "{tree}");
+    }
+}
+
+#[test]
+fn names_and_settings_are_read_back() {
+    assert!("walk:nonsense".parse::<VerifierKind>().unwrap_err().to_string().contains("k-seq"));
+    assert!("nested".parse::<VerifierKind>().unwrap_err().to_string().contains("nested-priority"));
+    for kind in VerifierKind::all() {
+        assert_eq!(kind.to_string().parse::<VerifierKind>().unwrap(), kind);
+        let json = serde_json::to_string(&kind).unwrap();
+        assert_eq!(serde_json::from_str::<VerifierKind>(&json).unwrap(), kind, "{json}");
+    }
+    let mut settings = polydraft::verify::nested_priority::Settings::default();
+    settings.proportional_below = 0.25;
+    let kind = VerifierKind::<polydraft::RuleKind>::NestedPriority(settings);
+    let json = serde_json::to_value(&kind).unwrap();
+    assert_eq!((json["verifier"].as_str(), json["proportional_below"].as_f64()), (Some("nested-priority"), Some(0.25)));
+    assert_eq!(serde_json::from_value::<VerifierKind>(json).unwrap(), kind);
+    for policy in PolicyKind::all() {
+        assert_eq!(policy.to_string().parse::<PolicyKind>().unwrap(), policy);
+        let json = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<PolicyKind>(&json).unwrap(), policy, "{json}");
+    }
+    assert_eq!("3,2,1".parse::<PolicyKind>().unwrap(), PolicyKind::levels(&[3, 2, 1], Drafting::Iid));
+}
