@@ -9,38 +9,35 @@
 
 use std::collections::HashMap;
 
-use polydraft::{Chance, Distribution, DraftTree, Sampling, Token};
-use statrs::distribution::{ChiSquared, ContinuousCDF};
+use polydraft::conformance::statistics::{EXPECTED, GTest};
+use polydraft::{
+    Chance, Distribution, Draft, DraftTree, Form, Outcome, Sampling, TargetLaws, Token, Verifier,
+};
 
-use crate::{Decoder, Model, Result};
-
-/// Cells must be expected this often for the statistic to have its law.
-const EXPECTED: f64 = 5.0;
+use crate::{Engine, Model, Request, Result};
 
 /// How often each text was emitted.
-pub type Counts = HashMap<Vec<Token>, usize>;
+pub type Counts = HashMap<Vec<Token>, u64>;
 
-/// Decodes the first `length` tokens after `prompt` `runs` times. `progress` is called after each.
+/// Decodes the first `length` tokens of `runs` requests. `request` makes each; its token limit should be beyond `length`,
+/// so that the limit does not end with the test. `progress` is called after each.
 ///
 /// # Errors
-/// Those of the decoder.
-pub fn count_texts(
-    decoder: &mut Decoder,
-    prompt: &[Token],
+/// Those of the engine.
+pub fn count_texts<'c>(
+    engine: &mut Engine,
     length: usize,
     runs: usize,
-    chance: &mut dyn Chance,
+    request: &mut dyn FnMut(usize) -> Result<Request<'c>>,
     progress: &mut dyn FnMut(),
 ) -> Result<Counts> {
     let mut counts = Counts::new();
-    for _ in 0..runs {
-        decoder.start(prompt)?;
-        let mut text = Vec::with_capacity(length);
-        while text.len() < length {
-            // As in use: the limit does not end with the test.
-            let step = decoder.step(decoder.room(), chance)?;
-            text.extend(step.emitted.iter().map(|emitted| emitted.token));
+    for run in 0..runs {
+        let mut session = engine.open(request(run)?)?;
+        while session.tokens().len() < length && !session.is_done() {
+            engine.step(&mut [&mut session])?;
         }
+        let mut text = engine.close(session)?.tokens;
         text.truncate(length);
         *counts.entry(text).or_default() += 1;
         progress();
@@ -48,108 +45,102 @@ pub fn count_texts(
     Ok(counts)
 }
 
-/// The statistic of a G-test, which adds up over independent prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct GTest {
-    /// 2 Σ observed·ln(observed/expected).
-    pub statistic: f64,
-    /// Cells compared.
-    pub cells: usize,
-    /// Cells that can vary: all but one for each prompt.
-    pub freedom: usize,
+/// Compares texts of `length` tokens behind `prompt` with the target's law.
+///
+/// # Errors
+/// Failures of the model; logits that make no distribution.
+pub fn compare(
+    target: &mut dyn Model,
+    sampling: &Sampling,
+    prompt: &[Token],
+    length: usize,
+    counts: &Counts,
+) -> Result<GTest> {
+    let runs = counts.values().sum::<u64>() as f64;
+    let mut cells = Cells { target, sampling, prompt, counts, runs, cells: Vec::new() };
+    let rest = cells.divide(&mut Vec::new(), 1.0, length)?;
+    // The last cell of all may be empty up to rounding.
+    if rest.0 * runs > 1e-9 || rest.1 > 0 {
+        cells.cells.push(rest);
+    }
+    Ok(GTest::new(cells.cells))
 }
 
-impl GTest {
-    /// Compares texts with the target's law. All of them have `length` tokens.
-    ///
-    /// # Errors
-    /// Failures of the model; logits that make no distribution.
-    pub fn new(
-        target: &mut dyn Model,
-        sampling: &Sampling,
-        prompt: &[Token],
-        length: usize,
-        counts: &Counts,
-    ) -> Result<Self> {
-        let runs = counts.values().sum::<usize>() as f64;
-        let mut test = Self::default();
-        let rest = test.compare(target, sampling, prompt, &mut Vec::new(), (1.0, length), counts, runs)?;
-        test.add_cell(rest, runs);
-        test.freedom = test.cells.saturating_sub(1);
-        Ok(test)
+/// Texts by their beginnings, so that cells that are too rare are pooled with their like.
+struct Cells<'a> {
+    target: &'a mut dyn Model,
+    sampling: &'a Sampling,
+    prompt: &'a [Token],
+    counts: &'a Counts,
+    runs: f64,
+    /// (Probability, number of texts).
+    cells: Vec<(f64, u64)>,
+}
+
+impl Cells<'_> {
+    fn seen(&self, text: &[Token]) -> u64 {
+        self.counts.iter().filter(|(other, _)| other.starts_with(text)).map(|(_, count)| count).sum()
     }
 
-    /// Compares the texts that go on from `text`, whose probability and missing length are given. Returns probability
-    /// and number of those that are too rare for cells of their own.
-    #[allow(clippy::too_many_arguments)]
-    fn compare(
-        &mut self,
-        target: &mut dyn Model,
-        sampling: &Sampling,
-        prompt: &[Token],
-        text: &mut Vec<Token>,
-        (probability, length): (f64, usize),
-        counts: &Counts,
-        runs: f64,
-    ) -> Result<(f64, usize)> {
-        let seen = counts.iter().filter(|(other, _)| other.starts_with(text)).map(|(_, count)| count).sum();
+    /// Divides the texts that begin with `text`, which has this probability, into cells. Returns probability and number of
+    /// those that are too rare for cells of their own.
+    fn divide(&mut self, text: &mut Vec<Token>, probability: f64, length: usize) -> Result<(f64, u64)> {
+        let seen = self.seen(text);
         if length == 0 {
-            self.add_cell((probability, seen), runs);
+            self.cells.push((probability, seen));
             return Ok((0.0, 0));
         }
         let mut rest = (probability, seen);
-        let law = law_after(target, sampling, &[prompt, text].concat())?;
+        let law = law_after(self.target, self.sampling, &[self.prompt, text].concat())?;
+        let runs = self.runs;
         for (token, p) in law.support().filter(|(_, p)| probability * p * runs >= EXPECTED) {
             text.push(token);
-            let own =
-                counts.iter().filter(|(other, _)| other.starts_with(text)).map(|(_, n)| n).sum::<usize>();
-            rest = (rest.0 - probability * p, rest.1 - own);
-            let (left, count) =
-                self.compare(target, sampling, prompt, text, (probability * p, length - 1), counts, runs)?;
+            rest = (rest.0 - probability * p, rest.1 - self.seen(text));
+            let (left, count) = self.divide(text, probability * p, length - 1)?;
             text.pop();
             // Its rare continuations make a cell if they are not rare together.
-            if left * runs >= EXPECTED {
-                self.add_cell((left, count), runs);
+            if left * self.runs >= EXPECTED {
+                self.cells.push((left, count));
             } else {
                 rest = (rest.0 + left, rest.1 + count);
             }
         }
         Ok((rest.0.max(0.0), rest.1))
     }
-
-    fn add_cell(&mut self, (probability, count): (f64, usize), runs: f64) {
-        // The last cell of all may be empty up to rounding.
-        if probability * runs < 1e-9 && count == 0 {
-            return;
-        }
-        self.cells += 1;
-        if count > 0 {
-            self.statistic += 2.0 * count as f64 * (count as f64 / (probability * runs).max(1e-300)).ln();
-        }
-    }
-
-    /// Both tests together.
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            statistic: self.statistic + other.statistic,
-            cells: self.cells + other.cells,
-            freedom: self.freedom + other.freedom,
-        }
-    }
-
-    /// The probability that texts of the target itself deviate at least as much; 1 if there is nothing to compare.
-    pub fn p_value(&self) -> f64 {
-        match ChiSquared::new(self.freedom as f64) {
-            Ok(law) if self.freedom > 0 => law.sf(self.statistic.max(0.0)),
-            _ => 1.0,
-        }
-    }
 }
 
-/// The target's law of the next token.
-fn law_after(model: &mut dyn Model, sampling: &Sampling, text: &[Token]) -> Result<Distribution> {
-    model.reset();
-    model.extend(text)?;
-    model.score(&DraftTree::new())?;
-    Ok(Distribution::from_logits(model.logits(DraftTree::ROOT), sampling)?)
+/// The target's distribution of the next token.
+///
+/// # Errors
+/// Failures of the model; logits that make no distribution.
+pub fn law_after(model: &mut dyn Model, sampling: &Sampling, text: &[Token]) -> Result<Distribution> {
+    let sequence = model.open()?;
+    let law = model.extend(sequence, text).and_then(|()| {
+        model.score(&[(sequence, &DraftTree::new())])?;
+        Ok(Distribution::from_logits(model.logits(sequence, DraftTree::ROOT), sampling)?)
+    });
+    model.close(sequence);
+    law
+}
+
+/// A verifier that is wrong on purpose, to see that a test finds it: after a rejection it draws from the target instead of
+/// what is left of it, the commonest mistake, and one that no reader of the text would notice.
+pub struct WrongResidual(pub Box<dyn Verifier>);
+
+impl Verifier for WrongResidual {
+    fn supports(&self, form: &Form) -> polydraft::Result<()> {
+        self.0.supports(form)
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> polydraft::Result<Outcome> {
+        let mut outcome = self.0.verify(draft, target, chance)?;
+        let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
+        outcome.token = target.target(end)?.sample(chance);
+        Ok(outcome)
+    }
 }

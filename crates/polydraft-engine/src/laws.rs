@@ -1,8 +1,8 @@
-//! The laws at the nodes of one step's tree.
+//! The target's distributions at the nodes of one step's tree, made when a verifier first looks at them.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use polydraft::{Distribution, Error as LawError, Laws, NodeId, Result as LawResult, Sampling};
+use polydraft::{Distribution, DraftTree, NodeId, Result as LawResult, Sampling, TargetLaws};
 
 /// Distributions whose memory is used again in the next step.
 #[derive(Default)]
@@ -11,51 +11,58 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// The law that `sampling` makes of logits, shape `[vocabulary]`.
-    pub fn law(&self, logits: &[f32], sampling: &Sampling) -> LawResult<Distribution> {
+    pub fn spare(&self) -> MutexGuard<'_, Vec<Distribution>> {
         // Whatever a thread that panicked has left is spare memory all the same.
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match spare {
-            None => Distribution::from_logits(logits, sampling),
-            Some(mut law) => {
-                law.set_from_logits(logits, sampling)?;
-                Ok(law)
-            }
-        }
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn take_back(&self, laws: impl IntoIterator<Item = Distribution>) {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(laws);
+    pub fn take(&self) -> Option<Distribution> {
+        self.spare().pop()
+    }
+
+    pub fn give_back(&self, laws: impl IntoIterator<Item = Distribution>) {
+        self.spare().extend(laws);
     }
 }
 
-/// Draft laws as they were drawn from, and target laws made when a verifier first looks at them.
+/// By node.
 pub(crate) struct StepLaws<'a> {
-    /// The target's logits by node, each of shape `[vocabulary]`.
-    pub logits: Vec<&'a [f32]>,
-    pub sampling: &'a Sampling,
-    pub pool: &'a Pool,
-    /// By node; none where nothing was drawn.
-    pub drafts: &'a [Option<Distribution>],
-    /// By node.
-    pub made: Vec<OnceLock<Distribution>>,
+    /// The target's logits, each of shape `[vocabulary]`.
+    logits: Vec<&'a [f32]>,
+    sampling: &'a Sampling,
+    pool: &'a Pool,
+    made: Vec<OnceLock<Distribution>>,
 }
 
-impl Laws for StepLaws<'_> {
-    fn draft(&self, node: NodeId) -> LawResult<&Distribution> {
-        self.drafts.get(node).and_then(Option::as_ref).ok_or_else(|| LawError::Unsupported {
-            operation: "draft law",
-            expected: "a node that was drafted at".to_owned(),
-            got: format!("node {node}"),
-        })
+impl<'a> StepLaws<'a> {
+    pub fn new(logits: Vec<&'a [f32]>, sampling: &'a Sampling, pool: &'a Pool) -> Self {
+        let made = vec![OnceLock::new(); logits.len()];
+        Self { logits, sampling, pool, made }
     }
 
+    /// The law of the next token.
+    pub fn root(&self) -> LawResult<&Distribution> {
+        self.target(DraftTree::ROOT)
+    }
+
+    pub fn give_back(self) {
+        self.pool.give_back(self.made.into_iter().filter_map(OnceLock::into_inner));
+    }
+}
+
+impl TargetLaws for StepLaws<'_> {
     fn target(&self, node: NodeId) -> LawResult<&Distribution> {
         let cell = &self.made[node];
         if let Some(law) = cell.get() {
             return Ok(law);
         }
-        let law = self.pool.law(self.logits[node], self.sampling)?;
+        let law = match self.pool.take() {
+            None => Distribution::from_logits(self.logits[node], self.sampling)?,
+            Some(mut law) => {
+                law.set_from_logits(self.logits[node], self.sampling)?;
+                law
+            }
+        };
         Ok(cell.get_or_init(|| law))
     }
 }

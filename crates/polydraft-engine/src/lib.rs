@@ -1,28 +1,32 @@
-//! The decode loop of polydraft: draft, score, verify, commit, emit.
+//! The decode loop of polydraft: propose, score, verify, commit.
 //!
-//! - [`Model`] is what a language model has to offer; draft and target are both one.
-//! - [`Decoder`] is the loop, one step at a time; [`Generation`] adds stop conditions and text.
+//! - [`Model`] is what a language model has to offer: many texts, and a tree behind each.
+//! - [`Drafter`] proposes: a model, or counts of what was written before.
+//! - [`Engine`] is the loop over any number of [`Session`]s.
 //! - [`certify`] tests on real models that the text has the target's law.
 //! - [`TableModel`] is a model of explicit probabilities, for exact tests and for teaching.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "certify")]
 pub mod certify;
-pub mod decode;
+pub mod drafter;
+pub mod engine;
 mod error;
-pub mod generate;
 mod laws;
 pub mod model;
-pub mod sequences;
+pub mod session;
 pub mod statistics;
 pub mod stop;
 pub mod table;
 pub mod vocabulary;
 
-pub use decode::{Decoder, Emitted, Origin, Settings, Speculation};
+pub use drafter::{Drafter, DrafterKind, ModelDrafter};
+pub use engine::Engine;
 pub use error::{Error, Result};
-pub use generate::{Finish, Generation, Limits, Piece, TextStream};
-pub use model::Model;
-pub use sequences::{Facts, Sequence, SequenceModel, Single};
+pub use model::{Facts, Model, Sequence};
+pub use session::{
+    Emitted, Finish, Generation, Limits, NoText, Origin, Piece, Request, Session, Speculation, TextStream,
+};
 pub use statistics::Statistics;
 pub use table::TableModel;
 pub use vocabulary::Vocabulary;

@@ -1,60 +1,113 @@
-//! What the decode loop needs of a language model.
+//! What decoding needs of a language model: many texts at once, a tree behind each.
 
 use polydraft::{DraftTree, NodeId, Token};
 
-use crate::{Result, Vocabulary};
+use crate::{Error, Result, Vocabulary};
 
-/// A language model with a committed context and, behind it, a speculative tree.
-///
-/// The context grows by [`extend`](Model::extend) and [`commit`](Model::commit) and is never taken back, but for
-/// [`reset`](Model::reset). A tree only grows between commits: each call of [`score`](Model::score) computes the
-/// nodes that are new, so that a target is asked once per tree and a draft once per level.
-///
-/// A model knows nothing of speculation: it scores what it is given and keeps what it is told.
-pub trait Model {
+/// What is known of a model without asking it to compute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
     /// A short name for messages.
-    fn name(&self) -> &str;
-
+    pub name: String,
     /// The tokens. Rows of logits have one entry for each.
-    fn vocabulary(&self) -> &Vocabulary;
+    pub vocabulary: Vocabulary,
+    /// How many tokens a sequence holds, a scored path included.
+    pub context: usize,
+    /// Numbers in a hidden state; none for a model that has no such thing.
+    pub hidden: Option<usize>,
+    /// How many sequences may be open at once.
+    pub sequences: usize,
+}
 
-    /// How many tokens the context holds, a scored path included.
-    fn context_length(&self) -> usize;
+/// A text that a model keeps, from [`open`](Model::open) to [`close`](Model::close). The number has a
+/// meaning for its model only, which may use it again for a later text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sequence(u32);
 
-    /// How many tokens are committed.
-    fn len(&self) -> usize;
-
-    /// Whether nothing is committed.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
+impl Sequence {
+    /// The sequence of this number.
+    pub fn new(number: u32) -> Self {
+        Self(number)
     }
 
-    /// Forgets everything.
-    fn reset(&mut self);
+    /// Its number.
+    pub fn number(self) -> usize {
+        self.0 as usize
+    }
+}
 
-    /// Appends decided tokens to the context and drops the tree. Nothing need be computed before the next score.
+/// A language model with any number of committed contexts (sequences) and, behind each, a speculative tree.
+///
+/// A context grows by [`extend`](Self::extend) and [`commit`](Self::commit). A tree only grows between commits: each
+/// call of [`score`](Self::score) computes the nodes that are new, so that a target is asked once per tree and a draft
+/// once per level. What a sequence is given back never depends on what else is in a pass, to the last bit.
+///
+/// A model knows nothing of speculation: it scores what it is given and keeps what it is told.
+///
+/// # Panics
+/// All methods may panic on a sequence that is not open, and [`logits`](Self::logits) on a node that was not scored
+/// since the last commit: mistakes of the caller's, not of a user's.
+pub trait Model: Send {
+    /// What is known of it.
+    fn facts(&self) -> &Facts;
+
+    /// Begins an empty text.
+    ///
+    /// # Errors
+    /// As many are open as there may be.
+    fn open(&mut self) -> Result<Sequence>;
+
+    /// Forgets a text. What was computed for it may be kept for a later one that begins alike.
+    fn close(&mut self, sequence: Sequence);
+
+    /// How many tokens are committed.
+    fn len(&self, sequence: Sequence) -> usize;
+
+    /// Appends decided tokens and drops the tree. Nothing need be computed before the next score; where another text
+    /// that the model holds begins alike, what was computed for that one serves this one too.
     ///
     /// # Errors
     /// A token outside the vocabulary.
-    fn extend(&mut self, tokens: &[Token]) -> Result<()>;
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
 
-    /// Computes the logits after every node of `tree`, the root included, that has none yet.
+    /// Takes back all but the first `length` tokens, and drops the tree. Does nothing if there are no more than that.
+    fn truncate(&mut self, sequence: Sequence, length: usize);
+
+    /// Computes at most `most` of the committed tokens that are not computed yet, the last one never (it is the root of
+    /// the next tree), so that a long prompt can be read between the steps of other sequences. Returns how many are left
+    /// to compute before the last one. [`score`](Self::score) computes the rest by itself.
+    ///
+    /// # Errors
+    /// Failures of the computation; more tokens than the context holds.
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize>;
+
+    /// Computes, in one pass for all, the logits after every node of each tree, its root included, that has none yet.
+    /// No sequence is named twice.
     ///
     /// # Errors
     /// An empty context, if the model needs a token; a path that the context has no room for; failures of the
     /// computation.
-    fn score(&mut self, tree: &DraftTree) -> Result<()>;
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
 
     /// The logits after a scored node, shape `[vocabulary]`.
-    ///
-    /// # Panics
-    /// If the node was not scored since the last commit: a mistake of the caller's, not of a user's.
-    fn logits(&self, node: NodeId) -> &[f32];
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32];
 
-    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the context and drops
-    /// the rest of the tree. What was computed for the scored nodes of the path is kept.
+    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the context and drops the
+    /// rest of the tree. What was computed for the scored nodes of the path is kept.
     ///
     /// # Errors
     /// Failures of the computation.
-    fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> Result<()>;
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()>;
+}
+
+/// The error of a model that has as many sequences open as it can.
+///
+/// # Errors
+/// Always.
+pub fn too_many_sequences<T>(facts: &Facts) -> Result<T> {
+    Err(Error::Setting {
+        setting: "sequences",
+        expected: "no more than the model can hold",
+        got: format!("one more than {} of model {}", facts.sequences, facts.name),
+    })
 }

@@ -2,7 +2,41 @@
 
 use std::time::Duration;
 
-use crate::decode::{Origin, Step};
+/// What one step did to one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Drafted tokens that were accepted.
+    pub accepted: usize,
+    /// Whether nothing was left to verify after them.
+    pub complete: bool,
+    /// Tokens that were drafted along the longest path.
+    pub drafted: usize,
+    /// Distinct tokens that were drafted: the nodes of the tree, its root not among them.
+    pub nodes: usize,
+    /// For each accepted token, how many distinct tokens were drafted before it at its node.
+    pub ranks: Vec<usize>,
+    /// Where the time went.
+    pub time: StepTime,
+}
+
+/// Where the time of a step went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepTime {
+    /// In the drafter, its distributions and draws included.
+    pub draft: Duration,
+    /// In the target model.
+    pub target: Duration,
+    /// In the verifier, the target's distributions included.
+    pub verify: Duration,
+}
+
+impl StepTime {
+    /// A part of it.
+    pub(crate) fn scaled(&self, part: f64) -> Self {
+        let of = |time: Duration| time.mul_f64(part);
+        Self { draft: of(self.draft), target: of(self.target), verify: of(self.verify) }
+    }
+}
 
 /// Counts and times of one generation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +55,8 @@ pub struct Statistics {
     pub accepted_by_rank: Vec<usize>,
     /// Calls in which nothing was left to verify after the accepted tokens.
     pub complete_paths: usize,
+    /// Nodes at which a weaker algorithm took over from the verifier's own, which could not do them.
+    pub fallbacks: u64,
     /// Reading the prompt, by both models.
     pub prompt_time: Duration,
     /// In the draft model, its laws and draws included.
@@ -36,13 +72,12 @@ pub struct Statistics {
 impl Statistics {
     pub(crate) fn record(&mut self, step: &Step) {
         self.target_calls += 1;
-        let accepted = step.emitted.iter().filter(|e| e.origin == Origin::Accepted).count();
-        for (counts, reached) in [(&mut self.drafted, step.drafted), (&mut self.accepted, accepted)] {
+        for (counts, reached) in [(&mut self.drafted, step.drafted), (&mut self.accepted, step.accepted)] {
             counts.resize(counts.len().max(step.drafted), 0);
             counts[..reached].iter_mut().for_each(|count| *count += 1);
         }
         self.nodes += step.nodes;
-        self.complete_paths += usize::from(step.emitted.iter().all(|e| e.origin != Origin::Correction));
+        self.complete_paths += usize::from(step.complete);
         for &rank in &step.ranks {
             self.accepted_by_rank.resize(self.accepted_by_rank.len().max(rank + 1), 0);
             self.accepted_by_rank[rank] += 1;

@@ -6,7 +6,7 @@ use std::path::Path;
 use polydraft::{Distribution, DraftTree, NodeId, Token};
 use serde::Deserialize;
 
-use crate::{Error, Model, Result, Vocabulary};
+use crate::{Error, Facts, Model, Result, Sequence, Vocabulary};
 
 /// The next-token laws of a finite set of contexts.
 ///
@@ -15,13 +15,18 @@ use crate::{Error, Model, Result, Vocabulary};
 /// `""` is the fallback and must be there.
 #[derive(Debug, Clone)]
 pub struct TableModel {
-    name: String,
-    vocabulary: Vocabulary,
+    facts: Facts,
     next: BTreeMap<Vec<Token>, Entry>,
     /// Tokens of the longest context that is listed.
     memory: usize,
+    /// By sequence; none where it is closed.
+    texts: Vec<Option<Text>>,
+}
+
+/// One sequence.
+#[derive(Debug, Clone, Default)]
+struct Text {
     context: Vec<Token>,
-    context_length: usize,
     /// The context's entry after each node, by node; empty if nothing is scored.
     scored: Vec<Vec<Token>>,
 }
@@ -72,15 +77,14 @@ impl TableModel {
             entries.insert(context, Entry { law, logits });
         }
         let memory = entries.keys().map(Vec::len).max().unwrap_or(0);
-        Ok(Self {
+        let facts = Facts {
             name: name.to_owned(),
             vocabulary: Vocabulary::numbered(vocabulary),
-            next: entries,
-            memory,
-            context: Vec::new(),
-            context_length: usize::MAX,
-            scored: Vec::new(),
-        })
+            context: usize::MAX,
+            hidden: None,
+            sequences: usize::MAX,
+        };
+        Ok(Self { facts, next: entries, memory, texts: Vec::new() })
     }
 
     /// From JSON text.
@@ -115,7 +119,7 @@ impl TableModel {
 
     /// The same model with a context that holds only so many tokens.
     pub fn with_context_length(mut self, tokens: usize) -> Self {
-        self.context_length = tokens;
+        self.facts.context = tokens;
         self
     }
 
@@ -131,11 +135,11 @@ impl TableModel {
     }
 
     fn check(&self, tokens: &[Token]) -> Result<()> {
-        match tokens.iter().find(|&&t| t as usize >= self.vocabulary.size()) {
+        match tokens.iter().find(|&&t| t as usize >= self.facts.vocabulary.size()) {
             None => Ok(()),
             Some(&got) => Err(Error::Law(polydraft::Error::Token {
                 operation: "table model",
-                vocabulary: self.vocabulary.size(),
+                vocabulary: self.facts.vocabulary.size(),
                 got,
             })),
         }
@@ -146,52 +150,76 @@ fn show(context: &[Token]) -> String {
     context.iter().map(Token::to_string).collect::<Vec<_>>().join(" ")
 }
 
+impl TableModel {
+    fn text(&self, sequence: Sequence) -> &Text {
+        self.texts[sequence.number()].as_ref().expect("an open sequence")
+    }
+
+    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
+        self.texts[sequence.number()].as_mut().expect("an open sequence")
+    }
+}
+
 impl Model for TableModel {
-    fn name(&self) -> &str {
-        &self.name
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
-    fn vocabulary(&self) -> &Vocabulary {
-        &self.vocabulary
+    fn open(&mut self) -> Result<Sequence> {
+        let place = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.texts.push(None);
+            self.texts.len() - 1
+        });
+        self.texts[place] = Some(Text::default());
+        Ok(Sequence::new(place as u32))
     }
 
-    fn context_length(&self) -> usize {
-        self.context_length
+    fn close(&mut self, sequence: Sequence) {
+        self.texts[sequence.number()] = None;
     }
 
-    fn len(&self) -> usize {
-        self.context.len()
+    fn len(&self, sequence: Sequence) -> usize {
+        self.text(sequence).context.len()
     }
 
-    fn reset(&mut self) {
-        self.context.clear();
-        self.scored.clear();
-    }
-
-    fn extend(&mut self, tokens: &[Token]) -> Result<()> {
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
         self.check(tokens)?;
-        self.context.extend(tokens);
-        self.scored.clear();
+        let text = self.text_mut(sequence);
+        text.context.extend(tokens);
+        text.scored.clear();
         Ok(())
     }
 
-    fn score(&mut self, tree: &DraftTree) -> Result<()> {
-        for node in self.scored.len()..tree.len() {
-            let path: Vec<Token> = tree.path(node).into_iter().map(|n| tree.token(n)).collect();
-            self.check(&path)?;
-            let context = [&self.context[..], &path].concat();
-            self.scored.push(self.longest_suffix(&context).to_vec());
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        let text = self.text_mut(sequence);
+        text.context.truncate(length);
+        text.scored.clear();
+    }
+
+    fn prepare(&mut self, _: Sequence, _: usize) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        for &(sequence, tree) in batch {
+            for node in self.text(sequence).scored.len()..tree.len() {
+                let path: Vec<Token> = tree.path(node).into_iter().map(|n| tree.token(n)).collect();
+                self.check(&path)?;
+                let context = [&self.text(sequence).context[..], &path].concat();
+                let entry = self.longest_suffix(&context).to_vec();
+                self.text_mut(sequence).scored.push(entry);
+            }
         }
         Ok(())
     }
 
-    fn logits(&self, node: NodeId) -> &[f32] {
-        &self.next[&self.scored[node]].logits
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        &self.next[&self.text(sequence).scored[node]].logits
     }
 
-    fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
         let tokens: Vec<Token> = path.iter().map(|&n| tree.token(n)).collect();
-        self.extend(&tokens)
+        self.extend(sequence, &tokens)
     }
 }
 

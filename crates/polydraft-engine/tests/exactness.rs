@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use std::sync::Arc;
-
-use polydraft::conformance::planted::WrongResidual;
 use polydraft::{
-    Chance, DraftTree, Drafting, Laws, Outcome, Result as LawResult, Sampling, Shape, Token, Topology,
-    Verifier, VerifierKind, enumerate,
+    Chance, Draft, DraftTree, Drafting, Form, Outcome, PolicyKind, Result as LawResult, RuleKind, Sampling,
+    TargetLaws, Token, Verifier, VerifierKind, enumerate,
 };
-use polydraft_engine::{Decoder, Model, Settings, Speculation, TableModel};
+use polydraft_engine::certify::{WrongResidual, law_after};
+use polydraft_engine::{
+    DrafterKind, Engine, Limits, Model, ModelDrafter, NoText, Request, Speculation, TableModel,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
@@ -39,7 +39,7 @@ fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> Tabl
 
 /// The target's own law of the next `count` tokens after `prompt`, from its logits.
 fn own_law(
-    model: &mut TableModel,
+    model: &mut dyn Model,
     sampling: &Sampling,
     prompt: &[Token],
     count: usize,
@@ -48,10 +48,7 @@ fn own_law(
     for _ in 0..count {
         let mut longer = BTreeMap::new();
         for (text, probability) in all {
-            model.reset();
-            model.extend(&[prompt, &text].concat()).unwrap();
-            model.score(&DraftTree::new()).unwrap();
-            let law = polydraft::Distribution::from_logits(model.logits(0), sampling).unwrap();
+            let law = law_after(model, sampling, &[prompt, &text].concat()).unwrap();
             for (token, p) in law.support() {
                 longer.insert([&text[..], &[token]].concat(), probability * p);
             }
@@ -61,45 +58,69 @@ fn own_law(
     all
 }
 
-/// The largest deviation of the loop's law of the next `count` tokens from the target's.
-fn deviation(
-    target: &mut TableModel,
-    draft: &mut TableModel,
-    settings: Settings,
-    verifier: Box<dyn Verifier>,
-    prompt: &[Token],
-    count: usize,
-) -> f64 {
-    let mut expected = own_law(target, &settings.sampling, prompt, count);
-    let mut decoder = Decoder::with_verifier(target, Some(draft), settings, verifier).unwrap();
-    let mut total = 0.0;
-    for (probability, text) in enumerate(|chance| {
-        decoder.start(prompt).unwrap();
-        let mut text = Vec::new();
-        while text.len() < count {
+/// What is decoded, and how.
+#[derive(Clone)]
+struct Setup {
+    kind: VerifierKind,
+    tree: PolicyKind,
+    target: Sampling,
+    draft: Sampling,
+}
+
+fn setup(kind: &str, tree: PolicyKind) -> Setup {
+    let plain = Sampling::default();
+    Setup { kind: kind.parse().unwrap(), tree, target: plain, draft: plain }
+}
+
+fn engine(target: &TableModel, draft: &TableModel) -> Engine {
+    let drafter = ModelDrafter::new(Box::new(draft.clone()), &target.facts().vocabulary).unwrap();
+    Engine::new(Box::new(target.clone()), Some(Box::new(drafter)))
+}
+
+impl Setup {
+    fn request<'c>(
+        &self,
+        verifier: Box<dyn Verifier>,
+        prompt: &[Token],
+        count: usize,
+        chance: Box<dyn Chance + Send + 'c>,
+    ) -> Request<'c> {
+        let policy = self.tree.build().unwrap();
+        Request {
+            prompt: prompt.to_vec(),
+            sampling: self.target,
+            speculation: Some(Speculation { verifier, policy, sampling: self.draft }),
             // The limit, too, must not bend the law: let it bite in the last step.
-            let step = decoder.step(count - text.len(), chance).unwrap();
-            text.extend(step.emitted.iter().map(|e| e.token));
+            limits: Limits { max_tokens: Some(count), ..Limits::default() },
+            text: Box::new(NoText),
+            chance,
         }
-        text
-    }) {
-        total += probability;
-        *expected.entry(text).or_insert(0.0) -= probability;
     }
-    assert!((total - 1.0).abs() < 1e-12, "{total}");
-    expected.values().fold(0.0, |worst, d| worst.max(d.abs()))
-}
 
-fn speculate(depth: usize, target: Sampling, draft: Sampling) -> Settings {
-    let shape = Shape::chain(depth);
-    Settings {
-        sampling: target,
-        speculation: Some(Speculation { verifier: VerifierKind::Token, shape, sampling: draft }),
+    /// The largest deviation of the loop's law of the next `count` tokens from the target's.
+    fn deviation(
+        &self,
+        engine: &mut Engine,
+        verifier: &dyn Fn() -> Box<dyn Verifier>,
+        prompt: &[Token],
+        count: usize,
+    ) -> f64 {
+        let mut expected = own_law(engine.target(), &self.target, prompt, count);
+        let mut total = 0.0;
+        for (probability, text) in enumerate(|chance| {
+            let request = self.request(verifier(), prompt, count, Box::new(chance));
+            engine.generate(request, &mut |_| true).unwrap().tokens
+        }) {
+            total += probability;
+            *expected.entry(text).or_insert(0.0) -= probability;
+        }
+        assert!((total - 1.0).abs() < 1e-12, "{total}");
+        expected.values().fold(0.0, |worst, d| worst.max(d.abs()))
     }
-}
 
-fn token() -> Box<dyn Verifier> {
-    VerifierKind::Token.build(&Shape::chain(1)).unwrap()
+    fn exact(&self, engine: &mut Engine, prompt: &[Token], count: usize) -> f64 {
+        self.deviation(engine, &|| self.kind.build().unwrap(), prompt, count)
+    }
 }
 
 #[test]
@@ -117,16 +138,17 @@ fn the_law_is_the_targets() {
     let mut worst = 0.0_f64;
     for vocabulary in 1..=3 {
         for depth in 1..=3 {
-            for (target_sampling, draft_sampling) in samplings {
+            for (target, draft) in samplings {
                 for _ in 0..3 {
-                    let mut target = random_model(&mut rng, vocabulary, 2);
-                    let mut draft = random_model(&mut rng, vocabulary, 1);
+                    let setup = Setup { target, draft, ..setup("token", PolicyKind::chain(depth)) };
+                    let mut engine = engine(
+                        &random_model(&mut rng, vocabulary, 2),
+                        &random_model(&mut rng, vocabulary, 1),
+                    );
                     let prompt: Vec<Token> = (0..rng.random_range(0..3))
                         .map(|_| rng.random_range(0..vocabulary as Token))
                         .collect();
-                    let settings = speculate(depth, target_sampling, draft_sampling);
-                    let verifier = token();
-                    worst = worst.max(deviation(&mut target, &mut draft, settings, verifier, &prompt, 3));
+                    worst = worst.max(setup.exact(&mut engine, &prompt, 3));
                 }
             }
         }
@@ -140,80 +162,115 @@ fn the_law_is_the_targets() {
 fn the_law_is_the_targets_with_trees_too() {
     let mut rng = ChaCha12Rng::seed_from_u64(10);
     let plain = Sampling::default();
-    let topology = Arc::new(Topology::from_parents(&[0, 0, 1]).unwrap());
-    let levels = |counts: &[usize], drafting| Shape::Levels { counts: counts.to_vec(), drafting };
-    let shapes = [
-        Shape::chain(2),
-        Shape::Paths { paths: 2, depth: 2 },
-        Shape::Paths { paths: 3, depth: 1 },
+    let levels = |counts: &[usize], drafting| PolicyKind::levels(counts, drafting);
+    let tree = |text: &str| text.parse::<PolicyKind>().unwrap();
+    let trees = [
+        PolicyKind::chain(2),
+        PolicyKind::paths(2, 2),
+        PolicyKind::paths(3, 1),
         levels(&[2, 1], Drafting::Iid),
         levels(&[2, 2], Drafting::WithoutReplacement),
         levels(&[2], Drafting::Hub),
         levels(&[2, 1], Drafting::TopK),
-        Shape::Fixed { topology, drafting: Drafting::WithoutReplacement },
+        tree("fixed:0,0,1"),
+        tree("delayed:1,2,1"),
+        tree("stop-below:0.75,paths:2,2"),
     ];
     let (mut worst, mut runs) = (0.0_f64, 0);
-    for shape in shapes {
-        for kind in VerifierKind::all() {
-            let Ok(_) = kind.build(&shape) else { continue };
-            for (target_sampling, draft_sampling) in [
+    for tree in trees {
+        for kind in VerifierKind::<RuleKind>::all() {
+            if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
+                continue;
+            }
+            for (target, draft) in [
                 (plain, plain),
                 (Sampling { top_k: Some(2), ..plain }, Sampling { temperature: 1.6, ..plain }),
             ] {
-                let (mut target, mut draft) = (random_model(&mut rng, 2, 2), random_model(&mut rng, 2, 2));
-                let (verifier, shape) = (kind.clone(), shape.clone());
-                let speculation =
-                    Some(Speculation { verifier, shape: shape.clone(), sampling: draft_sampling });
-                let settings = Settings { sampling: target_sampling, speculation };
-                let verifier = kind.build(&shape).unwrap();
-                worst = worst.max(deviation(&mut target, &mut draft, settings, verifier, &[1], 3));
+                let mut engine = engine(&random_model(&mut rng, 2, 2), &random_model(&mut rng, 2, 2));
+                let setup = Setup { kind: kind.clone(), tree: tree.clone(), target, draft };
+                worst = worst.max(setup.exact(&mut engine, &[1], 3));
                 runs += 1;
             }
         }
     }
-    assert!(worst < 1e-12 && runs > 80, "{worst:e} in {runs} runs");
+    assert!(worst < 1e-12 && runs > 110, "{worst:e} in {runs} runs");
 }
 
 #[test]
 fn near_the_contexts_end_too() {
     let mut rng = ChaCha12Rng::seed_from_u64(8);
     for (target_room, draft_room) in [(5, 100), (100, 4), (5, 4), (4, 2), (100, 1)] {
-        let mut target = random_model(&mut rng, 2, 2).with_context_length(target_room);
-        let mut draft = random_model(&mut rng, 2, 2).with_context_length(draft_room);
-        let settings = speculate(3, Sampling::default(), Sampling::default());
+        let target = random_model(&mut rng, 2, 2).with_context_length(target_room);
+        let draft = random_model(&mut rng, 2, 2).with_context_length(draft_room);
+        let setup = setup("token", PolicyKind::chain(3));
         let count = 3.min(target_room - 2);
-        let verifier = token();
-        let found = deviation(&mut target, &mut draft, settings, verifier, &[0, 1], count);
+        let found = setup.exact(&mut engine(&target, &draft), &[0, 1], count);
         assert!(found < 1e-12, "{target_room} {draft_room}: {found:e}");
     }
+}
+
+/// Drafting from counts of the text itself: they change with every token, and so do the trees.
+#[test]
+fn drafting_by_ngrams_keeps_the_law() {
+    let mut rng = ChaCha12Rng::seed_from_u64(11);
+    let mut worst = 0.0_f64;
+    for (kind, tree) in [
+        ("token", PolicyKind::chain(3)),
+        ("block", PolicyKind::chain(2)),
+        ("nested-priority", PolicyKind::paths(2, 2)),
+        ("nested-priority", "stop-below:0.6,paths:2,2".parse().unwrap()),
+        ("specinfer", PolicyKind::levels(&[2, 1], Drafting::WithoutReplacement)),
+        ("walk:naive", PolicyKind::levels(&[2, 1], Drafting::TopK)),
+    ] {
+        for vocabulary in 2..=3 {
+            let target = random_model(&mut rng, vocabulary, 2);
+            for prompt in [&[][..], &[1, 0, 1, 1, 0, 1]] {
+                let drafter = DrafterKind::Ngram(Default::default()).build(target.facts()).unwrap();
+                let mut engine = Engine::new(Box::new(target.clone()), Some(drafter));
+                worst = worst.max(setup(kind, tree.clone()).exact(&mut engine, prompt, 3));
+            }
+        }
+    }
+    assert!(worst < 1e-12, "{worst:e}");
 }
 
 /// Accepts a little more often than it may.
 struct TooEager;
 
 impl Verifier for TooEager {
-    fn verify(&mut self, tree: &DraftTree, laws: &dyn Laws, chance: &mut dyn Chance) -> LawResult<Outcome> {
-        let Some(child) = tree.children(DraftTree::ROOT).next() else {
-            return token().verify(tree, laws, chance);
+    fn supports(&self, _: &Form) -> LawResult<()> {
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> LawResult<Outcome> {
+        let law = target.target(0)?;
+        let Some(child) = draft.tree().children(DraftTree::ROOT).next() else {
+            return Ok(Outcome { accepted: Vec::new(), token: law.sample(chance) });
         };
-        let (target, draft, token) = (laws.target(0)?, laws.draft(0)?, tree.token(child));
-        if chance.coin(1.000_001 * target.probability(token) / draft.probability(token)) {
-            let token = laws.target(child)?.sample(chance);
+        let (q, token) = (draft.drawn_from(0)?, draft.tree().token(child));
+        if chance.coin(1.000_001 * law.probability(token) / q.probability(token)) {
+            let token = target.target(child)?.sample(chance);
             return Ok(Outcome { accepted: vec![child], token });
         }
-        Ok(Outcome { accepted: Vec::new(), token: target.sample_residual(1.0, draft, 1.0, chance) })
+        Ok(Outcome { accepted: Vec::new(), token: law.sample_residual(1.0, q, 1.0, chance) })
     }
 }
 
 #[test]
 fn planted_faults_are_found() {
     let mut rng = ChaCha12Rng::seed_from_u64(9);
-    let (mut target, mut draft) = (random_model(&mut rng, 3, 1), random_model(&mut rng, 3, 1));
-    let settings = speculate(2, Sampling::default(), Sampling::default());
-    let mut found = |verifier| deviation(&mut target, &mut draft, settings.clone(), verifier, &[], 2);
-    assert!(found(token()) < 1e-12);
-    assert!(found(Box::new(WrongResidual(token()))) > 1e-3);
-    assert!(found(Box::new(TooEager)) > 1e-9);
+    let mut engine = engine(&random_model(&mut rng, 3, 1), &random_model(&mut rng, 3, 1));
+    let setup = setup("token", PolicyKind::chain(2));
+    let token = || setup.kind.build().unwrap();
+    let mut found = |verifier: &dyn Fn() -> Box<dyn Verifier>| setup.deviation(&mut engine, verifier, &[], 2);
+    assert!(found(&token) < 1e-12);
+    assert!(found(&|| Box::new(WrongResidual(token()))) > 1e-3);
+    assert!(found(&|| Box::new(TooEager)) > 1e-9);
 }
 
 #[test]
@@ -221,37 +278,81 @@ fn expected_block_efficiency_has_its_closed_form() {
     // With laws that do not depend on the context, a drafted token is accepted with probability a = sum(min(p, q)),
     // and the expected number of tokens per call is 1 + a + .. + a^L (Leviathan et al. 2023, equation 1).
     let law = |p: [f64; 3]| TableModel::new("fixed", 3, BTreeMap::from([(vec![], p.to_vec())])).unwrap();
-    let (mut target, mut draft) = (law([0.5, 0.3, 0.2]), law([0.2, 0.2, 0.6]));
     let (a, depth) = (0.2 + 0.2 + 0.2, 4);
-    let settings = speculate(depth, Sampling::default(), Sampling::default());
-    let mut decoder = Decoder::new(&mut target, Some(&mut draft), settings).unwrap();
+    let mut engine = engine(&law([0.5, 0.3, 0.2]), &law([0.2, 0.2, 0.6]));
+    let setup = setup("token", PolicyKind::chain(depth));
     let runs = enumerate(|chance| {
-        decoder.start(&[]).unwrap();
-        decoder.step(100, chance).unwrap().emitted.len()
+        let request = setup.request(setup.kind.build().unwrap(), &[], 100, Box::new(chance));
+        let mut session = engine.open(request).unwrap();
+        engine.step(&mut [&mut session]).unwrap();
+        engine.close(session).unwrap().tokens.len()
     });
     let mean: f64 = runs.iter().map(|(p, n)| p * *n as f64).sum();
     let expected: f64 = (0..=depth).map(|i| f64::powi(a, i as i32)).sum();
     assert!((mean - expected).abs() < 1e-6, "{mean} {expected}");
 }
 
+fn even(vocabulary: usize) -> TableModel {
+    let law = vec![1.0 / vocabulary as f64; vocabulary];
+    TableModel::new("even", vocabulary, BTreeMap::from([(vec![], law)])).unwrap()
+}
+
 #[test]
 fn mismatches_are_refused() {
-    let model = |vocabulary: usize| {
-        let law = vec![1.0 / vocabulary as f64; vocabulary];
-        TableModel::new("even", vocabulary, BTreeMap::from([(vec![], law)])).unwrap()
-    };
-    let settings = speculate(2, Sampling::default(), Sampling::default());
-    let message =
-        Decoder::new(&mut model(3), Some(&mut model(2)), settings.clone()).err().unwrap().to_string();
+    let message = ModelDrafter::new(Box::new(even(2)), &even(3).facts().vocabulary).err().unwrap().to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
-    assert!(Decoder::new(&mut model(3), None, settings).is_err());
-    let flat = speculate(0, Sampling::default(), Sampling::default());
-    assert!(Decoder::new(&mut model(3), Some(&mut model(3)), flat).is_err());
-    let cold =
-        Settings { sampling: Sampling { temperature: -1.0, ..Sampling::default() }, speculation: None };
-    assert!(Decoder::new(&mut model(3), None, cold).is_err());
-    let mut short = model(3).with_context_length(2);
-    let mut decoder = Decoder::new(&mut short, None, Settings::default()).unwrap();
-    assert!(decoder.start(&[0, 1]).unwrap_err().to_string().contains("2 tokens"));
-    assert!(decoder.start(&[7]).is_err());
+    let open = |engine: &mut Engine, setup: &Setup, prompt: &[Token]| {
+        let chance = Box::new(ChaCha12Rng::seed_from_u64(0));
+        let request = setup.request(setup.kind.build().unwrap(), prompt, 5, chance);
+        engine.open(request).map(|session| engine.close(session)).map(drop)
+    };
+    let plain = setup("token", PolicyKind::chain(2));
+    let mut alone = Engine::new(Box::new(even(3)), None);
+    assert!(open(&mut alone, &plain, &[]).unwrap_err().to_string().contains("drafts"));
+    let mut pair = engine(&even(3), &even(3));
+    assert!(open(&mut pair, &plain, &[]).is_ok());
+    // The form of the trees is not what the verifier is exact for.
+    let unfit = setup("token", PolicyKind::paths(2, 2));
+    assert!(open(&mut pair, &unfit, &[]).unwrap_err().to_string().contains("single path"));
+    let cold = Setup { target: Sampling { temperature: -1.0, ..Sampling::default() }, ..plain.clone() };
+    assert!(open(&mut pair, &cold, &[]).is_err());
+    let mut short = engine(&even(3).with_context_length(2), &even(3));
+    assert!(open(&mut short, &plain, &[0, 1]).unwrap_err().to_string().contains("2 tokens"));
+    assert!(open(&mut short, &plain, &[7]).is_err());
+}
+
+/// What a session emits depends on nothing else that is decoded beside it.
+#[test]
+fn sessions_side_by_side_are_as_alone() {
+    let mut rng = ChaCha12Rng::seed_from_u64(12);
+    let mut engine = engine(&random_model(&mut rng, 3, 2), &random_model(&mut rng, 3, 2));
+    let setups: Vec<Setup> = [
+        ("nested-priority", PolicyKind::paths(2, 3)),
+        ("traversal", PolicyKind::levels(&[2, 2], Drafting::WithoutReplacement)),
+        ("block", PolicyKind::chain(4)),
+        ("specinfer", "delayed:1,2,2".parse().unwrap()),
+    ]
+    .map(|(kind, tree)| setup(kind, tree))
+    .to_vec();
+    let request = |setup: &Setup, seed: u64| {
+        let chance = Box::new(ChaCha12Rng::seed_from_u64(seed));
+        setup.request(setup.kind.build().unwrap(), &[1], 40 + seed as usize, chance)
+    };
+    let alone: Vec<Vec<Token>> = (0..8)
+        .map(|i| engine.generate(request(&setups[i % 4], i as u64), &mut |_| true).unwrap().tokens)
+        .collect();
+    // They join one after the other, and leave when they are done.
+    let mut sessions = Vec::new();
+    for i in 0..8 {
+        sessions.push(engine.open(request(&setups[i % 4], i as u64)).unwrap());
+        let mut batch: Vec<_> = sessions.iter_mut().rev().collect();
+        engine.step(&mut batch).unwrap();
+    }
+    while sessions.iter().any(|session| !session.is_done()) {
+        let mut batch: Vec<_> = sessions.iter_mut().collect();
+        engine.step(&mut batch).unwrap();
+    }
+    for (session, alone) in sessions.into_iter().zip(alone) {
+        assert_eq!(engine.close(session).unwrap().tokens, alone);
+    }
 }

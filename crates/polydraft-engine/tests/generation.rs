@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use polydraft::{Sampling, Shape, Token, VerifierKind};
+use polydraft::{PolicyKind, RuleKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
-    Decoder, Finish, Generation, Limits, Origin, Piece, Settings, Speculation, TableModel, TextStream,
+    Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request, Speculation, TableModel,
+    TextStream,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -33,33 +34,40 @@ fn even() -> TableModel {
     TableModel::new("even", 4, BTreeMap::from([(vec![], vec![0.25; 4])])).unwrap()
 }
 
-fn settings(depth: usize) -> Settings {
-    let sampling = Sampling::default();
-    Settings {
+fn engine(target: TableModel, draft: TableModel) -> Engine {
+    let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary).unwrap();
+    Engine::new(Box::new(target), Some(Box::new(drafter)))
+}
+
+fn request(depth: usize, limits: &Limits, seed: u64) -> Request<'static> {
+    let (kind, sampling) = (VerifierKind::<RuleKind>::Token(Default::default()), Sampling::default());
+    Request {
+        prompt: vec![3],
         sampling,
         speculation: Some(Speculation {
-            verifier: VerifierKind::Token,
-            shape: Shape::chain(depth),
+            verifier: kind.build().unwrap(),
+            policy: PolicyKind::chain(depth).build().unwrap(),
             sampling,
         }),
+        limits: limits.clone(),
+        text: Box::new(Letters),
+        chance: Box::new(ChaCha12Rng::seed_from_u64(seed)),
     }
 }
 
 fn run(
-    target: &mut TableModel,
-    draft: &mut TableModel,
+    target: TableModel,
+    draft: TableModel,
     depth: usize,
     limits: &Limits,
     seed: u64,
 ) -> (Generation, Vec<Piece>) {
-    let mut decoder = Decoder::new(target, Some(draft), settings(depth)).unwrap();
     let mut pieces = Vec::new();
-    let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut show = |piece| {
         pieces.push(piece);
         true
     };
-    let generation = Generation::run(&mut decoder, &[3], limits, &mut Letters, &mut rng, &mut show).unwrap();
+    let generation = engine(target, draft).generate(request(depth, limits, seed), &mut show).unwrap();
     (generation, pieces)
 }
 
@@ -70,23 +78,23 @@ fn limits(max_tokens: Option<usize>, end: &[Token], stop: &[&str]) -> Limits {
 #[test]
 fn every_reason_to_finish() {
     let of = |limits: &Limits, context: usize| {
-        let (g, _) = run(&mut cycle().with_context_length(context), &mut cycle(), 3, limits, 0);
+        let (g, _) = run(cycle().with_context_length(context), cycle(), 3, limits, 0);
         (g.text, g.tokens.len(), g.finish)
     };
     assert_eq!(of(&limits(Some(6), &[], &[]), 100), ("abcdab".into(), 6, Finish::MaxTokens));
     assert_eq!(of(&limits(Some(0), &[], &[]), 100), ("".into(), 0, Finish::MaxTokens));
     assert_eq!(of(&limits(None, &[], &[]), 8), ("abcdabc".into(), 7, Finish::Context));
-    assert_eq!(of(&limits(Some(50), &[], &["da"]), 100), ("abc".into(), 5, Finish::StopString));
+    assert_eq!(of(&limits(Some(50), &[], &["da"]), 100), ("abc".into(), 5, Finish::Stop));
     assert_eq!(of(&limits(Some(50), &[], &["dx"]), 100).1, 50);
     // The letter of an end token is this test's own; a tokenizer gives it none.
-    assert_eq!(of(&limits(Some(50), &[2], &[]), 100), ("ab".into(), 3, Finish::EndToken));
+    assert_eq!(of(&limits(Some(50), &[2], &[]), 100), ("ab".into(), 3, Finish::End));
     // What might have become a stop string is shown after all.
     assert_eq!(of(&limits(Some(4), &[], &["dab"]), 100), ("abcd".into(), 4, Finish::MaxTokens));
 }
 
 #[test]
 fn a_perfect_draft_is_always_accepted() {
-    let (g, pieces) = run(&mut cycle(), &mut cycle(), 3, &limits(Some(10), &[], &[]), 0);
+    let (g, pieces) = run(cycle(), cycle(), 3, &limits(Some(10), &[], &[]), 0);
     assert_eq!(g.text, "abcdabcdab");
     assert_eq!(g.text, pieces.iter().map(|p| p.text.as_str()).collect::<String>());
     // 4 + 4 + 2: the last step drafts one token only, because two are left.
@@ -101,7 +109,7 @@ fn a_perfect_draft_is_always_accepted() {
 #[test]
 fn a_useless_draft_is_always_corrected() {
     let only_c = TableModel::new("c", 4, BTreeMap::from([(vec![], vec![0.0, 0.0, 1.0, 0.0])]));
-    let (g, pieces) = run(&mut cycle(), &mut only_c.unwrap(), 2, &limits(Some(6), &[], &[]), 0);
+    let (g, pieces) = run(cycle(), only_c.unwrap(), 2, &limits(Some(6), &[], &[]), 0);
     assert_eq!(g.text, "abcdab");
     // The draft is right once, after b. The last two steps draft one token and none: there is no room for more.
     let origins: Vec<Origin> = pieces.iter().map(|p| p.origin).collect();
@@ -113,17 +121,31 @@ fn a_useless_draft_is_always_corrected() {
 #[test]
 fn seeds_decide() {
     let limits = limits(Some(40), &[], &[]);
-    let text = |seed| run(&mut even(), &mut cycle(), 3, &limits, seed).0.text;
+    let text = |seed| run(even(), cycle(), 3, &limits, seed).0.text;
     assert_eq!(text(5), text(5));
     assert_ne!(text(5), text(6));
 }
 
 #[test]
 fn a_reader_that_leaves_ends_the_text() {
-    let (mut target, mut draft) = (cycle(), cycle());
-    let mut decoder = Decoder::new(&mut target, Some(&mut draft), settings(1)).unwrap();
-    let mut rng = ChaCha12Rng::seed_from_u64(0);
-    let limits = limits(None, &[], &[]);
-    let g = Generation::run(&mut decoder, &[3], &limits, &mut Letters, &mut rng, &mut |_| false).unwrap();
-    assert_eq!(g.tokens.len(), 2);
+    let mut engine = engine(cycle(), cycle());
+    let g = engine.generate(request(1, &limits(None, &[], &[]), 0), &mut |_| false).unwrap();
+    assert_eq!((g.tokens.len(), g.finish), (2, Finish::Stopped));
+}
+
+#[test]
+fn a_session_is_pulled_from_and_can_be_stopped() {
+    let mut engine = engine(cycle(), cycle());
+    let mut session = engine.open(request(3, &limits(Some(50), &[], &["zz"]), 0)).unwrap();
+    assert_eq!((session.finish(), session.take_tokens().len()), (None, 0));
+    engine.step(&mut [&mut session]).unwrap();
+    assert_eq!(session.take_tokens().len(), 4);
+    assert_eq!(session.take_pieces().iter().map(|p| p.text.as_str()).collect::<String>(), "abcd");
+    assert!(session.take_tokens().is_empty() && session.take_pieces().is_empty());
+    session.stop();
+    assert_eq!(session.finish(), Some(Finish::Stopped));
+    // A step leaves a session alone that is done.
+    engine.step(&mut [&mut session]).unwrap();
+    let generation = engine.close(session).unwrap();
+    assert_eq!((generation.text.as_str(), generation.tokens.len()), ("abcd", 4));
 }

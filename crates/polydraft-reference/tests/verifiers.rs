@@ -69,8 +69,8 @@ fn walks_fall_back_and_stay_exact() {
     use polydraft_reference::{ReferenceKind, RuleKind, global_resolution, linear_program, max_flow};
     let mut rng = ChaCha8Rng::seed_from_u64(32);
     let small = [
-        ReferenceKind::MaxFlow(max_flow::Settings { max_variables: 3, ..Default::default() }),
-        ReferenceKind::LinearProgram(linear_program::Settings { max_variables: 3, ..Default::default() }),
+        ReferenceKind::MaxFlow(max_flow::Settings { max_variables: 1, ..Default::default() }),
+        ReferenceKind::LinearProgram(linear_program::Settings { max_variables: 1, ..Default::default() }),
         ReferenceKind::GlobalResolution(global_resolution::Settings {
             limits: vec![1],
             tau: 1e-9,

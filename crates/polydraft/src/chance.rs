@@ -120,6 +120,17 @@ impl Chance for Enumerator {
     }
 }
 
+/// Lent to something that wants a source of its own.
+impl Chance for &mut Enumerator {
+    fn coin(&mut self, probability: f64) -> bool {
+        (**self).coin(probability)
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        (**self).choose(outcomes)
+    }
+}
+
 /// A [`Chance`] that always takes the first possible outcome: for code that asks for a decision but must not need one.
 #[cfg(feature = "conformance")]
 pub(crate) struct Certain;

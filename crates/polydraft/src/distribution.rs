@@ -98,6 +98,37 @@ impl Distribution {
         Ok(())
     }
 
+    /// The softmax of the logits of some tokens, ascending, after the filters of `sampling`; the vocabulary's other tokens
+    /// have probability 0.
+    ///
+    /// # Errors
+    /// As for [`Distribution::from_logits`]; tokens that do not ascend, are outside the vocabulary, or of another number
+    /// than the logits.
+    pub fn from_sparse_logits(
+        vocabulary: usize,
+        tokens: &[Token],
+        logits: &[f32],
+        sampling: &Sampling,
+    ) -> Result<Self> {
+        let operation = "distribution from some tokens' logits";
+        if tokens.len() != logits.len() {
+            let expected = format!("{}, one for each token,", tokens.len());
+            return Err(Error::Length { operation, expected, got: logits.len() });
+        }
+        if let Some(got) = tokens.iter().copied().find(|token| *token as usize >= vocabulary) {
+            return Err(Error::Token { operation, vocabulary, got });
+        }
+        if let Some(index) = tokens.windows(2).position(|pair| pair[0] >= pair[1]) {
+            let (index, got) = (index + 1, f64::from(tokens[index + 1]));
+            return Err(Error::Entry { operation, index, expected: "larger than the one before", got });
+        }
+        let compact = Self::from_logits(logits, sampling)?;
+        let (places, mass) = compact.support().map(|(place, p)| (tokens[place as usize], p)).unzip();
+        let mut distribution = Self { vocabulary, tokens: places, mass, ..Self::empty() };
+        distribution.finish(1.0);
+        Ok(distribution)
+    }
+
     /// All mass on one token.
     ///
     /// # Errors

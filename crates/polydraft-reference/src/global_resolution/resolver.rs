@@ -62,7 +62,6 @@ impl GaveUp {
 /// A token that can be drafted.
 struct Drafted {
     token: Token,
-    p: f64,
     q: f64,
     /// Whether it is in H*.
     inside: bool,
@@ -126,7 +125,7 @@ impl Resolver {
             let inside = index < best.1;
             let fall = if inside { 0.0 } else { (-gain - distance).max(0.0) };
             distance = (distance + gain).max(0.0);
-            self.tokens.push(Drafted { token, p, q, inside, wanted: (p - fall).clamp(0.0, p) });
+            self.tokens.push(Drafted { token, q, inside, wanted: (p - fall).clamp(0.0, p) });
         }
         self.tokens.sort_unstable_by_key(|drafted| drafted.token);
         Ok(())

@@ -1,0 +1,81 @@
+//! A language model as a drafter.
+
+use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
+
+use super::Drafter;
+use crate::{Model, Result, Sequence, Vocabulary};
+
+/// A model that shares the target's vocabulary.
+pub struct ModelDrafter {
+    model: Box<dyn Model>,
+}
+
+impl ModelDrafter {
+    /// Checks that the model speaks the target's tokens.
+    ///
+    /// # Errors
+    /// Vocabularies that differ; the first token that does is named.
+    pub fn new(model: Box<dyn Model>, target: &Vocabulary) -> Result<Self> {
+        target.check_draft(&model.facts().vocabulary)?;
+        Ok(Self { model })
+    }
+}
+
+impl Drafter for ModelDrafter {
+    fn name(&self) -> &str {
+        &self.model.facts().name
+    }
+
+    fn context(&self) -> usize {
+        self.model.facts().context
+    }
+
+    fn open(&mut self) -> Result<Sequence> {
+        self.model.open()
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        self.model.close(sequence);
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.model.len(sequence)
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        self.model.extend(sequence, tokens)
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        // What is longer than its context it will never be asked about.
+        if self.model.len(sequence) > self.model.facts().context {
+            return Ok(0);
+        }
+        self.model.prepare(sequence, most)
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        self.model.score(batch)
+    }
+
+    fn distribution(
+        &self,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        spare: Option<Distribution>,
+    ) -> Result<Distribution> {
+        let logits = self.model.logits(sequence, node);
+        Ok(match spare {
+            None => Distribution::from_logits(logits, sampling)?,
+            Some(mut law) => {
+                law.set_from_logits(logits, sampling)?;
+                law
+            }
+        })
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.model.commit(sequence, tree, path)
+    }
+}

@@ -1,0 +1,284 @@
+//! Drafting by n-grams: what the text said last time.
+//!
+//! Problem: propose the next token from what has been read and written in this text, without a model; and say how likely
+//! each token is, so that every verifier works with it at every temperature. Engines that look n-grams up propose one
+//! token as if it were certain.
+//! Source: prediction by partial matching (Cleary and Witten 1984), from the longest context that occurred before to the
+//! shortest; prompt lookup (Saxena 2023) is its deterministic special case. What each length of context is worth is
+//! ours: the running mean of the probability that it gave to the token that came.
+//! Method: with e_n the empirical law of what followed the last n tokens, and w_n the running mean of e_n(next token),
+//!     P_n = w_n·e_n + (1 − w_n)·P_(n−1),
+//! from the shortest context to the longest; the text's own counts stand above a corpus's at every length.
+//! Complexity: one look-up per length, and the tokens that followed these contexts.
+//! Deviations: none.
+
+mod counts;
+
+use std::path::PathBuf;
+
+use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
+use serde::{Deserialize, Serialize};
+
+use super::{Drafter, DrafterSettings};
+use crate::{Facts, Result, Sequence};
+use counts::{Counts, Worth};
+
+/// Settings of the drafter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Tokens of the longest context, from 1 to 16. Default 8.
+    pub order: usize,
+    /// Tokens of a text that every sequence may quote, such as a file of the same kind. Not part of a record.
+    #[serde(skip)]
+    pub corpus: Vec<Token>,
+    /// Where the corpus came from, for records.
+    pub corpus_file: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { order: 8, corpus: Vec::new(), corpus_file: None }
+    }
+}
+
+impl DrafterSettings for Settings {
+    fn build(&self, target: &Facts) -> Result<Box<dyn Drafter>> {
+        if !(1..=16).contains(&self.order) {
+            let got = self.order.to_string();
+            return Err(
+                polydraft::Error::Setting { setting: "order of n-grams", expected: "from 1 to 16", got }.into()
+            );
+        }
+        let vocabulary = target.vocabulary.size();
+        let mut drafter = Ngrams {
+            vocabulary,
+            order: self.order,
+            corpus: Counts::new(self.order),
+            texts: Vec::new(),
+        };
+        drafter.check(&self.corpus)?;
+        for end in 0..self.corpus.len() {
+            drafter.corpus.add(&self.corpus[..end], self.corpus[end]);
+        }
+        Ok(Box::new(drafter))
+    }
+}
+
+struct Ngrams {
+    vocabulary: usize,
+    order: usize,
+    corpus: Counts,
+    /// By sequence; none where it is closed.
+    texts: Vec<Option<Text>>,
+}
+
+/// One sequence.
+struct Text {
+    tokens: Vec<Token>,
+    counts: Counts,
+    /// What the text's own counts and the corpus's were worth so far.
+    own: Worth,
+    corpus: Worth,
+    /// The last tokens before each node that is ready, by node, its own among them.
+    scored: Vec<Vec<Token>>,
+}
+
+impl Ngrams {
+    fn check(&self, tokens: &[Token]) -> Result<()> {
+        match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
+            None => Ok(()),
+            Some(&got) => {
+                let (operation, vocabulary) = ("n-gram drafter", self.vocabulary);
+                Err(polydraft::Error::Token { operation, vocabulary, got }.into())
+            }
+        }
+    }
+
+    fn text(&self, sequence: Sequence) -> &Text {
+        self.texts[sequence.number()].as_ref().expect("an open sequence")
+    }
+
+    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
+        self.texts[sequence.number()].as_mut().expect("an open sequence")
+    }
+
+    fn append(&mut self, sequence: Sequence, token: Token) {
+        let Self { corpus, texts, .. } = self;
+        let text = texts[sequence.number()].as_mut().expect("an open sequence");
+        text.own.learn(&text.counts, &text.tokens, token);
+        text.corpus.learn(corpus, &text.tokens, token);
+        text.counts.add(&text.tokens, token);
+        text.tokens.push(token);
+    }
+}
+
+impl Drafter for Ngrams {
+    fn name(&self) -> &str {
+        "ngram"
+    }
+
+    fn context(&self) -> usize {
+        usize::MAX
+    }
+
+    fn open(&mut self) -> Result<Sequence> {
+        let text = Text {
+            tokens: Vec::new(),
+            counts: Counts::new(self.order),
+            own: Worth::new(self.order),
+            corpus: Worth::new(self.order),
+            scored: Vec::new(),
+        };
+        let place = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.texts.push(None);
+            self.texts.len() - 1
+        });
+        self.texts[place] = Some(text);
+        Ok(Sequence::new(place as u32))
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        self.texts[sequence.number()] = None;
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.text(sequence).tokens.len()
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        self.check(tokens)?;
+        tokens.iter().for_each(|&token| self.append(sequence, token));
+        self.text_mut(sequence).scored.clear();
+        Ok(())
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        let order = self.order;
+        for (sequence, tree) in batch {
+            let text = self.text_mut(*sequence);
+            for node in text.scored.len()..tree.len() {
+                let mut last = match node {
+                    DraftTree::ROOT => text.tokens[text.tokens.len().saturating_sub(order)..].to_vec(),
+                    _ => {
+                        let mut last = text.scored[tree.parent(node)].clone();
+                        last.push(tree.token(node));
+                        last
+                    }
+                };
+                last.drain(..last.len().saturating_sub(order));
+                text.scored.push(last);
+            }
+        }
+        Ok(())
+    }
+
+    fn distribution(
+        &self,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        _spare: Option<Distribution>,
+    ) -> Result<Distribution> {
+        let text = self.text(sequence);
+        let context = &text.scored[node];
+        let mut mixture = counts::Mixture::default();
+        for length in 0..=self.order.min(context.len()) {
+            let suffix = &context[context.len() - length..];
+            mixture.mix(self.corpus.after(suffix), text.corpus.of(length));
+            mixture.mix(text.counts.after(suffix), text.own.of(length));
+        }
+        let (tokens, logits): (Vec<Token>, Vec<f32>) = mixture.logits().unzip();
+        if tokens.is_empty() {
+            // Nothing has been read: any token, as good as another.
+            let law = vec![1.0 / self.vocabulary as f64; self.vocabulary];
+            return Ok(Distribution::new(law)?);
+        }
+        Ok(Distribution::from_sparse_logits(self.vocabulary, &tokens, &logits, sampling)?)
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        path.iter().for_each(|&node| self.append(sequence, tree.token(node)));
+        self.text_mut(sequence).scored.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Vocabulary;
+
+    fn drafter(settings: &Settings) -> Box<dyn Drafter> {
+        let facts = Facts {
+            name: "t".to_owned(),
+            vocabulary: Vocabulary::numbered(10),
+            context: 100,
+            hidden: None,
+            sequences: 1,
+        };
+        settings.build(&facts).unwrap()
+    }
+
+    fn next(drafter: &mut dyn Drafter, sequence: Sequence, sampling: &Sampling) -> Distribution {
+        drafter.score(&[(sequence, &DraftTree::new())]).unwrap();
+        drafter.distribution(sequence, 0, sampling, None).unwrap()
+    }
+
+    #[test]
+    fn what_was_said_is_expected_again_and_more_so_each_time() {
+        let mut drafter = drafter(&Settings::default());
+        let sequence = drafter.open().unwrap();
+        let even = next(drafter.as_mut(), sequence, &Sampling::default());
+        assert!((even.probability(3) - 0.1).abs() < 1e-12);
+        let line = [1, 2, 3, 4, 5, 6];
+        let mut last = 0.0;
+        for round in 0..4 {
+            drafter.extend(sequence, &line).unwrap();
+            drafter.extend(sequence, &[1, 2, 3]).unwrap();
+            let law = next(drafter.as_mut(), sequence, &Sampling::default());
+            assert!((law.to_vec().iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            assert!(law.probability(4) > last, "{round}: {} {last}", law.probability(4));
+            assert_eq!(law.probability(9), 0.0);
+            last = law.probability(4);
+            drafter.extend(sequence, &[4, 5, 6]).unwrap();
+        }
+        assert!(last > 0.9, "{last}");
+        let cold = next(drafter.as_mut(), sequence, &Sampling { temperature: 0.0, ..Sampling::default() });
+        assert_eq!((cold.support_size(), cold.probability(1)), (1, 1.0));
+    }
+
+    #[test]
+    fn nodes_of_a_tree_have_their_own_contexts() {
+        let mut drafter = drafter(&Settings { order: 2, ..Settings::default() });
+        let sequence = drafter.open().unwrap();
+        drafter.extend(sequence, &[7, 1, 8, 7, 2, 9, 7]).unwrap();
+        let mut tree = DraftTree::new();
+        let (one, two) = (tree.add(0, 1), tree.add(0, 2));
+        drafter.score(&[(sequence, &tree)]).unwrap();
+        let law = |node| drafter.distribution(sequence, node, &Sampling::default(), None).unwrap();
+        assert_eq!((law(one).argmax(), law(two).argmax()), (8, 9));
+        drafter.commit(sequence, &tree, &[two]).unwrap();
+        assert_eq!(drafter.len(sequence), 8);
+        assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 9);
+    }
+
+    #[test]
+    fn a_corpus_is_quoted_and_bad_tokens_are_refused() {
+        let corpus = Settings { corpus: vec![3, 1, 4, 1, 5, 9, 2, 6], ..Settings::default() };
+        let mut drafter = drafter(&corpus);
+        let sequence = drafter.open().unwrap();
+        drafter.extend(sequence, &[1, 5, 9]).unwrap();
+        assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 2);
+        assert!(drafter.extend(sequence, &[10]).is_err());
+        let facts = Facts {
+            name: "t".to_owned(),
+            vocabulary: Vocabulary::numbered(3),
+            context: 9,
+            hidden: None,
+            sequences: 1,
+        };
+        assert!(corpus.build(&facts).is_err());
+        assert!(Settings { order: 0, ..Settings::default() }.build(&facts).is_err());
+    }
+}

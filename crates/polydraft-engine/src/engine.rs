@@ -1,0 +1,322 @@
+//! The decode loop: propose, score, verify, commit.
+
+mod bookkeeping;
+
+use polydraft::{Distribution, NodeId, Outcome};
+
+use crate::laws::{Pool, StepLaws};
+use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
+use bookkeeping::{Clock, record};
+
+/// A target, what drafts for it, and any number of sessions.
+///
+/// ```
+/// use polydraft::{PolicyKind, Sampling, VerifierKind};
+/// use polydraft_engine::{Engine, Limits, ModelDrafter, NoText, Request, Speculation, TableModel};
+/// use rand::SeedableRng;
+///
+/// let table = |json| TableModel::from_json("example", json);
+/// let target = table(r#"{"vocabulary": 2, "next": {"": [0.9, 0.1], "0": [0.2, 0.8]}}"#)?;
+/// let draft = table(r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
+/// let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?;
+/// let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
+///
+/// let verifier: VerifierKind = "nested-priority".parse()?;
+/// let generation = engine.generate(
+///     Request {
+///         prompt: vec![1],
+///         sampling: Sampling::default(),
+///         speculation: Some(Speculation {
+///             verifier: verifier.build()?,
+///             policy: PolicyKind::paths(2, 3).build()?,
+///             sampling: Sampling::default(),
+///         }),
+///         limits: Limits { max_tokens: Some(20), ..Limits::default() },
+///         text: Box::new(NoText),
+///         chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(1)),
+///     },
+///     &mut |_| true,
+/// )?;
+/// assert_eq!(generation.tokens.len(), 20);
+/// assert!(generation.statistics.target_calls < 20);
+/// # use polydraft_engine::Model;
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
+pub struct Engine {
+    target: Box<dyn Model>,
+    drafter: Option<Box<dyn Drafter>>,
+    pool: Pool,
+}
+
+/// Tokens of a prompt that are computed between two looks at the clock.
+const PROMPT_CHUNK: usize = 4096;
+
+impl Engine {
+    /// Without a drafter there is plain decoding only.
+    pub fn new(target: Box<dyn Model>, drafter: Option<Box<dyn Drafter>>) -> Self {
+        Self { target, drafter, pool: Pool::default() }
+    }
+
+    /// What is known of the target.
+    pub fn facts(&self) -> &Facts {
+        self.target.facts()
+    }
+
+    /// The target itself, for those who want its logits.
+    pub fn target(&mut self) -> &mut dyn Model {
+        self.target.as_mut()
+    }
+
+    /// The drafter's name, if there is one.
+    pub fn drafter(&self) -> Option<&str> {
+        self.drafter.as_ref().map(|drafter| drafter.name())
+    }
+
+    /// Begins a session. Nothing is computed yet.
+    ///
+    /// # Errors
+    /// A prompt that fills the context; a token outside the vocabulary; settings out of range; a verifier that is not
+    /// exact for the tree; speculation without a drafter; as many sessions as the models can hold.
+    pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
+        request.sampling.validate()?;
+        let context = self.target.facts().context;
+        if request.prompt.len() >= context {
+            return Err(Error::PromptTooLong { prompt: request.prompt.len(), context });
+        }
+        let drafter = match (&request.speculation, &mut self.drafter) {
+            (None, _) => None,
+            (Some(speculation), Some(drafter)) => {
+                speculation.validate()?;
+                Some(drafter)
+            }
+            (Some(_), None) => {
+                return Err(Error::Setting {
+                    setting: "drafter",
+                    expected: "something that drafts, which speculation needs",
+                    got: "none".to_owned(),
+                });
+            }
+        };
+        let sequence = self.target.open()?;
+        let opened = self.target.extend(sequence, &request.prompt).and_then(|()| {
+            drafter.map(|drafter| begin(drafter.as_mut(), &request.prompt)).transpose()
+        });
+        match opened {
+            Ok(drafter) => Ok(Session::new(request, sequence, drafter)),
+            Err(error) => {
+                self.target.close(sequence);
+                Err(error)
+            }
+        }
+    }
+
+    /// Computes at most so many tokens of a session's prompt, by target and drafter; returns how many are left. The first
+    /// [`step`](Self::step) does what was not done.
+    ///
+    /// # Errors
+    /// Failures of a model.
+    pub fn prepare(&mut self, session: &mut Session, most: usize) -> Result<usize> {
+        let clock = Clock::start();
+        let mut left = self.target.prepare(session.target, most)?;
+        if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
+            left = left.max(drafter.prepare(sequence, most)?);
+        }
+        session.statistics.prompt_time += clock.elapsed();
+        Ok(left)
+    }
+
+    /// Decides at least one token for each session that is not done, in one pass of the target for all of them.
+    ///
+    /// What goes wrong in one session alone ends that one, see [`Session::failure`].
+    ///
+    /// # Errors
+    /// Failures of a model: no session has changed its text.
+    pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
+        let mut open: Vec<&mut Session> =
+            sessions.iter_mut().map(|session| &mut **session).filter(|session| !session.is_done()).collect();
+        let mut clock = Clock::start();
+        self.propose(&mut open)?;
+        clock.drafted();
+        self.score(&open)?;
+        clock.scored();
+        let outcomes = self.verify(&mut open);
+        clock.verified();
+        self.commit(&mut open, &outcomes, &mut clock)?;
+        record(&mut open, &outcomes, &clock.finish(), |sequence| {
+            self.target.facts().context.saturating_sub(self.target.len(sequence))
+        });
+        Ok(())
+    }
+
+    /// Draws every session's tree, level by level, each level from one pass of the drafter.
+    fn propose(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
+        for session in sessions.iter_mut() {
+            session.draft.clear(&mut self.pool.spare());
+        }
+        let Some(drafter) = &mut self.drafter else { return Ok(()) };
+        let depths: Vec<usize> =
+            sessions.iter().map(|session| depth(session, self.target.as_ref(), drafter.as_ref())).collect();
+        // The nodes that are not asked yet, by session.
+        let mut asked = vec![0; sessions.len()];
+        loop {
+            let frontiers: Vec<Vec<NodeId>> = sessions
+                .iter()
+                .zip(&depths)
+                .zip(&mut asked)
+                .map(|((session, &depth), asked)| frontier(session, asked, depth))
+                .collect();
+            let batch: Vec<_> = sessions
+                .iter()
+                .zip(&frontiers)
+                .filter(|(_, nodes)| !nodes.is_empty())
+                .filter_map(|(session, _)| Some((session.drafter?, session.draft.tree())))
+                .collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            drafter.score(&batch)?;
+            for (session, nodes) in sessions.iter_mut().zip(&frontiers) {
+                grow(session, nodes, drafter.as_ref(), &self.pool)?;
+            }
+        }
+    }
+
+    fn score(&mut self, sessions: &[&mut Session]) -> Result<()> {
+        let batch: Vec<_> =
+            sessions.iter().map(|session| (session.target, session.draft.tree())).collect();
+        if batch.is_empty() { Ok(()) } else { self.target.score(&batch) }
+    }
+
+    /// What each session emits; none where it failed.
+    fn verify(&mut self, sessions: &mut [&mut Session]) -> Vec<Option<Outcome>> {
+        sessions
+            .iter_mut()
+            .map(|session| {
+                let Session { target, sampling, speculation, draft, chance, .. } = &mut **session;
+                let nodes = 0..draft.tree().len();
+                let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
+                let laws = StepLaws::new(logits, sampling, &self.pool);
+                let outcome = match speculation {
+                    Some(speculation) => speculation.verifier.verify(draft, &laws, chance.as_mut()),
+                    // Plain decoding: there is nothing to verify.
+                    None => laws.root().map(|law: &Distribution| Outcome {
+                        accepted: Vec::new(),
+                        token: law.sample(chance.as_mut()),
+                    }),
+                };
+                laws.give_back();
+                outcome.map_err(|error| session.fail(error)).ok()
+            })
+            .collect()
+    }
+
+    fn commit(
+        &mut self,
+        sessions: &mut [&mut Session],
+        outcomes: &[Option<Outcome>],
+        clock: &mut Clock,
+    ) -> Result<()> {
+        for (session, outcome) in sessions.iter_mut().zip(outcomes) {
+            let Some(outcome) = outcome else { continue };
+            let Session { target, draft, speculation, .. } = &mut **session;
+            self.target.commit(*target, draft.tree(), &outcome.accepted)?;
+            self.target.extend(*target, &[outcome.token])?;
+            if let Some(speculation) = speculation {
+                speculation.policy.observe(draft, outcome);
+            }
+        }
+        clock.scored();
+        for (session, outcome) in sessions.iter_mut().zip(outcomes) {
+            if let (Some(drafter), Some(sequence), Some(outcome)) =
+                (&mut self.drafter, session.drafter, outcome)
+            {
+                drafter.commit(sequence, session.draft.tree(), &outcome.accepted)?;
+                drafter.extend(sequence, &[outcome.token])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a session and gives its text; what the models computed for it may serve later ones.
+    ///
+    /// # Errors
+    /// What broke the session, if something did.
+    pub fn close(&mut self, session: Session) -> Result<Generation> {
+        self.target.close(session.target);
+        if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
+            drafter.close(sequence);
+        }
+        session.into_generation()
+    }
+
+    /// One request from beginning to end. `show` gets every piece of text as soon as it is decided, and returns whether to
+    /// go on.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), [`step`](Self::step) and [`close`](Self::close).
+    pub fn generate(&mut self, request: Request, show: &mut dyn FnMut(Piece) -> bool) -> Result<Generation> {
+        let mut session = self.open(request)?;
+        let done = self.run(&mut session, show);
+        let generation = self.close(session);
+        done.and(generation)
+    }
+
+    fn run(&mut self, session: &mut Session, show: &mut dyn FnMut(Piece) -> bool) -> Result<()> {
+        while !session.is_done() && self.prepare(session, PROMPT_CHUNK)? > 0 {}
+        loop {
+            if !session.take_pieces().into_iter().all(&mut *show) {
+                session.stop();
+            }
+            if session.is_done() {
+                session.take_pieces().into_iter().all(show);
+                return Ok(());
+            }
+            self.step(&mut [&mut *session])?;
+        }
+    }
+}
+
+/// A drafter's sequence with this prompt.
+fn begin(drafter: &mut dyn Drafter, prompt: &[polydraft::Token]) -> Result<crate::Sequence> {
+    let sequence = drafter.open()?;
+    match drafter.extend(sequence, prompt) {
+        Ok(()) => Ok(sequence),
+        Err(error) => {
+            drafter.close(sequence);
+            Err(error)
+        }
+    }
+}
+
+/// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
+fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return 0 };
+    let room = target.facts().context.saturating_sub(target.len(session.target));
+    // The drafter reads all but the last of the tokens it drafts.
+    let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
+    speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
+}
+
+/// The next level's nodes at which something may be drawn.
+fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
+    let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else { return Vec::new() };
+    let level = *asked..tree.len();
+    *asked = tree.len();
+    level
+        .filter(|&node| tree.depth(node) < depth)
+        .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
+        .collect()
+}
+
+/// Draws below the nodes of one level.
+fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &Pool) -> Result<()> {
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return Ok(()) };
+    for &node in nodes {
+        let law = drafter.distribution(sequence, node, &speculation.sampling, pool.take())?;
+        let policy = speculation.policy.as_ref();
+        if let Some(law) = session.draft.grow(node, law, policy, session.chance.as_mut())? {
+            pool.give_back([law]);
+        }
+    }
+    Ok(())
+}
