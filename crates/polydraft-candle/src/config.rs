@@ -212,10 +212,7 @@ impl Config {
         }
         let windows = self.attention.windowed.len();
         if self.attention.window.is_some() && windows != self.layers {
-            return Err(format!(
-                "layer_types: expected {} entries, one a layer, got {windows}",
-                self.layers
-            ));
+            return Err(format!("layer_types: expected {} entries, one a layer, got {windows}", self.layers));
         }
         for (name, value) in [
             ("the norms' epsilon", Some(self.norm_epsilon)),

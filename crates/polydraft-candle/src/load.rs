@@ -73,14 +73,7 @@ impl Description {
                 }
             }
         }
-        Ok(Self {
-            directory: directory.to_owned(),
-            config,
-            language,
-            parameters,
-            stored,
-            multiplied,
-        })
+        Ok(Self { directory: directory.to_owned(), config, language, parameters, stored, multiplied })
     }
 
     /// Bytes that the weights take.

@@ -4,6 +4,7 @@
 //! dictionaries, `raise_exception`, `strftime_now`, and a `tojson` that writes as Python does.
 
 mod json;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,8 +53,6 @@ pub struct ChatTemplate {
 }
 
 const NAME: &str = "chat template";
-/// Operations that a template may take: a hostile one shall not hang the program.
-const FUEL: u64 = 10_000_000;
 
 impl ChatTemplate {
     /// Reads `chat_template.jinja` or, where there is none, the template of `tokenizer_config.json`; `None` where that
@@ -122,7 +121,10 @@ impl ChatTemplate {
             add_generation_prompt => true,
             ..Value::from(Serde(tokens))
         };
-        let rendered = self.environment.get_template(NAME).and_then(|t| t.render(context));
+        let given = messages.iter().map(|m| m.content.len()).sum();
+        let rendered = limits::bounded(given, |out| {
+            self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)
+        });
         rendered.map_err(|e| Error::Template { path: self.path.clone(), problem: describe(&e) })
     }
 }
@@ -139,8 +141,8 @@ fn listed(value: &serde_json::Value) -> Option<String> {
 fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_fuel(Some(FUEL));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_fuel(Some(limits::check(text)?));
+    limits::install(&mut environment);
     environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });

@@ -137,18 +137,17 @@ impl Text {
     pub fn vocabulary(&self, rows: usize) -> Result<Vocabulary> {
         let wrong = |problem: String| Error::Vocabulary { path: self.0.path.clone(), problem };
         let mut all: BTreeMap<Token, String> = BTreeMap::new();
-        for (token, id) in self.0.tokenizer.get_vocab(false) {
+        for (token, id) in self.0.tokenizer.get_vocab(true) {
             if let Some(other) = all.insert(id, token) {
                 let mut both = [other, all.remove(&id).unwrap_or_default()];
                 both.sort();
                 // Which of them a tokenizer makes of the id would be left to chance.
                 let [a, b] = both;
-                return Err(wrong(format!("expected one token for each id, got {a:?} and {b:?} for id {id}")));
+                return Err(wrong(format!(
+                    "expected one token for each id, got {a:?} and {b:?} for id {id}"
+                )));
             }
         }
-        // An added token takes the place of the model's own, as in decoding.
-        let added = self.0.tokenizer.get_added_tokens_decoder();
-        all.extend(added.into_iter().map(|(id, token)| (id, token.content)));
         if let Some((id, token)) = all.iter().find(|(id, _)| **id as usize >= rows) {
             return Err(wrong(format!(
                 "the tokenizer has {} tokens, the model only {rows} rows: token {id} ({token:?}) has none",

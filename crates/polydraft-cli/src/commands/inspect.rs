@@ -98,10 +98,11 @@ impl Report {
             bytes: model.weight_bytes(precision),
             fits: available.map(|free| model.needed_bytes(options(precision)) <= free),
         });
-        let end_tokens = model.language.end_tokens.iter().map(|&id| match model.language.vocabulary.token(id) {
-            Some(text) => text.to_owned(),
-            None => id.to_string(),
-        });
+        let end_tokens =
+            model.language.end_tokens.iter().map(|&id| match model.language.vocabulary.token(id) {
+                Some(text) => text.to_owned(),
+                None => id.to_string(),
+            });
         Self {
             directory: model.directory.display().to_string(),
             architecture: config.architecture,
@@ -153,7 +154,10 @@ impl Report {
             "end tokens",
             if self.end_tokens.is_empty() { "none".into() } else { self.end_tokens.join(" ") },
         )?;
-        line("chat template", self.chat_template.as_ref().map_or("none".to_owned(), |s| format!("yes, in {s}")))?;
+        line(
+            "chat template",
+            self.chat_template.as_ref().map_or("none".to_owned(), |s| format!("yes, in {s}")),
+        )?;
         if let Some(sampling) = &self.published_sampling {
             line("sampling", format!("{sampling} (published; used by chat)"))?;
         }

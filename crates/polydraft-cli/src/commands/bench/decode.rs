@@ -91,7 +91,8 @@ pub fn run(args: Args) -> Result<()> {
     let prompts = prompts::read(args.prompts.as_deref())?;
     let (mut target, draft) = args.models.load(true)?;
     let mut draft = draft.context("no draft model")?;
-    let prompts: Vec<Vec<Token>> = prompts.iter().map(|p| target.language.text.encode(p)).collect::<Result<_, _>>()?;
+    let prompts: Vec<Vec<Token>> =
+        prompts.iter().map(|p| target.language.text.encode(p)).collect::<Result<_, _>>()?;
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
     let bar = ProgressBar::new(total as u64)

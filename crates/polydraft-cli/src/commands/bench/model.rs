@@ -164,7 +164,8 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
 fn measure(args: &Args, directory: &Path, precision: Precision, bandwidth: f64) -> Result<Row> {
     let before = memory::reset_peak();
     let clock = Instant::now();
-    let mut model = load(directory, LoadOptions { precision, ..LoadOptions::default() }).map_err(models::advise)?.model;
+    let mut model =
+        load(directory, LoadOptions { precision, ..LoadOptions::default() }).map_err(models::advise)?.model;
     let load_seconds = clock.elapsed().as_secs_f64();
     let load_peak_bytes = before.and_then(|before| Some(memory::peak()?.saturating_sub(before)));
     check(&mut model, args.context)?;
