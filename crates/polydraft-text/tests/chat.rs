@@ -118,7 +118,7 @@ fn templates_that_ask_for_too_much_are_refused() {
     let fields = format!("{{{{ messages{} }}}}", ".x".repeat(100_000));
     let elses = format!("{{{{ {}3 }}}}", "1 if 0 else ".repeat(50_000));
     let elifs = format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(50_000));
-    let ifs = format!("{}{}", "{% if 1 %}".repeat(50_000), "{% endif %}".repeat(50_000));
+    let ifs = format!("{}{}", "{% if 1 %}".repeat(20_000), "{% endif %}".repeat(20_000));
     let raw = format!(
         "{{% set x %}}{{% for i in range(100000) %}}{}{{% endfor %}}{{% endset %}}",
         "b".repeat(900_000)

@@ -163,11 +163,16 @@ fn a_stream_outlives_its_text_and_moves_to_other_threads() {
 }
 
 /// The byte-level fixture's file, changed.
-fn changed(change: impl FnOnce(&mut Value)) -> polydraft_text::Result<Text> {
+fn changed_bytes(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let mut value: Value =
         serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
     change(&mut value);
-    Text::parse(value.to_string().as_bytes(), "somewhere/tokenizer.json")
+    value.to_string().into_bytes()
+}
+
+/// What is made of it.
+fn changed(change: impl FnOnce(&mut Value)) -> polydraft_text::Result<Text> {
+    Text::parse(&changed_bytes(change), "somewhere/tokenizer.json")
 }
 
 #[test]
@@ -221,25 +226,50 @@ fn mangled_tokenizers_are_errors() {
         Ok(())
     };
     type Change = fn(&mut Value);
-    let cases: [(&str, Change); 4] = [
+    let cases: [(&str, Change); 7] = [
         ("a processor's token that is not defined", |file| {
-            file["post_processor"]["single"] = json!([{"SpecialToken": {"id": "<nowhere>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]);
+            let named = json!({"SpecialToken": {"id": "<nowhere>", "type_id": 0}});
+            file["post_processor"]["single"] = json!([named, {"Sequence": {"id": "A", "type_id": 0}}]);
         }),
-        ("a decoder without its type", |file| file["decoder"] = json!({"decoders": [{"prefix": 3}]})),
         ("a prefix that cuts a character", |file| {
             file["model"]["continuing_subword_prefix"] = json!("##é");
         }),
-        ("an expression whose match runs past the end", |file| {
-            file["normalizer"] =
-                json!({"type": "Replace", "pattern": {"Regex": "(?=x)|$|\\K."}, "content": "é"});
+        ("a decoder without its type", |file| file["decoder"] = json!({"decoders": [{"prefix": 3}]})),
+        ("a table that is none", |file| {
+            file["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+        }),
+        ("a match behind the end 1", |file| {
+            file["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "$"}, "content": "é"});
+        }),
+        ("a match behind the end 2", |file| {
+            file["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "(?<=.)"}, "content": "é"});
+        }),
+        ("a match behind the end 3", |file| {
+            let normalizer = json!({"type": "Replace", "pattern": {"Regex": "\\b|\\s*"}, "content": ""});
+            file["normalizer"] = normalizer;
         }),
     ];
     for (name, change) in cases {
-        if let Err(message) = use_it(changed(change)) {
-            println!("{name}: {message}");
-            assert!(message.contains("somewhere/tokenizer.json"), "{name}: {message}");
-        } else {
-            println!("{name}: no error");
+        match use_it(changed(change)) {
+            Ok(()) => println!("{name}: no error"),
+            Err(message) => {
+                println!("{name}: {message}");
+                assert!(message.contains("somewhere/tokenizer.json"), "{name}: {message}");
+            }
         }
+    }
+    for (_, change) in &cases[..2] {
+        let message = use_it(changed(change)).unwrap_err();
+        assert!(message.contains("broke down on"), "{message}");
+    }
+}
+
+#[test]
+fn tokenizers_that_are_cut_off_are_errors() {
+    let whole = changed_bytes(|_| {});
+    // Inside every part of the file, the decoder's included.
+    for length in (0..whole.len()).step_by(whole.len() / 300).chain(whole.len() - 200..whole.len()) {
+        let message = Text::parse(&whole[..length], "cut/tokenizer.json").unwrap_err().to_string();
+        assert!(message.contains("cut/tokenizer.json"), "{length}: {message}");
     }
 }
