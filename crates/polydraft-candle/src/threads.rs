@@ -1,7 +1,7 @@
 //! How many threads compute.
 //!
 //! Four parts of a pass pick their own number:
-//! 1. our products ([`packed`](crate::packed)) and the reading of weights: threads of rayon's global pool;
+//! 1. our own products (`packed.rs`) and the reading of weights: threads of rayon's global pool;
 //! 2. candle's plain products, made by gemm: the same pool; in how many parts a product is cut is the environment's
 //!    `RAYON_NUM_THREADS`, asked for with every product, or else the number of cores;
 //! 3. candle's products with its own quantised formats, and operations on 65,536 numbers or more: a pool of candle's

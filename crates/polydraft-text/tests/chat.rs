@@ -156,12 +156,16 @@ fn templates_that_ask_for_too_much_are_refused() {
 
 #[test]
 fn templates_may_do_what_sensible_ones_do() {
-    let chain = format!("{{{{ 'a'{} }}}}", " ~ 'b'".repeat(300));
-    let elifs = format!("{{% if 0 %}}{}{{% else %}}c{{% endif %}}", "{% elif 0 %}".repeat(300));
+    let chain = format!("{{{{ 'a'{} }}}}", " ~ 'b'".repeat(390));
+    let elifs = format!("{{% if 0 %}}{}{{% else %}}c{{% endif %}}", "{% elif 0 %}".repeat(390));
+    let nots = format!("{{% if {}true %}}y{{% endif %}}", "not ".repeat(390));
+    let brackets = "{ ".repeat(500_000);
     let list = format!("{{{{ [{}1] | length }}}}", "{'a': 1 + 2}, ".repeat(5_000));
     for (text, expected) in [
-        (chain.as_str(), format!("a{}", "b".repeat(300))),
+        (chain.as_str(), format!("a{}", "b".repeat(390))),
         (&elifs, "c".to_owned()),
+        (&nots, "y".to_owned()),
+        (&brackets, brackets.clone()),
         (&list, "5001".to_owned()),
         ("{{ 'a-b' | replace('-', '+') }}{{ 'a-b'.replace('-', '') }}", "a+bab".to_owned()),
         ("{{ '%s is %5d' | format('x', 3) }}{{ '{}:{:>3}'.format(1, 2) }}", "x is     31:  2".to_owned()),

@@ -54,53 +54,57 @@ struct Scan {
 }
 
 impl Scan {
+    /// Reads the text once; no further than to where it nests too deep.
     fn new(text: &str) -> Self {
         let mut scan = Self::default();
-        // Links of the open blocks: the first word of a tag opens, goes on with (`elif`) or ends one.
+        // Links of the open blocks.
         let mut blocks: Vec<usize> = Vec::new();
-        let mut at = 0;
-        while let Some(start) = text[at..].find('{').map(|found| at + found) {
-            let end = match text.as_bytes().get(start + 1) {
-                Some(b'#') => text[start..].find("#}").map_or(text.len(), |found| start + found + 2),
+        let (mut at, mut literal) = (0, 0);
+        while let Some(start) = text[at..].find('{').map(|next| at + next) {
+            let kind = text.as_bytes().get(start + 1);
+            at = match kind {
+                Some(b'#') => text[start..].find("#}").map_or(text.len(), |end| start + end + 2),
                 Some(b'{' | b'%') => {
-                    let is_block = text.as_bytes()[start + 1] == b'%';
+                    let is_block = kind == Some(&b'%');
                     let (end, depth) = tag(text, start + 2, is_block);
                     if is_block {
-                        let word = text[start + 2..end].trim_start_matches(|c: char| !c.is_alphabetic());
-                        let word = word.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
-                        match word {
-                            "elif" => blocks.last_mut().map_or((), |links| *links += 1),
-                            "if" | "for" | "macro" | "call" | "filter" | "set" | "with" | "block" => {
-                                blocks.push(1)
-                            }
-                            _ if word.starts_with("end") => drop(blocks.pop()),
-                            _ => {}
-                        }
-                        // A `set` with a value has no end: only what a sensible template nests is kept.
-                        if word == "set" && text[start..end].contains('=') {
-                            blocks.pop();
-                        }
+                        block(&text[start + 2..end], &mut blocks);
                     }
-                    if depth + blocks.iter().sum::<usize>() > DEEPEST && scan.too_deep.is_none() {
+                    if depth + blocks.iter().sum::<usize>() > DEEPEST {
                         scan.too_deep = Some(1 + text[..start].matches('\n').count());
+                        return scan;
                     }
                     end
                 }
-                _ => start + 1,
+                _ => {
+                    at = start + 1;
+                    continue;
+                }
             };
-            if end > start + 1 {
-                scan.longest_literal = scan.longest_literal.max(start - at);
-                at = end;
-            } else {
-                // A lone bracket is part of the text around it; counting from behind it errs by what it cuts off, so
-                // the whole text is taken.
-                scan.longest_literal =
-                    scan.longest_literal.max(text[at..].find("{%").unwrap_or(text.len() - at));
-                at = end;
+            scan.longest_literal = scan.longest_literal.max(start - literal);
+            literal = at;
+        }
+        scan.longest_literal = scan.longest_literal.max(text.len() - literal);
+        scan
+    }
+}
+
+/// Keeps account of the open blocks: the first word of a tag opens one, goes on with it, or ends it.
+fn block(tag: &str, blocks: &mut Vec<usize>) {
+    let word = tag.trim_start_matches(|c: char| !c.is_alphabetic());
+    match word.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default() {
+        "elif" => {
+            if let Some(links) = blocks.last_mut() {
+                *links += 1;
             }
         }
-        scan.longest_literal = scan.longest_literal.max(text.len() - at);
-        scan
+        // With a value it is no block.
+        "set" if tag.contains('=') => {}
+        "if" | "for" | "macro" | "call" | "filter" | "set" | "with" | "block" | "generation" => {
+            blocks.push(1)
+        }
+        word if word.starts_with("end") => drop(blocks.pop()),
+        _ => {}
     }
 }
 
