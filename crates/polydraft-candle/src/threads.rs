@@ -31,9 +31,6 @@ pub struct Threads {
 /// ```
 /// # fn main() -> polydraft_candle::Result<()> {
 /// assert_eq!(polydraft_candle::use_threads(1)?.products, 1);
-/// // Again, the same: nothing to do. Another number: they run already.
-/// assert!(polydraft_candle::use_threads(1).is_ok());
-/// assert!(polydraft_candle::use_threads(2).is_err());
 /// # Ok(()) }
 /// ```
 ///
