@@ -1,13 +1,12 @@
 //! How many threads compute.
 //!
-//! Four parts of a pass pick their own number:
+//! Three parts of a pass pick their own number:
 //! 1. our own products (`packed.rs`) and the reading of weights: threads of rayon's global pool;
 //! 2. candle's plain products, made by gemm: the same pool; in how many parts a product is cut is the environment's
 //!    `RAYON_NUM_THREADS`, asked for with every product, or else the number of cores;
 //! 3. candle's products with its own quantised formats, and operations on 65,536 numbers or more: a pool of candle's
 //!    own, started on first use with as many threads as the environment's `CANDLE_NUM_THREADS` says, or else
-//!    `RAYON_NUM_THREADS`, or else one per core; candle has no other way to tell it;
-//! 4. other parts of candle that have a pool of their own (`Device::with_threadpool`) are not used here.
+//!    `RAYON_NUM_THREADS`, or else one per core; candle has no other way to tell it.
 //!
 //! [`use_threads`] settles the first, and says what the environment has settled for the third. A program that wants
 //! both alike sets the two variables before it starts any thread.

@@ -142,6 +142,7 @@ fn templates_that_ask_for_too_much_are_refused() {
         ("{{ ('x' * 1000000).replace('', 'y' * 1000000) }}", "longer than any prompt"),
         ("{{ ('x' * 1000000).join([1] * 1000000) }}", "longer than any prompt"),
         ("{{ ([1] * 1000000) | join('x' * 1000000) }}", "longer than any prompt"),
+        ("{{ ([1] * 50000000) | tojson }}", "longer than any prompt"),
         ("{{ '%1000000000d' | format(1) }}", "width of at most"),
         ("{{ '{:1000000000}'.format(1) }}", "width of at most"),
         ("{{ '%*d' | format(1000000000, 1) }}", "widths as numbers"),

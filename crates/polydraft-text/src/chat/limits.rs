@@ -170,7 +170,8 @@ thread_local! {
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-fn spend(bytes: usize) -> Result<(), Error> {
+/// Takes bytes from what the template of this thread may still make.
+pub(super) fn spend(bytes: usize) -> Result<(), Error> {
     match LEFT.get().checked_sub(bytes) {
         Some(left) => {
             LEFT.set(left);
