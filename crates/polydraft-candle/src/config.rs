@@ -3,19 +3,17 @@
 //! One [`Config`] describes every family: what differs between them is data here, and `family/` says how each family's
 //! file is to be read.
 
-pub(crate) mod fields;
 mod rope;
 
 use std::path::Path;
 
-use serde::Deserialize;
+use polydraft_text::{Fields, positive};
 use serde_json::Value;
 
 pub use rope::{Frequencies, Rope, Scaling};
 
 use crate::family::{FAMILIES, Names};
 use crate::{Error, Result};
-use fields::Fields;
 
 /// The shape of a decoder, in the terms of Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,7 +153,7 @@ impl Activation {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(activation, _)| *activation).ok_or_else(
             || {
                 let known: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
-                format!("{field}: expected one of {}, found {name:?}", known.join(", "))
+                format!("{field}: expected one of {}, got {name:?}", known.join(", "))
             },
         )
     }
@@ -170,26 +168,6 @@ pub struct Biases {
     pub output: bool,
     /// Those of the feed-forward blocks.
     pub feed_forward: bool,
-}
-
-/// One id, several, or none.
-#[derive(Deserialize, Default)]
-#[serde(untagged)]
-pub(crate) enum EndTokens {
-    One(u32),
-    Several(Vec<u32>),
-    #[default]
-    None,
-}
-
-impl EndTokens {
-    pub fn into_vec(self) -> Vec<u32> {
-        match self {
-            Self::One(id) => vec![id],
-            Self::Several(ids) => ids,
-            Self::None => Vec::new(),
-        }
-    }
 }
 
 impl Config {
@@ -213,9 +191,9 @@ impl Config {
             format!("architectures: expected one of the known architectures ({})", names.join(", "))
         };
         let name = value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
-        let name = name.ok_or_else(|| format!("{}, found none", known()))?;
+        let name = name.ok_or_else(|| format!("{}, got none", known()))?;
         let family = FAMILIES.iter().find(|family| family.architecture == name);
-        let family = family.ok_or_else(|| format!("{}, found {name:?}", known()))?;
+        let family = family.ok_or_else(|| format!("{}, got {name:?}", known()))?;
         let config = (family.read)(family, &fields)?;
         config.check()?;
         Ok(config)
@@ -225,19 +203,16 @@ impl Config {
     fn check(&self) -> std::result::Result<(), String> {
         if !self.heads.is_multiple_of(self.key_value_heads) {
             return Err(format!(
-                "num_key_value_heads: expected a divisor of num_attention_heads = {}, found {}",
+                "num_key_value_heads: expected a divisor of num_attention_heads = {}, got {}",
                 self.heads, self.key_value_heads
             ));
         }
         if matches!(self.positions, Positions::Rotary(_)) && !self.head.is_multiple_of(2) {
-            return Err(format!("head_dim: expected an even number, found {}", self.head));
+            return Err(format!("head_dim: expected an even number, got {}", self.head));
         }
         let windows = self.attention.windowed.len();
         if self.attention.window.is_some() && windows != self.layers {
-            return Err(format!(
-                "layer_types: expected {} entries, one a layer, found {windows}",
-                self.layers
-            ));
+            return Err(format!("layer_types: expected {} entries, one a layer, got {windows}", self.layers));
         }
         for (name, value) in [
             ("the norms' epsilon", Some(self.norm_epsilon)),
@@ -245,7 +220,7 @@ impl Config {
             ("attn_logit_softcapping", self.attention.softcap),
             ("final_logit_softcapping", self.logit_softcap),
         ] {
-            fields::positive(name, value)?;
+            positive(name, value)?;
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(name: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("expected cpu, cuda, cuda:N or metal, found {name:?}");
+        let wrong = || format!("expected cpu, cuda, cuda:N or metal, got {name:?}");
         let (kind, number) = match name.split_once(':') {
             None => (name, 0),
             Some((kind, number)) => (kind, number.parse().map_err(|_| wrong())?),
@@ -51,18 +51,19 @@ impl DeviceName {
     /// # Errors
     /// A device that this program was not built for or that is not there.
     pub(crate) fn open(self) -> Result<Device> {
-        let (feature, built, device) = match self {
+        let (feature, built, open): (_, _, fn(usize) -> candle_core::Result<Device>) = match self {
             Self::Cpu => return Ok(Device::Cpu),
-            Self::Cuda(number) => ("cuda", cfg!(feature = "cuda"), Device::new_cuda(number)),
-            Self::Metal(number) => ("metal", cfg!(feature = "metal"), Device::new_metal(number)),
+            Self::Cuda(_) => ("cuda", cfg!(feature = "cuda"), Device::new_cuda),
+            Self::Metal(_) => ("metal", cfg!(feature = "metal"), Device::new_metal),
         };
-        device.map_err(|source| Error::Device {
-            device: self,
-            problem: match built {
-                true => source.to_string(),
-                false => format!("this program was built without it; build it with --features {feature}"),
-            },
-        })
+        if !built {
+            return Err(Error::NotBuilt { device: self, feature });
+        }
+        let number = match self {
+            Self::Cpu => 0,
+            Self::Cuda(number) | Self::Metal(number) => number,
+        };
+        open(number).map_err(|source| Error::Device { device: self, problem: source.to_string() })
     }
 }
 

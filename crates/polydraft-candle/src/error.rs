@@ -10,15 +10,15 @@ use crate::{DeviceName, Precision};
 #[non_exhaustive]
 pub enum Error {
     /// A directory that is none.
-    #[error("{path}: expected a model directory, found {found}")]
+    #[error("{path}: expected a model directory, got {got}")]
     Directory {
         /// The path that was given.
         path: PathBuf,
         /// What is there.
-        found: &'static str,
+        got: &'static str,
     },
     /// A file that a model directory needs.
-    #[error("{directory}: expected {expected} in this directory, found neither it nor a substitute")]
+    #[error("{directory}: expected {expected} in this directory, got neither it nor a substitute")]
     Missing {
         /// The directory.
         directory: PathBuf,
@@ -38,11 +38,11 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What was expected and what was found.
+        /// What was expected and what was got.
         problem: String,
     },
     /// A tensor that is not what the configuration says.
-    #[error("{path}: tensor {tensor}: expected {expected}, found {found}")]
+    #[error("{path}: tensor {tensor}: expected {expected}, got {got}")]
     Tensor {
         /// The file.
         path: PathBuf,
@@ -51,18 +51,21 @@ pub enum Error {
         /// What the configuration asks for.
         expected: String,
         /// What the file has.
-        found: String,
+        got: String,
     },
-    /// A tokenizer and a model that do not belong together.
-    #[error("{path}: {problem}")]
-    Vocabulary {
-        /// The tokenizer's file.
-        path: PathBuf,
-        /// The sizes and the first token that does not fit.
-        problem: String,
+    /// What stands between text and tokens.
+    #[error(transparent)]
+    Text(#[from] polydraft_text::Error),
+    /// A device that this build knows nothing of.
+    #[error("device {device}: expected a build with the feature {feature}, got one without")]
+    NotBuilt {
+        /// The device.
+        device: DeviceName,
+        /// The feature of this crate that it needs.
+        feature: &'static str,
     },
     /// A device that is not there.
-    #[error("--device {device}: {problem}")]
+    #[error("device {device}: {problem}")]
     Device {
         /// The device.
         device: DeviceName,
@@ -85,25 +88,13 @@ pub enum Error {
         /// What would fit.
         fits: Vec<(Precision, Bytes)>,
     },
-    /// Text that the tokenizer refused.
-    #[error("tokenizing: {0}")]
-    Tokenizing(String),
-    /// A conversation with a model that was not made for one.
-    #[error(
-        "{model}: expected a chat template (chat_template.jinja, or chat_template in tokenizer_config.json), found none: \
-         this model was not trained for conversations"
-    )]
-    NoTemplate {
-        /// The model.
-        model: String,
-    },
-    /// A chat template that could not be applied.
-    #[error("chat template of {directory}: {problem}")]
-    Template {
-        /// The model.
-        directory: PathBuf,
-        /// What it objects to, or what is wrong with it.
-        problem: String,
+    /// Threads that run already.
+    #[error("threads to compute with: expected to start {expected}, got {got} that run already")]
+    Threads {
+        /// How many were asked for.
+        expected: usize,
+        /// How many there are.
+        got: usize,
     },
     /// A failure of the tensor library.
     #[error(transparent)]
@@ -132,8 +123,8 @@ impl fmt::Display for Bytes {
 
 fn fitting(fits: &[(Precision, Bytes)]) -> String {
     if fits.is_empty() {
-        return "; no --dtype is small enough".to_owned();
+        return "; it would not fit in any precision".to_owned();
     }
     let list: Vec<String> = fits.iter().map(|(p, bytes)| format!("{p} ({bytes})")).collect();
-    format!("; what would fit: --dtype {}", list.join(", "))
+    format!("; what would fit: {}", list.join(", "))
 }

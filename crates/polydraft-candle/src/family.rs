@@ -9,11 +9,10 @@ mod opt;
 mod qwen2;
 mod qwen3;
 
+use polydraft_text::{Fields, end_tokens};
+
 use crate::Config;
-use crate::config::fields::Fields;
-use crate::config::{
-    Activation, Attention, Biases, EndTokens, FeedForward, NormKind, NormOrder, Positions, Rope,
-};
+use crate::config::{Activation, Attention, Biases, FeedForward, NormKind, NormOrder, Positions, Rope};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -120,10 +119,6 @@ fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
     })
 }
 
-fn end_tokens(fields: &Fields) -> Result<Vec<u32>> {
-    Ok(fields.get::<EndTokens>("eos_token_id")?.unwrap_or_default().into_vec())
-}
-
 /// Gives a window to the layers that `layer_types` lists or, where there is no such list, to those that `default`
 /// says.
 fn set_window(
@@ -140,7 +135,7 @@ fn set_window(
                 "full_attention" => Ok(false),
                 "sliding_attention" => Ok(true),
                 other => {
-                    Err(format!("layer_types: expected full_attention or sliding_attention, found {other:?}"))
+                    Err(format!("layer_types: expected full_attention or sliding_attention, got {other:?}"))
                 }
             })
             .collect::<Result<Vec<bool>>>()?,

@@ -2,25 +2,22 @@
 //!
 //! [`load`] reads a directory in Hugging Face layout, of any family in [`architectures`]. The forward pass is our own:
 //! the models of candle-transformers build their masks inside, take scalar positions and keep private caches, so they
-//! can neither score a tree nor take tokens back.
+//! can neither score a tree nor take tokens back. What needs no tensors (tokenizer, chat template) is
+//! [`polydraft_text`]'s.
 
 mod cache;
-mod chat;
 mod config;
 mod decoder;
 mod device;
 mod error;
 mod family;
-mod generation;
 mod linear;
 mod load;
 mod model;
 mod packed;
-mod special;
-mod text;
+mod threads;
 mod weights;
 
-pub use chat::{ChatTemplate, Message};
 pub use config::{
     Activation, Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
     Scaling,
@@ -28,8 +25,7 @@ pub use config::{
 pub use device::{DeviceName, available_memory};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
-pub use generation::PublishedSampling;
 pub use linear::Precision;
 pub use load::{Description, LoadOptions, Loaded, load};
 pub use model::CandleModel;
-pub use text::{Stream, Text};
+pub use threads::{Threads, use_threads};

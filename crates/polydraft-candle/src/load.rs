@@ -2,17 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use polydraft::Token;
-use polydraft_engine::{Model, Vocabulary};
+use polydraft_text::Language;
 
 use crate::decoder::Decoder;
 use crate::device::available_memory;
 use crate::error::Bytes;
 use crate::weights::Weights;
-use crate::{
-    CandleModel, ChatTemplate, Config, DeviceName, Error, Message, Precision, PublishedSampling, Result,
-    Text, generation,
-};
+use crate::{CandleModel, Config, DeviceName, Error, Precision, Result};
 
 /// How to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,33 +26,8 @@ pub struct LoadOptions {
 pub struct Loaded {
     /// The model.
     pub model: CandleModel,
-    /// Its tokenizer.
-    pub text: Text,
-    /// Tokens that end a text.
-    pub end_tokens: Vec<Token>,
-    /// How conversations are put to it, if it was trained for them.
-    pub chat: Option<ChatTemplate>,
-    /// How its makers would sample.
-    pub sampling: PublishedSampling,
-}
-
-impl Loaded {
-    /// The tokens of a conversation, up to where the model answers.
-    ///
-    /// # Errors
-    /// A model without a chat template; what the template objects to; text that the tokenizer refuses.
-    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>> {
-        let template =
-            self.chat.as_ref().ok_or_else(|| Error::NoTemplate { model: self.model.name().to_owned() })?;
-        self.text.encode_plain(&template.render(messages)?)
-    }
-
-    /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the tokenizer's settings name.
-    pub fn answer_end_tokens(&self) -> Vec<Token> {
-        let named = self.chat.as_ref().and_then(|c| self.text.token(c.end_token()?));
-        let missing = named.filter(|token| !self.end_tokens.contains(token));
-        self.end_tokens.iter().copied().chain(missing).collect()
-    }
+    /// Its tokenizer, and all else between text and tokens.
+    pub language: Language,
 }
 
 /// Everything about a model but its weights: what can be said without reading them.
@@ -66,16 +37,8 @@ pub struct Description {
     pub directory: PathBuf,
     /// Its shape.
     pub config: Config,
-    /// Its tokenizer.
-    pub text: Text,
-    /// The tokens that have a row.
-    pub vocabulary: Vocabulary,
-    /// Tokens that end a text.
-    pub end_tokens: Vec<Token>,
-    /// How conversations are put to it, if it was trained for them.
-    pub chat: Option<ChatTemplate>,
-    /// How its makers would sample.
-    pub sampling: PublishedSampling,
+    /// Its tokenizer, and all else between text and tokens.
+    pub language: Language,
     /// Numbers in all tensors.
     pub parameters: u64,
     /// How they are stored, for example `BF16`; the first of several.
@@ -96,10 +59,7 @@ impl Description {
 
     fn with_weights(directory: &Path, weights: &Weights) -> Result<Self> {
         let config = Config::read(&directory.join("config.json"))?;
-        let text = Text::of_model(directory)?;
-        let vocabulary = text.vocabulary(config.vocabulary)?;
-        let (listed, sampling) = generation::read(directory)?;
-        let end_tokens = if listed.is_empty() { config.end_tokens.clone() } else { listed };
+        let language = Language::read(directory, config.vocabulary, &config.end_tokens)?;
         let mut parameters = 0u64;
         let mut multiplied = 0u64;
         let mut stored = String::new();
@@ -113,18 +73,7 @@ impl Description {
                 }
             }
         }
-        Ok(Self {
-            directory: directory.to_owned(),
-            config,
-            text,
-            vocabulary,
-            end_tokens,
-            chat: ChatTemplate::read(directory)?,
-            sampling,
-            parameters,
-            stored,
-            multiplied,
-        })
+        Ok(Self { directory: directory.to_owned(), config, language, parameters, stored, multiplied })
     }
 
     /// Bytes that the weights take.
@@ -179,19 +128,18 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     let description = Description::with_weights(directory, &weights)?;
     description.check_memory(options)?;
     let device = options.device.open()?;
-    let Description { config, text, vocabulary, end_tokens, chat, sampling, .. } = description;
+    let Description { config, language, .. } = description;
+    let vocabulary = language.vocabulary.clone();
     let decoder = Decoder::load(&config, weights, vocabulary.size(), options.precision, &device)?;
-    let name =
-        directory.file_name().map_or_else(|| directory.display().to_string(), |n| n.to_string_lossy().into());
-    let model = CandleModel::new(name, vocabulary, decoder)?;
-    Ok(Loaded { model, text, end_tokens, chat, sampling })
+    let model = CandleModel::new(language.name.clone(), vocabulary, decoder)?;
+    Ok(Loaded { model, language })
 }
 
 /// That this is a model's directory, before its other files are asked for.
 fn known(directory: &Path) -> Result<&Path> {
     if !directory.is_dir() {
-        let found = if directory.exists() { "a file" } else { "nothing there" };
-        return Err(Error::Directory { path: directory.to_owned(), found });
+        let got = if directory.exists() { "a file" } else { "nothing there" };
+        return Err(Error::Directory { path: directory.to_owned(), got });
     }
     match directory.join("config.json").exists() {
         true => Ok(directory),

@@ -113,13 +113,13 @@ impl Weights {
         for name in parsed.weight_map.values().collect::<BTreeSet<_>>() {
             // A name that leads elsewhere would read files the user never pointed at.
             if Path::new(name).file_name().is_none_or(|n| n != name.as_str()) {
-                return Err(wrong(format!("expected file names in this directory, found {name:?}")));
+                return Err(wrong(format!("expected file names in this directory, got {name:?}")));
             }
             weights.add_shard(directory.join(name))?;
         }
         for (tensor, file) in &parsed.weight_map {
             if !weights.tensors.contains_key(tensor) {
-                return Err(wrong(format!("expected tensor {tensor} in {file}, found no such tensor there")));
+                return Err(wrong(format!("expected tensor {tensor} in {file}, got no such tensor there")));
             }
         }
         Ok(weights)
@@ -131,7 +131,7 @@ impl Weights {
         let length = file.metadata().map_err(read)?.len();
         let wrong = |problem: String| Error::File {
             path: path.clone(),
-            problem: format!("expected a complete safetensors file, found {length} bytes: {problem}"),
+            problem: format!("expected a complete safetensors file, got {length} bytes: {problem}"),
         };
         let mut size = [0; 8];
         if length < 8 {
@@ -205,7 +205,7 @@ impl Weights {
                 path,
                 tensor: name.to_owned(),
                 expected: format!("shape {shape:?}"),
-                found: "no tensor of that name".to_owned(),
+                got: "no tensor of that name".to_owned(),
             });
         };
         let shard = &self.shards[shard];
@@ -232,7 +232,7 @@ impl Weights {
                 path: self.shards[*shard].path.clone(),
                 tensor: name.clone(),
                 expected: "no such tensor with this config.json".to_owned(),
-                found: format!("one of shape {:?}", info.shape),
+                got: format!("one of shape {:?}", info.shape),
             }),
         }
     }
@@ -248,8 +248,8 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    fn wrong(&self, expected: String, found: String) -> Error {
-        Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, found }
+    fn wrong(&self, expected: String, got: String) -> Error {
+        Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, got }
     }
 
     /// Reads values from entry `first` on.

@@ -46,12 +46,12 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding() {
     let prompts = prompts();
     assert!(prompts.len() >= 20);
     for (number, prompt) in prompts.iter().enumerate() {
-        let tokens = target.text.encode(prompt).unwrap();
+        let tokens = target.language.text.encode(prompt).unwrap();
         let depths = [None, Some(1 + number % 8)];
         let [plain, speculative] = depths.map(|depth| {
             let mut decoder =
                 Decoder::new(&mut target.model, Some(&mut draft.model), settings(0.0, depth)).unwrap();
-            let mut text = target.text.stream(&tokens);
+            let mut text = target.language.text.stream(&tokens);
             let mut rng = ChaCha12Rng::seed_from_u64(0);
             // To the context's end: no limit, no end token.
             let limits = Limits::default();
@@ -80,10 +80,10 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
         Shape::Fixed { topology, drafting: Drafting::WithoutReplacement },
     ];
     let mut run = |prompt: &str, speculation: Option<Speculation>| {
-        let tokens = target.text.encode(prompt).unwrap();
+        let tokens = target.language.text.encode(prompt).unwrap();
         let settings = Settings { speculation, ..settings(0.0, None) };
         let mut decoder = Decoder::new(&mut target.model, Some(&mut draft.model), settings).unwrap();
-        let mut text = target.text.stream(&tokens);
+        let mut text = target.language.text.stream(&tokens);
         let mut rng = ChaCha12Rng::seed_from_u64(5);
         let limits = Limits { max_tokens: Some(80), ..Limits::default() };
         Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |_| true).unwrap()
@@ -113,7 +113,7 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
 /// of `verifier` do.
 fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     let (mut target, mut draft) = pair(Precision::F32);
-    let prompt = target.text.encode("impl Iterator for").unwrap();
+    let prompt = target.language.text.encode("impl Iterator for").unwrap();
     let settings = settings(1.0, Some(3));
     let sampling = settings.sampling;
     let mut decoder =
@@ -146,11 +146,11 @@ fn streamed_text_is_whole_characters_and_complete() {
     let mut rng = ChaCha12Rng::seed_from_u64(3);
     // Text with characters of one to four bytes, and tokens that make no text at all.
     let sentence = "fn naïve() -> \"日本語 🦀🦀\" { é }";
-    let mut cases = vec![target.text.encode(sentence).unwrap()];
+    let mut cases = vec![target.language.text.encode(sentence).unwrap()];
     cases.extend((0..200).map(|_| (0..20).map(|_| rng.random_range(1..4096)).collect()));
     for (number, tokens) in cases.iter().enumerate() {
-        let prompt = target.text.encode("let s = ").unwrap();
-        let mut stream = target.text.stream(&prompt);
+        let prompt = target.language.text.encode("let s = ").unwrap();
+        let mut stream = target.language.text.stream(&prompt);
         let mut streamed = String::new();
         for &token in tokens {
             let piece = stream.push(token).unwrap();
@@ -158,8 +158,8 @@ fn streamed_text_is_whole_characters_and_complete() {
             streamed += &piece;
         }
         streamed += &stream.finish().unwrap();
-        let whole = target.text.decode(&[&prompt[..], tokens].concat()).unwrap();
-        let expected = whole.strip_prefix(&target.text.decode(&prompt).unwrap()).unwrap();
+        let whole = target.language.text.decode(&[&prompt[..], tokens].concat()).unwrap();
+        let expected = whole.strip_prefix(&target.language.text.decode(&prompt).unwrap()).unwrap();
         // Bytes that make no character may be shown as fewer or more U+FFFD; nothing else may differ.
         let valid = |text: &str| text.replace(char::REPLACEMENT_CHARACTER, "");
         assert_eq!(valid(&streamed), valid(expected), "case {number}");
@@ -173,14 +173,14 @@ fn streamed_text_is_whole_characters_and_complete() {
 #[test]
 fn quantised_models_decode_too() {
     let (mut target, mut draft) = pair(Precision::Q8_0);
-    let tokens = target.text.encode("pub fn new(").unwrap();
+    let tokens = target.language.text.encode("pub fn new(").unwrap();
     for temperature in [0.0, 1.0] {
         let texts = [None, Some(4)].map(|depth| {
             let settings = settings(temperature, depth);
             let mut decoder = Decoder::new(&mut target.model, Some(&mut draft.model), settings).unwrap();
             let limits = Limits { max_tokens: Some(100), ..Limits::default() };
             let mut rng = ChaCha12Rng::seed_from_u64(1);
-            let mut text = target.text.stream(&tokens);
+            let mut text = target.language.text.stream(&tokens);
             Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |_| true)
                 .unwrap()
                 .tokens

@@ -137,7 +137,7 @@ fn every_cut_of_the_weights_is_refused() {
         assert!(message.contains("model.safetensors"), "{length}: {message}");
     }
     fs::write(&path, [&bytes[..], b"more"].concat()).unwrap();
-    assert!(message(directory.path()).contains(&format!("found {} bytes", bytes.len() + 4)));
+    assert!(message(directory.path()).contains(&format!("got {} bytes", bytes.len() + 4)));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn tensors_that_contradict_the_config_are_named() {
     let wrong_shape = Tensor::zeros((3, 4), DType::F32, &Device::Cpu).unwrap();
     refuses(
         |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), wrong_shape))),
-        &["model.norm.weight", "expected shape [32]", "found shape [3, 4]"],
+        &["model.norm.weight", "expected shape [32]", "got shape [3, 4]"],
     );
     let integers = Tensor::zeros(32, DType::U32, &Device::Cpu).unwrap();
     refuses(
@@ -202,12 +202,12 @@ fn configs_that_cannot_be_are_named() {
         |d| change_field(d, "architectures", json!(["MambaForCausalLM"])),
         &["MambaForCausalLM", "LlamaForCausalLM"],
     );
-    refuses(|d| change_field(d, "architectures", json!(null)), &["architectures", "found none"]);
+    refuses(|d| change_field(d, "architectures", json!(null)), &["architectures", "got none"]);
     for field in
         ["vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings", "intermediate_size"]
     {
         refuses(|d| change_field(d, field, json!(1u64 << 60)), &[field, "1152921504606846976"]);
-        refuses(|d| change_field(d, field, json!(0)), &[field, "found 0"]);
+        refuses(|d| change_field(d, field, json!(0)), &[field, "got 0"]);
         refuses(|d| change_field(d, field, json!(-1)), &["config.json"]);
     }
     // The largest sizes that are not absurd by themselves: refused before anything is allocated.
@@ -220,8 +220,8 @@ fn configs_that_cannot_be_are_named() {
     let scaling =
         |value: Value, expected: &[&str]| refuses(|d| change_field(d, "rope_scaling", value), expected);
     scaling(json!({"type": "dynamic"}), &["rope_scaling", "dynamic", "default, linear, llama3, yarn"]);
-    scaling(json!({"type": "linear"}), &["rope_scaling: factor", "found none"]);
-    scaling(json!({"type": "linear", "factor": 0}), &["rope_scaling: factor", "found 0"]);
+    scaling(json!({"type": "linear"}), &["rope_scaling: factor", "got none"]);
+    scaling(json!({"type": "linear", "factor": 0}), &["rope_scaling: factor", "got 0"]);
     scaling(
         json!({"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 1}),
         &["less than"],
@@ -251,7 +251,7 @@ fn tokenizers_that_do_not_fit_are_named() {
 fn end_tokens_come_from_either_file() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(1, DType::F32));
-    let ends = || load(directory.path(), LoadOptions::default()).unwrap().end_tokens;
+    let ends = || load(directory.path(), LoadOptions::default()).unwrap().language.end_tokens;
     assert_eq!(ends(), [3, 5]);
     write_json(directory.path(), "generation_config.json", &json!({ "eos_token_id": 7 }));
     assert_eq!(ends(), [7]);
@@ -273,9 +273,9 @@ fn models_that_do_not_fit_say_what_would() {
     assert_eq!(message(Precision::F32, 1 << 20), Ok(()));
     let found = message(Precision::F32, 600_000).unwrap_err();
     assert!(found.contains("as f32") && found.contains("600.0 kB are free"), "{found}");
-    assert!(found.contains("--dtype f16 (") && found.contains("q8_0 ("), "{found}");
+    assert!(found.contains("would fit: f16 (") && found.contains("q8_0 ("), "{found}");
     assert_eq!(message(Precision::Q8_0, 600_000), Ok(()));
-    assert!(message(Precision::Q8_0, 1000).unwrap_err().contains("no --dtype is small enough"));
+    assert!(message(Precision::Q8_0, 1000).unwrap_err().contains("would not fit in any precision"));
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn published_sampling_is_read_and_not_applied() {
     write_model(directory.path(), &tensors(1, DType::F32));
     let sampling = |value: Value| {
         write_json(directory.path(), "generation_config.json", &value);
-        load(directory.path(), LoadOptions::default()).unwrap().sampling
+        load(directory.path(), LoadOptions::default()).unwrap().language.sampling
     };
     let settings =
         json!({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.2});

@@ -48,14 +48,14 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_in_every_family() {
     for (target, draft) in folders.iter().zip(folders.iter().cycle().skip(1)) {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
             let [mut target_model, mut draft_model] = open_pair(target, draft, precision);
-            let prompt = target_model.text.encode("what a tree is").unwrap();
+            let prompt = target_model.language.text.encode("what a tree is").unwrap();
             let mut texts = Vec::new();
             for way in [None].into_iter().chain(ways.iter().map(Some)) {
                 let mut decoder =
                     Decoder::new(&mut target_model.model, Some(&mut draft_model.model), settings(0.0, way))
                         .unwrap();
                 let mut rng = ChaCha12Rng::seed_from_u64(0);
-                let mut stream = target_model.text.stream(&prompt);
+                let mut stream = target_model.language.text.stream(&prompt);
                 // To the context's end.
                 let limits = Limits::default();
                 let show = &mut |_| true;
@@ -102,7 +102,7 @@ fn temperature_one_gives_the_targets_law_of_two_tokens_in_two_families() {
         let folders = [target, draft].map(stretched);
         for way in ways() {
             let [mut target, mut draft] = open_pair(folders[0].path(), folders[1].path(), Precision::F32);
-            let prompt = target.text.encode("to be or not").unwrap();
+            let prompt = target.language.text.encode("to be or not").unwrap();
             let settings = settings(1.0, Some(&way));
             let sampling = settings.sampling;
             let mut decoder = Decoder::new(&mut target.model, Some(&mut draft.model), settings).unwrap();

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use clap::Args;
 use polydraft::Token;
-use polydraft_candle::{Loaded, Message, PublishedSampling};
+use polydraft_candle::Loaded;
+use polydraft_text::{Message, PublishedSampling};
 
 use crate::output::note;
 use crate::sampling::SamplingArgs;
@@ -27,18 +28,18 @@ pub struct ChatArgs {
 impl ChatArgs {
     pub fn encode(&self, model: &Loaded, prompt: &str) -> Result<Vec<Token>> {
         if !self.chat {
-            return Ok(model.text.encode(prompt)?);
+            return Ok(model.language.text.encode(prompt)?);
         }
-        Ok(model.encode_chat(&opening(self.system.as_deref(), prompt))?)
+        Ok(model.language.encode_chat(&opening(self.system.as_deref(), prompt))?)
     }
 
     pub fn end_tokens(&self, model: &Loaded) -> Vec<Token> {
-        if self.chat { model.answer_end_tokens() } else { model.end_tokens.clone() }
+        if self.chat { model.language.answer_end_tokens() } else { model.language.end_tokens.clone() }
     }
 
     pub fn sampling(&self, given: SamplingArgs, model: &Loaded) -> SamplingArgs {
         match self.chat && !self.ignore_published {
-            true => published(given, &model.sampling),
+            true => published(given, &model.language.sampling),
             false => given,
         }
     }

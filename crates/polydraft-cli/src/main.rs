@@ -12,10 +12,11 @@ mod prompts;
 mod rules;
 mod sampling;
 mod speculation;
+mod threads;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
 ///
@@ -43,7 +44,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    // Before anything that may start a thread.
+    if let Err(error) = threads::settle(&matches) {
+        return output::exit_code(Err(error));
+    }
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut Cli::command()).exit());
     cli.color.write_global();
     let result = match cli.command {
         Command::Generate(args) => commands::generate::run(args),

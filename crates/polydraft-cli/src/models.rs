@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{DeviceName, LoadOptions, Loaded, Precision, load};
@@ -34,6 +34,7 @@ pub struct ModelArgs {
     offline: bool,
     /// Threads to compute with [default: one for a target of less than 64 MB, which is done before a second thread
     /// has started; else one per core].
+    // Read in threads.rs, before all else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
 }
@@ -46,7 +47,7 @@ impl ModelArgs {
     pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
         let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
         let open = |path: &Path, role: &str| {
-            load(path, options).with_context(|| format!("loading the {role} model"))
+            load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))
         };
         if with_draft && self.target.is_some() && self.draft.is_none() {
             return Err(Usage::error(
@@ -57,8 +58,6 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
-        let small = weight_bytes(&target) < SMALL;
-        set_threads(self.threads.or(small.then_some(1)));
         let target = open(&target, "target")?;
         let draft = match (with_draft, &self.draft) {
             (false, _) => None,
@@ -86,16 +85,22 @@ impl ModelArgs {
     }
 }
 
-/// Tells the tensor library how many threads to use, one per core if nothing is said; returns how many. It knows no other
-/// way than these variables.
-pub fn set_threads(threads: Option<u32>) -> usize {
-    let threads =
-        threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |t| t as usize);
-    for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
-        // SAFETY: commands call this before they start any thread.
-        unsafe { std::env::set_var(variable, threads.to_string()) };
+/// Whether a target, the demo pair's if none is named, is here and small.
+pub fn is_small(target: Option<&str>) -> bool {
+    let directory = target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
+    directory.is_ok_and(|directory| directory.is_dir() && weight_bytes(&directory) < SMALL)
+}
+
+/// The error of a model that could not be loaded, and which option helps.
+pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
+    use polydraft_candle::Error;
+    match &error {
+        Error::Memory { fits, .. } if !fits.is_empty() => anyhow!("{error}; choose with --dtype"),
+        Error::Memory { .. } => anyhow!("{error}; no --dtype is small enough"),
+        Error::NotBuilt { feature, .. } => anyhow!("--device: {error}; build it with --features {feature}"),
+        Error::Device { .. } => anyhow!("--device: {error}"),
+        _ => error.into(),
     }
-    threads
 }
 
 /// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use polydraft::Sampling;
-use polydraft_candle::PublishedSampling;
+use polydraft_text::PublishedSampling;
 
 /// How logits become the law that tokens are drawn from.
 #[derive(Args, Debug, Clone)]

@@ -200,7 +200,7 @@ mod tests {
             let trained = Decoder::new(shape, Some(&stored), &mut rng).unwrap();
             let mut shipped = load(&folder, LoadOptions::default()).unwrap();
             let text =
-                shipped.text.encode("/// The sum of all\npub fn sum(values: &[f64]) -> f64 {\n").unwrap();
+                shipped.language.text.encode("/// The sum of all\npub fn sum(values: &[f64]) -> f64 {\n").unwrap();
             let batch = Tensor::new(text.as_slice(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
             let expected = trained.forward(&batch).unwrap().to_vec2::<f32>().unwrap();
             let root = DraftTree::new();

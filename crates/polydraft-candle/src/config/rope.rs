@@ -6,7 +6,7 @@
 
 use std::f64::consts::TAU;
 
-use super::fields::Fields;
+use polydraft_text::Fields;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -79,8 +79,8 @@ impl Rope {
         };
         let theta = fields.number("rope_theta")?.or(inner).unwrap_or(10_000.0);
         let partial = fields.number("partial_rotary_factor")?;
-        if let Some(found) = partial.filter(|f| *f != 1.0) {
-            return Err(format!("partial_rotary_factor: expected 1, found {found}"));
+        if let Some(got) = partial.filter(|f| *f != 1.0) {
+            return Err(format!("partial_rotary_factor: expected 1, got {got}"));
         }
         let scaling = match scaling {
             None => Scaling::None,
@@ -138,7 +138,7 @@ impl Scaling {
         };
         let needed = |field: &str| {
             let value = fields.number(field)?;
-            value.ok_or_else(|| format!("{field}: expected a number, found none"))
+            value.ok_or_else(|| format!("{field}: expected a number, got none"))
         };
         let or = |field: &str, default: f64| Ok::<_, String>(fields.number(field)?.unwrap_or(default));
         let original = or("original_max_position_embeddings", context as f64)?;
@@ -149,7 +149,7 @@ impl Scaling {
                 let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
                 if low >= high {
                     return Err(format!(
-                        "low_freq_factor: expected less than high_freq_factor = {high}, found {low}"
+                        "low_freq_factor: expected less than high_freq_factor = {high}, got {low}"
                     ));
                 }
                 Ok(Self::Llama3 { factor: needed("factor")?, low, high, original })
@@ -170,7 +170,7 @@ impl Scaling {
                     amplitude: or("attention_factor", amplitude)?,
                 })
             }
-            other => Err(format!("rope_type: expected one of {}, found {other:?}", Self::KNOWN)),
+            other => Err(format!("rope_type: expected one of {}, got {other:?}", Self::KNOWN)),
         }
     }
 }

@@ -32,7 +32,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let heads = fields.size("num_attention_heads", 1 << 12)?;
     if !hidden.is_multiple_of(heads) {
         return Err(format!(
-            "num_attention_heads: expected a divisor of hidden_size = {hidden}, found {heads}"
+            "num_attention_heads: expected a divisor of hidden_size = {hidden}, got {heads}"
         ));
     }
     let before = fields.flag("do_layer_norm_before", true)?;

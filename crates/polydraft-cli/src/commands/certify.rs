@@ -125,7 +125,7 @@ pub fn run(args: Args) -> Result<()> {
     let (mut equal, mut ties, mut different) = (0, 0, 0);
     let mut test = GTest::default();
     for (number, prompt) in prompts.iter().enumerate() {
-        let tokens = target.text.encode(prompt)?;
+        let tokens = target.language.text.encode(prompt)?;
         bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
         match greedy(&args, &mut target, &mut draft, &speculation, &tokens)? {
             None => equal += 1,
@@ -219,7 +219,7 @@ fn greedy(
         };
         let limits = Limits { max_tokens: Some(args.greedy_tokens as usize), ..Limits::default() };
         let mut rng = ChaCha12Rng::seed_from_u64(args.seed);
-        let mut text = target.text.stream(prompt);
+        let mut text = target.language.text.stream(prompt);
         let run = Generation::run(&mut decoder, prompt, &limits, &mut text, &mut rng, &mut |_| true)?;
         texts.push(run.tokens);
     }

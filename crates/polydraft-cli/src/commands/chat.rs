@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use polydraft_candle::{Loaded, Message};
+use polydraft_candle::Loaded;
 use polydraft_engine::{Decoder, Finish, Generation, Limits, Model, Settings};
+use polydraft_text::Message;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -65,20 +66,20 @@ pub fn run(args: Args) -> Result<()> {
     let (mut target, mut draft) = args.models.load(speculation.is_some())?;
     let sampling = match args.ignore_published {
         true => args.sampling.clone(),
-        false => conversation::published(args.sampling.clone(), &target.sampling),
+        false => conversation::published(args.sampling.clone(), &target.language.sampling),
     };
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
     // Before the first question: a model without a template, or one whose template has no system message.
-    target.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
+    target.language.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
     let answering = Arc::new(AtomicBool::new(false));
     handle_interrupts(answering.clone())?;
     let mut talk = Talk {
         settings: Settings { sampling: sampling.target(), speculation },
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
-            end_tokens: target.answer_end_tokens(),
+            end_tokens: target.language.answer_end_tokens(),
             stop: Vec::new(),
         },
         rng: ChaCha12Rng::seed_from_u64(args.seed.unwrap_or_else(rand::random)),
@@ -131,7 +132,7 @@ struct Talk {
 impl Talk {
     fn answer(&mut self, message: &str, target: &mut Loaded, draft: Option<&mut Loaded>) -> Result<()> {
         self.messages.push(Message::user(message));
-        let tokens = match target.encode_chat(&self.messages) {
+        let tokens = match target.language.encode_chat(&self.messages) {
             Ok(tokens) => tokens,
             Err(error) => return self.refuse(error),
         };
@@ -145,7 +146,7 @@ impl Talk {
         self.answering.store(true, Ordering::SeqCst);
         let draft = draft.map(|d| &mut d.model as &mut dyn Model);
         let mut decoder = Decoder::new(&mut target.model, draft, self.settings.clone())?;
-        let mut stream = target.text.stream(&tokens);
+        let mut stream = target.language.text.stream(&tokens);
         let mut printer = Printer::new(false, false);
         let made =
             Generation::run(&mut decoder, &tokens, &self.limits, &mut stream, &mut self.rng, &mut |piece| {

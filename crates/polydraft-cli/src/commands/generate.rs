@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Result<()> {
         draft.as_mut().map(|d| &mut d.model as &mut dyn polydraft_engine::Model),
         settings,
     )?;
-    let mut text = target.text.stream(&tokens);
+    let mut text = target.language.text.stream(&tokens);
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     if args.echo {
         printer.plain(&prompt);

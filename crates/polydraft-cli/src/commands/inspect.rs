@@ -51,7 +51,7 @@ struct Report {
     tokens: usize,
     tokenizer: &'static str,
     end_tokens: Vec<String>,
-    chat_template: Option<&'static str>,
+    chat_template: Option<String>,
     published_sampling: Option<String>,
     weights: Vec<Weights>,
     cache_bytes_per_1000_tokens: u64,
@@ -98,10 +98,11 @@ impl Report {
             bytes: model.weight_bytes(precision),
             fits: available.map(|free| model.needed_bytes(options(precision)) <= free),
         });
-        let end_tokens = model.end_tokens.iter().map(|&id| match model.vocabulary.token(id) {
-            Some(text) => text.to_owned(),
-            None => id.to_string(),
-        });
+        let end_tokens =
+            model.language.end_tokens.iter().map(|&id| match model.language.vocabulary.token(id) {
+                Some(text) => text.to_owned(),
+                None => id.to_string(),
+            });
         Self {
             directory: model.directory.display().to_string(),
             architecture: config.architecture,
@@ -115,10 +116,10 @@ impl Report {
             window: config.attention.window,
             positions: positions(&config.positions),
             embedding_rows: config.vocabulary,
-            tokens: model.vocabulary.size(),
-            tokenizer: model.text.kind(),
+            tokens: model.language.vocabulary.size(),
+            tokenizer: model.language.text.kind(),
             end_tokens: end_tokens.collect(),
-            chat_template: model.chat.as_ref().map(|c| c.source()),
+            chat_template: chat_template(model),
             published_sampling: sampling(model),
             weights: weights.into(),
             cache_bytes_per_1000_tokens: model.cache_bytes(1_000, LoadOptions::default()),
@@ -153,7 +154,10 @@ impl Report {
             "end tokens",
             if self.end_tokens.is_empty() { "none".into() } else { self.end_tokens.join(" ") },
         )?;
-        line("chat template", self.chat_template.map_or("none".to_owned(), |s| format!("yes, in {s}")))?;
+        line(
+            "chat template",
+            self.chat_template.as_ref().map_or("none".to_owned(), |s| format!("yes, in {s}")),
+        )?;
         if let Some(sampling) = &self.published_sampling {
             line("sampling", format!("{sampling} (published; used by chat)"))?;
         }
@@ -190,7 +194,7 @@ impl Report {
 
 impl Draft {
     fn new(target: &Description, draft: &Description) -> Self {
-        let checked = target.vocabulary.check_draft(&draft.vocabulary);
+        let checked = target.language.vocabulary.check_draft(&draft.language.vocabulary);
         Self {
             directory: draft.directory.display().to_string(),
             parameters: draft.parameters,
@@ -215,9 +219,15 @@ fn positions(positions: &Positions) -> String {
     }
 }
 
+/// The file that the template is in.
+fn chat_template(model: &Description) -> Option<String> {
+    let file = model.language.chat.as_ref()?.path().file_name()?;
+    Some(file.to_string_lossy().into_owned())
+}
+
 /// In the terms of the options, or `None` if the makers say nothing.
 fn sampling(model: &Description) -> Option<String> {
-    let s = &model.sampling;
+    let s = &model.language.sampling;
     let settings = [
         s.temperature.map(|t| format!("temperature {t}")),
         s.top_k.map(|k| format!("top-k {k}")),

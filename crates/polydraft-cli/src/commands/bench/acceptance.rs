@@ -77,7 +77,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut positions = 0;
     for round in 0..args.rounds {
         for (number, prompt) in prompts.iter().enumerate() {
-            let tokens = target.text.encode(prompt)?;
+            let tokens = target.language.text.encode(prompt)?;
             let verifier = args.verifier.clone();
             let speculation =
                 Some(Speculation { verifier, shape: shape.clone(), sampling: args.sampling.draft() });
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<()> {
             let mut decoder = Decoder::new(&mut target.model, Some(draft), settings)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
             let mut rng = ChaCha12Rng::seed_from_u64(u64::from(round) << 32 | number as u64);
-            let mut text = target.text.stream(&tokens);
+            let mut text = target.language.text.stream(&tokens);
             let run = Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |_| true)?;
             // Trees of one level: every call but a last one without drafts verifies one position.
             positions += run.statistics.drafted.first().copied().unwrap_or(0);

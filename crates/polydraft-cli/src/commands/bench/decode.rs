@@ -91,7 +91,8 @@ pub fn run(args: Args) -> Result<()> {
     let prompts = prompts::read(args.prompts.as_deref())?;
     let (mut target, draft) = args.models.load(true)?;
     let mut draft = draft.context("no draft model")?;
-    let prompts: Vec<Vec<Token>> = prompts.iter().map(|p| target.text.encode(p)).collect::<Result<_, _>>()?;
+    let prompts: Vec<Vec<Token>> =
+        prompts.iter().map(|p| target.language.text.encode(p)).collect::<Result<_, _>>()?;
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
     let bar = ProgressBar::new(total as u64)
@@ -152,6 +153,6 @@ fn generate(
     // Texts of one length: an early end would compare different amounts of work.
     let limits = Limits { max_tokens: Some(max_tokens as usize), ..Limits::default() };
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let mut text = target.text.stream(prompt);
+    let mut text = target.language.text.stream(prompt);
     Ok(Generation::run(&mut decoder, prompt, &limits, &mut text, &mut rng, &mut |_| true)?)
 }

@@ -16,8 +16,8 @@ use polydraft_engine::Model;
 use serde::Serialize;
 
 use super::median;
-use crate::models;
 use crate::output::{self, machine};
+use crate::{models, threads};
 
 /// Measure a model: loading beside reading its file, decoding beside reading memory, and what a pass over several tokens
 /// costs relative to one.
@@ -90,7 +90,7 @@ struct Pass {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let threads = models::set_threads(args.threads);
+    let threads = threads::or_all(args.threads);
     let made = match args.model {
         Some(_) => None,
         None => Some(random::write(args.random * 1_000_000).context("cannot write a random model")?),
@@ -164,7 +164,8 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
 fn measure(args: &Args, directory: &Path, precision: Precision, bandwidth: f64) -> Result<Row> {
     let before = memory::reset_peak();
     let clock = Instant::now();
-    let mut model = load(directory, LoadOptions { precision, ..LoadOptions::default() })?.model;
+    let mut model =
+        load(directory, LoadOptions { precision, ..LoadOptions::default() }).map_err(models::advise)?.model;
     let load_seconds = clock.elapsed().as_secs_f64();
     let load_peak_bytes = before.and_then(|before| Some(memory::peak()?.saturating_sub(before)));
     check(&mut model, args.context)?;

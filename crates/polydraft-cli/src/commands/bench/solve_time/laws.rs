@@ -45,7 +45,7 @@ pub fn of_models(
     let mut pairs = Vec::new();
     for position in 0..positions {
         let prompt = &prompts[position % prompts.len()];
-        let mut text = target.text.encode(prompt)?;
+        let mut text = target.language.text.encode(prompt)?;
         let room = target.model.context_length().min(draft.model.context_length());
         ensure!(
             text.len() < room,

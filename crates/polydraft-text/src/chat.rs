@@ -4,7 +4,9 @@
 //! dictionaries, `raise_exception`, `strftime_now`, and a `tojson` that writes as Python does.
 
 mod json;
+mod limits;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use minijinja::syntax::SyntaxConfig;
@@ -12,8 +14,9 @@ use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
 
-use crate::special::SpecialTokens;
-use crate::{Error, Result};
+use crate::files::read_optional_text;
+use crate::special::SETTINGS;
+use crate::{Error, Result, SpecialTokens};
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -42,18 +45,14 @@ impl Message {
 }
 
 /// The chat template of a model.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// The special tokens by role.
-    tokens: Vec<(String, String)>,
-    directory: PathBuf,
-    source: &'static str,
+    tokens: SpecialTokens,
+    path: PathBuf,
 }
 
 const NAME: &str = "chat template";
-/// Operations that a template may take: a hostile one shall not hang the program.
-const FUEL: u64 = 10_000_000;
 
 impl ChatTemplate {
     /// Reads `chat_template.jinja` or, where there is none, the template of `tokenizer_config.json`; `None` where that
@@ -62,33 +61,52 @@ impl ChatTemplate {
     /// # Errors
     /// Files that cannot be read; a template that is none.
     pub fn read(directory: &Path) -> Result<Option<Self>> {
-        let special = SpecialTokens::read(directory)?;
+        Self::read_with(directory, SpecialTokens::read(directory)?)
+    }
+
+    /// The same where the special tokens are read already.
+    pub(crate) fn read_with(directory: &Path, tokens: SpecialTokens) -> Result<Option<Self>> {
         let path = directory.join("chat_template.jinja");
-        let (text, source) = match std::fs::read_to_string(&path) {
-            Ok(text) => (text, "chat_template.jinja"),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let Some(text) = special.settings.get("chat_template").and_then(listed) else {
-                    return Ok(None);
-                };
-                (text, "tokenizer_config.json")
-            }
-            Err(source) => return Err(Error::Read { path, source }),
-        };
-        let failed = |e| Error::Template { directory: directory.to_owned(), problem: describe(&e) };
-        let environment = environment(&text).map_err(failed)?;
-        let tokens = special.roles().map(|(role, token)| (role.to_owned(), token.to_owned())).collect();
-        Ok(Some(Self { environment, tokens, directory: directory.to_owned(), source }))
+        if let Some(text) = read_optional_text(&path)? {
+            return Self::from_source(&text, tokens, path).map(Some);
+        }
+        let listed = tokens.settings.get("chat_template").and_then(listed);
+        listed.map(|text| Self::from_source(&text, tokens, directory.join(SETTINGS))).transpose()
+    }
+
+    /// From the template's text and the special tokens that it may name; `path` is the file that it is from, for
+    /// messages.
+    ///
+    /// ```
+    /// # fn main() -> polydraft_text::Result<()> {
+    /// use polydraft_text::{ChatTemplate, Message, SpecialTokens};
+    ///
+    /// let tokens = SpecialTokens::from_roles([("bos_token", "<s>")]);
+    /// let text = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]";
+    /// let template = ChatTemplate::from_source(text, tokens, "model.gguf")?;
+    /// assert_eq!(template.render(&[Message::user("Hello")])?, "<s>[user] Hello\n[assistant]");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A text that is no template.
+    pub fn from_source(text: &str, tokens: SpecialTokens, path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        match environment(text) {
+            Ok(environment) => Ok(Self { environment, tokens, path }),
+            Err(e) => Err(Error::Template { path, problem: describe(&e) }),
+        }
     }
 
     /// The file that it comes from.
-    pub fn source(&self) -> &'static str {
-        self.source
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The token that ends a text, as the tokenizer's settings have it: templates end each answer with it, also where
     /// the model's own list of end tokens lacks it.
     pub fn end_token(&self) -> Option<&str> {
-        self.tokens.iter().find(|(role, _)| role == "eos_token").map(|(_, token)| token.as_str())
+        self.tokens.role("eos_token")
     }
 
     /// The text of a conversation, up to where the model answers. It has its special tokens: see
@@ -97,15 +115,17 @@ impl ChatTemplate {
     /// # Errors
     /// What the template objects to, for example roles in an order that it does not know.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        let tokens: std::collections::BTreeMap<_, _> =
-            self.tokens.iter().map(|(role, token)| (role.as_str(), token.as_str())).collect();
+        let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
         let context = context! {
             messages => Value::from(Serde(messages)),
             add_generation_prompt => true,
             ..Value::from(Serde(tokens))
         };
-        let rendered = self.environment.get_template(NAME).and_then(|t| t.render(context));
-        rendered.map_err(|e| Error::Template { directory: self.directory.clone(), problem: describe(&e) })
+        let given = messages.iter().map(|m| m.content.len()).sum();
+        let rendered = limits::bounded(given, |out| {
+            self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)
+        });
+        rendered.map_err(|e| Error::Template { path: self.path.clone(), problem: describe(&e) })
     }
 }
 
@@ -121,8 +141,8 @@ fn listed(value: &serde_json::Value) -> Option<String> {
 fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_fuel(Some(FUEL));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_fuel(Some(limits::check(text)?));
+    limits::install(&mut environment);
     environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });
@@ -144,7 +164,8 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
     Ok(environment)
 }
 
-/// Drops `{% generation %}` and `{% endgeneration %}`, with which training tools mark the model's words.
+/// Puts empty blocks in the place of `{% generation %}` and `{% endgeneration %}`, with which training tools mark the
+/// model's words.
 fn without_generation_blocks(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -155,9 +176,9 @@ fn without_generation_blocks(text: &str) -> String {
         out.push_str(before);
         let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+', ' ', '\n']);
         match word {
-            // An empty comment keeps what the tag does to the white space around it.
+            // An empty block in its place does to the white space around it what the tag does.
             "generation" | "endgeneration" => {
-                let trims = |end: &str| if end.contains('-') { "-" } else { "" };
+                let trims = |end: &str| ["-", "+"].into_iter().find(|sign| end.contains(sign)).unwrap_or("");
                 out.push_str(&format!("{{%{} if true %}}", trims(&tag[..3])));
                 out.push_str(&format!("{{% endif {}%}}", trims(&tag[tag.len() - 3..])));
             }

@@ -6,9 +6,11 @@ use minijinja::value::Value;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+use super::limits::spend;
+
 /// On one line, or with `indent` spaces a level.
 pub(super) fn text(value: &Value, indent: Option<usize>) -> serde_json::Result<String> {
-    let mut out = Vec::new();
+    let mut out = Counted(Vec::new());
     match indent {
         None => value.serialize(&mut Serializer::with_formatter(&mut out, OneLine))?,
         Some(indent) => {
@@ -18,7 +20,22 @@ pub(super) fn text(value: &Value, indent: Option<usize>) -> serde_json::Result<S
             value.serialize(&mut Serializer::with_formatter(&mut out, formatter))?;
         }
     }
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    Ok(String::from_utf8_lossy(&out.0).into_owned())
+}
+
+/// What is written, as long as the template may make so much.
+struct Counted(Vec<u8>);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        spend(bytes.len()).map_err(|e| io::Error::other(e.to_string()))?;
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 struct OneLine;

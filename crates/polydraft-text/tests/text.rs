@@ -1,14 +1,11 @@
 //! Tokenizers of the kinds that are published, and text that is streamed through them.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::*;
 use polydraft::Token;
-use polydraft_candle::Text;
 use polydraft_engine::TextStream;
+use polydraft_text::Text;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
@@ -17,12 +14,21 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers")
 }
 
+fn write_json(directory: &Path, name: &str, value: &Value) {
+    fs::write(directory.join(name), value.to_string()).unwrap();
+}
+
+fn fixture(name: &str) -> Text {
+    let path = folder().join(format!("{name}.json"));
+    Text::parse(&fs::read(&path).unwrap(), path).unwrap()
+}
+
 /// Name, tokenizer, and the tokens and text of make_text.py's sentence.
 fn kinds() -> Vec<(String, Text, Vec<Token>, String)> {
     let all: Value = serde_json::from_slice(&fs::read(folder().join("decoded.json")).unwrap()).unwrap();
     let kinds = all["kinds"].as_object().unwrap().iter();
     let read = |(name, expected): (&String, &Value)| {
-        let text = Text::read(&folder().join(format!("{name}.json"))).unwrap();
+        let text = fixture(name);
         let ids: Vec<Token> = serde_json::from_value(expected["ids"].clone()).unwrap();
         assert_eq!(text.encode(all["text"].as_str().unwrap()).unwrap(), ids, "{name}");
         (name.clone(), text, ids, expected["decoded"].as_str().unwrap().to_owned())
@@ -126,7 +132,7 @@ fn a_vocabulary_and_its_merges_make_a_tokenizer() {
         json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>", "add_bos_token": true});
     write_json(directory.path(), "tokenizer_config.json", &tokens);
     let (_, reference, ids, decoded) = kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
-    let text = Text::of_model(directory.path()).unwrap();
+    let text = Text::read(directory.path()).unwrap();
     assert_eq!(text.decode(&ids).unwrap(), decoded);
     for sample in [decoded.as_str(), "", "<|end|> x", " leading"] {
         assert_eq!(text.encode(sample).unwrap(), reference.encode(sample).unwrap(), "{sample:?}");
@@ -134,9 +140,136 @@ fn a_vocabulary_and_its_merges_make_a_tokenizer() {
     assert_eq!(streamed(&text, &[], &ids).concat(), decoded);
 
     fs::write(directory.path().join("vocab.json"), "{}").unwrap();
-    let message = Text::of_model(directory.path()).unwrap_err().to_string();
+    let message = Text::read(directory.path()).unwrap_err().to_string();
     assert!(message.contains("vocab.json") && message.contains("byte-level"), "{message}");
     fs::remove_file(directory.path().join("merges.txt")).unwrap();
-    let message = Text::of_model(directory.path()).unwrap_err().to_string();
+    let message = Text::read(directory.path()).unwrap_err().to_string();
     assert!(message.contains("vocab.json with merges.txt"), "{message}");
+}
+
+#[test]
+fn a_stream_outlives_its_text_and_moves_to_other_threads() {
+    fn is_free<T: Send + Sync + 'static>(_: &T) {}
+    let (_, text, ids, decoded) = kinds().swap_remove(0);
+    is_free(&text);
+    let mut stream = text.stream(&[]);
+    is_free(&stream);
+    drop(text);
+    let shown = std::thread::spawn(move || {
+        let shown: String = ids.iter().map(|t| stream.push(*t).unwrap()).collect();
+        shown + &stream.finish().unwrap()
+    });
+    assert_eq!(shown.join().unwrap(), decoded);
+}
+
+/// The byte-level fixture's file, changed.
+fn changed_bytes(change: impl FnOnce(&mut Value)) -> Vec<u8> {
+    let mut value: Value =
+        serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
+    change(&mut value);
+    value.to_string().into_bytes()
+}
+
+/// What is made of it.
+fn changed(change: impl FnOnce(&mut Value)) -> polydraft_text::Result<Text> {
+    Text::parse(&changed_bytes(change), "somewhere/tokenizer.json")
+}
+
+#[test]
+fn nothing_is_cut_off_or_filled_up() {
+    let long = "a prompt that is longer than eight tokens, by far, in every way";
+    let expected = fixture("byte-level").encode(long).unwrap();
+    assert!(expected.len() > 8);
+    let text = changed(|file| {
+        file["truncation"] =
+            json!({"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0});
+        file["padding"] = json!({
+            "strategy": {"Fixed": 128}, "direction": "Left", "pad_to_multiple_of": null, "pad_id": 0,
+            "pad_type_id": 0, "pad_token": "<|end|>"
+        });
+    });
+    assert_eq!(text.unwrap().encode(long).unwrap(), expected);
+}
+
+/// A tokenizer of whole words with these ids.
+fn words(vocabulary: Value) -> Text {
+    let file = json!({
+        "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "a"}
+    });
+    Text::parse(file.to_string().as_bytes(), "somewhere/tokenizer.json").unwrap()
+}
+
+#[test]
+fn ids_that_are_shared_are_named() {
+    // More tokens than rows, all of them below.
+    let message = words(json!({"a": 0, "b": 1, "c": 1, "d": 1})).vocabulary(2).unwrap_err().to_string();
+    assert!(message.contains("tokenizer.json: expected one token for each id, got"), "{message}");
+    assert!(message.contains("for id 1"), "{message}");
+    // Nor where there are rows enough.
+    assert!(words(json!({"a": 0, "b": 1, "c": 1})).vocabulary(4).is_err());
+    assert_eq!(words(json!({"a": 0, "b": 1})).vocabulary(2).unwrap().size(), 2);
+}
+
+/// Files with which the library panics: none of it reaches the caller, and the file is named.
+#[test]
+fn mangled_tokenizers_are_errors() {
+    let text = "a text to encode, ünïcode too: 日本語";
+    let use_it = |text_of: polydraft_text::Result<Text>| -> Result<(), String> {
+        let made = text_of.map_err(|e| e.to_string())?;
+        let ids = made.encode(text).map_err(|e| e.to_string())?;
+        made.decode(&ids).map_err(|e| e.to_string())?;
+        let mut stream = made.stream(&ids);
+        for id in ids {
+            stream.push(id).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    };
+    type Change = fn(&mut Value);
+    let cases: [(&str, Change); 7] = [
+        ("a processor's token that is not defined", |file| {
+            let named = json!({"SpecialToken": {"id": "<nowhere>", "type_id": 0}});
+            file["post_processor"]["single"] = json!([named, {"Sequence": {"id": "A", "type_id": 0}}]);
+        }),
+        ("a prefix that cuts a character", |file| {
+            file["model"]["continuing_subword_prefix"] = json!("##é");
+        }),
+        ("a decoder without its type", |file| file["decoder"] = json!({"decoders": [{"prefix": 3}]})),
+        ("a table that is none", |file| {
+            file["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+        }),
+        ("a match behind the end 1", |file| {
+            file["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "$"}, "content": "é"});
+        }),
+        ("a match behind the end 2", |file| {
+            file["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "(?<=.)"}, "content": "é"});
+        }),
+        ("a match behind the end 3", |file| {
+            let normalizer = json!({"type": "Replace", "pattern": {"Regex": "\\b|\\s*"}, "content": ""});
+            file["normalizer"] = normalizer;
+        }),
+    ];
+    for (name, change) in cases {
+        match use_it(changed(change)) {
+            Ok(()) => println!("{name}: no error"),
+            Err(message) => {
+                println!("{name}: {message}");
+                assert!(message.contains("somewhere/tokenizer.json"), "{name}: {message}");
+            }
+        }
+    }
+    for (_, change) in &cases[..2] {
+        let message = use_it(changed(change)).unwrap_err();
+        assert!(message.contains("broke down on"), "{message}");
+    }
+}
+
+#[test]
+fn tokenizers_that_are_cut_off_are_errors() {
+    let whole = changed_bytes(|_| {});
+    // Inside every part of the file, the decoder's included.
+    for length in (0..whole.len()).step_by(whole.len() / 300).chain(whole.len() - 200..whole.len()) {
+        let message = Text::parse(&whole[..length], "cut/tokenizer.json").unwrap_err().to_string();
+        assert!(message.contains("cut/tokenizer.json"), "{length}: {message}");
+    }
 }

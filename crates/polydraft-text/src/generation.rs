@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
+use polydraft::Token;
 use serde_json::Value;
 
-use crate::config::EndTokens;
-use crate::config::fields::Fields;
-use crate::special::read_object;
-use crate::{Error, Result};
+use crate::files::read_object;
+use crate::{Error, Fields, Result, fields};
 
 /// How a model's makers would sample. Nothing here is applied by loading: it is for a program to offer as a default.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -24,16 +23,30 @@ pub struct PublishedSampling {
     pub unsupported: Vec<String>,
 }
 
-/// The end tokens of the file, none if it has none, and the sampling.
-pub(crate) fn read(directory: &Path) -> Result<(Vec<u32>, PublishedSampling)> {
-    const NAME: &str = "generation_config.json";
-    let object = Value::Object(read_object(directory, NAME)?);
-    parse(&object).map_err(|problem| Error::File { path: directory.join(NAME), problem })
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Published {
+    /// Tokens that end a text; empty if none are named.
+    pub end_tokens: Vec<Token>,
+    /// How to sample.
+    pub sampling: PublishedSampling,
 }
 
-fn parse(object: &Value) -> std::result::Result<(Vec<u32>, PublishedSampling), String> {
+impl Published {
+    /// Reads `generation_config.json` of a model directory; nothing is published if there is none.
+    ///
+    /// # Errors
+    /// A file that cannot be read (a link to nowhere, for instance), is no JSON object, or has fields of other types.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let path = directory.join("generation_config.json");
+        let object = Value::Object(read_object(&path)?);
+        parse(&object).map_err(|problem| Error::File { path, problem })
+    }
+}
+
+fn parse(object: &Value) -> std::result::Result<Published, String> {
     let fields = Fields::of(object)?;
-    let end_tokens = fields.get::<EndTokens>("eos_token_id")?.unwrap_or_default().into_vec();
+    let end_tokens = fields::end_tokens(&fields)?;
     let mut sampling = PublishedSampling::default();
     // Without it the makers' default is the likeliest token, and the rest of no meaning.
     if fields.flag("do_sample", false)? {
@@ -50,5 +63,5 @@ fn parse(object: &Value) -> std::result::Result<(Vec<u32>, PublishedSampling), S
             sampling.unsupported.push(format!("{field} {value}"));
         }
     }
-    Ok((end_tokens, sampling))
+    Ok(Published { end_tokens, sampling })
 }

@@ -1,15 +1,16 @@
 //! Chat templates against those of transformers: fixtures/chats.json, which make_text.py made.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::*;
-use polydraft_candle::{ChatTemplate, Message};
+use polydraft_text::{ChatTemplate, Message};
 use serde_json::{Value, json};
 
-fn template(directory: &Path, text: &str) -> polydraft_candle::Result<Option<ChatTemplate>> {
+fn write_json(directory: &Path, name: &str, value: &Value) {
+    fs::write(directory.join(name), value.to_string()).unwrap();
+}
+
+fn template(directory: &Path, text: &str) -> polydraft_text::Result<Option<ChatTemplate>> {
     let settings = json!({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": text});
     write_json(directory, "tokenizer_config.json", &settings);
     ChatTemplate::read(directory)
@@ -60,13 +61,16 @@ fn templates_come_from_either_file() {
     let read = || ChatTemplate::read(directory.path()).unwrap();
     assert!(read().is_none());
     write_json(directory.path(), "tokenizer_config.json", &json!({"chat_template": "one"}));
-    let source = |t: &ChatTemplate| (t.source(), t.render(&[]).unwrap());
-    assert_eq!(source(&read().unwrap()), ("tokenizer_config.json", "one".to_owned()));
+    let source = |t: &ChatTemplate| {
+        let file = t.path().file_name().unwrap().to_string_lossy().into_owned();
+        (file, t.render(&[]).unwrap())
+    };
+    assert_eq!(source(&read().unwrap()), ("tokenizer_config.json".to_owned(), "one".to_owned()));
     let several = json!([{"name": "tool_use", "template": "a"}, {"name": "default", "template": "two"}]);
     write_json(directory.path(), "tokenizer_config.json", &json!({"chat_template": several}));
     assert_eq!(source(&read().unwrap()).1, "two");
     fs::write(directory.path().join("chat_template.jinja"), "three").unwrap();
-    assert_eq!(source(&read().unwrap()), ("chat_template.jinja", "three".to_owned()));
+    assert_eq!(source(&read().unwrap()), ("chat_template.jinja".to_owned(), "three".to_owned()));
     // Special tokens may be in a file of their own.
     fs::write(directory.path().join("chat_template.jinja"), "{{ bos_token }}{{ pad_token }}").unwrap();
     write_json(directory.path(), "special_tokens_map.json", &json!({"bos_token": "<b>", "pad_token": "<p>"}));
@@ -101,5 +105,76 @@ fn hostile_templates_are_errors() {
             Err(message) => assert!(message.contains(expected), "{text}: {message}"),
             Ok(found) => assert!(expected.is_empty(), "{text}: {found}"),
         }
+    }
+}
+
+#[test]
+fn templates_that_ask_for_too_much_are_refused() {
+    let long = "a".repeat(50_000_000);
+    let nots = format!("{{{{ {}true }}}}", "not ".repeat(3_000));
+    let minuses = format!("{{{{ {}1 }}}}", "-".repeat(100_000));
+    let sums = format!("{{{{ 1{} }}}}", " + 1".repeat(100_000));
+    let filters = format!("{{{{ 'x'{} }}}}", "|trim".repeat(100_000));
+    let fields = format!("{{{{ messages{} }}}}", ".x".repeat(100_000));
+    let elses = format!("{{{{ {}3 }}}}", "1 if 0 else ".repeat(50_000));
+    let elifs = format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(50_000));
+    let ifs = format!("{}{}", "{% if 1 %}".repeat(20_000), "{% endif %}".repeat(20_000));
+    let raw = format!(
+        "{{% set x %}}{{% for i in range(100000) %}}{}{{% endfor %}}{{% endset %}}",
+        "b".repeat(900_000)
+    );
+    let fill =
+        "{% set x %}{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor %}{% endset %}";
+    for (text, expected) in [
+        (long.as_str(), "at most 1048576 bytes, got 50000000"),
+        (&nots, "levels of nesting"),
+        (&minuses, "levels of nesting"),
+        (&sums, "levels of nesting"),
+        (&filters, "levels of nesting"),
+        (&fields, "levels of nesting"),
+        (&elses, "levels of nesting"),
+        (&elifs, "levels of nesting"),
+        (&ifs, "levels of nesting"),
+        (&raw, "fuel"),
+        (fill, "longer than any prompt"),
+        ("{{ 'x' * 100000000 }}", "longer than any prompt"),
+        ("{{ ('x' * 1000000) | replace('x', 'y' * 1000000) }}", "longer than any prompt"),
+        ("{{ ('x' * 1000000).replace('', 'y' * 1000000) }}", "longer than any prompt"),
+        ("{{ ('x' * 1000000).join([1] * 1000000) }}", "longer than any prompt"),
+        ("{{ ([1] * 1000000) | join('x' * 1000000) }}", "longer than any prompt"),
+        ("{{ ([1] * 50000000) | tojson }}", "longer than any prompt"),
+        ("{{ '%1000000000d' | format(1) }}", "width of at most"),
+        ("{{ '{:1000000000}'.format(1) }}", "width of at most"),
+        ("{{ '%*d' | format(1000000000, 1) }}", "widths as numbers"),
+        ("{{ '{:{}}'.format(1, 1000000000) }}", "widths as numbers"),
+        ("{{ 'x\n' | indent(1000000000) }}", "width of at most"),
+        ("{{ 'x\n' | indent(width=1000000000) }}", "width of at most"),
+    ] {
+        let message = rendered(text).map(|t| t.len()).expect_err(&text[..text.len().min(80)]);
+        assert!(message.contains(expected), "{}: {message}", &text[..text.len().min(80)]);
+    }
+}
+
+#[test]
+fn templates_may_do_what_sensible_ones_do() {
+    let chain = format!("{{{{ 'a'{} }}}}", " ~ 'b'".repeat(390));
+    let elifs = format!("{{% if 0 %}}{}{{% else %}}c{{% endif %}}", "{% elif 0 %}".repeat(390));
+    let nots = format!("{{% if {}true %}}y{{% endif %}}", "not ".repeat(390));
+    let brackets = "{ ".repeat(500_000);
+    let list = format!("{{{{ [{}1] | length }}}}", "{'a': 1 + 2}, ".repeat(5_000));
+    for (text, expected) in [
+        (chain.as_str(), format!("a{}", "b".repeat(390))),
+        (&elifs, "c".to_owned()),
+        (&nots, "y".to_owned()),
+        (&brackets, brackets.clone()),
+        (&list, "5001".to_owned()),
+        ("{{ 'a-b' | replace('-', '+') }}{{ 'a-b'.replace('-', '') }}", "a+bab".to_owned()),
+        ("{{ '%s is %5d' | format('x', 3) }}{{ '{}:{:>3}'.format(1, 2) }}", "x is     31:  2".to_owned()),
+        ("{{ ['a', 'b'] | join(', ') }}{{ '-'.join(['c', 'd']) }}", "a, bc-d".to_owned()),
+        ("{{ 'a\nb' | indent(2) }}{{ 'a' | indent(width=1, first=true) }}", "a\n  b a".to_owned()),
+        ("{% set a = 1 %}{% set b = 2 %}{% set c %}{{ a }}{% endset %}{{ c }}", "1".to_owned()),
+        ("{% raw %}{{ not }}{% endraw %}{", "{{ not }}{".to_owned()),
+    ] {
+        assert_eq!(rendered(text), Ok(expected));
     }
 }

@@ -1,6 +1,6 @@
 //! A byte-level tokenizer from `vocab.json` and `merges.txt`, as GPT-2 began and OPT kept it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
@@ -8,13 +8,14 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::Text;
 use crate::special::SpecialTokens;
 use crate::{Error, Result};
 
-pub(super) fn read(directory: &Path) -> Result<Text> {
+/// The tokenizer, and the file that messages name.
+pub(super) fn read(directory: &Path, special: &SpecialTokens) -> Result<(Tokenizer, PathBuf)> {
     let [vocabulary, merges] = ["vocab.json", "merges.txt"].map(|name| directory.join(name));
-    if !vocabulary.exists() || !merges.exists() {
+    // A link that leads nowhere is there: reading it reports it.
+    if [&vocabulary, &merges].iter().any(|path| path.symlink_metadata().is_err()) {
         let expected = "tokenizer.json, or vocab.json with merges.txt";
         return Err(Error::Missing { directory: directory.to_owned(), expected });
     }
@@ -27,14 +28,13 @@ pub(super) fn read(directory: &Path) -> Result<Text> {
     let mut tokenizer = Tokenizer::new(model);
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     tokenizer.with_decoder(Some(ByteLevel::default()));
-    let special = SpecialTokens::read(directory)?;
     let known: Vec<AddedToken> = special
-        .all()
-        .filter(|token| tokenizer.token_to_id(token).is_some())
-        .map(|token| AddedToken::from(token, true))
+        .roles()
+        .filter(|(_, token)| tokenizer.token_to_id(token).is_some())
+        .map(|(_, token)| AddedToken::from(token, true))
         .collect();
     tokenizer.add_special_tokens(known).map_err(wrong)?;
-    let begin = special.begin.as_deref().and_then(|token| Some((token, tokenizer.token_to_id(token)?)));
+    let begin = special.role("bos_token").and_then(|token| Some((token, tokenizer.token_to_id(token)?)));
     if let Some((token, id)) =
         begin.filter(|_| special.settings.get("add_bos_token") == Some(&Value::Bool(true)))
     {
@@ -46,5 +46,5 @@ pub(super) fn read(directory: &Path) -> Result<Text> {
         let template = built().map_err(|e: String| wrong(e.into()))?;
         tokenizer.with_post_processor(Some(template));
     }
-    Ok(Text::new(tokenizer, &vocabulary))
+    Ok((tokenizer, vocabulary))
 }

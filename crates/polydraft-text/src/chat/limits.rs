@@ -1,0 +1,306 @@
+//! What a chat template may ask for. Templates come with models of strangers: one that nests too deep would end the
+//! program by its stack, one that makes too much by its memory.
+//!
+//! 1. Before it is parsed: its length, and how deep its expressions and blocks nest. The parser guards brackets and
+//!    blocks itself, but not chains (`not not ..`, `a + b + ..`, `elif` after `elif`), each link of which is a level of
+//!    its tree.
+//! 2. While it runs: operations (fuel), fewer where each can write much; bytes written; filters and methods that can
+//!    make much of little.
+
+use std::cell::Cell;
+use std::io;
+
+use minijinja::value::{Rest, Value, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, Output, State};
+
+/// Bytes of a template.
+const LONGEST_TEMPLATE: usize = 1 << 20;
+/// Levels of its tree.
+const DEEPEST: usize = 400;
+/// Operations of a run.
+const FUEL: u64 = 10_000_000;
+/// Bytes of literal text that a run's operations may write together.
+const MOST_LITERAL: usize = 1 << 30;
+/// Bytes that a run may write, and besides that 16 times what the messages hold.
+const LONGEST_TEXT: usize = 4 << 20;
+/// Characters that a format or an indentation may fill up to.
+const WIDEST: usize = 10_000;
+
+fn refused(problem: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, problem)
+}
+
+/// Checks length and nesting of a template; returns the operations that it may take.
+pub(super) fn check(text: &str) -> Result<u64, Error> {
+    if text.len() > LONGEST_TEMPLATE {
+        return Err(refused(format!("expected at most {LONGEST_TEMPLATE} bytes, got {}", text.len())));
+    }
+    let scan = Scan::new(text);
+    if let Some(line) = scan.too_deep {
+        return Err(refused(format!(
+            "expected at most {DEEPEST} levels of nesting, got more in line {line}"
+        )));
+    }
+    Ok(FUEL.min((MOST_LITERAL / scan.longest_literal.max(1)) as u64))
+}
+
+/// What is known of a template without parsing it.
+#[derive(Default)]
+struct Scan {
+    /// The line where it nests too deep.
+    too_deep: Option<usize>,
+    /// Bytes of the longest text between two tags.
+    longest_literal: usize,
+}
+
+impl Scan {
+    /// Reads the text once; no further than to where it nests too deep.
+    fn new(text: &str) -> Self {
+        let mut scan = Self::default();
+        // Links of the open blocks.
+        let mut blocks: Vec<usize> = Vec::new();
+        let (mut at, mut literal) = (0, 0);
+        while let Some(start) = text[at..].find('{').map(|next| at + next) {
+            let kind = text.as_bytes().get(start + 1);
+            at = match kind {
+                Some(b'#') => text[start..].find("#}").map_or(text.len(), |end| start + end + 2),
+                Some(b'{' | b'%') => {
+                    let is_block = kind == Some(&b'%');
+                    let (end, depth) = tag(text, start + 2, is_block);
+                    if is_block {
+                        block(&text[start + 2..end], &mut blocks);
+                    }
+                    if depth + blocks.iter().sum::<usize>() > DEEPEST {
+                        scan.too_deep = Some(1 + text[..start].matches('\n').count());
+                        return scan;
+                    }
+                    end
+                }
+                _ => {
+                    at = start + 1;
+                    continue;
+                }
+            };
+            scan.longest_literal = scan.longest_literal.max(start - literal);
+            literal = at;
+        }
+        scan.longest_literal = scan.longest_literal.max(text.len() - literal);
+        scan
+    }
+}
+
+/// Keeps account of the open blocks: the first word of a tag opens one, goes on with it, or ends it.
+fn block(tag: &str, blocks: &mut Vec<usize>) {
+    let word = tag.trim_start_matches(|c: char| !c.is_alphabetic());
+    match word.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default() {
+        "elif" => {
+            if let Some(links) = blocks.last_mut() {
+                *links += 1;
+            }
+        }
+        // With a value it is no block.
+        "set" if tag.contains('=') => {}
+        "if" | "for" | "macro" | "call" | "filter" | "set" | "with" | "block" | "generation" => {
+            blocks.push(1)
+        }
+        word if word.starts_with("end") => drop(blocks.pop()),
+        _ => {}
+    }
+}
+
+/// Where a tag ends, and how deep its expression can nest at most: the links of the chains that are open at once. A
+/// bracket opens a chain inside, a comma begins the next one.
+fn tag(text: &str, start: usize, is_block: bool) -> (usize, usize) {
+    let bytes = text.as_bytes();
+    let close = if is_block { b'%' } else { b'}' };
+    let mut links = vec![0usize];
+    let (mut total, mut deepest) = (0usize, 0usize);
+    let mut at = start;
+    let mut add = |links: &mut Vec<usize>, total: &mut usize| {
+        if let Some(last) = links.last_mut() {
+            *last += 1;
+            *total += 1;
+            deepest = deepest.max(*total);
+        }
+    };
+    while let Some(&byte) = bytes.get(at) {
+        at += 1;
+        match byte {
+            b'\'' | b'"' => {
+                while let Some(&inner) = bytes.get(at) {
+                    at += if inner == b'\\' { 2 } else { 1 };
+                    if inner == byte {
+                        break;
+                    }
+                }
+            }
+            _ if byte == close && links.len() == 1 && bytes.get(at) == Some(&b'}') => {
+                return (at + 1, deepest);
+            }
+            b'(' | b'[' | b'{' => {
+                add(&mut links, &mut total);
+                links.push(0);
+            }
+            b')' | b']' | b'}' if links.len() > 1 => total -= links.pop().unwrap_or(0),
+            b',' => {
+                if let Some(last) = links.last_mut() {
+                    total -= std::mem::take(last);
+                }
+            }
+            b'.' | b'|' | b'+' | b'-' | b'*' | b'/' | b'%' | b'~' | b'<' | b'>' | b'=' | b'!' => {
+                add(&mut links, &mut total);
+            }
+            _ if byte.is_ascii_alphabetic() || byte == b'_' => {
+                let word = at - 1;
+                while bytes.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_') {
+                    at += 1;
+                }
+                if matches!(&bytes[word..at], b"not" | b"if" | b"else" | b"and" | b"or" | b"in" | b"is") {
+                    add(&mut links, &mut total);
+                }
+            }
+            _ => {}
+        }
+    }
+    (text.len(), deepest)
+}
+
+thread_local! {
+    /// Bytes that the template of this thread may still make.
+    static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Takes bytes from what the template of this thread may still make.
+pub(super) fn spend(bytes: usize) -> Result<(), Error> {
+    match LEFT.get().checked_sub(bytes) {
+        Some(left) => {
+            LEFT.set(left);
+            Ok(())
+        }
+        None => Err(refused(
+            "expected less text than this template makes: it is longer than any prompt".to_owned(),
+        )),
+    }
+}
+
+/// Runs a template on messages of so many bytes, with a bound on what it makes.
+pub(super) fn bounded(
+    given: usize,
+    run: impl FnOnce(&mut Bounded) -> Result<(), Error>,
+) -> Result<String, Error> {
+    let most = LONGEST_TEXT.saturating_add(given.saturating_mul(16));
+    let outer = LEFT.replace(most);
+    let mut text = Bounded { text: Vec::new(), most };
+    let result = run(&mut text);
+    LEFT.set(outer);
+    match result {
+        Ok(()) => Ok(String::from_utf8_lossy(&text.text).into_owned()),
+        Err(_) if text.most == 0 => {
+            Err(refused(format!("expected a text of at most {most} bytes, got more")))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// What a template writes, up to so many bytes.
+pub(super) struct Bounded {
+    text: Vec<u8>,
+    /// 0 once it was too much.
+    most: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.len() + bytes.len() > self.most {
+            self.most = 0;
+            return Err(io::Error::other("too much text"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Puts bounds on filters, methods and values that can make much of little.
+pub(super) fn install(environment: &mut Environment) {
+    environment.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
+        // Also where what is written is captured, which no writer sees.
+        spend(value.as_str().map_or_else(|| value.len().unwrap_or(1), str::len))?;
+        minijinja::escape_formatter(out, state, value)
+    });
+    environment.set_unknown_method_callback(|state, value, method, args| {
+        match (method, args.first()) {
+            // The other way round than the filter.
+            ("join", Some(items)) => check_call(method, items, std::slice::from_ref(value))?,
+            _ => check_call(method, value, args)?,
+        }
+        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+    });
+    // The library's own are kept under names that no template can write.
+    environment.add_filter("library's replace", minijinja::filters::replace);
+    environment.add_filter("library's format", minijinja::filters::format);
+    environment.add_filter("library's indent", minijinja::filters::indent);
+    environment.add_filter("library's join", minijinja::filters::join);
+    for (name, own) in [
+        ("replace", "library's replace"),
+        ("format", "library's format"),
+        ("indent", "library's indent"),
+        ("join", "library's join"),
+    ] {
+        environment.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            if let Some((value, rest)) = args.split_first() {
+                check_call(name, value, rest)?;
+            }
+            state.apply_filter(own, &args)
+        });
+    }
+}
+
+/// That a filter makes no more than there is room for.
+fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
+    let text = value.as_str().unwrap_or_default();
+    match name {
+        "replace" => {
+            let [from, to] = [0, 1].map(|i| args.get(i).and_then(Value::as_str).unwrap_or_default());
+            spend(text.len().saturating_add(text.matches(from).count().saturating_mul(to.len())))
+        }
+        "join" => {
+            let between = args.first().and_then(Value::as_str).unwrap_or_default();
+            spend(value.len().unwrap_or(0).saturating_mul(between.len().max(1)))
+        }
+        "indent" => {
+            let width = |v: &Value| v.as_usize().or_else(|| v.get_attr("width").ok()?.as_usize());
+            let width = args.iter().filter_map(width).max().unwrap_or(4);
+            widest(width)?;
+            spend((width + 1).saturating_mul(1 + text.matches('\n').count()))
+        }
+        "format" => {
+            let mut total = text.len();
+            for digits in text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
+                let width = digits.parse().unwrap_or(usize::MAX);
+                widest(width)?;
+                total = total.saturating_add(width);
+            }
+            // A width that is an argument: `%*d`, `{:{}}`.
+            let flags = |c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-' | ' ' | '#');
+            let starred = text.split('%').skip(1).any(|rest| rest.trim_start_matches(flags).starts_with('*'));
+            let nested = text.split('{').skip(1).any(|rest| !rest.contains('}') && rest.contains(':'));
+            if starred || nested {
+                return Err(refused(format!("format: expected widths as numbers, got {text:?}")));
+            }
+            spend(total)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn widest(width: usize) -> Result<(), Error> {
+    if width > WIDEST {
+        return Err(refused(format!("expected a width of at most {WIDEST}, got {width}")));
+    }
+    Ok(())
+}

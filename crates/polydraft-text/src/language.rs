@@ -1,0 +1,64 @@
+//! The text side of a model, all of it.
+
+use std::path::Path;
+
+use polydraft::Token;
+use polydraft_engine::Vocabulary;
+
+use crate::{ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Text};
+
+/// Everything that stands between text and the tokens of a model: no tensors, and the same for every backend.
+#[derive(Debug, Clone)]
+pub struct Language {
+    /// The model's name, for messages.
+    pub name: String,
+    /// The tokenizer.
+    pub text: Text,
+    /// The tokens that the model has a row for.
+    pub vocabulary: Vocabulary,
+    /// Tokens that end a text.
+    pub end_tokens: Vec<Token>,
+    /// How conversations are put to the model, if it was trained for them.
+    pub chat: Option<ChatTemplate>,
+    /// How its makers would sample.
+    pub sampling: PublishedSampling,
+}
+
+impl Language {
+    /// Reads the tokenizer, the chat template and `generation_config.json` of a directory in Hugging Face layout. The
+    /// model has `rows` rows of logits, and `end_tokens` end its texts unless `generation_config.json` names others.
+    ///
+    /// # Errors
+    /// Files that are missing, cannot be read or make no sense; a tokenizer that does not fit the rows.
+    pub fn read(directory: &Path, rows: usize, end_tokens: &[Token]) -> Result<Self> {
+        let name = directory
+            .file_name()
+            .map_or_else(|| directory.display().to_string(), |name| name.to_string_lossy().into());
+        let special = SpecialTokens::read(directory)?;
+        let text = Text::read_with(directory, &special)?;
+        let vocabulary = text.vocabulary(rows)?;
+        let published = Published::read(directory)?;
+        let end_tokens = match published.end_tokens.is_empty() {
+            true => end_tokens.to_vec(),
+            false => published.end_tokens,
+        };
+        let chat = ChatTemplate::read_with(directory, special)?;
+        Ok(Self { name, text, vocabulary, end_tokens, chat, sampling: published.sampling })
+    }
+
+    /// The tokens of a conversation, up to where the model answers.
+    ///
+    /// # Errors
+    /// A model without a chat template; what the template objects to; text that the tokenizer refuses.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>> {
+        let missing = || Error::NoTemplate { model: self.name.clone() };
+        self.text.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
+    }
+
+    /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the tokenizer's settings name.
+    pub fn answer_end_tokens(&self) -> Vec<Token> {
+        let named = self.chat.as_ref().and_then(|c| self.text.token(c.end_token()?));
+        let missing = named.filter(|token| !self.end_tokens.contains(token));
+        self.end_tokens.iter().copied().chain(missing).collect()
+    }
+}

@@ -1,0 +1,76 @@
+//! Special tokens by role, from `tokenizer_config.json` and `special_tokens_map.json`.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::Result;
+use crate::files::read_object;
+
+/// The file with the tokenizer's settings.
+pub(crate) const SETTINGS: &str = "tokenizer_config.json";
+
+/// What the tokenizer's settings say besides the tokenizer itself: which token has which role, and whatever else is
+/// written there.
+#[derive(Debug, Clone, Default)]
+pub struct SpecialTokens {
+    /// Token by role (`bos_token`, `eos_token`, `pad_token`, ..), a role once.
+    roles: Vec<(String, String)>,
+    /// All of `tokenizer_config.json`.
+    pub(crate) settings: Map<String, Value>,
+}
+
+impl SpecialTokens {
+    /// Tokens by role, as transformers names the roles: `bos_token` begins a text, `eos_token` ends one. Of a role that
+    /// is given twice the later token counts.
+    ///
+    /// ```
+    /// let tokens = polydraft_text::SpecialTokens::from_roles([("bos_token", "<s>"), ("eos_token", "</s>")]);
+    /// assert_eq!(tokens.role("eos_token"), Some("</s>"));
+    /// ```
+    pub fn from_roles<'a>(roles: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut tokens = Self::default();
+        for (role, token) in roles {
+            tokens.set(role, token);
+        }
+        tokens
+    }
+
+    /// Reads both files of a model directory; none need be there.
+    ///
+    /// # Errors
+    /// Files that cannot be read or are no JSON objects.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let settings = read_object(&directory.join(SETTINGS))?;
+        let map = read_object(&directory.join("special_tokens_map.json"))?;
+        let mut tokens = Self::default();
+        // tokenizer_config.json last: it wins where both name a role.
+        for (role, value) in map.iter().chain(&settings) {
+            if let Some(token) = content(value).filter(|_| role.ends_with("_token")) {
+                tokens.set(role, token);
+            }
+        }
+        tokens.settings = settings;
+        Ok(tokens)
+    }
+
+    fn set(&mut self, role: &str, token: &str) {
+        self.roles.retain(|(known, _)| known != role);
+        self.roles.push((role.to_owned(), token.to_owned()));
+    }
+
+    /// The token with a role.
+    pub fn role(&self, role: &str) -> Option<&str> {
+        self.roles().find(|(known, _)| *known == role).map(|(_, token)| token)
+    }
+
+    /// Every role with its token, as chat templates see them.
+    pub fn roles(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.roles.iter().map(|(role, token)| (role.as_str(), token.as_str()))
+    }
+}
+
+/// A token is a string, or an object with the string inside.
+fn content(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value.get("content")?.as_str())
+}

@@ -1,0 +1,227 @@
+//! `tokenizer.json`: text to tokens, and tokens to text.
+
+mod vocabulary_files;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use polydraft::Token;
+use polydraft_engine::Vocabulary;
+use tokenizers::{ModelWrapper, Tokenizer};
+
+use crate::contained::contained;
+use crate::files::read_optional;
+use crate::{Error, Result, SpecialTokens, Stream};
+
+/// A tokenizer as published with a model. A clone is the same one, for the price of a counter.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use polydraft_engine::TextStream;
+/// use polydraft_text::Text;
+///
+/// let file = br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
+///                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
+/// let text = Text::parse(file, "tokenizer.json")?;
+/// assert_eq!(text.encode("two one")?, [1, 0]);
+/// let mut stream = text.stream(&[1]);
+/// assert_eq!(stream.push(0)?, " one");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Text(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    tokenizer: Tokenizer,
+    path: PathBuf,
+    /// Tokens without a text of their own.
+    special: HashSet<Token>,
+}
+
+impl Text {
+    /// Reads the tokenizer of a model directory: `tokenizer.json` or, as the OPT models have it, `vocab.json` with
+    /// `merges.txt`.
+    ///
+    /// # Errors
+    /// Files that are missing, cannot be read or are no tokenizer.
+    pub fn read(directory: &Path) -> Result<Self> {
+        match read_optional(&directory.join("tokenizer.json"))? {
+            Some(bytes) => Self::parse(&bytes, directory.join("tokenizer.json")),
+            None => Self::read_with(directory, &SpecialTokens::read(directory)?),
+        }
+    }
+
+    /// The same where the special tokens are read already.
+    pub(crate) fn read_with(directory: &Path, special: &SpecialTokens) -> Result<Self> {
+        let path = directory.join("tokenizer.json");
+        if let Some(bytes) = read_optional(&path)? {
+            return Self::parse(&bytes, path);
+        }
+        match contained(|| vocabulary_files::read(directory, special)) {
+            Ok(read) => read.map(|(tokenizer, path)| Self::new(tokenizer, path)),
+            Err(panic) => Err(mangled(directory.join("vocab.json"), &panic)),
+        }
+    }
+
+    /// From the contents of a `tokenizer.json`; `path` is where they are from, for messages.
+    ///
+    /// # Errors
+    /// Contents that are no tokenizer.
+    pub fn parse(bytes: &[u8], path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        match contained(|| Tokenizer::from_bytes(bytes).map(|tokenizer| Self::new(tokenizer, path.clone()))) {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(e)) => {
+                let problem = format!("expected a tokenizer in Hugging Face's format: {e}");
+                Err(Error::File { path, problem })
+            }
+            Err(panic) => Err(mangled(path, &panic)),
+        }
+    }
+
+    /// From a tokenizer made in another way, for example of a GGUF file's metadata; `path` is where it is from, for
+    /// messages. It is not to cut or fill up what it encodes: settings that say so are dropped.
+    pub fn from_parts(tokenizer: Tokenizer, path: impl Into<PathBuf>) -> Self {
+        Self::new(tokenizer, path.into())
+    }
+
+    fn new(mut tokenizer: Tokenizer, path: PathBuf) -> Self {
+        // They are left in the file by training. A prompt is what was given: the model's context bounds it.
+        tokenizer.with_padding(None);
+        // Only parameters can be refused.
+        let _ = tokenizer.with_truncation(None);
+        let added = tokenizer.get_added_tokens_decoder();
+        let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        Self(Arc::new(Inner { tokenizer, path, special }))
+    }
+
+    /// The file that it is from.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// How many tokens there are, added ones included.
+    pub fn size(&self) -> usize {
+        self.0.tokenizer.get_vocab_size(true)
+    }
+
+    /// The kind of algorithm, as `tokenizer.json` names it.
+    pub fn kind(&self) -> &'static str {
+        match self.0.tokenizer.get_model() {
+            ModelWrapper::BPE(_) => "BPE",
+            ModelWrapper::WordPiece(_) => "WordPiece",
+            ModelWrapper::WordLevel(_) => "WordLevel",
+            ModelWrapper::Unigram(_) => "Unigram",
+        }
+    }
+
+    /// The id of a token, by its string.
+    pub fn token(&self, string: &str) -> Option<Token> {
+        self.0.tokenizer.token_to_id(string)
+    }
+
+    /// Whether a token has no text of its own.
+    pub fn is_special(&self, token: Token) -> bool {
+        self.0.special.contains(&token)
+    }
+
+    /// The tokens of a model whose embedding has `rows` rows. Rows beyond the tokenizer's last token, which models have
+    /// for the sake of round sizes, are no part of it: they have no text, and two models with one tokenizer may have
+    /// different numbers of them.
+    ///
+    /// # Errors
+    /// A token that the model has no row for; two tokens with one id; so many rows without a token that tokenizer and
+    /// model cannot belong together.
+    pub fn vocabulary(&self, rows: usize) -> Result<Vocabulary> {
+        let wrong = |problem: String| Error::Vocabulary { path: self.0.path.clone(), problem };
+        let mut all: BTreeMap<Token, String> = BTreeMap::new();
+        for (token, id) in self.0.tokenizer.get_vocab(true) {
+            if let Some(other) = all.insert(id, token) {
+                let mut both = [other, all.remove(&id).unwrap_or_default()];
+                both.sort();
+                // Which of them a tokenizer makes of the id would be left to chance.
+                let [a, b] = both;
+                return Err(wrong(format!(
+                    "expected one token for each id, got {a:?} and {b:?} for id {id}"
+                )));
+            }
+        }
+        if let Some((id, token)) = all.iter().find(|(id, _)| **id as usize >= rows) {
+            return Err(wrong(format!(
+                "the tokenizer has {} tokens, the model only {rows} rows: token {id} ({token:?}) has none",
+                all.len()
+            )));
+        }
+        // Each id is counted once and below `rows`, so this is the number of rows without a token.
+        if all.is_empty() || rows - all.len() > 1024.max(rows / 8) {
+            return Err(wrong(format!(
+                "the model has {rows} rows, the tokenizer tokens for only {} of them",
+                all.len()
+            )));
+        }
+        let used = all.last_key_value().map_or(0, |(id, _)| *id as usize + 1);
+        let mut tokens: Vec<Option<Box<str>>> = vec![None; used];
+        for (id, token) in all {
+            tokens[id as usize] = Some(token.into());
+        }
+        Ok(Vocabulary::new(tokens))
+    }
+
+    /// The tokens of a prompt, with the special ones that the model expects around it.
+    ///
+    /// # Errors
+    /// Text that the tokenizer refuses.
+    pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        self.encode_with(text, true)
+    }
+
+    /// The tokens of a text that has its special tokens already, as a chat template writes them.
+    ///
+    /// # Errors
+    /// Text that the tokenizer refuses.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<Token>> {
+        self.encode_with(text, false)
+    }
+
+    fn encode_with(&self, text: &str, special: bool) -> Result<Vec<Token>> {
+        let encoding = contained(|| self.0.tokenizer.encode(text, special));
+        Ok(self.checked("encoding", encoding)?.get_ids().to_vec())
+    }
+
+    /// The text of tokens, special ones left out.
+    ///
+    /// # Errors
+    /// Ids that the tokenizer refuses.
+    pub fn decode(&self, tokens: &[Token]) -> Result<String> {
+        self.checked("decoding", contained(|| self.0.tokenizer.decode(tokens, true)))
+    }
+
+    fn checked<T>(
+        &self,
+        operation: &'static str,
+        result: std::result::Result<tokenizers::Result<T>, String>,
+    ) -> Result<T> {
+        let problem = match result {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(e)) => e.to_string(),
+            Err(panic) => broke(&panic),
+        };
+        Err(Error::Tokenizing { path: self.0.path.clone(), operation, problem })
+    }
+
+    /// A stream of text behind a prompt. It owns what it needs.
+    pub fn stream(&self, prompt: &[Token]) -> Stream {
+        Stream::new(self.clone(), prompt)
+    }
+}
+
+/// The error of a file that made the library panic.
+fn mangled(path: PathBuf, panic: &str) -> Error {
+    Error::File { path, problem: broke(panic) }
+}
+
+fn broke(panic: &str) -> String {
+    format!("expected a sound tokenizer, got one that the library broke down on: {panic}")
+}

@@ -1,0 +1,70 @@
+//! What a model's makers publish beside it, and directories that are not whole.
+
+use std::fs;
+use std::path::Path;
+
+use polydraft_text::{Language, Published};
+use serde_json::{Value, json};
+
+fn write_json(directory: &Path, name: &str, value: &Value) {
+    fs::write(directory.join(name), value.to_string()).unwrap();
+}
+
+/// A directory with a tokenizer of three words.
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let tokenizer = json!({
+        "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "a"}
+    });
+    write_json(directory.path(), "tokenizer.json", &tokenizer);
+    directory
+}
+
+#[test]
+fn end_tokens_come_from_the_first_that_names_any() {
+    let directory = directory();
+    let read = || Language::read(directory.path(), 3, &[1]).unwrap();
+    assert_eq!(read().end_tokens, [1]);
+    write_json(directory.path(), "generation_config.json", &json!({"eos_token_id": [0]}));
+    assert_eq!(read().end_tokens, [0]);
+    assert_eq!(read().answer_end_tokens(), [0]);
+    let settings = json!({"eos_token": "</s>", "chat_template": "x"});
+    write_json(directory.path(), "tokenizer_config.json", &settings);
+    assert_eq!(read().answer_end_tokens(), [0, 2]);
+    write_json(directory.path(), "generation_config.json", &json!({"eos_token_id": "two"}));
+    let message = Published::read(directory.path()).unwrap_err().to_string();
+    assert!(message.contains("generation_config.json: eos_token_id"), "{message}");
+}
+
+/// As an interrupted download or a moved cache leaves them.
+#[test]
+#[cfg(unix)]
+fn links_to_nowhere_are_reported() {
+    for file in
+        ["generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
+    {
+        let directory = directory();
+        let read = || Language::read(directory.path(), 3, &[1]);
+        assert!(read().is_ok());
+        let link = directory.path().join(file);
+        std::os::unix::fs::symlink(directory.path().join("blobs/0123"), &link).unwrap();
+        let message = read().unwrap_err().to_string();
+        assert!(message.contains("cannot read") && message.contains(file), "{message}");
+    }
+    for file in ["tokenizer.json", "vocab.json"] {
+        let directory = directory();
+        fs::remove_file(directory.path().join("tokenizer.json")).unwrap();
+        fs::write(directory.path().join("merges.txt"), "").unwrap();
+        std::os::unix::fs::symlink(directory.path().join("blobs/0123"), directory.path().join(file)).unwrap();
+        let message = Language::read(directory.path(), 3, &[1]).unwrap_err().to_string();
+        assert!(message.contains(file), "{message}");
+    }
+}
+
+#[test]
+fn a_model_without_a_template_has_no_conversations() {
+    let language = Language::read(directory().path(), 3, &[]).unwrap();
+    let message = language.encode_chat(&[]).unwrap_err().to_string();
+    assert!(message.contains(&language.name) && message.contains("chat template"), "{message}");
+}
