@@ -1,4 +1,5 @@
 //! `polydraft bench solve-time`, as users run it: small.
+#![cfg(feature = "lab")]
 
 use std::process::{Command, Output};
 
@@ -77,7 +78,7 @@ fn mistakes() {
         (&["--plot", "/nowhere/chart"], 2, "/nowhere"),
         (&["--prompts", "/nowhere/prompts"], 1, "/nowhere/prompts"),
     ] {
-        let (found, message) = failure(arguments);
-        assert!(found == Some(code) && message.contains(expected), "{arguments:?}: {found:?} {message}");
+        let (got, message) = failure(arguments);
+        assert!(got == Some(code) && message.contains(expected), "{arguments:?}: {got:?} {message}");
     }
 }

@@ -1,7 +1,7 @@
 //! Verifiers and trees as users meet them: generate, efficiency, certify, bench.
 
-use std::fs;
-use std::path::Path;
+#[cfg(feature = "lab")]
+use std::{fs, path::Path};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -86,6 +86,7 @@ fn unfit_trees_are_usage_errors() {
     fails(&[&GENERATE[..], &args].concat(), 1, &["/no/such/file"]);
 }
 
+#[cfg(feature = "lab")]
 fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
@@ -93,6 +94,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
+#[cfg(feature = "lab")]
 fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let target = write(
@@ -154,6 +156,7 @@ fn certify_passes_and_fails_and_says_when_it_cannot_tell() {
 }
 
 #[test]
+#[cfg(feature = "lab")]
 fn benchmarks_measure_and_draw() {
     let folder = tempfile::tempdir().unwrap();
     let prompts =

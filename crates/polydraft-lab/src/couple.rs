@@ -131,6 +131,7 @@ enum Status {
     Estimated,
 }
 
+/// Reads the laws, works, and prints.
 pub fn run(args: Args) -> Result<()> {
     let laws = match &args.target {
         Some(target) => laws::from_arrays(target, &args.draft, args.normalize)?,

@@ -25,6 +25,7 @@ pub struct ChatArgs {
 }
 
 impl ChatArgs {
+    /// The prompt as the tokens that the model continues.
     pub fn encode(&self, model: &Loaded, prompt: &str) -> Result<Vec<Token>> {
         if !self.chat {
             return Ok(model.text.encode(prompt)?);
@@ -32,10 +33,12 @@ impl ChatArgs {
         Ok(model.encode_chat(&opening(self.system.as_deref(), prompt))?)
     }
 
+    /// The tokens that end the text.
     pub fn end_tokens(&self, model: &Loaded) -> Vec<Token> {
         if self.chat { model.answer_end_tokens() } else { model.end_tokens.clone() }
     }
 
+    /// What was `given`, and in a conversation the makers' settings where nothing was.
     pub fn sampling(&self, given: SamplingArgs, model: &Loaded) -> SamplingArgs {
         match self.chat && !self.ignore_published {
             true => published(given, &model.sampling),

@@ -7,15 +7,14 @@ use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use polydraft_engine::{Decoder, Generation, Limits, Settings};
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft_engine::{Limits, Settings};
 
 use crate::conversation::ChatArgs;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
+use crate::texts::{self, Request};
 use printer::Printer;
 use report::{Report, summary};
 
@@ -106,20 +105,15 @@ pub fn run(args: Args) -> Result<()> {
     };
     let tokens = args.chat.encode(&target, &prompt)?;
     let seed = args.output.seed.unwrap_or_else(rand::random);
-    let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let mut decoder = Decoder::new(
-        &mut target.model,
-        draft.as_mut().map(|d| &mut d.model as &mut dyn polydraft_engine::Model),
-        settings,
-    )?;
-    let mut text = target.text.stream(&tokens);
+    let request = Request { prompt: &tokens, settings, verifier: None, limits: &limits };
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     if args.echo {
-        printer.plain(&prompt);
+        printer.before(&prompt);
     }
-    let generation = Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |piece| {
-        printer.show(piece)
-    })?;
+    let generation =
+        texts::decode(&mut target, draft.as_mut(), request, &mut texts::random(seed), &mut |piece| {
+            printer.show(piece)
+        })?;
     printer.finish()?;
     if args.output.json {
         let text = if args.echo { format!("{prompt}{}", generation.text) } else { generation.text.clone() };

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Drafting, Shape, VerifierKind};
-use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation};
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft_engine::{Limits, Settings, Speculation};
 use serde::Serialize;
 
 use crate::models::ModelArgs;
@@ -15,6 +13,7 @@ use crate::output;
 use crate::prompts;
 use crate::sampling::SamplingArgs;
 use crate::speculation::AcceptanceFile;
+use crate::texts::{self, Request};
 
 /// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
 ///
@@ -82,12 +81,10 @@ pub fn run(args: Args) -> Result<()> {
             let speculation =
                 Some(Speculation { verifier, shape: shape.clone(), sampling: args.sampling.draft() });
             let settings = Settings { sampling: args.sampling.target(), speculation };
-            let draft: &mut dyn Model = &mut draft.model;
-            let mut decoder = Decoder::new(&mut target.model, Some(draft), settings)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
-            let mut rng = ChaCha12Rng::seed_from_u64(u64::from(round) << 32 | number as u64);
-            let mut text = target.text.stream(&tokens);
-            let run = Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |_| true)?;
+            let request = Request { prompt: &tokens, settings, verifier: None, limits: &limits };
+            let mut random = texts::random(u64::from(round) << 32 | number as u64);
+            let run = texts::decode(&mut target, Some(&mut draft), request, &mut random, &mut |_| true)?;
             // Trees of one level: every call but a last one without drafts verifies one position.
             positions += run.statistics.drafted.first().copied().unwrap_or(0);
             for (total, count) in counts.iter_mut().zip(&run.statistics.accepted_by_rank) {

@@ -200,16 +200,16 @@ fn measure_row(
                     break;
                 }
             }
-            let found = solver.acceptance(problem, &mut rng);
-            if let Some(found) = found {
-                let off = (found - optimum).abs();
+            let got = solver.acceptance(problem, &mut rng);
+            if let Some(got) = got {
+                let off = (got - optimum).abs();
                 ensure!(
                     off <= column.tolerance(),
-                    "{}: an acceptance of {found}, the optimum is {optimum}: {off:e} apart",
+                    "{}: expected the optimum's acceptance {optimum}, got {got}: {off:e} apart",
                     column.name()
                 );
             }
-            cell.add(attempts, found, optimum);
+            cell.add(attempts, got, optimum);
         }
     }
     Ok(RowReport::new(row.to_string(), row.tokens, row.drafts, &optima, cells))

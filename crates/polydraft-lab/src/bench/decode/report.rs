@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Args;
 use super::ways::{Round, Way};
-use crate::commands::bench::median;
+use crate::bench::median;
 use crate::output::{Usage, machine, note};
 use crate::plot::{Chart, Scale, Series, Value};
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::solvers::Attempt;
-use crate::commands::bench::median;
+use crate::bench::median;
 use crate::output::note;
 use crate::plot::{Chart, Scale, Series, Value};
 
