@@ -22,7 +22,8 @@ fn it_has_a_name_and_its_commands() {
     let version = format!("polydraft {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(ok(&["--version"]), version);
     let help = ok(&["--help"]);
-    let listed = |command: &&str| help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")));
+    let listed =
+        |command: &&str| help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")));
     assert!(COMMANDS.iter().all(|command| listed(&command)), "{help}");
     assert!(LAB.iter().all(|command| listed(&command) == cfg!(feature = "lab")), "{help}");
     assert!(!help.contains("polydraft-cli"));
@@ -59,7 +60,11 @@ fn every_command_has_a_page() {
     let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
     assert_eq!(read("polydraft.1"), page);
     for command in COMMANDS {
-        assert!(read(&format!("polydraft-{command}.1")).contains(&format!(r".SH NAME{}polydraft\-{command}", '\n')), "{command}");
+        assert!(
+            read(&format!("polydraft-{command}.1"))
+                .contains(&format!(r".SH NAME{}polydraft\-{command}", '\n')),
+            "{command}"
+        );
     }
     assert!(read("polydraft-generate.1").contains(r"\-\-max\-tokens"));
     assert_eq!(out.join("polydraft-bench-decode.1").exists(), cfg!(feature = "lab"));

@@ -1,8 +1,8 @@
 //! Verifiers and trees as users meet them: generate, efficiency, certify, bench.
 
+use std::process::{Command, Output, Stdio};
 #[cfg(feature = "lab")]
 use std::{fs, path::Path};
-use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 

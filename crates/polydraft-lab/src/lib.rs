@@ -7,6 +7,7 @@ mod bench;
 mod couple;
 mod efficiency;
 mod plot;
+mod provenance;
 mod rules;
 
 use anyhow::Result;

@@ -8,7 +8,7 @@ use polydraft::{DraftTree, Token};
 use polydraft_candle::{DeviceName, LoadOptions, Loaded, Precision, load};
 use polydraft_engine::Model;
 
-use crate::output::Usage;
+use crate::output::{Usage, note};
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -86,16 +86,32 @@ impl ModelArgs {
     }
 }
 
-/// Tells the tensor library how many threads to use, one per core if nothing is said; returns how many. It knows no other
-/// way than these variables.
+/// Tells the tensor library how many threads to use, one per core if nothing is said and never more; returns how many.
+/// It knows no other way than these variables.
 pub fn set_threads(threads: Option<u32>) -> usize {
-    let threads =
-        threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |t| t as usize);
+    let asked = threads.map_or_else(cores, |threads| threads as usize);
+    let threads = asked.min(cores());
+    if threads < asked {
+        note(format_args!(
+            "note: this machine runs {threads} threads at once; --threads {asked} is taken as that"
+        ));
+    }
     for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
         // SAFETY: commands call this before they start any thread.
         unsafe { std::env::set_var(variable, threads.to_string()) };
     }
     threads
+}
+
+/// Threads that the tensor library computes with, once [`set_threads`] has said.
+pub fn threads() -> usize {
+    let told = std::env::var("RAYON_NUM_THREADS").ok().and_then(|threads| threads.parse().ok());
+    told.filter(|threads| *threads > 0).unwrap_or_else(cores)
+}
+
+/// Threads that this machine runs at once.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the

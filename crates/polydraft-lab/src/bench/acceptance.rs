@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::models::ModelArgs;
 use crate::output;
 use crate::prompts;
+use crate::provenance::Provenance;
 use crate::sampling::SamplingArgs;
 use crate::speculation::AcceptanceFile;
 use crate::texts::{self, Request};
@@ -57,6 +58,15 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report {
+    machine: String,
+    version: &'static str,
+    #[serde(flatten)]
+    provenance: Provenance,
+    verifier: String,
+    drafting: Drafting,
+    prompts: usize,
+    max_tokens: u32,
+    rounds: u32,
     acceptance: Vec<f64>,
     /// Standard error of each.
     error: Vec<f64>,
@@ -96,7 +106,19 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     let acceptance: Vec<f64> = counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
-    let report = Report { acceptance, error, positions };
+    let report = Report {
+        machine: output::machine(),
+        version: env!("CARGO_PKG_VERSION"),
+        provenance: Provenance::here(),
+        verifier: args.verifier.to_string(),
+        drafting: args.drafting,
+        prompts: prompts.len(),
+        max_tokens: args.max_tokens,
+        rounds: args.rounds,
+        acceptance,
+        error,
+        positions,
+    };
     if let Some(file) = &args.save {
         let acceptance = AcceptanceFile { acceptance: report.acceptance.clone() };
         let text = serde_json::to_string(&acceptance)?;

@@ -1,5 +1,6 @@
 //! `polydraft bench decode`: ways to decode, side by side.
 
+mod chart;
 mod report;
 mod ways;
 
@@ -82,7 +83,7 @@ pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
         Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
     }
-    report::check_plots(&args.plot)?;
+    chart::check(&args.plot)?;
     if let Some(file) = &args.from {
         return show(&args, &Report::read(file)?);
     }
@@ -135,7 +136,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 fn show(args: &Args, report: &Report) -> Result<()> {
-    report::plot(report, &args.plot)?;
+    chart::write(report, &args.plot)?;
     if args.json { output::json(report) } else { print(report) }
 }
 
