@@ -5,4 +5,5 @@ pub mod chat;
 pub mod completions;
 pub mod generate;
 pub mod inspect;
+pub mod list;
 pub mod man;

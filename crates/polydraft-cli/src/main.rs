@@ -13,7 +13,7 @@ use polydraft_options::{conversation, models, output, prompts, sampling, specula
 /// A small draft model proposes several tokens, the target model scores them all in one pass, and a verifier decides
 /// what to emit such that not a bit of quality is lost.
 #[derive(Parser)]
-#[command(name = "polydraft", version, propagate_version = true)]
+#[command(name = "polydraft", version, propagate_version = true, args_override_self = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -26,6 +26,7 @@ enum Command {
     Generate(commands::generate::Args),
     Chat(commands::chat::Args),
     Inspect(commands::inspect::Args),
+    List(commands::list::Args),
     Certify(commands::certify::Args),
     #[cfg(feature = "lab")]
     #[command(flatten)]
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
+        Command::List(args) => commands::list::run(args),
         Command::Certify(args) => commands::certify::run(args),
         #[cfg(feature = "lab")]
         Command::Lab(command) => polydraft_lab::run(command),

@@ -74,3 +74,15 @@ fn every_command_has_a_page() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("/proc/nowhere"));
     assert!(ok(&["man", "--help"]).contains("man polydraft-generate"));
 }
+
+#[test]
+fn names_are_listed() {
+    let list = ok(&["list"]);
+    for expected in ["nested-priority", "walk:hub", "k-seq", "sequoia:16", "none"] {
+        assert!(list.contains(expected), "{expected}: {list}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&ok(&["list", "--json"])).unwrap();
+    let has = |name: &str| json["rules"].as_array().unwrap().iter().any(|rule| rule["name"] == name);
+    assert!(has("priority"));
+    assert_eq!(has("max-flow"), cfg!(feature = "lab"));
+}

@@ -24,6 +24,7 @@ fn tables_record_and_charts() {
     let output = solve_time(&[&small[..], &["--json", "--plot", &chart]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(report["commit"].is_string() && report["rustc"].as_str().is_some_and(|v| v.starts_with("rustc")));
     let datasets = report["datasets"].as_array().expect("a list");
     assert_eq!(datasets.len(), 2);
     assert_eq!((&datasets[0]["vocabulary"], &datasets[1]["vocabulary"]), (&4096.into(), &128_256.into()));

@@ -1,23 +1,18 @@
 //! `polydraft couple`: token-level rules on given laws.
 
 mod laws;
+mod report;
+mod table;
 
-use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use anstyle::{AnsiColor, Style};
 use anyhow::Result;
-use polydraft::coupling::{Coupling, Problem, TokenRule};
-use polydraft::{Distribution, Drafting, Error, Proposal, Token, acceptance, couple};
-use polydraft_reference::optimum;
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
-use serde::Serialize;
+use polydraft::{Drafting, Token};
 
-use crate::output::{self, Usage, note};
+use crate::output::{self, Usage};
 use crate::rules::Rule;
+use report::{compare, coupling, report};
+use table::{describe, list};
 
 /// Run token-level rules on a target law and a draft law.
 ///
@@ -87,50 +82,6 @@ fn setting(text: &str) -> Result<(String, serde_json::Value), String> {
     Ok((name.to_owned(), value))
 }
 
-/// What is found out about one rule.
-#[derive(Serialize)]
-struct Report {
-    rule: &'static str,
-    drafts: usize,
-    drafting: Drafting,
-    acceptance: f64,
-    /// None where the best acceptance is too expensive to compute.
-    optimal: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    law: Option<Vec<f64>>,
-    status: Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    standard_error: Option<f64>,
-    /// How far the emitted law may be off (L1), and the acceptance, of a rule that is not exact.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    off_by_at_most: Option<OffBy>,
-    /// Another rule did the work.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fallback: Option<Fallback>,
-    /// Microseconds to prepare the rule and to emit one token, the median.
-    time_us: f64,
-}
-
-#[derive(Serialize)]
-struct OffBy {
-    law: f64,
-    acceptance: f64,
-}
-
-#[derive(Serialize)]
-struct Fallback {
-    rule: &'static str,
-    reason: String,
-}
-
-/// How the acceptance was found.
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Status {
-    Exact,
-    Estimated,
-}
-
 /// Reads the laws, works, and prints.
 pub fn run(args: Args) -> Result<()> {
     let laws = match &args.target {
@@ -138,7 +89,8 @@ pub fn run(args: Args) -> Result<()> {
         None => laws::from_file(args.file.as_deref(), args.normalize)?,
     };
     let Some(name) = &args.rule else {
-        return table(&compare(&args, &laws)?, args.json);
+        let reports = compare(&args, &laws)?;
+        return if args.json { output::json(&reports) } else { table::table(&reports) };
     };
     let rule = configured(name, &args.set)?;
     let scheme = match (args.drafting, rule.name()) {
@@ -176,187 +128,4 @@ fn configured(name: &str, settings: &[(String, serde_json::Value)]) -> Result<Ru
         }
     }
     Rule::configured(fields).map_err(|error| Usage::error(format!("--set for {name}: {error}")))
-}
-
-fn coupling<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<Coupling<'a>> {
-    couple(rule, problem).map_err(|error| match error {
-        Error::Unsupported { .. } => Usage::error(error),
-        _ => error.into(),
-    })
-}
-
-fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: u64) -> Result<Report> {
-    let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let mut coupling = coupling(working, problem)?;
-    let acceptance = coupling.acceptance(&mut rng);
-    let fallback = coupling.fallback().map(|f| Fallback { rule: f.rule, reason: f.reason.clone() });
-    Ok(Report {
-        rule: rule.name(),
-        drafts: problem.proposal.count(),
-        drafting: problem.proposal.scheme(),
-        acceptance: acceptance.probability,
-        optimal: acceptance::optimal(&problem)
-            .ok()
-            .or_else(|| optimum::by_minimum_cut(&problem).ok().map(|optimum| optimum.acceptance)),
-        law: None,
-        status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
-        standard_error: acceptance.standard_error,
-        off_by_at_most: rule.bounds().map(|(law, acceptance)| OffBy { law, acceptance }),
-        fallback,
-        time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
-    })
-}
-
-/// The median of several times to prepare the rule and emit a token.
-fn time(rule: &mut dyn TokenRule, problem: Problem, rng: &mut ChaCha12Rng) -> Result<Duration> {
-    let mut drafts = Vec::new();
-    let mut times = Vec::new();
-    let begin = Instant::now();
-    for _ in 0..100 {
-        problem.proposal.draw(rng, &mut drafts);
-        let start = Instant::now();
-        coupling(rule, problem)?.emit(&drafts, rng)?;
-        times.push(start.elapsed());
-        if begin.elapsed() > Duration::from_millis(50) {
-            break;
-        }
-    }
-    times.sort();
-    Ok(times[times.len() / 2])
-}
-
-/// All rules, each with all schemes it is made for.
-fn compare(args: &Args, laws: &laws::Laws) -> Result<Vec<Report>> {
-    let count = args.drafts.map_or(laws.default_count(), |count| count as usize);
-    let schemes = match args.drafting {
-        Some(scheme) => vec![scheme],
-        None if laws.drafts.len() > 1 => vec![Drafting::Distinct],
-        None => Drafting::ALL.into_iter().filter(|scheme| *scheme != Drafting::Distinct).collect(),
-    };
-    let mut reports = Vec::new();
-    for rule in Rule::all_quick()? {
-        let mut working = rule.build()?;
-        // One draft is drawn in the same way by all schemes.
-        let (schemes, count) = if rule.name() == "single" && laws.drafts.len() == 1 {
-            (&[Drafting::Iid][..], 1)
-        } else {
-            (&schemes[..], count)
-        };
-        for &scheme in schemes {
-            let problem = laws.problem(scheme, count).map_err(Usage::error)?;
-            let prepared = couple(working.as_mut(), problem).map(|_| ());
-            match prepared {
-                Ok(()) => reports.push(report(&rule, working.as_mut(), problem, args.seed)?),
-                Err(Error::Unsupported { .. }) => {}
-                Err(error @ (Error::TooLarge { .. } | Error::Solver { .. })) => {
-                    note(format_args!("left out, {scheme} drafts: {error}"));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-    Ok(reports)
-}
-
-fn table(reports: &[Report], json: bool) -> Result<()> {
-    if json {
-        return output::json(&reports);
-    }
-    let mut text = String::new();
-    let bold = Style::new().bold();
-    writeln!(
-        text,
-        "{bold}{:<17} {:<20} {:>6} {:>12} {:>12} {:>9} {:>10}{bold:#}",
-        "rule", "drafting", "drafts", "acceptance", "optimum", "share", "time"
-    )?;
-    for report in reports {
-        let optimal = report.optimal.map_or("-".to_owned(), |optimal| format!("{optimal:.6}"));
-        writeln!(
-            text,
-            "{:<17} {:<20} {:>6} {:>12} {optimal:>12} {:>9} {:>10}{}{}",
-            report.rule,
-            report.drafting,
-            report.drafts,
-            format!("{:.6}", report.acceptance),
-            share(report),
-            microseconds(report.time_us),
-            report.standard_error.map_or(String::new(), |error| format!("  (± {error:.6})")),
-            report.fallback.as_ref().map_or(String::new(), |fallback| format!("  (by {})", fallback.rule))
-        )?;
-    }
-    print(&text)
-}
-
-fn share(report: &Report) -> String {
-    let optimal = report.optimal.filter(|optimal| *optimal > 0.0);
-    optimal.map_or("-".to_owned(), |optimal| format!("{:.2} %", 100.0 * report.acceptance / optimal))
-}
-
-fn microseconds(time: f64) -> String {
-    if time < 1e3 { format!("{time:.2} µs") } else { format!("{:.2} ms", time / 1e3) }
-}
-
-fn list(tokens: &[Token]) -> String {
-    tokens.iter().map(Token::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Tokens of a law that are printed for people; --json has all.
-const SHOWN: usize = 20;
-/// A probability this small is a rounding error.
-const ROUNDING: f64 = 1e-15;
-
-fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
-    let mut text = String::new();
-    writeln!(text, "rule        {}, {} drafts, {}", report.rule, report.drafts, report.drafting)?;
-    let error = report.standard_error.map_or(String::new(), |error| format!(" ± {error:.6}"));
-    writeln!(text, "acceptance  {:.6}{error}", report.acceptance)?;
-    match report.optimal {
-        Some(optimal) => writeln!(text, "optimum     {optimal:.6}, share {}", share(report))?,
-        None => writeln!(text, "optimum     too expensive to compute for these drafts")?,
-    }
-    writeln!(text, "time        {}", microseconds(report.time_us))?;
-    if let Some(OffBy { law, acceptance }) = &report.off_by_at_most {
-        writeln!(
-            text,
-            "not exact   published bounds: law off by {law:.1e} in L1, acceptance by {acceptance:.1e}"
-        )?;
-    }
-    if let Some(Fallback { rule, reason }) = &report.fallback {
-        writeln!(text, "fallback    {rule}, since {reason}")?;
-    }
-    if let (Some(law), Some(given)) = (&report.law, given) {
-        writeln!(text, "\nthe emitted token, given {}:", list(given))?;
-        let mut tokens: Vec<_> = law.iter().copied().enumerate().filter(|(_, p)| *p > ROUNDING).collect();
-        tokens.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let green = Style::new().fg_color(Some(AnsiColor::Green.into()));
-        for (token, probability) in tokens.iter().take(SHOWN) {
-            let drafted = given.contains(&(*token as Token));
-            let (style, mark) = if drafted { (green, "drafted") } else { (Style::new(), "not drafted") };
-            writeln!(text, "{style}{token:>8}  {probability:.6}  {mark}{style:#}")?;
-        }
-        let rest: f64 = tokens.iter().skip(SHOWN).map(|(_, p)| p).sum();
-        if tokens.len() > SHOWN {
-            writeln!(text, "  others  {rest:.6}  {} tokens", tokens.len() - SHOWN)?;
-        }
-    }
-    print(&text)
-}
-
-fn print(text: &str) -> Result<()> {
-    let mut out = anstream::AutoStream::auto(io::stdout().lock());
-    out.write_all(text.as_bytes())?;
-    Ok(())
-}
-
-/// The laws that a problem is made of.
-impl laws::Laws {
-    /// As many drafts as there are laws for them; two if one law serves all.
-    fn default_count(&self) -> usize {
-        self.drafts.len().max(2)
-    }
-
-    fn problem(&self, scheme: Drafting, count: usize) -> Result<Problem<'_>, Error> {
-        let drafts: &[Distribution] = &self.drafts;
-        Problem::new(&self.target, Proposal::new(scheme, drafts, count)?)
-    }
 }

@@ -37,7 +37,7 @@ pub fn run(command: Lab) -> Result<()> {
     }
 }
 
-/// The names of all token-level rules, with a line on each.
+/// The names of all token-level rules, the fast ones first, then the reference solvers.
 pub fn rules() -> impl Iterator<Item = &'static str> {
     rules::Rule::names()
 }

@@ -17,7 +17,7 @@ pub struct ChatArgs {
     #[arg(long)]
     chat: bool,
     /// What the model is told before the message.
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "chat")]
     system: Option<String>,
     /// Leave the sampling settings of generation_config.json alone.
     #[arg(long, requires = "chat")]

@@ -32,7 +32,7 @@ pub struct ModelArgs {
     /// Never ask the network: use what was downloaded before.
     #[arg(long)]
     offline: bool,
-    /// Threads to compute with [default: one for a target of less than 64 MB, which is done before a second thread
+    /// Threads to compute with, at most as many as the machine runs at once [default: one for a target of less than 64 MB, which is done before a second thread
     /// has started; else one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -44,6 +44,9 @@ const SMALL: u64 = 64 << 20;
 impl ModelArgs {
     /// Loads the target and, if one is needed, the draft.
     pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
+        if !with_draft && self.draft.is_some() {
+            note("note: --draft is not used: --verifier none decodes without drafts");
+        }
         let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
         let open = |path: &Path, role: &str| {
             load(path, options).with_context(|| format!("loading the {role} model"))

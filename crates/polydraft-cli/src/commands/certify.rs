@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
     /// A prompt. May be repeated.
-    #[arg(long, short = 'p', value_name = "TEXT")]
+    #[arg(long, short = 'p', value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Vec<String>,
     /// Prompts to take from the file.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]

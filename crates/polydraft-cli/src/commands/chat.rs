@@ -34,7 +34,7 @@ Examples:
   polydraft chat --target models/llama-8b --draft models/llama-1b --system 'Answer in verse.'")]
 pub struct Args {
     /// What the model is told before the first message.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// Leave the sampling settings of generation_config.json alone.
     #[arg(long)]

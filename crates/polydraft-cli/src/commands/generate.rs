@@ -34,7 +34,7 @@ Examples:
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args {
     /// The text to continue.
-    #[arg(long, short, value_name = "TEXT", conflicts_with = "prompt_file")]
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
     /// A file with the text to continue; '-' is standard input, which is also read if no prompt is given.
     #[arg(long, short = 'f', value_name = "FILE")]
@@ -63,7 +63,7 @@ struct LimitArgs {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\ for a backslash.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Go on where the model would end the text.
     #[arg(long)]

@@ -166,7 +166,7 @@ impl Dots {
             let band = [(ends[0], frame.top), (ends[1], frame.bottom())];
             area.draw(&Rectangle::new(band, BAND.filled()))?;
         }
-        for (value, label) in frame.axis.ticks(6) {
+        for (value, label) in frame.axis.ticks(8) {
             let at = frame.across(value);
             line(area, &[(at, frame.top), (at, frame.bottom())], GRID, 1)?;
             text(area, &label, (at, frame.bottom() + 8), 15.0, &INK, HPos::Center)?;
