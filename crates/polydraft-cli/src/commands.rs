@@ -1,9 +1,9 @@
 //! The commands, one a file.
 
-pub mod bench;
 pub mod certify;
 pub mod chat;
-pub mod couple;
-pub mod efficiency;
+pub mod completions;
 pub mod generate;
 pub mod inspect;
+pub mod list;
+pub mod man;

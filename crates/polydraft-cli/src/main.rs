@@ -1,29 +1,19 @@
 //! The `polydraft` program: thin, every command is a file under `commands/`.
 
 mod commands;
-mod conversation;
-#[cfg(feature = "hub")]
-mod hub;
-mod models;
-mod output;
-#[allow(dead_code)]
-mod plot;
-mod prompts;
-mod rules;
-mod sampling;
-mod speculation;
-mod threads;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+// So that commands name what they share with the laboratory as it does.
+use polydraft_options::{conversation, models, output, prompts, sampling, speculation, texts};
 
 /// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
 ///
 /// A small draft model proposes several tokens, the target model scores them all in one pass, and a verifier decides
 /// what to emit such that not a bit of quality is lost.
 #[derive(Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "polydraft", version, propagate_version = true, args_override_self = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -36,11 +26,13 @@ enum Command {
     Generate(commands::generate::Args),
     Chat(commands::chat::Args),
     Inspect(commands::inspect::Args),
-    Couple(commands::couple::Args),
-    Efficiency(commands::efficiency::Args),
+    List(commands::list::Args),
     Certify(commands::certify::Args),
-    #[command(subcommand)]
-    Bench(commands::bench::Bench),
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    Lab(polydraft_lab::Lab),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,10 +47,12 @@ fn main() -> ExitCode {
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
-        Command::Couple(args) => commands::couple::run(args),
-        Command::Efficiency(args) => commands::efficiency::run(args),
+        Command::List(args) => commands::list::run(args),
         Command::Certify(args) => commands::certify::run(args),
-        Command::Bench(bench) => commands::bench::run(bench),
+        #[cfg(feature = "lab")]
+        Command::Lab(command) => polydraft_lab::run(command),
+        Command::Completions(args) => commands::completions::run(args, Cli::command()),
+        Command::Man(args) => commands::man::run(args, Cli::command()),
     };
     output::exit_code(result)
 }

@@ -1,4 +1,5 @@
 //! `polydraft couple`, as users run it.
+#![cfg(feature = "lab")]
 
 use std::io::Write;
 use std::path::Path;

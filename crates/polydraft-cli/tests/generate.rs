@@ -267,3 +267,36 @@ fn help_teaches() {
         assert!(help.contains(part), "{part}");
     }
 }
+
+#[test]
+fn the_last_of_an_option_counts() {
+    let json: Value = serde_json::from_str(
+        &ok(&["--prompt", "fn", "-n", "9", "--prompt", "impl ", "-n", "3", "--json", "--seed", "1"]).0,
+    )
+    .unwrap();
+    assert_eq!(json["tokens"].as_array().unwrap().len(), 3);
+    let alone: Value =
+        serde_json::from_str(&ok(&["--prompt", "impl ", "-n", "3", "--json", "--seed", "1"]).0).unwrap();
+    assert_eq!(json["text"], alone["text"]);
+}
+
+#[test]
+fn texts_may_begin_with_a_hyphen() {
+    let (out, _) = ok(&["-p", "- item", "--stop", "---", "--echo", "-n", "4", "-q", "--seed", "1"]);
+    assert!(out.starts_with("- item"), "{out}");
+    // Stops add up.
+    ok(&["-p", "--verbose", "--stop", "--", "--stop", "-", "-n", "4", "-q"]);
+}
+
+#[test]
+fn what_is_not_used_is_said() {
+    let (_, err) = ok(&["-p", "fn", "-n", "4", "--verifier", "none", "--draft", "/no/such/model"]);
+    assert!(err.contains("--draft is not used"), "{err}");
+    let (_, err) = ok(&["-p", "fn", "-n", "4", "--threads", "1024"]);
+    assert!(err.contains("--threads 1024 is taken as that"), "{err}");
+}
+
+#[test]
+fn an_error_stands_alone() {
+    fails(&["--prompt", &"word ".repeat(600), "--echo"], 1, &["prompt has"]);
+}

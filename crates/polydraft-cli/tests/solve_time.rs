@@ -1,4 +1,5 @@
 //! `polydraft bench solve-time`, as users run it: small.
+#![cfg(feature = "lab")]
 
 use std::process::{Command, Output};
 
@@ -23,6 +24,7 @@ fn tables_record_and_charts() {
     let output = solve_time(&[&small[..], &["--json", "--plot", &chart]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(report["commit"].is_string() && report["rustc"].as_str().is_some_and(|v| v.starts_with("rustc")));
     let datasets = report["datasets"].as_array().expect("a list");
     assert_eq!(datasets.len(), 2);
     assert_eq!((&datasets[0]["vocabulary"], &datasets[1]["vocabulary"]), (&4096.into(), &128_256.into()));
@@ -77,7 +79,7 @@ fn mistakes() {
         (&["--plot", "/nowhere/chart"], 2, "/nowhere"),
         (&["--prompts", "/nowhere/prompts"], 1, "/nowhere/prompts"),
     ] {
-        let (found, message) = failure(arguments);
-        assert!(found == Some(code) && message.contains(expected), "{arguments:?}: {found:?} {message}");
+        let (got, message) = failure(arguments);
+        assert!(got == Some(code) && message.contains(expected), "{arguments:?}: {got:?} {message}");
     }
 }

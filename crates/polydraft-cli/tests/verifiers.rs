@@ -1,8 +1,8 @@
 //! Verifiers and trees as users meet them: generate, efficiency, certify, bench.
 
-use std::fs;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
+#[cfg(feature = "lab")]
+use std::{fs, path::Path};
 
 use serde_json::Value;
 
@@ -86,6 +86,7 @@ fn unfit_trees_are_usage_errors() {
     fails(&[&GENERATE[..], &args].concat(), 1, &["/no/such/file"]);
 }
 
+#[cfg(feature = "lab")]
 fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
@@ -93,6 +94,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
+#[cfg(feature = "lab")]
 fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let target = write(
@@ -154,6 +156,7 @@ fn certify_passes_and_fails_and_says_when_it_cannot_tell() {
 }
 
 #[test]
+#[cfg(feature = "lab")]
 fn benchmarks_measure_and_draw() {
     let folder = tempfile::tempdir().unwrap();
     let prompts =
@@ -173,8 +176,26 @@ fn benchmarks_measure_and_draw() {
     );
     assert!(fs::read_to_string(&plot).unwrap().contains("nested-priority"));
 
+    for (field, expected) in [("profile", "unknown"), ("commit", ""), ("rustc", "unknown"), ("machine", "")] {
+        assert!(report[field].as_str().is_some_and(|value| value != expected), "{field}: {report}");
+    }
+    assert_eq!(report["threads"], 1);
+    assert!(rows.iter().all(|row| row["block_efficiency_error"].as_f64().is_some()), "{report}");
+
+    // One round has no errors to show.
+    let once = ok(&[&["bench", "decode", "--depths", "2"], &args[..], &["--rounds", "1"]].concat());
+    assert!(once.contains("one round") && !once.contains('±'), "{once}");
+
     let record = write(folder.path(), "record.json", &report.to_string());
     assert!(ok(&["bench", "decode", "--from", &record]).contains("nested-priority"));
+    // Records from before commit, compiler and threads were kept.
+    let mut old = report.clone();
+    for field in ["commit", "rustc", "features", "profile", "threads"] {
+        assert!(old.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+    }
+    let old = write(folder.path(), "old.json", &old.to_string());
+    let again = json(&["bench", "decode", "--from", &old, "--json"]);
+    assert_eq!((&again["commit"], &again["results"]), (&"unknown".into(), &report["results"]));
     fails(&["bench", "decode", "--from", &prompts], 1, &["record of bench decode"]);
 
     let saved = folder.path().join("acceptance.json");
@@ -182,6 +203,7 @@ fn benchmarks_measure_and_draw() {
     let args = ["bench", "acceptance", "--prompts", &prompts, "-n", "20", "--rounds", "1", "--children", "3"];
     let report = json(&[&args[..], &save].concat());
     let rates = report["acceptance"].as_array().unwrap();
+    assert!(report["commit"].is_string() && report["rustc"].is_string(), "{report}");
     assert!(rates.len() == 3 && rates[0].as_f64() > rates[2].as_f64(), "{report}");
     let tree = ["--verifier", "specinfer", "--tree", "sequoia:4", "--acceptance", saved.to_str().unwrap()];
     ok(&[&GENERATE[..], &tree].concat());

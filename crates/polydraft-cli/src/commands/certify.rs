@@ -8,9 +8,7 @@ use polydraft::conformance::planted::WrongResidual;
 use polydraft::{Sampling, Verifier};
 use polydraft_candle::Loaded;
 use polydraft_engine::certify::{GTest, count_texts};
-use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation};
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft_engine::{Decoder, Limits, Model, Settings, Speculation};
 use serde::Serialize;
 
 use crate::models::ModelArgs;
@@ -18,6 +16,7 @@ use crate::output::{self, Usage};
 use crate::prompts;
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
+use crate::texts::{self, Request};
 
 /// Test on your own models that speculative decoding is lossless.
 ///
@@ -44,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
     /// A prompt. May be repeated.
-    #[arg(long, short = 'p', value_name = "TEXT")]
+    #[arg(long, short = 'p', value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Vec<String>,
     /// Prompts to take from the file.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
@@ -136,7 +135,7 @@ pub fn run(args: Args) -> Result<()> {
         bar.set_message(format!("prompt {} of {}, law", number + 1, prompts.len()));
         let sampling = args.sampling.target();
         let settings = Settings { sampling, speculation: Some(speculation.clone()) };
-        let mut rng = ChaCha12Rng::seed_from_u64(args.seed ^ (number as u64) << 32);
+        let mut rng = texts::random(args.seed ^ (number as u64) << 32);
         let length = args.first as usize;
         let draft: &mut dyn Model = &mut draft.model;
         let mut decoder =
@@ -207,21 +206,12 @@ fn greedy(
     let mut texts = Vec::new();
     for speculation in [None, Some(speculation)] {
         let settings = Settings { sampling, speculation: speculation.cloned() };
-        let draft: &mut dyn Model = &mut draft.model;
-        let mut decoder = match speculation {
-            Some(speculation) => Decoder::with_verifier(
-                &mut target.model,
-                Some(draft),
-                settings,
-                verifier(args, speculation)?,
-            )?,
-            None => Decoder::new(&mut target.model, None, settings)?,
-        };
+        let verifier = speculation.map(|speculation| verifier(args, speculation)).transpose()?;
+        let draft = speculation.map(|_| &mut *draft);
         let limits = Limits { max_tokens: Some(args.greedy_tokens as usize), ..Limits::default() };
-        let mut rng = ChaCha12Rng::seed_from_u64(args.seed);
-        let mut text = target.language.text.stream(prompt);
-        let run = Generation::run(&mut decoder, prompt, &limits, &mut text, &mut rng, &mut |_| true)?;
-        texts.push(run.tokens);
+        let request = Request { prompt, settings, verifier, limits: &limits };
+        let made = texts::decode(target, draft, request, &mut texts::random(args.seed), &mut |_| true)?;
+        texts.push(made.tokens);
     }
     crate::models::parting(&mut target.model, prompt, &texts[0], &texts[1])
 }

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use polydraft_candle::Loaded;
-use polydraft_engine::{Decoder, Finish, Generation, Limits, Model, Settings};
-use polydraft_text::Message;
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft_candle::{Loaded, Message};
+use polydraft_engine::{Finish, Limits, Model, Settings};
 
 use super::generate::printer::Printer;
 use crate::conversation;
@@ -17,6 +14,7 @@ use crate::models::ModelArgs;
 use crate::output::note;
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
+use crate::texts::{self, Random, Request};
 
 /// Talk with a model, turn by turn.
 ///
@@ -36,7 +34,7 @@ Examples:
   polydraft chat --target models/llama-8b --draft models/llama-1b --system 'Answer in verse.'")]
 pub struct Args {
     /// What the model is told before the first message.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// Leave the sampling settings of generation_config.json alone.
     #[arg(long)]
@@ -82,7 +80,7 @@ pub fn run(args: Args) -> Result<()> {
             end_tokens: target.language.answer_end_tokens(),
             stop: Vec::new(),
         },
-        rng: ChaCha12Rng::seed_from_u64(args.seed.unwrap_or_else(rand::random)),
+        random: texts::random(args.seed.unwrap_or_else(rand::random)),
         messages: args.system.iter().map(Message::system).collect(),
         quiet: args.quiet,
         answering,
@@ -123,7 +121,7 @@ pub fn run(args: Args) -> Result<()> {
 struct Talk {
     settings: Settings,
     limits: Limits,
-    rng: ChaCha12Rng,
+    random: Random,
     messages: Vec<Message>,
     quiet: bool,
     answering: Arc<AtomicBool>,
@@ -144,14 +142,12 @@ impl Talk {
             ));
         }
         self.answering.store(true, Ordering::SeqCst);
-        let draft = draft.map(|d| &mut d.model as &mut dyn Model);
-        let mut decoder = Decoder::new(&mut target.model, draft, self.settings.clone())?;
-        let mut stream = target.language.text.stream(&tokens);
+        let settings = self.settings.clone();
+        let request = Request { prompt: &tokens, settings, verifier: None, limits: &self.limits };
         let mut printer = Printer::new(false, false);
-        let made =
-            Generation::run(&mut decoder, &tokens, &self.limits, &mut stream, &mut self.rng, &mut |piece| {
-                printer.show(piece) && self.answering.load(Ordering::SeqCst)
-            })?;
+        let made = texts::decode(target, draft, request, &mut self.random, &mut |piece| {
+            printer.show(piece) && self.answering.load(Ordering::SeqCst)
+        })?;
         printer.finish()?;
         let interrupted = !self.answering.swap(false, Ordering::SeqCst);
         self.messages.push(Message::assistant(made.text));

@@ -7,15 +7,14 @@ use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use polydraft_engine::{Decoder, Generation, Limits, Settings};
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft_engine::{Limits, Settings};
 
 use crate::conversation::ChatArgs;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
+use crate::texts::{self, Request};
 use printer::Printer;
 use report::{Report, summary};
 
@@ -35,7 +34,7 @@ Examples:
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args {
     /// The text to continue.
-    #[arg(long, short, value_name = "TEXT", conflicts_with = "prompt_file")]
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
     /// A file with the text to continue; '-' is standard input, which is also read if no prompt is given.
     #[arg(long, short = 'f', value_name = "FILE")]
@@ -64,7 +63,7 @@ struct LimitArgs {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\ for a backslash.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Go on where the model would end the text.
     #[arg(long)]
@@ -106,20 +105,15 @@ pub fn run(args: Args) -> Result<()> {
     };
     let tokens = args.chat.encode(&target, &prompt)?;
     let seed = args.output.seed.unwrap_or_else(rand::random);
-    let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let mut decoder = Decoder::new(
-        &mut target.model,
-        draft.as_mut().map(|d| &mut d.model as &mut dyn polydraft_engine::Model),
-        settings,
-    )?;
-    let mut text = target.language.text.stream(&tokens);
+    let request = Request { prompt: &tokens, settings, verifier: None, limits: &limits };
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     if args.echo {
-        printer.plain(&prompt);
+        printer.before(&prompt);
     }
-    let generation = Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |piece| {
-        printer.show(piece)
-    })?;
+    let generation =
+        texts::decode(&mut target, draft.as_mut(), request, &mut texts::random(seed), &mut |piece| {
+            printer.show(piece)
+        })?;
     printer.finish()?;
     if args.output.json {
         let text = if args.echo { format!("{prompt}{}", generation.text) } else { generation.text.clone() };

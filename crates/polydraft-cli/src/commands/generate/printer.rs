@@ -11,6 +11,8 @@ pub struct Printer {
     drafts: bool,
     colors: bool,
     silent: bool,
+    /// What the text is to begin with.
+    before: String,
     result: io::Result<()>,
 }
 
@@ -36,11 +38,17 @@ impl Printer {
             out: anstream::AutoStream::auto(io::stdout().lock()),
             drafts,
             silent,
+            before: String::new(),
             result: Ok(()),
         }
     }
 
-    pub fn plain(&mut self, text: &str) {
+    /// Writes this before the first piece: not yet, for an error before it is to stand alone.
+    pub fn before(&mut self, text: &str) {
+        self.before = text.to_owned();
+    }
+
+    fn plain(&mut self, text: &str) {
         if !self.silent && self.result.is_ok() {
             self.result = write!(self.out, "{text}").and_then(|()| self.out.flush());
         }
@@ -48,6 +56,8 @@ impl Printer {
 
     /// Whether to go on.
     pub fn show(&mut self, piece: Piece) -> bool {
+        let before = std::mem::take(&mut self.before);
+        self.plain(&before);
         let (style, [open, close], _) = mark(piece.origin);
         match (self.drafts, self.colors) {
             (false, _) => self.plain(&piece.text),
@@ -58,6 +68,8 @@ impl Printer {
     }
 
     pub fn finish(mut self) -> io::Result<()> {
+        let before = std::mem::take(&mut self.before);
+        self.plain(&before);
         self.plain("\n");
         self.result
     }

@@ -75,7 +75,7 @@ impl<'a> Report<'a> {
 pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
     let s: &Statistics = &generation.statistics;
     let reason = match generation.finish {
-        Finish::EndToken => "the model ended the text",
+        Finish::EndToken => "by the model",
         Finish::StopString => "at a stop string",
         Finish::MaxTokens => "at --max-tokens",
         Finish::Context => "at the context's end",

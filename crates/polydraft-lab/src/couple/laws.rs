@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use polydraft::Distribution;
+use polydraft::{Distribution, Drafting, Error, Problem, Proposal};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -14,6 +14,19 @@ use crate::output::Usage;
 pub struct Laws {
     pub target: Distribution,
     pub drafts: Vec<Distribution>,
+}
+
+impl Laws {
+    /// As many drafts as there are laws for them; two if one law serves all.
+    pub fn default_count(&self) -> usize {
+        self.drafts.len().max(2)
+    }
+
+    /// The problem of so many drafts, drawn in this way.
+    pub fn problem(&self, scheme: Drafting, count: usize) -> Result<Problem<'_>, Error> {
+        let drafts: &[Distribution] = &self.drafts;
+        Problem::new(&self.target, Proposal::new(scheme, drafts, count)?)
+    }
 }
 
 /// The JSON form.

@@ -18,7 +18,7 @@ pub struct ChatArgs {
     #[arg(long)]
     chat: bool,
     /// What the model is told before the message.
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "chat")]
     system: Option<String>,
     /// Leave the sampling settings of generation_config.json alone.
     #[arg(long, requires = "chat")]
@@ -26,6 +26,7 @@ pub struct ChatArgs {
 }
 
 impl ChatArgs {
+    /// The prompt as the tokens that the model continues.
     pub fn encode(&self, model: &Loaded, prompt: &str) -> Result<Vec<Token>> {
         if !self.chat {
             return Ok(model.language.text.encode(prompt)?);
@@ -33,10 +34,12 @@ impl ChatArgs {
         Ok(model.language.encode_chat(&opening(self.system.as_deref(), prompt))?)
     }
 
+    /// The tokens that end the text.
     pub fn end_tokens(&self, model: &Loaded) -> Vec<Token> {
         if self.chat { model.language.answer_end_tokens() } else { model.language.end_tokens.clone() }
     }
 
+    /// What was `given`, and in a conversation the makers' settings where nothing was.
     pub fn sampling(&self, given: SamplingArgs, model: &Loaded) -> SamplingArgs {
         match self.chat && !self.ignore_published {
             true => published(given, &model.language.sampling),

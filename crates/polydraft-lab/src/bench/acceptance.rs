@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Drafting, Shape, VerifierKind};
-use polydraft_engine::{Decoder, Generation, Limits, Model, Settings, Speculation};
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft_engine::{Limits, Settings, Speculation};
 use serde::Serialize;
 
 use crate::models::ModelArgs;
 use crate::output;
 use crate::prompts;
+use crate::provenance::Provenance;
 use crate::sampling::SamplingArgs;
 use crate::speculation::AcceptanceFile;
+use crate::texts::{self, Request};
 
 /// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
 ///
@@ -58,6 +58,15 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report {
+    machine: String,
+    version: &'static str,
+    #[serde(flatten)]
+    provenance: Provenance,
+    verifier: String,
+    drafting: Drafting,
+    prompts: usize,
+    max_tokens: u32,
+    rounds: u32,
     acceptance: Vec<f64>,
     /// Standard error of each.
     error: Vec<f64>,
@@ -82,12 +91,10 @@ pub fn run(args: Args) -> Result<()> {
             let speculation =
                 Some(Speculation { verifier, shape: shape.clone(), sampling: args.sampling.draft() });
             let settings = Settings { sampling: args.sampling.target(), speculation };
-            let draft: &mut dyn Model = &mut draft.model;
-            let mut decoder = Decoder::new(&mut target.model, Some(draft), settings)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
-            let mut rng = ChaCha12Rng::seed_from_u64(u64::from(round) << 32 | number as u64);
-            let mut text = target.language.text.stream(&tokens);
-            let run = Generation::run(&mut decoder, &tokens, &limits, &mut text, &mut rng, &mut |_| true)?;
+            let request = Request { prompt: &tokens, settings, verifier: None, limits: &limits };
+            let mut random = texts::random(u64::from(round) << 32 | number as u64);
+            let run = texts::decode(&mut target, Some(&mut draft), request, &mut random, &mut |_| true)?;
             // Trees of one level: every call but a last one without drafts verifies one position.
             positions += run.statistics.drafted.first().copied().unwrap_or(0);
             for (total, count) in counts.iter_mut().zip(&run.statistics.accepted_by_rank) {
@@ -99,7 +106,19 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     let acceptance: Vec<f64> = counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
-    let report = Report { acceptance, error, positions };
+    let report = Report {
+        machine: output::machine(),
+        version: env!("CARGO_PKG_VERSION"),
+        provenance: Provenance::here(),
+        verifier: args.verifier.to_string(),
+        drafting: args.drafting,
+        prompts: prompts.len(),
+        max_tokens: args.max_tokens,
+        rounds: args.rounds,
+        acceptance,
+        error,
+        positions,
+    };
     if let Some(file) = &args.save {
         let acceptance = AcceptanceFile { acceptance: report.acceptance.clone() };
         let text = serde_json::to_string(&acceptance)?;

@@ -1,8 +1,11 @@
 //! `polydraft bench solve-time`: what it takes to find the best rule for a token, solver by solver.
 
+mod cell;
+mod dataset;
 mod laws;
 mod report;
 mod solvers;
+mod table;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,8 +19,10 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::models::ModelArgs;
 use crate::output::{self, Usage, machine};
+use cell::{Cell, RowReport};
+use dataset::Dataset;
 use laws::Pair;
-use report::{Cell, Dataset, Report, RowReport};
+use report::Report;
 use solvers::{Attempt, Column};
 
 /// Time the solvers of the optimal transport problem: the published table, and `priority`.
@@ -200,16 +205,16 @@ fn measure_row(
                     break;
                 }
             }
-            let found = solver.acceptance(problem, &mut rng);
-            if let Some(found) = found {
-                let off = (found - optimum).abs();
+            let got = solver.acceptance(problem, &mut rng);
+            if let Some(got) = got {
+                let off = (got - optimum).abs();
                 ensure!(
                     off <= column.tolerance(),
-                    "{}: an acceptance of {found}, the optimum is {optimum}: {off:e} apart",
+                    "{}: expected the optimum's acceptance {optimum}, got {got}: {off:e} apart",
                     column.name()
                 );
             }
-            cell.add(attempts, found, optimum);
+            cell.add(attempts, got, optimum);
         }
     }
     Ok(RowReport::new(row.to_string(), row.tokens, row.drafts, &optima, cells))

@@ -74,6 +74,7 @@ impl ContextLaws for Table {
     }
 }
 
+/// Reads the tables, enumerates, and prints.
 pub fn run(args: Args) -> Result<()> {
     let (target, draft) = (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
     target.0.vocabulary().check_draft(draft.0.vocabulary())?;

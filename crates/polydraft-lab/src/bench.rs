@@ -1,9 +1,9 @@
 //! `polydraft bench`: measurements that check their answers first.
 
-pub mod acceptance;
-pub mod decode;
-pub mod model;
-pub mod solve_time;
+mod acceptance;
+mod decode;
+mod model;
+mod solve_time;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -17,6 +17,7 @@ pub enum Bench {
     Model(model::Args),
 }
 
+/// Runs one of them.
 pub fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),

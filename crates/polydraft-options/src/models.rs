@@ -8,7 +8,7 @@ use polydraft::{DraftTree, Token};
 use polydraft_candle::{DeviceName, LoadOptions, Loaded, Precision, load};
 use polydraft_engine::Model;
 
-use crate::output::Usage;
+use crate::output::{Usage, note};
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct ModelArgs {
     /// Never ask the network: use what was downloaded before.
     #[arg(long)]
     offline: bool,
-    /// Threads to compute with [default: one for a target of less than 64 MB, which is done before a second thread
+    /// Threads to compute with, at most as many as the machine runs at once [default: one for a target of less than 64 MB, which is done before a second thread
     /// has started; else one per core].
     // Read in threads.rs, before all else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -45,6 +45,9 @@ const SMALL: u64 = 64 << 20;
 impl ModelArgs {
     /// Loads the target and, if one is needed, the draft.
     pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
+        if !with_draft && self.draft.is_some() {
+            note("note: --draft is not used: --verifier none decodes without drafts");
+        }
         let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
         let open = |path: &Path, role: &str| {
             load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))
@@ -101,6 +104,17 @@ pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
         Error::Device { .. } => anyhow!("--device: {error}"),
         _ => error.into(),
     }
+}
+
+/// Threads that the tensor library computes with, once [`set_threads`] has said.
+pub fn threads() -> usize {
+    let told = std::env::var("RAYON_NUM_THREADS").ok().and_then(|threads| threads.parse().ok());
+    told.filter(|threads| *threads > 0).unwrap_or_else(cores)
+}
+
+/// Threads that this machine runs at once.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the

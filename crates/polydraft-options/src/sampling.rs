@@ -36,6 +36,7 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// The target's settings, neutral where nothing was given.
     pub fn target(&self) -> Sampling {
         let neutral = Sampling::default();
         Sampling {
@@ -46,6 +47,7 @@ impl SamplingArgs {
         }
     }
 
+    /// The draft's settings, the target's where nothing was given.
     pub fn draft(&self) -> Sampling {
         let target = self.target();
         Sampling {

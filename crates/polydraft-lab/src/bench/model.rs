@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::median;
 use crate::output::{self, machine};
-use crate::{models, threads};
+use crate::provenance::Provenance;
 
 /// Measure a model: loading beside reading its file, decoding beside reading memory, and what a pass over several tokens
 /// costs relative to one.
@@ -55,6 +55,8 @@ pub struct Args {
 struct Report {
     machine: String,
     version: &'static str,
+    #[serde(flatten)]
+    provenance: Provenance,
     parameters: u64,
     file_bytes: u64,
     /// Of all threads together, by a plain sum.
@@ -114,6 +116,7 @@ pub fn run(args: Args) -> Result<()> {
     let report = Report {
         machine: machine(),
         version: env!("CARGO_PKG_VERSION"),
+        provenance: Provenance::here(),
         parameters: description.parameters,
         file_bytes,
         memory_bytes_per_second: bandwidth,

@@ -1,5 +1,6 @@
 //! `polydraft bench decode`: ways to decode, side by side.
 
+mod chart;
 mod report;
 mod ways;
 
@@ -9,13 +10,12 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Sampling, Token, VerifierKind};
 use polydraft_candle::Loaded;
-use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft_engine::{Generation, Limits, Settings, Speculation};
 
 use crate::models::{ModelArgs, parting};
 use crate::output::{self, Usage};
 use crate::prompts;
+use crate::texts::{self, Request};
 use report::{Report, print};
 use ways::{Way, ways};
 
@@ -83,7 +83,7 @@ pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
         Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
     }
-    report::check_plots(&args.plot)?;
+    chart::check(&args.plot)?;
     if let Some(file) = &args.from {
         return show(&args, &Report::read(file)?);
     }
@@ -105,9 +105,9 @@ pub fn run(args: Args) -> Result<()> {
             let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
             // The draft stays warm, so that several paths are several.
             let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
-            let found = generate(&mut target, &mut draft, settings, prompt, args.max_tokens, 0)?.tokens;
-            let expected = expected.get_or_insert_with(|| found.clone());
-            if let Some(gap) = parting(&mut target.model, prompt, expected, &found)? {
+            let got = generate(&mut target, &mut draft, settings, prompt, args.max_tokens, 0)?.tokens;
+            let expected = expected.get_or_insert_with(|| got.clone());
+            if let Some(gap) = parting(&mut target.model, prompt, expected, &got)? {
                 ensure!(
                     gap <= args.models.rounding(),
                     "{} differs from plain decoding at temperature 0 on prompt {}, where their logits are {gap:e} apart",
@@ -137,7 +137,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 fn show(args: &Args, report: &Report) -> Result<()> {
-    report::plot(report, &args.plot)?;
+    chart::write(report, &args.plot)?;
     if args.json { output::json(report) } else { print(report) }
 }
 
@@ -149,10 +149,8 @@ fn generate(
     max_tokens: u32,
     seed: u64,
 ) -> Result<Generation> {
-    let mut decoder = Decoder::new(&mut target.model, Some(&mut draft.model), settings)?;
     // Texts of one length: an early end would compare different amounts of work.
     let limits = Limits { max_tokens: Some(max_tokens as usize), ..Limits::default() };
-    let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let mut text = target.language.text.stream(prompt);
-    Ok(Generation::run(&mut decoder, prompt, &limits, &mut text, &mut rng, &mut |_| true)?)
+    let request = Request { prompt, settings, verifier: None, limits: &limits };
+    texts::decode(target, Some(draft), request, &mut texts::random(seed), &mut |_| true)
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 pub struct Usage(String);
 
 impl Usage {
+    /// Ends the program with exit code 2 and this message.
     pub fn error(message: impl Display) -> anyhow::Error {
         Self(message.to_string()).into()
     }

@@ -1,0 +1,34 @@
+//! `polydraft completions`: what a shell needs to complete commands and options.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Command;
+use clap_complete::Shell;
+
+/// Print a script that lets a shell complete polydraft's commands and options.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+To install it, then begin a new shell:
+  bash        polydraft completions bash > ~/.local/share/bash-completion/completions/polydraft
+  zsh         polydraft completions zsh > ~/.zfunc/_polydraft
+              with this in ~/.zshrc, before compinit: fpath+=~/.zfunc
+  fish        polydraft completions fish > ~/.config/fish/completions/polydraft.fish
+  powershell  polydraft completions powershell >> $PROFILE
+  elvish      polydraft completions elvish > ~/.config/elvish/lib/polydraft.elv
+              with this in ~/.config/elvish/rc.elv: use polydraft
+The folders may have to be made first (mkdir -p).")]
+pub struct Args {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+pub fn run(args: Args, mut program: Command) -> Result<()> {
+    // Into memory first: the generator panics where it cannot write, and a reader may leave early.
+    let mut script = Vec::new();
+    let name = program.get_name().to_owned();
+    clap_complete::generate(args.shell, &mut program, name, &mut script);
+    std::io::stdout().lock().write_all(&script)?;
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! `polydraft list`: what the options that take names can be given.
+
+use std::io::Write;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::output;
+
+/// List verifiers, token-level rules and trees, with a line on each.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Print JSON: an object of lists.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+}
+
+#[derive(Serialize)]
+struct Lists {
+    verifiers: Vec<Entry>,
+    rules: Vec<Entry>,
+    trees: Vec<Entry>,
+}
+
+const VERIFIERS: [(&str, &str); 15] = [
+    (
+        "nested-priority",
+        "the path of highest priority, verified as a block; any number of paths; the default",
+    ),
+    ("greedy-block", "the path of highest ratios, verified as a block (GBV); any number of paths"),
+    ("traversal", "from the leaves up (Weng et al. 2025); paths or trees"),
+    ("priority-block", "a path selected node by node, verified as a block; paths or trees of i.i.d. draws"),
+    ("token", "token by token (Leviathan et al. 2023, Chen et al. 2023); one path"),
+    ("block", "one path as a whole (Sun et al. 2024)"),
+    ("spectr", "SpecTr (Sun et al. 2023): from the root down by k-seq; i.i.d. draws"),
+    ("specinfer", "SpecInfer (Miao et al. 2023): from the root down by recursive rejection; paths or trees"),
+    ("walk:single", "from the root down, one draft at a node"),
+    ("walk:priority", "from the root down by priority, the best token-level rule for i.i.d. draws"),
+    ("walk:naive", "from the root down: draw from the target, see whether it was drafted; top-k trees too"),
+    ("walk:hub", "from the root down by SpecHub; trees of hub or greedy draws"),
+    ("walk:importance", "from the root down by importance-weighted selection"),
+    ("walk:RULE", "from the root down by any fast rule below"),
+    ("none", "plain decoding, the same law"),
+];
+
+const RULES: [(&str, &str); 11] = [
+    ("single", "single-draft speculative sampling: one draft"),
+    ("priority", "priority coupling, the optimum for i.i.d. drafts"),
+    ("k-seq", "SpecTr's sequential selection: i.i.d. drafts"),
+    ("recursive", "recursive rejection (SpecInfer, RSD): i.i.d., without replacement, or distinct drafts"),
+    ("naive", "draw from the target and see whether it was drafted: any drafts"),
+    ("hub", "SpecHub and its extension to n drafts: hub or greedy drafts"),
+    ("importance", "importance-weighted selection by a truncated linear program: i.i.d. or distinct drafts"),
+    ("linear-program", "reference: the optimum by a linear program; slow"),
+    ("max-flow", "reference: the optimum by maximum flow; slow"),
+    ("slackness", "reference: the optimum by complementary slackness; slow"),
+    ("global-resolution", "reference: the optimum by Global Resolution, where it finds a solution"),
+];
+
+const TREES: [(&str, &str); 6] = [
+    ("--paths K --depth L", "K i.i.d. paths of L tokens"),
+    ("--tree 3,2,1", "so many tokens at each node of a level"),
+    ("--tree binary", "two at every node, --depth levels"),
+    ("--tree 3-ary", "three, or any other number, at every node"),
+    ("--tree budget:2,1.5", "as many draws as give so many distinct tokens, level by level"),
+    ("--tree sequoia:16", "the best tree of so many nodes for measured acceptances, --acceptance"),
+];
+
+/// The rules that this build has.
+fn has_rule(name: &str) -> bool {
+    #[cfg(feature = "lab")]
+    return polydraft_lab::rules().any(|rule| rule == name);
+    #[cfg(not(feature = "lab"))]
+    polydraft::Rule::NAMES.contains(&name)
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let entries = |lines: &[(&'static str, &'static str)]| {
+        lines.iter().map(|&(name, about)| Entry { name, about }).collect::<Vec<_>>()
+    };
+    let mut rules = entries(&RULES);
+    rules.retain(|rule| has_rule(rule.name));
+    let lists = Lists { verifiers: entries(&VERIFIERS), rules, trees: entries(&TREES) };
+    if args.json {
+        return output::json(&lists);
+    }
+    let mut out = std::io::stdout().lock();
+    for (title, entries) in [
+        ("verifiers, for --verifier; all are lossless", &lists.verifiers),
+        ("token-level rules, for walk:RULE and 'couple --rule'", &lists.rules),
+        ("trees of drafts", &lists.trees),
+    ] {
+        writeln!(out, "{title}:")?;
+        entries.iter().try_for_each(|Entry { name, about }| writeln!(out, "  {name:<20} {about}"))?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_a_line_and_no_line_is_without_a_name() {
+        let listed = |name: &str, lines: &[(&str, &str)]| lines.iter().any(|(listed, _)| *listed == name);
+        for kind in polydraft::VerifierKind::all() {
+            assert!(listed(&kind.to_string(), &VERIFIERS), "{kind}");
+        }
+        for (name, _) in VERIFIERS.iter().filter(|(name, _)| !["none", "walk:RULE"].contains(name)) {
+            assert!(name.parse::<polydraft::VerifierKind>().is_ok(), "{name}");
+        }
+        for name in polydraft::Rule::NAMES {
+            assert!(listed(name, &RULES), "{name}");
+        }
+        #[cfg(feature = "lab")]
+        assert_eq!(polydraft_lab::rules().collect::<Vec<_>>(), RULES.map(|(name, _)| name));
+    }
+}

@@ -1,0 +1,37 @@
+//! `polydraft man`: the manual, made of the commands' own help.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Command;
+use clap_mangen::Man;
+
+/// Print polydraft's manual page, or write one for every command.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+To read it now:
+  polydraft man > /tmp/polydraft.1 && man /tmp/polydraft.1
+To install all pages for 'man polydraft', 'man polydraft-generate' and so on:
+  polydraft man --out ~/.local/share/man/man1")]
+pub struct Args {
+    /// Write polydraft.1 and a page for each command, such as polydraft-generate.1, into this folder, which is made if
+    /// need be.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub fn run(args: Args, program: Command) -> Result<()> {
+    // The pages of 'help' would repeat all others.
+    let program = program.disable_help_subcommand(true);
+    let Some(folder) = args.out else {
+        let mut page = Vec::new();
+        Man::new(program).render(&mut page)?;
+        std::io::stdout().lock().write_all(&page)?;
+        return Ok(());
+    };
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    clap_mangen::generate_to(program, &folder)
+        .with_context(|| format!("cannot write pages to {}", folder.display()))
+}

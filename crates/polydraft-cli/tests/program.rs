@@ -1,0 +1,88 @@
+//! The program as a whole: its name, its manual, its completions.
+
+use std::process::{Command, Output, Stdio};
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_polydraft")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn ok(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Commands that a build has in any case.
+const COMMANDS: [&str; 7] = ["generate", "chat", "inspect", "certify", "list", "completions", "man"];
+/// Commands of the laboratory.
+const LAB: [&str; 3] = ["couple", "efficiency", "bench"];
+
+#[test]
+fn it_has_a_name_and_its_commands() {
+    let version = format!("polydraft {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(ok(&["--version"]), version);
+    let help = ok(&["--help"]);
+    let listed =
+        |command: &&str| help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")));
+    assert!(COMMANDS.iter().all(|command| listed(&command)), "{help}");
+    assert!(LAB.iter().all(|command| listed(&command) == cfg!(feature = "lab")), "{help}");
+    assert!(!help.contains("polydraft-cli"));
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for (shell, part) in [
+        ("bash", "complete -F _polydraft"),
+        ("zsh", "#compdef polydraft"),
+        ("fish", "complete -c polydraft"),
+        ("powershell", "Register-ArgumentCompleter -Native -CommandName 'polydraft'"),
+        ("elvish", "edit:completion:arg-completer[polydraft]"),
+    ] {
+        let script = ok(&["completions", shell]);
+        assert!(script.contains(part), "{shell}");
+        for expected in ["generate", "max-tokens", "verifier"] {
+            assert!(script.contains(expected), "{shell}: {expected}");
+        }
+    }
+    let output = run(&["completions", "csh"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("bash, elvish, fish, powershell, zsh"));
+    assert!(ok(&["completions", "--help"]).contains("/polydraft.fish"));
+}
+
+#[test]
+fn every_command_has_a_page() {
+    let page = ok(&["man"]);
+    assert!(page.contains(".TH polydraft 1") && page.contains(r"polydraft\-generate(1)"), "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("man1");
+    assert!(ok(&["man", "--out", out.to_str().unwrap()]).is_empty());
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
+    assert_eq!(read("polydraft.1"), page);
+    for command in COMMANDS {
+        assert!(
+            read(&format!("polydraft-{command}.1"))
+                .contains(&format!(r".SH NAME{}polydraft\-{command}", '\n')),
+            "{command}"
+        );
+    }
+    assert!(read("polydraft-generate.1").contains(r"\-\-max\-tokens"));
+    assert_eq!(out.join("polydraft-bench-decode.1").exists(), cfg!(feature = "lab"));
+    assert!(!out.join("polydraft-help.1").exists());
+    let output = run(&["man", "--out", "/proc/nowhere"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/proc/nowhere"));
+    assert!(ok(&["man", "--help"]).contains("man polydraft-generate"));
+}
+
+#[test]
+fn names_are_listed() {
+    let list = ok(&["list"]);
+    for expected in ["nested-priority", "walk:hub", "k-seq", "sequoia:16", "none"] {
+        assert!(list.contains(expected), "{expected}: {list}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&ok(&["list", "--json"])).unwrap();
+    let has = |name: &str| json["rules"].as_array().unwrap().iter().any(|rule| rule["name"] == name);
+    assert!(has("priority"));
+    assert_eq!(has("max-flow"), cfg!(feature = "lab"));
+}

@@ -1,0 +1,159 @@
+//! What was measured, as a table and as JSON.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Args;
+use super::ways::{Round, Way};
+use crate::bench::median;
+use crate::output::{machine, note};
+use crate::provenance::Provenance;
+
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    machine: String,
+    version: String,
+    #[serde(flatten)]
+    provenance: Provenance,
+    pub prompts: usize,
+    pub max_tokens: u32,
+    pub rounds: u32,
+    /// Texts that left plain decoding's at temperature 0 between two tokens whose logits differ by rounding only.
+    ties: usize,
+    pub results: Vec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Row {
+    pub verifier: String,
+    /// The verifier's settings, where a record has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settings: Option<serde_json::Value>,
+    pub temperature: f64,
+    pub paths: Option<usize>,
+    pub depth: Option<usize>,
+    pub block_efficiency: f64,
+    /// Standard error over the rounds; none if there was one only.
+    pub block_efficiency_error: Option<f64>,
+    tokens_per_second: f64,
+    /// Of the speed of plain decoding, in the same round and at the same temperature.
+    ratio: f64,
+    /// Distinct tokens drafted per call of the target.
+    nodes_per_call: f64,
+    draft_share: f64,
+    target_share: f64,
+    verify_share: f64,
+}
+
+impl Report {
+    /// A record that was printed before.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{}: expected a record of bench decode", file.display()))
+    }
+
+    pub fn new(args: &Args, prompts: usize, ties: usize, ways: &[Way]) -> Self {
+        let plain = |way: &Way| {
+            ways.iter().find(|other| other.speculation.is_none() && other.sampling == way.sampling)
+        };
+        let results = ways.iter().map(|way| row(way, plain(way).map_or(&[], |way| &way.rounds))).collect();
+        Self {
+            machine: machine(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            provenance: Provenance::here(),
+            prompts,
+            max_tokens: args.max_tokens,
+            rounds: args.rounds,
+            ties,
+            results,
+        }
+    }
+}
+
+fn row(way: &Way, plain: &[Round]) -> Row {
+    let efficiencies: Vec<f64> = way.rounds.iter().map(Round::block_efficiency).collect();
+    let count = efficiencies.len() as f64;
+    let mean = efficiencies.iter().sum::<f64>() / count;
+    let variance = efficiencies.iter().map(|e| (e - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let share = |part: fn(&Round) -> f64| median(way.rounds.iter().map(|r| part(r) / r.seconds));
+    let (nodes, calls) = way.rounds.iter().fold((0, 0), |sum, r| (sum.0 + r.nodes, sum.1 + r.calls));
+    Row {
+        verifier: way.verifier(),
+        settings: None,
+        temperature: way.sampling.temperature,
+        paths: way.paths_and_depth().map(|(paths, _)| paths),
+        depth: way.paths_and_depth().map(|(_, depth)| depth),
+        block_efficiency: mean,
+        block_efficiency_error: (efficiencies.len() > 1).then(|| (variance / count).sqrt()),
+        tokens_per_second: median(way.rounds.iter().map(Round::speed)),
+        ratio: median(way.rounds.iter().zip(plain).map(|(r, plain)| r.speed() / plain.speed())),
+        nodes_per_call: nodes as f64 / calls as f64,
+        draft_share: share(|r| r.draft),
+        target_share: share(|r| r.target),
+        verify_share: share(|r| r.verify),
+    }
+}
+
+pub fn print(report: &Report) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let rounds = match report.rounds {
+        1 => "one round".to_owned(),
+        rounds => format!("medians of {rounds} rounds"),
+    };
+    writeln!(
+        out,
+        "{}\n{} prompts, {} tokens each, {}; answers checked at temperature 0\n",
+        report.machine, report.prompts, report.max_tokens, rounds
+    )?;
+    writeln!(
+        out,
+        "{:<16} {:>4} {:>3} {:>3} {:>16} {:>6} {:>9} {:>7}   {:>5} {:>7} {:>9}",
+        "verifier",
+        "T",
+        "K",
+        "L",
+        "block efficiency",
+        "nodes",
+        "tokens/s",
+        "ratio",
+        "draft",
+        "target",
+        "verifier"
+    )?;
+    // Other verifiers' errors stand in the same column; a single round has none.
+    let error = |r: &Row| match r.block_efficiency_error {
+        Some(error) if r.paths.is_some() => format!(" ± {error:<4.3}"),
+        _ => String::new(),
+    };
+    let number = |value: Option<usize>| value.map_or(String::new(), |value| value.to_string());
+    for r in &report.results {
+        writeln!(
+            out,
+            "{:<16} {:>4} {:>3} {:>3} {:>8.3}{:<8} {:>6.1} {:>9.0} {:>6.2}x   {:>3.0} % {:>5.0} % {:>7.0} %",
+            r.verifier,
+            r.temperature,
+            number(r.paths),
+            number(r.depth),
+            r.block_efficiency,
+            error(r),
+            r.nodes_per_call,
+            r.tokens_per_second,
+            r.ratio,
+            100.0 * r.draft_share,
+            100.0 * r.target_share,
+            100.0 * r.verify_share
+        )?;
+    }
+    if report.ties > 0 {
+        note(format_args!("{} of the checked texts parted at a tie within rounding", report.ties));
+    }
+    if report.rounds < 3 {
+        note("fewer than 3 rounds: the medians say little");
+    }
+    Ok(())
+}

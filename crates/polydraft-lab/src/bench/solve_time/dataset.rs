@@ -1,0 +1,81 @@
+//! The rows of one kind of laws, and what follows from them: the best within a time, and who is faster by how much.
+
+use serde::Serialize;
+
+use super::cell::RowReport;
+
+/// The best acceptance that a solver has within a time per token.
+#[derive(Serialize)]
+pub struct Within {
+    pub milliseconds: f64,
+    solver: String,
+    pub acceptance: Option<f64>,
+    pub row: Option<String>,
+}
+
+/// How many times faster the fastest form of `priority` is than Global Resolution, over the rows where that has
+/// solutions.
+#[derive(Serialize)]
+pub struct Speedup {
+    pub solver: String,
+    pub least: f64,
+    pub most: f64,
+}
+
+#[derive(Serialize)]
+pub struct Dataset {
+    pub name: &'static str,
+    pub vocabulary: usize,
+    pub positions: usize,
+    pub rows: Vec<RowReport>,
+    pub within: Vec<Within>,
+    pub priority_faster_than: Vec<Speedup>,
+}
+
+/// Milliseconds per token.
+pub const LIMITS: [f64; 3] = [1.0, 10.0, 100.0];
+
+impl Dataset {
+    pub fn new(name: &'static str, vocabulary: usize, positions: usize, rows: Vec<RowReport>) -> Self {
+        let names: Vec<String> =
+            rows.first().map_or(Vec::new(), |row| row.cells.iter().map(|cell| cell.solver.clone()).collect());
+        let mut within = Vec::new();
+        for limit in LIMITS {
+            for (column, solver) in names.iter().enumerate() {
+                let solved = rows.iter().filter_map(|row| Some((row, row.overall(column)?)));
+                let allowed = solved.filter(|(_, (time, _))| *time <= limit);
+                let best = allowed.max_by(|a, b| a.1.1.total_cmp(&b.1.1));
+                within.push(Within {
+                    milliseconds: limit,
+                    solver: solver.clone(),
+                    acceptance: best.as_ref().map(|best| best.1.1),
+                    row: best.map(|best| best.0.row.clone()),
+                });
+            }
+        }
+        let speedup = |column: &String| {
+            let ratios = rows.iter().filter_map(|row| {
+                let ms = |wanted: &dyn Fn(&str) -> bool| {
+                    let cells = row.cells.iter().filter(|cell| wanted(&cell.solver) && !cell.lower_bound);
+                    cells.filter_map(|cell| cell.milliseconds).reduce(f64::min)
+                };
+                Some(ms(&|name| name == column)? / ms(&|name| name.starts_with("priority"))?)
+            });
+            let ratios: Vec<f64> = ratios.collect();
+            let least = ratios.iter().copied().reduce(f64::min)?;
+            let most = ratios.iter().copied().reduce(f64::max)?;
+            Some(Speedup { solver: column.clone(), least, most })
+        };
+        let others = names.iter().filter(|name| !name.starts_with("priority"));
+        let priority_faster_than = others.filter_map(speedup).collect();
+        Self { name, vocabulary, positions, rows, within, priority_faster_than }
+    }
+
+    /// What it is, for people.
+    pub fn title(&self) -> String {
+        match self.name {
+            "pair" => format!("model pair, V = {}, {} positions of text", self.vocabulary, self.positions),
+            _ => format!("synthetic laws, V = {}, {} pairs", self.vocabulary, self.positions),
+        }
+    }
+}

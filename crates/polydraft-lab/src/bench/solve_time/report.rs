@@ -1,0 +1,73 @@
+//! The record, and its charts.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::cell::RowReport;
+use super::dataset::Dataset;
+use super::table;
+use crate::output::note;
+use crate::plot::{Chart, Drawing, Series, Value};
+use crate::provenance::Provenance;
+
+#[derive(Serialize)]
+pub struct Report {
+    machine: String,
+    version: &'static str,
+    #[serde(flatten)]
+    provenance: Provenance,
+    /// Seconds a cell.
+    budget: f64,
+    seed: u64,
+    datasets: Vec<Dataset>,
+}
+
+impl Report {
+    pub fn new(machine: String, budget: f64, seed: u64, datasets: Vec<Dataset>) -> Self {
+        let provenance = Provenance::here();
+        Self { machine, version: env!("CARGO_PKG_VERSION"), provenance, budget, seed, datasets }
+    }
+
+    pub fn print(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}, one thread; {} s a cell; answers checked", self.machine, self.budget)?;
+        self.datasets.iter().try_for_each(|dataset| table::print(dataset, &mut out))
+    }
+
+    /// Writes `path`-name.svg and .png for each dataset.
+    pub fn plot(&self, path: &Path) -> Result<()> {
+        for dataset in &self.datasets {
+            for extension in ["svg", "png"] {
+                let mut name = path.as_os_str().to_owned();
+                name.push(format!("-{}.{extension}", dataset.name));
+                chart(dataset, &self.machine).write(name.as_ref())?;
+                note(format_args!("wrote {}", Path::new(&name).display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Milliseconds over the rows, a series for each solver.
+fn chart(data: &Dataset, machine: &str) -> Chart {
+    let solvers = data.rows.first().map_or(0, |row| row.cells.len());
+    let series = (0..solvers).map(|column| {
+        let value = |row: &RowReport| {
+            let cell = &row.cells[column];
+            cell.milliseconds.map(|y| Value { y, bound: cell.lower_bound })
+        };
+        let name = data.rows[0].cells[column].solver.clone();
+        Series { name, values: data.rows.iter().map(value).collect() }
+    });
+    Chart {
+        title: "Milliseconds per token to find the best rule for n drafts".to_owned(),
+        subtitle: format!("{}; hollow: lower bound; {machine}", data.title()),
+        x_label: "(k, n): n i.i.d. drafts from the k likeliest tokens of the draft".to_owned(),
+        y_label: "milliseconds per token, where it succeeds".to_owned(),
+        categories: data.rows.iter().map(|row| row.row.clone()).collect(),
+        series: series.collect(),
+    }
+}

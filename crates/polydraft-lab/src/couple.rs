@@ -1,0 +1,131 @@
+//! `polydraft couple`: token-level rules on given laws.
+
+mod laws;
+mod report;
+mod table;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use polydraft::{Drafting, Token};
+
+use crate::output::{self, Usage};
+use crate::rules::Rule;
+use report::{compare, coupling, report};
+use table::{describe, list};
+
+/// Run token-level rules on a target law and a draft law.
+///
+/// Tells how often a rule emits one of the drafts, how near that is to the best possible, and, with --given, the exact
+/// law of the token it emits. Without --rule it compares all rules, the fast ones first, then the reference solvers
+/// (linear-program, max-flow, slackness, global-resolution) as far as the problem is small enough for them.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+The laws are one of
+  a JSON file       {\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}
+  a .npy file       of shape [2, vocabulary], the target first
+  a .safetensors    file with tensors 'target' and 'draft'
+  --target, --draft .npy files of shape [vocabulary]
+For distinct drafts 'draft' is a list of laws, one for each.
+
+Examples:
+  echo '{\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}' | polydraft couple
+  polydraft couple pair.json --rule priority --drafts 4 --json
+  polydraft couple pair.json --rule recursive --drafting without-replacement --drafts 2 --given 2,1
+  polydraft couple pair.json --rule importance --set truncation=8 --set alphabet=null
+  polydraft couple pair.json --rule global-resolution --set tau=1e-4 --set mode=published
+  polydraft couple --target p.npy --draft q.npy --drafts 8 --normalize")]
+pub struct Args {
+    /// The laws; '-' or nothing is JSON on standard input.
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The target's law, a .npy file.
+    #[arg(long, value_name = "FILE", requires = "draft", conflicts_with = "file")]
+    target: Option<PathBuf>,
+    /// The draft's law, a .npy file. For distinct drafts it is repeated.
+    #[arg(long, value_name = "FILE", requires = "target")]
+    draft: Vec<PathBuf>,
+    /// Normalise laws that sum to 1 within 0.001 only.
+    #[arg(long)]
+    normalize: bool,
+    /// The rule [default: all that fit].
+    #[arg(long, short, value_name = "NAME", value_parser = rule_name)]
+    rule: Option<String>,
+    /// A setting of the rule, as its JSON name and value. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", requires = "rule", value_parser = setting)]
+    set: Vec<(String, serde_json::Value)>,
+    /// Number of drafts [default: 2, or as many as there are draft laws; 1 for 'single'].
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    drafts: Option<u32>,
+    /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: iid; hub for 'hub', distinct for
+    /// several draft laws; without a rule all].
+    #[arg(long, value_name = "SCHEME")]
+    drafting: Option<Drafting>,
+    /// Print the law of the emitted token given these drafts, in the order drawn.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', requires = "rule")]
+    given: Option<Vec<Token>>,
+    /// Seed of the acceptances that have to be estimated.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print JSON: an object for one rule, else a list of them.
+    #[arg(long)]
+    json: bool,
+}
+
+fn rule_name(name: &str) -> Result<String, String> {
+    Rule::named(name).map(|rule| rule.name().to_owned()).map_err(|error| error.to_string())
+}
+
+fn setting(text: &str) -> Result<(String, serde_json::Value), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((name.to_owned(), value))
+}
+
+/// Reads the laws, works, and prints.
+pub fn run(args: Args) -> Result<()> {
+    let laws = match &args.target {
+        Some(target) => laws::from_arrays(target, &args.draft, args.normalize)?,
+        None => laws::from_file(args.file.as_deref(), args.normalize)?,
+    };
+    let Some(name) = &args.rule else {
+        let reports = compare(&args, &laws)?;
+        return if args.json { output::json(&reports) } else { table::table(&reports) };
+    };
+    let rule = configured(name, &args.set)?;
+    let scheme = match (args.drafting, rule.name()) {
+        (Some(scheme), _) => scheme,
+        _ if laws.drafts.len() > 1 => Drafting::Distinct,
+        (_, "hub") => Drafting::Hub,
+        _ => Drafting::Iid,
+    };
+    let default = if rule.name() == "single" { 1 } else { laws.default_count() };
+    let count = args.drafts.map_or(default, |count| count as usize);
+    let problem = laws.problem(scheme, count).map_err(Usage::error)?;
+    let mut working = rule.build().map_err(Usage::error)?;
+    let mut report = report(&rule, working.as_mut(), problem, args.seed)?;
+    if let Some(given) = &args.given {
+        let mut coupling = coupling(working.as_mut(), problem)?;
+        let law = coupling.law(given).map_err(Usage::error)?;
+        if problem.proposal.probability(given) == 0.0 {
+            return Err(Usage::error(format!("drafts {} are never drawn by {scheme} drafting", list(given))));
+        }
+        report.law = Some(law.probabilities);
+    }
+    if args.json {
+        return output::json(&report);
+    }
+    describe(&report, args.given.as_deref())
+}
+
+/// The rule with its settings.
+fn configured(name: &str, settings: &[(String, serde_json::Value)]) -> Result<Rule> {
+    let mut fields = serde_json::Map::new();
+    fields.insert("rule".to_owned(), name.into());
+    for (setting, value) in settings {
+        if setting == "rule" || fields.insert(setting.clone(), value.clone()).is_some() {
+            return Err(Usage::error(format!("setting {setting} is given twice")));
+        }
+    }
+    Rule::configured(fields).map_err(|error| Usage::error(format!("--set for {name}: {error}")))
+}

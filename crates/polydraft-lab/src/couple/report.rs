@@ -1,0 +1,142 @@
+//! What comes out about a rule: acceptance, optimum, time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use polydraft::coupling::{Coupling, Problem, TokenRule};
+use polydraft::{Drafting, Error, acceptance, couple};
+use polydraft_reference::optimum;
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+use serde::Serialize;
+
+use super::Args;
+use super::laws::Laws;
+use crate::output::{Usage, note};
+use crate::rules::Rule;
+
+/// What comes out about one rule.
+#[derive(Serialize)]
+pub struct Report {
+    pub rule: &'static str,
+    pub drafts: usize,
+    pub drafting: Drafting,
+    pub acceptance: f64,
+    /// None where the best acceptance is too expensive to compute.
+    pub optimal: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub law: Option<Vec<f64>>,
+    pub status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standard_error: Option<f64>,
+    /// How far the emitted law may be off (L1), and the acceptance, of a rule that is not exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub off_by_at_most: Option<OffBy>,
+    /// Another rule did the work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<Fallback>,
+    /// Microseconds to prepare the rule and to emit one token, the median.
+    pub time_us: f64,
+}
+
+#[derive(Serialize)]
+pub struct OffBy {
+    pub law: f64,
+    pub acceptance: f64,
+}
+
+#[derive(Serialize)]
+pub struct Fallback {
+    pub rule: &'static str,
+    pub reason: String,
+}
+
+/// How the acceptance was got.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    Exact,
+    Estimated,
+}
+
+/// The rule made ready for a problem; one that does not fit it is a mistake of the user's.
+pub fn coupling<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<Coupling<'a>> {
+    couple(rule, problem).map_err(|error| match error {
+        Error::Unsupported { .. } => Usage::error(error),
+        _ => error.into(),
+    })
+}
+
+/// Everything about one rule but the law for given drafts.
+pub fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: u64) -> Result<Report> {
+    let mut rng = ChaCha12Rng::seed_from_u64(seed);
+    let mut coupling = coupling(working, problem)?;
+    let acceptance = coupling.acceptance(&mut rng);
+    let fallback = coupling.fallback().map(|f| Fallback { rule: f.rule, reason: f.reason.clone() });
+    Ok(Report {
+        rule: rule.name(),
+        drafts: problem.proposal.count(),
+        drafting: problem.proposal.scheme(),
+        acceptance: acceptance.probability,
+        optimal: acceptance::optimal(&problem)
+            .ok()
+            .or_else(|| optimum::by_minimum_cut(&problem).ok().map(|optimum| optimum.acceptance)),
+        law: None,
+        status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
+        standard_error: acceptance.standard_error,
+        off_by_at_most: rule.bounds().map(|(law, acceptance)| OffBy { law, acceptance }),
+        fallback,
+        time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
+    })
+}
+
+/// The median of several times to prepare the rule and emit a token.
+fn time(rule: &mut dyn TokenRule, problem: Problem, rng: &mut ChaCha12Rng) -> Result<Duration> {
+    let mut drafts = Vec::new();
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    for _ in 0..100 {
+        problem.proposal.draw(rng, &mut drafts);
+        let start = Instant::now();
+        coupling(rule, problem)?.emit(&drafts, rng)?;
+        times.push(start.elapsed());
+        if begin.elapsed() > Duration::from_millis(50) {
+            break;
+        }
+    }
+    times.sort();
+    Ok(times[times.len() / 2])
+}
+
+/// All rules, each with all schemes it is made for.
+pub fn compare(args: &Args, laws: &Laws) -> Result<Vec<Report>> {
+    let count = args.drafts.map_or(laws.default_count(), |count| count as usize);
+    let schemes = match args.drafting {
+        Some(scheme) => vec![scheme],
+        None if laws.drafts.len() > 1 => vec![Drafting::Distinct],
+        None => Drafting::ALL.into_iter().filter(|scheme| *scheme != Drafting::Distinct).collect(),
+    };
+    let mut reports = Vec::new();
+    for rule in Rule::all_quick()? {
+        let mut working = rule.build()?;
+        // One draft is drawn in the same way by all schemes.
+        let (schemes, count) = if rule.name() == "single" && laws.drafts.len() == 1 {
+            (&[Drafting::Iid][..], 1)
+        } else {
+            (&schemes[..], count)
+        };
+        for &scheme in schemes {
+            let problem = laws.problem(scheme, count).map_err(Usage::error)?;
+            let prepared = couple(working.as_mut(), problem).map(|_| ());
+            match prepared {
+                Ok(()) => reports.push(report(&rule, working.as_mut(), problem, args.seed)?),
+                Err(Error::Unsupported { .. }) => {}
+                Err(error @ (Error::TooLarge { .. } | Error::Solver { .. })) => {
+                    note(format_args!("left out, {scheme} drafts: {error}"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(reports)
+}

@@ -1,0 +1,43 @@
+//! polydraft's laboratory, as commands of the program: token-level rules on given laws, exact efficiencies of verifiers,
+//! and measurements that check their answers first.
+//!
+//! The program carries it by default (feature `lab`) and works without it.
+
+mod bench;
+mod couple;
+mod efficiency;
+mod plot;
+mod provenance;
+mod rules;
+
+use anyhow::Result;
+use clap::Subcommand;
+// So that modules name what commands share alike here and in the program.
+use polydraft_options::{models, output, prompts, sampling, speculation, texts};
+
+/// The laboratory's commands.
+#[derive(Subcommand)]
+#[expect(missing_docs, reason = "a variant's help is that of its arguments")]
+pub enum Lab {
+    Couple(couple::Args),
+    Efficiency(efficiency::Args),
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
+
+/// Runs one of them.
+///
+/// # Errors
+/// [`output::Usage`] for a mistake in the command line; else what went wrong, in words.
+pub fn run(command: Lab) -> Result<()> {
+    match command {
+        Lab::Couple(args) => couple::run(args),
+        Lab::Efficiency(args) => efficiency::run(args),
+        Lab::Bench(bench) => bench::run(bench),
+    }
+}
+
+/// The names of all token-level rules, the fast ones first, then the reference solvers.
+pub fn rules() -> impl Iterator<Item = &'static str> {
+    rules::Rule::names()
+}

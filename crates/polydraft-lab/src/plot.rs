@@ -1,0 +1,65 @@
+//! Charts as SVG or PNG, drawn without fonts of the system.
+
+mod axis;
+mod dots;
+mod lines;
+
+use std::path::Path;
+use std::sync::Once;
+
+use anyhow::{Context, Result, bail};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+pub use dots::{Dot, Dots, Panel, TOLD_APART};
+pub use lines::{Chart, Series, Value};
+
+type Area<'a, B> = DrawingArea<B, Shift>;
+type Point = (i32, i32);
+type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+
+const FONT: &[u8] = include_bytes!("../assets/DejaVuSans-subset.ttf");
+const GRID: RGBColor = RGBColor(225, 225, 225);
+const INK: RGBColor = RGBColor(60, 60, 60);
+
+/// Something that can be drawn to a file.
+pub trait Drawing {
+    /// Width and height in pixels.
+    fn size(&self) -> (u32, u32);
+
+    /// Draws it on an area of that size.
+    fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<()>;
+
+    /// Writes it as SVG or PNG, by the file's extension.
+    fn write(&self, path: &Path) -> Result<()> {
+        static FONTS: Once = Once::new();
+        FONTS.call_once(|| {
+            // It can only fail for a file that is no font.
+            let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, FONT);
+        });
+        let drawn = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("svg") => self.draw(&SVGBackend::new(path, self.size()).into_drawing_area()),
+            Some("png") => self.draw(&BitMapBackend::new(path, self.size()).into_drawing_area()),
+            _ => bail!("{}: expected a file name that ends in .svg or .png", path.display()),
+        };
+        drawn.with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// A line of text whose top is at `at`.
+fn text<B: DrawingBackend>(
+    area: &Area<B>,
+    text: &str,
+    at: Point,
+    size: f64,
+    color: &RGBColor,
+    align: HPos,
+) -> Drawn<B> {
+    let style = TextStyle::from(("sans-serif", size).into_font()).color(color);
+    area.draw_text(text, &style.pos(Pos::new(align, VPos::Top)), at)
+}
+
+fn line<B: DrawingBackend>(area: &Area<B>, points: &[Point], color: RGBColor, width: u32) -> Drawn<B> {
+    area.draw(&PathElement::new(points.to_vec(), color.stroke_width(width)))
+}

@@ -1,0 +1,270 @@
+//! Values with error bars, one named row each, in panels side by side: which is the largest, and is the difference more
+//! than chance?
+//!
+//! The axis begins near the data and is the same in all panels, as is the order of the rows. A panel's largest value, and
+//! those that cannot be told from it, are filled and in colour; the band behind them is the largest with its error.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, anyhow};
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+use super::axis::{Axis, Scale};
+use super::{Area, Drawing, Drawn, GRID, INK, Point, line, text};
+
+/// A value of a panel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dot {
+    pub value: f64,
+    /// Its standard error, if that is known.
+    pub error: Option<f64>,
+}
+
+/// A dot for each row, if there is one.
+#[derive(Debug, Clone)]
+pub struct Panel {
+    pub title: String,
+    pub dots: Vec<Option<Dot>>,
+}
+
+/// A chart of panels with the same rows.
+#[derive(Debug, Clone)]
+pub struct Dots {
+    pub title: String,
+    /// Lines of explanation under the title.
+    pub notes: Vec<String>,
+    pub x_label: String,
+    /// Names of the rows, in the order in which they are drawn, from the top.
+    pub rows: Vec<String>,
+    pub panels: Vec<Panel>,
+    /// Panels side by side.
+    pub columns: usize,
+}
+
+/// Standard errors of a difference that a difference must exceed to count as one.
+pub const TOLD_APART: f64 = 2.0;
+
+impl Panel {
+    /// The largest value.
+    pub fn best(&self) -> Option<Dot> {
+        self.dots.iter().flatten().copied().max_by(|a, b| a.value.total_cmp(&b.value))
+    }
+
+    /// Whether a dot is the best, or one that its error does not tell from the best.
+    fn leads(&self, dot: &Dot) -> bool {
+        let Some(best) = self.best() else { return false };
+        match (best.error, dot.error) {
+            (Some(a), Some(b)) => best.value - dot.value <= TOLD_APART * a.hypot(b),
+            _ => dot.value == best.value,
+        }
+    }
+}
+
+/// Pixels: the width of the chart, its margins, and what a row takes.
+const WIDTH: i32 = 1280;
+const LEFT: i32 = 175;
+const RIGHT: i32 = 24;
+const TOP: i32 = 58;
+const NOTE: i32 = 22;
+const ROW: i32 = 32;
+/// Above a panel for its title, below it for the axis, and between two of them for the values.
+const HEAD: i32 = 46;
+const FOOT: i32 = 44;
+const VALUES: i32 = 130;
+/// Under the last panels, for the axis's name.
+const BOTTOM: i32 = 34;
+
+const LEADS: RGBColor = RGBColor(0, 114, 178);
+const REST: RGBColor = RGBColor(130, 130, 130);
+const BAND: RGBColor = RGBColor(219, 234, 244);
+
+impl Dots {
+    fn columns(&self) -> i32 {
+        self.columns.clamp(1, self.panels.len().max(1)) as i32
+    }
+
+    fn panel_height(&self) -> i32 {
+        HEAD + ROW * self.rows.len() as i32 + FOOT
+    }
+
+    fn top(&self) -> i32 {
+        TOP + NOTE * self.notes.len() as i32
+    }
+
+    /// The plot of a panel: its x, and the y of its first row's upper edge.
+    fn place(&self, index: usize) -> (Range<i32>, i32) {
+        let (column, row) = (index as i32 % self.columns(), index as i32 / self.columns());
+        let width = (WIDTH - LEFT - RIGHT) / self.columns();
+        let start = LEFT + column * width;
+        (start..start + width - VALUES, self.top() + row * self.panel_height() + HEAD)
+    }
+}
+
+impl Drawing for Dots {
+    fn size(&self) -> (u32, u32) {
+        let lines = (self.panels.len() as i32 + self.columns() - 1) / self.columns();
+        (WIDTH as u32, (self.top() + lines * self.panel_height() + BOTTOM) as u32)
+    }
+
+    fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<()> {
+        let dots = self.panels.iter().flat_map(|panel| panel.dots.iter().flatten());
+        let ends = dots.flat_map(|dot| {
+            let error = dot.error.unwrap_or(0.0);
+            [dot.value - error, dot.value + error]
+        });
+        let axis = Axis::new(Scale::Linear, ends)
+            .with_context(|| format!("a chart without values: {}", self.title))?;
+        let failed = |error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("{error}");
+        area.fill(&WHITE).map_err(failed)?;
+        text(area, &self.title, (24, 16), 26.0, &BLACK, HPos::Left).map_err(failed)?;
+        for (index, note) in self.notes.iter().enumerate() {
+            let at = (24, TOP - 4 + NOTE * index as i32);
+            text(area, note, at, 16.0, &INK, HPos::Left).map_err(failed)?;
+        }
+        for (index, panel) in self.panels.iter().enumerate() {
+            let (x, top) = self.place(index);
+            let frame = Frame { x, top, rows: self.rows.len() as i32, axis: &axis };
+            self.panel(area, panel, &frame, index as i32 % self.columns() == 0).map_err(failed)?;
+        }
+        let at = ((LEFT + WIDTH - RIGHT - VALUES) / 2, self.size().1 as i32 - BOTTOM - 2);
+        text(area, &self.x_label, at, 18.0, &BLACK, HPos::Center).map_err(failed)?;
+        area.present().map_err(failed)
+    }
+}
+
+/// Where a panel's things are, in pixels.
+struct Frame<'a> {
+    x: Range<i32>,
+    top: i32,
+    rows: i32,
+    axis: &'a Axis,
+}
+
+impl Frame<'_> {
+    fn across(&self, value: f64) -> i32 {
+        let at = self.axis.position(value).unwrap_or(0.0).clamp(0.0, 1.0);
+        self.x.start + (at * f64::from(self.x.end - self.x.start)).round() as i32
+    }
+
+    fn bottom(&self) -> i32 {
+        self.top + ROW * self.rows
+    }
+}
+
+impl Dots {
+    fn panel<B: DrawingBackend>(
+        &self,
+        area: &Area<B>,
+        panel: &Panel,
+        frame: &Frame,
+        named: bool,
+    ) -> Drawn<B> {
+        text(area, &panel.title, (frame.x.start, frame.top - 26), 18.0, &BLACK, HPos::Left)?;
+        if let Some(best) = panel.best() {
+            let ends = [-1.0, 1.0].map(|sign| frame.across(best.value + sign * best.error.unwrap_or(0.0)));
+            let band = [(ends[0], frame.top), (ends[1], frame.bottom())];
+            area.draw(&Rectangle::new(band, BAND.filled()))?;
+        }
+        for (value, label) in frame.axis.ticks(8) {
+            let at = frame.across(value);
+            line(area, &[(at, frame.top), (at, frame.bottom())], GRID, 1)?;
+            text(area, &label, (at, frame.bottom() + 8), 15.0, &INK, HPos::Center)?;
+        }
+        let corners =
+            [(frame.x.start, frame.top), (frame.x.start, frame.bottom()), (frame.x.end, frame.bottom())];
+        line(area, &corners, INK, 1)?;
+        for (index, (name, dot)) in self.rows.iter().zip(&panel.dots).enumerate() {
+            let middle = frame.top + ROW * index as i32 + ROW / 2;
+            if named {
+                text(area, name, (frame.x.start - 12, middle - 6), 16.0, &BLACK, HPos::Right)?;
+            }
+            let Some(dot) = dot else { continue };
+            let leads = panel.leads(dot);
+            let color = if leads { LEADS } else { REST };
+            draw_dot(area, frame, dot, middle, color, leads)?;
+            let error = dot.error.map_or(String::new(), |error| format!(" ± {error:.2}"));
+            let best = panel.best().is_some_and(|best| best.value == dot.value);
+            let label = format!("{:.2}{error}{}", dot.value, if best { ", best" } else { "" });
+            text(area, &label, (frame.x.end + 8, middle - 6), 14.0, &color, HPos::Left)?;
+        }
+        Ok(())
+    }
+}
+
+fn draw_dot<B: DrawingBackend>(
+    area: &Area<B>,
+    frame: &Frame,
+    dot: &Dot,
+    y: i32,
+    color: RGBColor,
+    filled: bool,
+) -> Drawn<B> {
+    if let Some(error) = dot.error {
+        let ends = [dot.value - error, dot.value + error].map(|value| frame.across(value));
+        line(area, &[(ends[0], y), (ends[1], y)], color, 2)?;
+        ends.iter().try_for_each(|x| line(area, &[(*x, y - 5), (*x, y + 5)], color, 2))?;
+    }
+    let at: Point = (frame.across(dot.value), y);
+    let fill = if filled { color } else { WHITE };
+    area.draw(&Circle::new(at, 6, fill.filled()))?;
+    area.draw(&Circle::new(at, 6, color.stroke_width(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dot(value: f64, error: f64) -> Option<Dot> {
+        Some(Dot { value, error: Some(error) })
+    }
+
+    fn chart() -> Dots {
+        let panel =
+            |title: &str, dots: &[Option<Dot>]| Panel { title: title.to_owned(), dots: dots.to_vec() };
+        Dots {
+            title: "Tokens per call".to_owned(),
+            notes: vec!["24 prompts".to_owned()],
+            x_label: "block efficiency".to_owned(),
+            rows: ["one", "two", "three"].map(str::to_owned).to_vec(),
+            panels: vec![
+                panel("K = 2", &[dot(2.6, 0.05), dot(2.55, 0.04), dot(2.2, 0.03)]),
+                panel("K = 4", &[dot(2.9, 0.03), dot(2.7, 0.02), None]),
+            ],
+            columns: 2,
+        }
+    }
+
+    #[test]
+    fn the_best_and_its_equals_lead() {
+        let Dots { panels, .. } = chart();
+        let leads =
+            |panel: &Panel| panel.dots.iter().flatten().map(|dot| panel.leads(dot)).collect::<Vec<_>>();
+        assert_eq!(leads(&panels[0]), [true, true, false]);
+        assert_eq!(leads(&panels[1]), [true, false]);
+        // Without errors only the largest itself.
+        let bare = |value| Some(Dot { value, error: None });
+        let panel = Panel { title: String::new(), dots: vec![bare(2.0), bare(2.001)] };
+        assert_eq!(leads(&panel), [false, true]);
+    }
+
+    #[test]
+    fn both_formats_hold_what_they_should() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let svg = folder.path().join("chart.svg");
+        chart().write(&svg).expect("written");
+        let text = std::fs::read_to_string(&svg).expect("a file");
+        for expected in
+            ["Tokens per call", "24 prompts", "K = 4", "three", "2.90 ± 0.03, best", "block efficiency"]
+        {
+            assert!(text.contains(expected), "{expected}");
+        }
+        // The axis begins near the data.
+        assert!(text.contains("\n2.2\n") && !text.contains("\n0.0\n") && !text.contains("\n2.0\n"), "{text}");
+        let png = folder.path().join("chart.png");
+        chart().write(&png).expect("written");
+        assert!(std::fs::read(&png).expect("a file").starts_with(b"\x89PNG"));
+        let empty = Dots { panels: Vec::new(), ..chart() };
+        assert!(format!("{:#}", empty.write(&svg).expect_err("nothing")).contains("without values"));
+    }
+}

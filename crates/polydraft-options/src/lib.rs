@@ -1,0 +1,14 @@
+//! What the commands of polydraft share: options that become descriptions once, in one place, and what reaches the user.
+//!
+//! The program and the laboratory both build on this, so that a model, a verifier or a tree is named the same way
+//! everywhere.
+
+pub mod conversation;
+#[cfg(feature = "hub")]
+mod hub;
+pub mod models;
+pub mod output;
+pub mod prompts;
+pub mod sampling;
+pub mod speculation;
+pub mod texts;
