@@ -7,7 +7,6 @@
 mod cache;
 mod chat;
 mod config;
-mod decoder;
 mod device;
 mod error;
 mod family;
@@ -18,6 +17,7 @@ mod model;
 mod packed;
 mod special;
 mod text;
+mod transformer;
 mod weights;
 
 pub use chat::{ChatTemplate, Message};
@@ -31,5 +31,5 @@ pub use family::architectures;
 pub use generation::PublishedSampling;
 pub use linear::Precision;
 pub use load::{Description, LoadOptions, Loaded, load};
-pub use model::CandleModel;
+pub use model::{CandleModel, SequenceLimits};
 pub use text::{Stream, Text};

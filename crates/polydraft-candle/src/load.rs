@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
-use polydraft_engine::{Model, Vocabulary};
+use polydraft_engine::{Model, Single, Vocabulary};
 
-use crate::decoder::Decoder;
+use crate::transformer::Transformer;
 use crate::device::available_memory;
 use crate::error::Bytes;
 use crate::weights::Weights;
@@ -28,8 +28,8 @@ pub struct LoadOptions {
 /// A model, ready to use.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The model.
-    pub model: CandleModel,
+    /// The model, with the one sequence that the decode loop takes.
+    pub model: Single<CandleModel>,
     /// Its tokenizer.
     pub text: Text,
     /// Tokens that end a text.
@@ -180,10 +180,11 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     description.check_memory(options)?;
     let device = options.device.open()?;
     let Description { config, text, vocabulary, end_tokens, chat, sampling, .. } = description;
-    let decoder = Decoder::load(&config, weights, vocabulary.size(), options.precision, &device)?;
+    let transformer = Transformer::load(&config, weights, vocabulary.size(), options.precision, &device)?;
     let name =
         directory.file_name().map_or_else(|| directory.display().to_string(), |n| n.to_string_lossy().into());
-    let model = CandleModel::new(name, vocabulary, decoder)?;
+    let model = CandleModel::new(name, vocabulary, transformer)?;
+    let model = Single::new(model).map_err(candle_core::Error::wrap)?;
     Ok(Loaded { model, text, end_tokens, chat, sampling })
 }
 

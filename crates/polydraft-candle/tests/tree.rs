@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::Precision;
-use polydraft_engine::Model;
+use polydraft_candle::{CandleModel, Precision};
+use polydraft_engine::{Model, Single};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
@@ -13,8 +13,8 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Checks every node of `tree` behind `text`, scored in `model`, against a second model that reads it alone.
 fn check(
-    model: &polydraft_candle::CandleModel,
-    fresh: &mut polydraft_candle::CandleModel,
+    model: &Single<CandleModel>,
+    fresh: &mut Single<CandleModel>,
     tree: &DraftTree,
     text: &[Token],
 ) {
