@@ -7,6 +7,8 @@
 //! Face transformers.
 
 mod device;
+pub(crate) mod exp;
+mod gate;
 mod host;
 mod load;
 mod norm;
@@ -209,6 +211,9 @@ impl Transformer {
         let activation = self.config.feed_forward.activation;
         if !self.config.feed_forward.gated {
             return layer.mlp_out.forward(&activation.forward(&inner)?);
+        }
+        if self.device.is_cpu() && matches!(activation, Activation::Silu) {
+            return layer.mlp_out.forward(&inner.apply_op1_no_bwd(&gate::SiluGate)?);
         }
         let width = self.config.intermediate;
         let gate = activation.forward(&inner.narrow(1, 0, width)?)?;

@@ -358,11 +358,12 @@ fn a_text_cut_short_is_the_shorter_text() {
 #[test]
 fn misuse_is_an_error_and_harms_nobody() {
     let mut model = model(11, Precision::F32);
-    model.limit(SequenceLimits { open: 2, ..SequenceLimits::default() });
-    assert_eq!(model.facts().sequences, 2);
+    // One is open already, for the decode loop.
+    model.limit(SequenceLimits { open: 3, ..SequenceLimits::default() });
+    assert_eq!(model.facts().sequences, 3);
     let [good, bad] = [(); 2].map(|()| model.open().unwrap());
     let message = model.open().unwrap_err().to_string();
-    assert!(message.contains("sequences") && message.contains("2 of model"), "{message}");
+    assert!(message.contains("sequences") && message.contains("3 of model"), "{message}");
     model.extend(good, &[1, 2, 3]).unwrap();
     let expected = after(&mut model, good);
     let tree = DraftTree::new();

@@ -8,6 +8,7 @@ use pulp::{Simd, WithSimd};
 use super::Rules;
 use crate::cache::Pages;
 use crate::cache::pages::{Block, Line, PAGE};
+use crate::transformer::exp::exp;
 use crate::transformer::pass::Sight;
 
 /// Heads that share a key head go through a page so many at a time.
@@ -229,33 +230,6 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> f32 {
     simd.reduce_sum_f32s(sum)
 }
 
-/// e^x for x up to 0, to two units in the last place; 0 where that is below the smallest normal number.
-///
-/// With n the whole number nearest to x / ln 2, it is 2^n · e^r for an r of at most ln 2 / 2, and e^r its Taylor series.
-#[inline(always)]
-pub(super) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    const LEAST: f32 = -87.3;
-    // Adding it rounds to whole numbers, which are then the last bits.
-    const ROUND: f32 = 12_582_912.0;
-    // ln 2, the first part with zeros behind it, so that whole multiples are exact.
-    const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let splat = |value: f32| simd.splat_f32s(value);
-    let tiny = simd.less_than_f32s(x, splat(LEAST));
-    let x = simd.select_f32s(tiny, splat(0.0), x);
-    let rounded = simd.mul_add_f32s(x, splat(std::f32::consts::LOG2_E), splat(ROUND));
-    let whole = simd.sub_f32s(rounded, splat(ROUND));
-    let r = simd.mul_add_f32s(whole, splat(-LN2[0]), x);
-    let r = simd.mul_add_f32s(whole, splat(-LN2[1]), r);
-    let mut y = splat(1.0 / 5040.0);
-    for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        y = simd.mul_add_f32s(y, r, splat(factor));
-    }
-    // The exponent's bits: n + 127.
-    let bits = simd.add_u32s(simd.transmute_u32s_f32s(rounded), simd.splat_u32s(127));
-    let power = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(bits, simd.splat_u32s(23)));
-    simd.select_f32s(tiny, splat(0.0), simd.mul_f32s(y, power))
-}
-
 /// Adds to the sums of N heads of a row the values that it sees, by their weights.
 #[inline(always)]
 fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], block: &Block, sums: &mut [Line], seen: &Seen) {
@@ -291,6 +265,3 @@ fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], block: &Block, sums: 
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
