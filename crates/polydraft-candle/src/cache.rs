@@ -1,76 +1,82 @@
-//! Keys and values of past tokens, in slots that can be kept selectively.
+//! Keys and values of a text's tokens, in slots that can be kept selectively.
+//!
+//! The caller counts: which slots are the context and which a speculative tree behind it. On a processor slots lie in
+//! pages, which texts with a common beginning share; elsewhere in two tensors a layer.
 
-use candle_core::{DType, Device, Result, Tensor};
+pub(crate) mod pages;
+mod tensors;
 
-/// Slots are taken in rounds of so many.
-const ROUND: usize = 256;
+use candle_core::{DType, Device, Result};
 
-/// For every layer keys and values of shape `[key-value heads, slots, head]`.
-///
-/// The caller counts: which slots are the context and which a speculative tree behind it.
+pub(crate) use pages::Pages;
+pub(crate) use tensors::Tensors;
+
+/// The numbers of a token's keys, and of its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub layers: usize,
+    /// Of keys and values.
+    pub heads: usize,
+    /// Numbers of a head.
+    pub head: usize,
+}
+
+/// The keys and values of one text.
 #[derive(Debug)]
-pub(crate) struct Cache {
-    layers: Vec<(Tensor, Tensor)>,
-    heads: usize,
-    head: usize,
-    slots: usize,
-    dtype: DType,
-    device: Device,
+pub(crate) enum Cache {
+    Pages(Pages),
+    Tensors(Tensors),
 }
 
 impl Cache {
-    pub fn new(layers: usize, heads: usize, head: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let empty = || Tensor::zeros((heads, 0, head), dtype, device);
-        let layers = (0..layers).map(|_| Ok((empty()?, empty()?))).collect::<Result<_>>()?;
-        Ok(Self { layers, heads, head, slots: 0, dtype, device: device.clone() })
+    /// An empty one.
+    pub fn new(form: Form, dtype: DType, device: &Device) -> Result<Self> {
+        Ok(match device.is_cpu() {
+            true => Self::Pages(Pages::new(form)),
+            false => Self::Tensors(Tensors::new(form, dtype, device)?),
+        })
     }
 
     /// Makes room for so many slots; what is there stays.
     pub fn reserve(&mut self, slots: usize) -> Result<()> {
-        if slots <= self.slots {
-            return Ok(());
+        match self {
+            Self::Pages(pages) => pages.reserve(slots),
+            Self::Tensors(tensors) => tensors.reserve(slots),
         }
-        let slots = slots.max(self.slots + self.slots / 2).next_multiple_of(ROUND);
-        for (keys, values) in &mut self.layers {
-            for tensor in [keys, values] {
-                let larger = Tensor::zeros((self.heads, slots, self.head), self.dtype, &self.device)?;
-                if self.slots > 0 {
-                    larger.slice_set(tensor, 1, 0)?;
-                }
-                *tensor = larger;
-            }
-        }
-        self.slots = slots;
-        Ok(())
-    }
-
-    /// Writes keys and values `[heads, n, head]` from slot `start` on; returns those of all slots up to there.
-    pub fn append(
-        &self,
-        layer: usize,
-        keys: &Tensor,
-        values: &Tensor,
-        start: usize,
-    ) -> Result<(Tensor, Tensor)> {
-        let (all_keys, all_values) = &self.layers[layer];
-        all_keys.slice_set(keys, 1, start)?;
-        all_values.slice_set(values, 1, start)?;
-        let end = start + keys.dim(1)?;
-        Ok((all_keys.narrow(1, 0, end)?, all_values.narrow(1, 0, end)?))
     }
 
     /// Moves the contents of `slots`, which ascend and are not below `start`, to the slots from `start` on.
-    pub fn keep(&self, start: usize, slots: &[usize]) -> Result<()> {
+    pub fn keep(&mut self, start: usize, slots: &[usize]) -> Result<()> {
         if slots.iter().copied().eq(start..start + slots.len()) {
             return Ok(());
         }
-        let ids: Vec<u32> = slots.iter().map(|&slot| slot as u32).collect();
-        let ids = Tensor::from_vec(ids, slots.len(), &self.device)?;
-        for (keys, values) in &self.layers {
-            for tensor in [keys, values] {
-                tensor.slice_set(&tensor.index_select(&ids, 1)?, 1, start)?;
-            }
+        match self {
+            Self::Pages(pages) => pages.keep(start, slots),
+            Self::Tensors(tensors) => tensors.keep(start, slots)?,
         }
         Ok(())
+    }
+
+    /// Another one with the contents of the first `slots`. Changes of the one are not seen in the other.
+    pub fn share(&self, slots: usize) -> Result<Self> {
+        Ok(match self {
+            Self::Pages(pages) => Self::Pages(pages.share(slots)),
+            Self::Tensors(tensors) => Self::Tensors(tensors.copy(slots)?),
+        })
+    }
+
+    /// Gives up what lies wholly behind the first `slots`, where that frees anything.
+    pub fn shorten(&mut self, slots: usize) {
+        if let Self::Pages(pages) = self {
+            pages.shorten(slots);
+        }
+    }
+
+    /// Bytes held, those that other texts hold too included.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Pages(pages) => pages.bytes(),
+            Self::Tensors(tensors) => tensors.bytes(),
+        }
     }
 }

@@ -7,7 +7,6 @@
 
 mod cache;
 mod config;
-mod decoder;
 mod device;
 mod error;
 mod family;
@@ -16,6 +15,7 @@ mod load;
 mod model;
 mod packed;
 mod threads;
+mod transformer;
 mod weights;
 
 pub use config::{
@@ -27,5 +27,5 @@ pub use error::{Bytes, Error, Result};
 pub use family::architectures;
 pub use linear::Precision;
 pub use load::{Description, LoadOptions, Loaded, load};
-pub use model::CandleModel;
+pub use model::{CandleModel, SequenceLimits};
 pub use threads::{Threads, use_threads};

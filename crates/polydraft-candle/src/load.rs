@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use polydraft_text::Language;
+use polydraft_text::{Language, LanguageModel};
 
-use crate::decoder::Decoder;
+use crate::transformer::Transformer;
 use crate::device::available_memory;
 use crate::error::Bytes;
 use crate::weights::Weights;
@@ -28,6 +28,12 @@ pub struct Loaded {
     pub model: CandleModel,
     /// Its tokenizer, and all else between text and tokens.
     pub language: Language,
+}
+
+impl From<Loaded> for LanguageModel {
+    fn from(Loaded { model, language }: Loaded) -> Self {
+        Self { model: Box::new(model), language }
+    }
 }
 
 /// Everything about a model but its weights: what can be said without reading them.
@@ -130,8 +136,8 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     let device = options.device.open()?;
     let Description { config, language, .. } = description;
     let vocabulary = language.vocabulary.clone();
-    let decoder = Decoder::load(&config, weights, vocabulary.size(), options.precision, &device)?;
-    let model = CandleModel::new(language.name.clone(), vocabulary, decoder)?;
+    let transformer = Transformer::load(&config, weights, vocabulary.size(), options.precision, &device)?;
+    let model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
     Ok(Loaded { model, language })
 }
 

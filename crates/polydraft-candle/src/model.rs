@@ -1,283 +1,267 @@
-//! The engine's model interface on a decoder with a cache.
+//! The engine's interface of a model with many sequences, on a transformer.
+//!
+//! On a processor everything that is computed for a token depends on the tokens before it in its text and on nothing
+//! else, to the last bit: not on the other sequences of a pass, on the tree around it, on how a prompt was cut into
+//! passes, or on which text it was first computed for. So whatever was computed for a beginning can be used for every
+//! text that begins so.
 
-use candle_core::Tensor;
+mod kept;
+mod text;
+
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::{Error as EngineError, Model, Result, Vocabulary};
+use polydraft_engine::model::too_many_sequences;
+use polydraft_engine::{Error as EngineError, Facts, Model, Result, Sequence, Vocabulary};
 
 use crate::Config;
-use crate::cache::Cache;
-use crate::decoder::{Batch, Decoder};
+use crate::transformer::Transformer;
+use crate::transformer::pass::Part;
+use kept::Kept;
+use text::Text;
 
-/// Tokens of a prompt that are computed at once: enough to use the processor, few enough for small buffers.
-const PROMPT_CHUNK: usize = 256;
+/// Tokens of a pass at most: enough to use the processor, few enough for small buffers. More are taken in several.
+const PASS: usize = 256;
 
-/// A decoder with a text: its context, and behind it a speculative tree.
-///
-/// Slots of the cache: first the computed part of the context in order, then the scored nodes of the tree by id.
+/// How many texts a model keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequenceLimits {
+    /// Sequences that may be open at once.
+    pub open: usize,
+    /// Closed ones of which is kept what was computed, for texts that begin alike.
+    pub closed: usize,
+    /// Bytes that those may hold.
+    pub closed_bytes: usize,
+}
+
+impl Default for SequenceLimits {
+    fn default() -> Self {
+        Self { open: 256, closed: 16, closed_bytes: 1 << 30 }
+    }
+}
+
+/// A transformer with the texts that it is asked to continue.
 #[derive(Debug)]
 pub struct CandleModel {
-    name: String,
-    vocabulary: Vocabulary,
-    decoder: Decoder,
-    cache: Cache,
-    context: Vec<Token>,
-    /// How much of the context is in the cache.
-    computed: usize,
-    /// How many nodes of the tree are scored, the root included; their logits follow, `[scored, vocabulary]`.
-    scored: usize,
-    logits: Vec<f32>,
-    /// The text before the last [`reset`](Model::reset), as far as the cache still holds it from slot 0 on: a text that
-    /// begins the same need not be computed again.
-    past: Vec<Token>,
+    facts: Facts,
+    transformer: Transformer,
+    /// By number of the sequence; none where it is not open.
+    texts: Vec<Option<Text>>,
+    kept: Kept,
 }
 
 impl CandleModel {
-    pub(crate) fn new(name: String, vocabulary: Vocabulary, decoder: Decoder) -> crate::Result<Self> {
-        let cache = decoder.new_cache()?;
-        Ok(Self {
-            name,
-            vocabulary,
-            decoder,
-            cache,
-            context: Vec::new(),
-            computed: 0,
-            scored: 0,
-            logits: Vec::new(),
-            past: Vec::new(),
-        })
+    pub(crate) fn new(name: String, vocabulary: Vocabulary, transformer: Transformer) -> crate::Result<Self> {
+        let Config { context, hidden, .. } = transformer.config;
+        let limits = SequenceLimits::default();
+        let facts = Facts { name, vocabulary, context, hidden: Some(hidden), sequences: limits.open };
+        Ok(Self { facts, transformer, texts: Vec::new(), kept: Kept::new(limits) })
+    }
+
+    /// Changes how many texts are kept. Sequences that are open stay so.
+    pub fn limit(&mut self, limits: SequenceLimits) {
+        self.facts.sequences = limits.open;
+        self.kept.limit(limits);
     }
 
     /// The shape of the model.
     pub fn config(&self) -> &Config {
-        &self.decoder.config
+        &self.transformer.config
     }
 
     /// Bytes that the weight matrices take.
     pub fn weight_bytes(&self) -> usize {
-        self.decoder.weight_bytes()
+        self.transformer.weight_bytes()
     }
 
     /// Bytes of weights that a pass over one token reads.
     pub fn bytes_per_pass(&self) -> usize {
-        self.decoder.bytes_per_pass()
+        self.transformer.bytes_per_pass()
+    }
+
+    /// Bytes that keys and values of all texts take, open ones and closed ones; what several share is counted for each.
+    pub fn cache_bytes(&self) -> usize {
+        self.texts.iter().flatten().map(|text| text.cache.bytes()).sum::<usize>() + self.kept.bytes()
+    }
+
+    /// How many tokens of a sequence are computed.
+    pub fn computed(&self, sequence: Sequence) -> usize {
+        self.text(sequence).computed()
+    }
+
+    fn text(&self, sequence: Sequence) -> &Text {
+        self.texts[sequence.number()].as_ref().expect("an open sequence")
+    }
+
+    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
+        self.texts[sequence.number()].as_mut().expect("an open sequence")
     }
 
     fn failed(&self, source: candle_core::Error) -> EngineError {
-        EngineError::Model { model: self.name.clone(), source: Box::new(source) }
+        EngineError::Model { model: self.facts.name.clone(), source: Box::new(source) }
     }
 
-    /// Computes a long prompt in chunks, until what is left of the context fits into one pass.
-    fn catch_up(&mut self) -> candle_core::Result<()> {
-        while self.computed + PROMPT_CHUNK < self.context.len() {
-            let end = self.computed + PROMPT_CHUNK;
-            let positions: Vec<usize> = (self.computed..end).collect();
-            let start = self.computed;
-            let [mask, window_mask] =
-                self.masks(&positions, start, |row, slot| slot <= start + row, |slot| slot)?;
-            let batch = Batch {
-                tokens: &self.context[start..end],
-                positions: &positions,
-                start,
-                mask,
-                window_mask,
-                first_output: PROMPT_CHUNK - 1,
-            };
-            self.decoder.forward(&batch, &mut self.cache)?;
-            self.computed = end;
-        }
-        Ok(())
-    }
-
-    /// Computes in one pass what is left of the context, its last token at least, and the nodes of the tree that are
-    /// not scored. If the root is scored, the context is done.
-    fn compute(&mut self, tree: &DraftTree) -> candle_core::Result<()> {
-        let length = self.context.len();
-        // Node i lies in slot length - 1 + i, the root as node 0 among them.
-        let (start, pending, first_node) = match self.scored {
-            0 => {
-                let start = self.computed.min(length - 1);
-                (start, &self.context[start..], 1)
-            }
-            scored => (length - 1 + scored, &[][..], scored),
-        };
-        let nodes = first_node..tree.len();
-        let mut tokens = pending.to_vec();
-        let mut positions: Vec<usize> = (start..start + pending.len()).collect();
-        for node in nodes {
-            tokens.push(tree.token(node));
-            positions.push(length - 1 + tree.depth(node));
-        }
-        let sees = |row: usize, slot: usize| {
-            // The context's tokens see what comes before them, nodes the whole context and their ancestors.
-            if start + row < length || slot < length {
-                return slot <= start + row;
-            }
-            is_ancestor(tree, slot + 1 - length, start + row + 1 - length)
-        };
-        // Of a slot that some token sees, its position.
-        let position = |slot: usize| match slot.checked_sub(length) {
-            None => slot,
-            Some(behind) => length - 1 + tree.depth(behind + 1),
-        };
-        let [mask, window_mask] = self.masks(&positions, start, sees, position)?;
-        let batch = Batch {
-            tokens: &tokens,
-            positions: &positions,
-            start,
-            mask,
-            window_mask,
-            first_output: pending.len().saturating_sub(1),
-        };
-        let logits = self.decoder.forward(&batch, &mut self.cache)?;
-        if self.scored == 0 {
-            self.logits.clear();
-        }
-        self.logits.extend(logits.flatten_all()?.to_vec1::<f32>()?);
-        self.scored = tree.len();
-        self.computed = length;
-        Ok(())
-    }
-
-    /// What the tokens at `positions`, in slots from `start` on, see of the slots up to theirs: in plain layers, and in
-    /// those with a window.
-    fn masks(
-        &self,
-        positions: &[usize],
-        start: usize,
-        sees: impl Fn(usize, usize) -> bool,
-        position: impl Fn(usize) -> usize,
-    ) -> candle_core::Result<[Option<Tensor>; 2]> {
-        let (rows, common) = (positions.len(), start.min(self.context.len()));
-        let plain = self.mask(rows, start, common, &sees)?;
-        let last = positions.iter().max().copied().unwrap_or(0);
-        match self.decoder.config.attention.window.filter(|window| last >= *window) {
-            None => Ok([plain.clone(), plain]),
-            Some(window) => {
-                let near = |row: usize, slot: usize| {
-                    sees(row, slot) && positions[row].saturating_sub(position(slot)) < window
-                };
-                Ok([plain, self.mask(rows, start, 0, near)?])
-            }
-        }
-    }
-
-    /// What each of `rows` new tokens sees of the slots up to its own and its fellows'; `None` if all see all. The
-    /// first `common` slots are seen by every one.
-    fn mask(
-        &self,
-        rows: usize,
-        start: usize,
-        common: usize,
-        sees: impl Fn(usize, usize) -> bool,
-    ) -> candle_core::Result<Option<Tensor>> {
-        let slots = start + rows;
-        let mut values = vec![0f32; rows * slots];
-        let mut hides = false;
-        for (row, values) in values.chunks_exact_mut(slots).enumerate() {
-            for (slot, value) in values.iter_mut().enumerate().skip(common) {
-                if !sees(row, slot) {
-                    *value = f32::NEG_INFINITY;
-                    hides = true;
+    /// Computes all `work`, so many rows at a time that buffers stay small.
+    fn compute(&mut self, mut work: Vec<Work>) -> candle_core::Result<()> {
+        work.sort_unstable_by_key(|work| work.number);
+        work.dedup_by_key(|work| work.number);
+        while work.iter().any(|work| work.next < work.end) {
+            let mut room = PASS;
+            let mut texts = self.texts.iter_mut().enumerate();
+            let mut parts: Vec<Part> = Vec::new();
+            let mut ends: Vec<(usize, usize)> = Vec::new();
+            for (i, work) in work.iter().enumerate() {
+                let end = work.end.min(work.next + room);
+                let text = texts.find(|(number, _)| *number == work.number);
+                if let Some((_, Some(text))) = text
+                    && end > work.next
+                {
+                    parts.push(text.part(work.next..end, work.tree));
+                    ends.push((i, end));
+                    room -= end - work.next;
                 }
             }
+            let logits = self.transformer.forward(&mut parts)?;
+            let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
+            let logits = match logits {
+                None => Vec::new(),
+                Some(logits) => logits.flatten_all()?.to_vec1::<f32>()?,
+            };
+            let mut rest = &logits[..];
+            for ((i, end), wanted) in ends.into_iter().zip(wanted) {
+                let Work { number, next, .. } = work[i];
+                let own;
+                (own, rest) = rest.split_at(wanted * self.facts.vocabulary.size());
+                if let Some(text) = &mut self.texts[number] {
+                    text.computed_part(next..end, own);
+                }
+                work[i].next = end;
+            }
         }
-        hides.then(|| self.decoder.mask(values, (rows, slots))).transpose()
+        Ok(())
     }
 
-    /// Appends decided tokens; as long as they are those of the text before the last reset, they are computed already.
-    fn append(&mut self, tokens: impl IntoIterator<Item = Token>) {
-        for token in tokens {
-            let at = self.context.len();
-            if self.computed == at && self.past.get(at) == Some(&token) {
-                self.computed += 1;
-            }
-            self.context.push(token);
+    fn run(&mut self, work: Vec<Work>) -> Result<()> {
+        // Inside rayon's pool at once: an operation that wants it would otherwise wake a thread of its own each time,
+        // which takes a small model longer than the operation.
+        rayon::scope(|_| self.compute(work)).map_err(|e| self.failed(e))
+    }
+
+    fn check_room(&self, tokens: usize) -> Result<()> {
+        match tokens > self.facts.context {
+            true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.facts.context }),
+            false => Ok(()),
         }
+    }
+
+    /// What is known of the beginning of `tokens` from another text, where that is more than of the sequence's own.
+    fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) -> candle_core::Result<()> {
+        let own = self.text(sequence).known(tokens);
+        let open = self.texts.iter().enumerate().filter(|(number, _)| *number != sequence.number());
+        let open = open.filter_map(|(_, text)| text.as_ref()).max_by_key(|text| text.known(tokens));
+        let in_open = open.map_or(0, |text| text.known(tokens));
+        let in_closed = self.kept.known(tokens);
+        if in_closed > own && in_closed >= in_open {
+            if let Some((held, cache)) = self.kept.take(tokens)? {
+                self.text_mut(sequence).adopt(held, cache);
+            }
+        } else if in_open > own
+            && let Some(text) = open
+        {
+            let (held, cache) = (tokens[..in_open].to_vec(), text.cache.share(in_open)?);
+            self.text_mut(sequence).adopt(held, cache);
+        }
+        Ok(())
     }
 }
 
-/// Whether `node` is `other` or below it.
-fn is_ancestor(tree: &DraftTree, other: NodeId, mut node: NodeId) -> bool {
-    // Parents have smaller ids.
-    while node > other {
-        node = tree.parent(node);
-    }
-    node == other
+/// Slots of a text that are to be computed.
+#[derive(Debug, Clone, Copy)]
+struct Work<'a> {
+    /// Of the sequence.
+    number: usize,
+    next: usize,
+    end: usize,
+    tree: Option<&'a DraftTree>,
 }
 
 impl Model for CandleModel {
-    fn name(&self) -> &str {
-        &self.name
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
-    fn vocabulary(&self) -> &Vocabulary {
-        &self.vocabulary
-    }
-
-    fn context_length(&self) -> usize {
-        self.decoder.config.context
-    }
-
-    fn len(&self) -> usize {
-        self.context.len()
-    }
-
-    fn reset(&mut self) {
-        if self.past.is_empty() {
-            self.context.truncate(self.computed);
-            self.past.append(&mut self.context);
+    fn open(&mut self) -> Result<Sequence> {
+        if self.texts.iter().flatten().count() >= self.facts.sequences {
+            return too_many_sequences(&self.facts);
         }
-        self.context.clear();
-        self.computed = 0;
-        self.scored = 0;
+        let cache = self.transformer.new_cache().map_err(|e| self.failed(e))?;
+        let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.texts.push(None);
+            self.texts.len() - 1
+        });
+        self.texts[free] = Some(Text::new(cache));
+        Ok(Sequence::new(free as u32))
     }
 
-    fn extend(&mut self, tokens: &[Token]) -> Result<()> {
-        let vocabulary = self.vocabulary.size();
+    fn close(&mut self, sequence: Sequence) {
+        if let Some(text) = self.texts[sequence.number()].take() {
+            self.kept.keep(text);
+        }
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.text(sequence).tokens().len()
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        let vocabulary = self.facts.vocabulary.size();
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
         }
-        self.append(tokens.iter().copied());
-        self.scored = 0;
+        if self.text(sequence).tokens().is_empty() {
+            self.adopt(sequence, tokens).map_err(|e| self.failed(e))?;
+        }
+        self.text_mut(sequence).extend(tokens);
         Ok(())
     }
 
-    fn score(&mut self, tree: &DraftTree) -> Result<()> {
-        if self.context.is_empty() {
-            return Err(EngineError::EmptyPrompt);
-        }
-        if self.scored >= tree.len() {
-            return Ok(());
-        }
-        let depth = (self.scored.max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
-        if self.context.len() + depth > self.context_length() {
-            return Err(EngineError::PromptTooLong {
-                prompt: self.context.len() + depth,
-                context: self.context_length(),
-            });
-        }
-        // From here on the cache is written over.
-        self.past.clear();
-        // Inside rayon's pool at once: an operation that wants it would otherwise wake a thread of its own each time,
-        // which takes a small model longer than the operation.
-        rayon::scope(|_| self.catch_up().and_then(|()| self.compute(tree))).map_err(|e| self.failed(e))
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        self.text_mut(sequence).truncate(length);
     }
 
-    fn logits(&self, node: NodeId) -> &[f32] {
-        let width = self.vocabulary.size();
-        &self.logits[node * width..(node + 1) * width]
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        let text = self.text(sequence);
+        self.check_room(text.tokens().len())?;
+        let last = text.tokens().len().saturating_sub(1);
+        let next = text.computed();
+        let end = last.min(next.saturating_add(most));
+        if next < end {
+            self.run(vec![Work { number: sequence.number(), next, end, tree: None }])?;
+        }
+        Ok(last.saturating_sub(self.text(sequence).computed()))
     }
 
-    fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        let length = self.context.len();
-        let slots: Vec<usize> =
-            path.iter().filter(|&&node| node < self.scored).map(|&node| length - 1 + node).collect();
-        self.cache.keep(length, &slots).map_err(|e| self.failed(e))?;
-        if !slots.is_empty() {
-            self.computed = length + slots.len();
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        let mut work = Vec::with_capacity(batch.len());
+        for &(sequence, tree) in batch {
+            let text = self.text(sequence);
+            if text.tokens().is_empty() {
+                return Err(EngineError::EmptyPrompt);
+            }
+            let slots = text.unscored(tree);
+            let depth = (text.scored().max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+            if !slots.is_empty() {
+                self.check_room(text.tokens().len() + depth)?;
+                let (next, end) = (slots.start, slots.end);
+                work.push(Work { number: sequence.number(), next, end, tree: Some(tree) });
+            }
         }
-        self.append(path.iter().map(|&node| tree.token(node)));
-        self.scored = 0;
-        Ok(())
+        if work.is_empty() { Ok(()) } else { self.run(work) }
+    }
+
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.text(sequence).logits(node, self.facts.vocabulary.size())
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.text_mut(sequence).commit(tree, path).map_err(|e| self.failed(e))
     }
 }

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use common::*;
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_candle::{CandleModel, Precision, architectures};
-use polydraft_engine::Model;
+use polydraft_engine::{Model, Single};
 use serde_json::{Value, json};
 
 /// A model directory, and what transformers gives for it.
@@ -87,12 +87,12 @@ impl Case {
         Self::all().into_iter().find(|case| case.name == name).unwrap()
     }
 
-    fn open(&self, precision: Precision) -> CandleModel {
+    fn open(&self, precision: Precision) -> Single<CandleModel> {
         open(self.directory.path(), precision)
     }
 
     /// The largest distance from transformers' logits, in every way that a text can be computed.
-    fn worst(&self, model: &mut CandleModel) -> f32 {
+    fn worst(&self, model: &mut Single<CandleModel>) -> f32 {
         let (text, mut worst) = (&self.tokens, 0f32);
         let mut meet = |found: &[f32], expected: &[f32]| worst = worst.max(distance(found, expected));
         // As a prompt, of every length.
@@ -310,7 +310,7 @@ fn files_that_leave_out_a_prefix_are_read() {
 fn padding_rows_are_cut_off() {
     let case = Case::named("qwen2");
     let model = case.open(Precision::F32);
-    assert_eq!((model.config().vocabulary, model.vocabulary().size()), (80, 62));
+    assert_eq!((model.model.config().vocabulary, model.vocabulary().size()), (80, 62));
     // A draft with another number of them fits.
     let other = Case::named("qwen3").open(Precision::F32);
     model.vocabulary().check_draft(other.vocabulary()).unwrap();

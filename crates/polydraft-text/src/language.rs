@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use polydraft::Token;
-use polydraft_engine::Vocabulary;
+use polydraft_engine::{Model, Vocabulary};
 
 use crate::{ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Text};
 
@@ -61,4 +61,12 @@ impl Language {
         let missing = named.filter(|token| !self.end_tokens.contains(token));
         self.end_tokens.iter().copied().chain(missing).collect()
     }
+}
+
+/// A model of any backend with its text side, owned and ready to be put to work anywhere.
+pub struct LanguageModel {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// Its tokenizer, and all else between text and tokens.
+    pub language: Language,
 }

@@ -23,7 +23,7 @@ pub use chat::{ChatTemplate, Message};
 pub use error::{Error, Result};
 pub use fields::{Fields, end_tokens, positive};
 pub use generation::{Published, PublishedSampling};
-pub use language::Language;
+pub use language::{Language, LanguageModel};
 pub use special::SpecialTokens;
 pub use stream::Stream;
 pub use text::Text;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_candle::{CandleModel, LoadOptions, Precision, load};
-use polydraft_engine::Model;
+use polydraft_engine::{Model, Single};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
@@ -125,18 +125,18 @@ pub fn write_model(directory: &Path, tensors: &HashMap<String, Tensor>) {
     candle_core::safetensors::save(tensors, directory.join("model.safetensors")).unwrap();
 }
 
-pub fn open(directory: &Path, precision: Precision) -> CandleModel {
+pub fn open(directory: &Path, precision: Precision) -> Single<CandleModel> {
     load(directory, LoadOptions { precision, ..LoadOptions::default() }).unwrap().model
 }
 
-pub fn random_model(seed: u64, precision: Precision) -> CandleModel {
+pub fn random_model(seed: u64, precision: Precision) -> Single<CandleModel> {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(seed, DType::F32));
     open(directory.path(), precision)
 }
 
 /// The logits after a text, computed from nothing.
-pub fn alone(model: &mut CandleModel, text: &[Token]) -> Vec<f32> {
+pub fn alone(model: &mut Single<CandleModel>, text: &[Token]) -> Vec<f32> {
     model.reset();
     model.extend(text).unwrap();
     model.score(&DraftTree::new()).unwrap();

@@ -3,6 +3,7 @@
 
 mod memory;
 mod random;
+mod together;
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{CandleModel, Description, LoadOptions, Precision, load};
-use polydraft_engine::Model;
+use polydraft_engine::{Model, Single};
 use serde::Serialize;
 
 use super::median;
@@ -37,6 +38,9 @@ pub struct Args {
     /// Tokens of one pass.
     #[arg(long, value_name = "N,..", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     nodes: Vec<usize>,
+    /// Texts decoded together, each by one token a pass.
+    #[arg(long, value_name = "N,..", default_value = "1,2,4,8", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    sequences: Vec<usize>,
     /// Tokens of the context.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     context: usize,
@@ -81,6 +85,8 @@ struct Row {
     /// Of the memory's own.
     bandwidth_share: f64,
     passes: Vec<Pass>,
+    /// Several texts, each by one token a pass.
+    sequences: Vec<together::Throughput>,
 }
 
 #[derive(Serialize)]
@@ -179,22 +185,24 @@ fn measure(args: &Args, directory: &Path, precision: Precision, bandwidth: f64) 
         passes.push((nodes, seconds));
     }
     let one = passes[0].1;
-    let bytes_per_second = model.bytes_per_pass() as f64 / one;
+    let sequences = together::measure(&mut model.model, &args.sequences, args.context, args.passes)?;
+    let bytes_per_second = model.model.bytes_per_pass() as f64 / one;
     Ok(Row {
         dtype: precision.name(),
         load_seconds,
         load_peak_bytes,
-        weight_bytes: model.weight_bytes(),
+        weight_bytes: model.model.weight_bytes(),
         seconds_per_token: one,
         tokens_per_second: 1.0 / one,
         bytes_per_second,
         bandwidth_share: bytes_per_second / bandwidth,
         passes: passes.iter().map(|&(nodes, s)| Pass { nodes, seconds: s, relative: s / one }).collect(),
+        sequences,
     })
 }
 
 /// A text of this length that the vocabulary has.
-fn text(model: &CandleModel, length: usize) -> Vec<Token> {
+fn text(model: &Single<CandleModel>, length: usize) -> Vec<Token> {
     (0..length).map(|i| ((i * 7919 + 13) % model.vocabulary().size()) as Token).collect()
 }
 
@@ -208,7 +216,7 @@ fn fork() -> DraftTree {
 }
 
 /// That a tree's scores are those of its tokens one by one.
-fn check(model: &mut CandleModel, context: usize) -> Result<()> {
+fn check(model: &mut Single<CandleModel>, context: usize) -> Result<()> {
     let before = text(model, context.min(16));
     let tree = fork();
     model.reset();
@@ -226,7 +234,7 @@ fn check(model: &mut CandleModel, context: usize) -> Result<()> {
 }
 
 /// Seconds of a pass over so many tokens behind the context, the median.
-fn time_pass(model: &mut CandleModel, nodes: usize, args: &Args) -> Result<f64> {
+fn time_pass(model: &mut Single<CandleModel>, nodes: usize, args: &Args) -> Result<f64> {
     let mut tree = DraftTree::new();
     for number in 1..nodes {
         // Pairs of siblings: neither a chain nor a star.
@@ -284,6 +292,15 @@ impl Report {
                 100.0 * row.bandwidth_share,
                 costs.join("  ")
             )?;
+        }
+        writeln!(out, "\ntexts decoded together: tokens/s of all, relative to one text")?;
+        for row in &self.results {
+            let all: Vec<String> = row
+                .sequences
+                .iter()
+                .map(|t| format!("{}: {:.1} ({:.2})", t.sequences, t.tokens_per_second, t.relative))
+                .collect();
+            writeln!(out, "{:<6} {}", row.dtype, all.join("  "))?;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! From tensors on disk to a decoder.
+//! From tensors on disk to a transformer.
 
 use candle_core::{DType, Device, Tensor};
 
 use super::norm::{Norm, Norms};
-use super::{Decoder, Layer, Place};
+use super::{Layer, Place, Transformer};
 use crate::config::{NormKind, NormOrder, Positions};
 use crate::linear::{Linear, Matrix};
 use crate::weights::{Part, Weights};
@@ -18,8 +18,8 @@ struct Loader<'a> {
     dtype: DType,
 }
 
-impl Decoder {
-    /// Reads a decoder whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk.
+impl Transformer {
+    /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk.
     pub fn load(
         config: &Config,
         mut weights: Weights,

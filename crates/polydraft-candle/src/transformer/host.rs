@@ -1,0 +1,150 @@
+//! Attention on a processor, of all texts of a pass at once.
+//!
+//! Problem: each token attends to its own text, which lies in pages, and in a tree to its ancestors among its fellows.
+//! As tensor operations that is a dozen per text and layer, with masks and copies; and a product of another shape sums
+//! in another order.
+//! Method: ours. One loop over pairs of some rows and a key head. It goes through the pages once for the scores and
+//! once for the values; what a row does not see is skipped, not masked. A row's sums go in the order of the text, number
+//! by number, so that they are the same to the last bit whatever else is in the pass, in the tree or in the chunk, and
+//! wherever slots were moved: what is computed for a token depends on the text up to it only.
+//! Complexity: `rows · slots · heads · head` multiply-adds, twice; every key and value is read from memory once for
+//! [`ROWS`] rows.
+
+mod kernel;
+
+use std::ops::Range;
+
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::pass::{Part, Sight};
+use crate::cache::{Cache, Pages};
+use kernel::{Scratch, Task};
+
+/// Rows of one text that go through the pages together.
+const ROWS: usize = 8;
+/// Multiply-adds that are worth another thread.
+const GRAIN: usize = 1 << 17;
+
+/// How queries meet keys in one layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub layer: usize,
+    /// Of queries.
+    pub heads: usize,
+    pub window: Option<usize>,
+    pub softcap: Option<f32>,
+}
+
+/// The pages of a part.
+fn pages<'p>(part: &'p Part) -> candle_core::Result<&'p Pages> {
+    match &*part.cache {
+        Cache::Pages(pages) => Ok(pages),
+        Cache::Tensors(_) => candle_core::bail!("attention: expected a cache in memory, got one on a card"),
+    }
+}
+
+/// Writes the keys and values `[rows, key heads · head]` of all parts.
+pub(super) fn write(parts: &mut [Part], layer: usize, keys: &[f32], values: &[f32]) -> candle_core::Result<()> {
+    let rows: usize = parts.iter().map(|part| part.tokens.len()).sum();
+    let width = keys.len() / rows.max(1);
+    let mut rows = keys.chunks_exact(width).zip(values.chunks_exact(width));
+    for part in parts {
+        let slots = part.start..part.end();
+        let Cache::Pages(pages) = &mut *part.cache else {
+            candle_core::bail!("attention: expected a cache in memory, got one on a card")
+        };
+        for (slot, (key, value)) in slots.zip(&mut rows) {
+            pages.write(layer, slot, key, value);
+        }
+    }
+    Ok(())
+}
+
+/// Rows of one part, and which rows of the pass they are.
+struct Block<'a> {
+    pages: &'a Pages,
+    sights: &'a [Sight],
+    rows: Range<usize>,
+}
+
+/// The values that the queries `[rows, heads · head]`, scaled, find in their texts: as many rows of the same width.
+pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_core::Result<Vec<f32>> {
+    let Some(first) = parts.first() else { return Ok(Vec::new()) };
+    let form = pages(first)?.form();
+    let (width, threads) = (rules.heads * form.head, rayon::current_num_threads());
+    let work: usize = parts.iter().map(|part| part.tokens.len() * part.end() * width).sum();
+    let parallel = threads > 1 && work > GRAIN;
+    // Fewer rows at once where threads would have nothing to do.
+    let mut rows = ROWS;
+    let tasks = |rows| parts.iter().map(|p| p.tokens.len().div_ceil(rows)).sum::<usize>() * form.heads;
+    while parallel && rows > 1 && tasks(rows) < 4 * threads {
+        rows /= 2;
+    }
+
+    let mut blocks = Vec::new();
+    let mut row = 0;
+    for part in parts {
+        let pages = pages(part)?;
+        for sights in part.sights.chunks(rows) {
+            blocks.push(Block { pages, sights, rows: row..row + sights.len() });
+            row += sights.len();
+        }
+    }
+    // Behind each other: of each block, of each key head, of each row the heads that share the key head.
+    let group = width / form.heads;
+    let mut found = vec![0f32; queries.len()];
+    let mut tasks = Vec::with_capacity(blocks.len() * form.heads);
+    let mut rest = &mut found[..];
+    for Block { pages, sights, rows } in &blocks {
+        for head in 0..form.heads {
+            let out;
+            (out, rest) = rest.split_at_mut(rows.len() * group);
+            let queries = &queries[rows.start * width..rows.end * width];
+            tasks.push(Task { pages, head, sights, queries, out, rules });
+        }
+    }
+    let arch = Arch::new();
+    if parallel {
+        tasks.into_par_iter().for_each_init(Scratch::default, |scratch, task| {
+            arch.dispatch(kernel::Attend { task, scratch });
+        });
+    } else {
+        let scratch = &mut Scratch::default();
+        for task in tasks {
+            arch.dispatch(kernel::Attend { task, scratch });
+        }
+    }
+    if blocks.iter().all(|block| block.sights.len() == 1) {
+        return Ok(found);
+    }
+    let mut by_row = vec![0f32; found.len()];
+    let mut chunks = found.chunks_exact(group);
+    for Block { rows, .. } in &blocks {
+        for head in 0..form.heads {
+            for (row, chunk) in rows.clone().zip(&mut chunks) {
+                by_row[row * width + head * group..][..group].copy_from_slice(chunk);
+            }
+        }
+    }
+    Ok(by_row)
+}
+
+/// Rotates every head of `rows [n, heads · head]` by its row's cosines and sines `[n, head / 2]`, and multiplies by
+/// `scale`.
+pub(super) fn rotate(rows: &mut [f32], width: usize, head: usize, rotation: Option<&[Vec<f32>; 2]>, scale: f32) {
+    if let Some([cos, sin]) = rotation {
+        let angles = cos.chunks_exact(head / 2).zip(sin.chunks_exact(head / 2));
+        for (row, (cos, sin)) in rows.chunks_exact_mut(width).zip(angles) {
+            for head in row.chunks_exact_mut(head) {
+                let (first, second) = head.split_at_mut(cos.len());
+                for (((a, b), c), s) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                    (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
+                }
+            }
+        }
+    }
+    if scale != 1.0 {
+        rows.iter_mut().for_each(|value| *value *= scale);
+    }
+}

@@ -1,0 +1,267 @@
+//! The loops of attention: scores, softmax, values.
+//!
+//! Below there are loops where closures would be shorter: a closure is a function of its own, which the compiler does
+//! not give the processor's vectors.
+
+use pulp::{Simd, WithSimd};
+
+use super::Rules;
+use crate::cache::Pages;
+use crate::cache::pages::{Block, Line, PAGE};
+use crate::transformer::exp::exp;
+use crate::transformer::pass::Sight;
+
+/// Heads that share a key head go through a page so many at a time.
+const HEADS: usize = 4;
+
+/// Some rows of one text with the query heads that share one key head.
+pub(super) struct Task<'a> {
+    pub pages: &'a Pages,
+    /// The key head.
+    pub head: usize,
+    pub sights: &'a [Sight],
+    /// `[rows, heads · head]`
+    pub queries: &'a [f32],
+    /// `[rows, heads that share · head]`
+    pub out: &'a mut [f32],
+    pub rules: Rules,
+}
+
+/// Room that tasks use one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Of every query what it scores with the tokens of its text, then their weights: whole lines each.
+    scores: Vec<Line>,
+    /// Of every query its sums, `[head]` in whole lines.
+    sums: Vec<Line>,
+}
+
+pub(super) struct Attend<'a, 's> {
+    pub task: Task<'a>,
+    pub scratch: &'s mut Scratch,
+}
+
+impl WithSimd for Attend<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.task.run(simd, self.scratch);
+    }
+}
+
+/// The part of a page that a row sees: its tokens from `from` on are in the page's slots from `slot` on.
+struct Seen {
+    from: usize,
+    slot: usize,
+    count: usize,
+}
+
+impl Task<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S, scratch: &mut Scratch) {
+        let form = self.pages.form();
+        let (head, value_lines, window) = (form.head, form.value_lines(), self.rules.window);
+        let (width, group) = (self.rules.heads * head, self.rules.heads / form.heads);
+        let (mut longest, mut first, mut end) = (0, usize::MAX, 0);
+        for sight in self.sights {
+            let (context, path) = sight.within(window);
+            longest = longest.max(context.len() + path.len());
+            first = first.min(if context.is_empty() { path[0] } else { context.start });
+            end = end.max(path.last().map_or(context.end, |own| own + 1));
+        }
+        let pages = first / PAGE..end.div_ceil(PAGE);
+        let lines = longest.div_ceil(PAGE);
+        scratch.scores.clear();
+        // What is behind a query's tokens weighs nothing.
+        scratch.scores.resize(self.sights.len() * group * lines, Line([f32::NEG_INFINITY; PAGE]));
+        scratch.sums.clear();
+        scratch.sums.resize(self.sights.len() * group * value_lines, Line::default());
+
+        for page in pages.clone() {
+            let block = self.pages.block(page, self.rules.layer, self.head);
+            for (row, sight) in self.sights.iter().enumerate() {
+                if !sees(sight, window, page) {
+                    continue;
+                }
+                let queries = &self.queries[row * width + self.head * group * head..][..group * head];
+                let scores = &mut scratch.scores[row * group * lines..][..group * lines];
+                for (queries, scores) in queries.chunks(HEADS * head).zip(scores.chunks_mut(HEADS * lines)) {
+                    match queries.len() / head {
+                        1 => score::<S, 1>(simd, queries, &block, scores, sight, window, page),
+                        2 => score::<S, 2>(simd, queries, &block, scores, sight, window, page),
+                        3 => score::<S, 3>(simd, queries, &block, scores, sight, window, page),
+                        _ => score::<S, HEADS>(simd, queries, &block, scores, sight, window, page),
+                    }
+                }
+            }
+        }
+        let mut totals = Vec::with_capacity(self.sights.len() * group);
+        for scores in scratch.scores.chunks_exact_mut(lines) {
+            totals.push(weigh(simd, scores, self.rules.softcap));
+        }
+        for page in pages {
+            let block = self.pages.block(page, self.rules.layer, self.head);
+            for (row, sight) in self.sights.iter().enumerate() {
+                let weights = &scratch.scores[row * group * lines..][..group * lines];
+                let sums = &mut scratch.sums[row * group * value_lines..][..group * value_lines];
+                let heads = weights.chunks(HEADS * lines).zip(sums.chunks_mut(HEADS * value_lines));
+                for (weights, sums) in heads {
+                    for seen in seen(sight, window, page) {
+                        match sums.len() / value_lines {
+                            1 => add::<S, 1>(simd, weights, &block, sums, &seen),
+                            2 => add::<S, 2>(simd, weights, &block, sums, &seen),
+                            3 => add::<S, 3>(simd, weights, &block, sums, &seen),
+                            _ => add::<S, HEADS>(simd, weights, &block, sums, &seen),
+                        }
+                    }
+                }
+            }
+        }
+        let sums = scratch.sums.chunks_exact(value_lines).zip(totals);
+        for (out, (sums, total)) in self.out.chunks_exact_mut(head).zip(sums) {
+            for (out, sum) in out.chunks_mut(PAGE).zip(sums) {
+                for (out, sum) in out.iter_mut().zip(sum.0) {
+                    *out = sum / total;
+                }
+            }
+        }
+    }
+}
+
+/// Whether a row sees anything of a page.
+#[inline(always)]
+fn sees(sight: &Sight, window: Option<usize>, page: usize) -> bool {
+    seen(sight, window, page).next().is_some()
+}
+
+/// What a row sees of a page, in the order of the text.
+#[inline(always)]
+fn seen(sight: &Sight, window: Option<usize>, page: usize) -> impl Iterator<Item = Seen> + '_ {
+    let (context, path) = sight.within(window);
+    let (from, to) = (context.start.max(page * PAGE), context.end.min((page + 1) * PAGE));
+    let known = context.len();
+    let part = (from < to).then(|| Seen { from: from - context.start, slot: from % PAGE, count: to - from });
+    let own = path.iter().enumerate().filter(move |(_, slot)| **slot / PAGE == page);
+    part.into_iter().chain(own.map(move |(i, slot)| Seen { from: known + i, slot: slot % PAGE, count: 1 }))
+}
+
+/// Vector `v` of a line.
+#[inline(always)]
+fn vector<S: Simd>(line: &Line, v: usize) -> S::f32s {
+    S::as_simd_f32s(&line.0).0[v]
+}
+
+/// Number `i` of lines that follow each other.
+#[inline(always)]
+fn number(lines: &[Line], i: usize) -> f32 {
+    lines[i / PAGE].0[i % PAGE]
+}
+
+/// What N queries of a row score with the tokens of a page that it sees.
+#[inline(always)]
+fn score<S: Simd, const N: usize>(
+    simd: S,
+    queries: &[f32],
+    block: &Block,
+    scores: &mut [Line],
+    sight: &Sight,
+    window: Option<usize>,
+    page: usize,
+) {
+    const V: usize = 2;
+    let lanes = size_of::<S::f32s>() / size_of::<f32>();
+    let head = block.keys.len();
+    let mut found = [Line::default(); N];
+    for first in (0..PAGE / lanes).step_by(V) {
+        let mut sums = [[simd.splat_f32s(0.0); V]; N];
+        for (i, line) in block.keys.iter().enumerate() {
+            let mut keys = [simd.splat_f32s(0.0); V];
+            for (v, key) in keys.iter_mut().enumerate() {
+                *key = vector::<S>(line, first + v);
+            }
+            for n in 0..N {
+                let query = simd.splat_f32s(queries[n * head + i]);
+                for v in 0..V {
+                    sums[n][v] = simd.mul_add_f32s(keys[v], query, sums[n][v]);
+                }
+            }
+        }
+        for n in 0..N {
+            S::as_mut_simd_f32s(&mut found[n].0).0[first..first + V].copy_from_slice(&sums[n]);
+        }
+    }
+    let lines = scores.len() / N;
+    for seen in seen(sight, window, page) {
+        for n in 0..N {
+            for i in 0..seen.count {
+                let to = seen.from + i;
+                scores[n * lines + to / PAGE].0[to % PAGE] = found[n].0[seen.slot + i];
+            }
+        }
+    }
+}
+
+/// Makes scores, capped, the weights e^(score − the largest); returns their sum.
+#[inline(always)]
+fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> f32 {
+    if let Some(cap) = cap {
+        for line in scores.iter_mut() {
+            for score in line.0.iter_mut().filter(|score| **score != f32::NEG_INFINITY) {
+                *score = (*score / cap).tanh() * cap;
+            }
+        }
+    }
+    let lanes = size_of::<S::f32s>() / size_of::<f32>();
+    let mut largest = simd.splat_f32s(f32::NEG_INFINITY);
+    for line in scores.iter() {
+        for v in 0..PAGE / lanes {
+            largest = simd.max_f32s(largest, vector::<S>(line, v));
+        }
+    }
+    let largest = simd.splat_f32s(simd.reduce_max_f32s(largest));
+    let mut sum = simd.splat_f32s(0.0);
+    for line in scores.iter_mut() {
+        for score in S::as_mut_simd_f32s(&mut line.0).0 {
+            *score = exp(simd, simd.sub_f32s(*score, largest));
+            sum = simd.add_f32s(sum, *score);
+        }
+    }
+    simd.reduce_sum_f32s(sum)
+}
+
+/// Adds to the sums of N heads of a row the values that it sees, by their weights.
+#[inline(always)]
+fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], block: &Block, sums: &mut [Line], seen: &Seen) {
+    const V: usize = 2;
+    let lanes = size_of::<S::f32s>() / size_of::<f32>();
+    let (lines, value_lines) = (weights.len() / N, sums.len() / N);
+    for part in 0..value_lines {
+        for first in (0..PAGE / lanes).step_by(V) {
+            let mut all = [[simd.splat_f32s(0.0); V]; N];
+            for n in 0..N {
+                for v in 0..V {
+                    all[n][v] = vector::<S>(&sums[n * value_lines + part], first + v);
+                }
+            }
+            for i in 0..seen.count {
+                let line = &block.values[(seen.slot + i) * value_lines + part];
+                let mut values = [simd.splat_f32s(0.0); V];
+                for (v, value) in values.iter_mut().enumerate() {
+                    *value = vector::<S>(line, first + v);
+                }
+                for n in 0..N {
+                    let weight = number(&weights[n * lines..(n + 1) * lines], seen.from + i);
+                    let weight = simd.splat_f32s(weight);
+                    for v in 0..V {
+                        all[n][v] = simd.mul_add_f32s(values[v], weight, all[n][v]);
+                    }
+                }
+            }
+            for n in 0..N {
+                let sums = &mut sums[n * value_lines + part].0;
+                S::as_mut_simd_f32s(sums).0[first..first + V].copy_from_slice(&all[n]);
+            }
+        }
+    }
+}

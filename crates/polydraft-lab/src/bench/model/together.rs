@@ -1,0 +1,103 @@
+//! What several texts gain that are decoded together, in passes over one token of each.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use polydraft::{DraftTree, Token};
+use polydraft_engine::{Sequence, SequenceModel};
+use serde::Serialize;
+
+use super::median;
+
+/// So many texts, one token each a pass.
+#[derive(Serialize)]
+pub struct Throughput {
+    /// How many there are.
+    pub sequences: usize,
+    /// Of a pass, the median.
+    pub seconds: f64,
+    /// Of all texts.
+    pub tokens_per_second: f64,
+    /// That, to one text's.
+    pub relative: f64,
+}
+
+/// Texts that have nothing in common, with `context` tokens each, at most what leaves room for another.
+struct Texts {
+    open: Vec<Sequence>,
+    length: usize,
+    tree: DraftTree,
+}
+
+impl Texts {
+    fn read(model: &mut impl SequenceModel, count: usize, context: usize) -> Result<Self> {
+        let length = context.min(model.facts().context - 1);
+        let vocabulary = model.facts().vocabulary.size();
+        let mut open = Vec::new();
+        for number in 0..count {
+            let text: Vec<Token> =
+                (0..length).map(|i| ((i * 7919 + 31 * number + 17) % vocabulary) as Token).collect();
+            let sequence = model.open()?;
+            model.extend(sequence, &text)?;
+            while model.prepare(sequence, 256)? > 0 {}
+            open.push(sequence);
+        }
+        Ok(Self { open, length, tree: DraftTree::new() })
+    }
+
+    /// One token more in each of the first `count` texts; seconds.
+    fn step(&self, model: &mut impl SequenceModel, count: usize) -> Result<f64> {
+        for &sequence in &self.open[..count] {
+            model.truncate(sequence, self.length);
+            model.extend(sequence, &[1])?;
+        }
+        let batch: Vec<_> = self.open[..count].iter().map(|sequence| (*sequence, &self.tree)).collect();
+        let clock = Instant::now();
+        model.score(&batch)?;
+        Ok(clock.elapsed().as_secs_f64())
+    }
+}
+
+/// Times passes over one token of each of so many texts, in turn, so that what else the machine does is the same for
+/// all.
+///
+/// That each text is scored as it is alone, to the last bit, is checked first.
+pub fn measure(
+    model: &mut impl SequenceModel,
+    counts: &[usize],
+    context: usize,
+    passes: usize,
+) -> Result<Vec<Throughput>> {
+    let mut counts = counts.to_vec();
+    counts.push(1);
+    counts.sort_unstable();
+    counts.dedup();
+    let most = counts[counts.len() - 1];
+    let texts = Texts::read(model, most, context)?;
+    texts.step(model, 1)?;
+    let alone = model.logits(texts.open[0], DraftTree::ROOT).to_vec();
+    texts.step(model, most)?;
+    let same = alone.iter().zip(model.logits(texts.open[0], DraftTree::ROOT));
+    ensure!(same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()), "a text is not scored as it is alone");
+
+    let mut seconds = vec![Vec::new(); counts.len()];
+    for pass in 0..passes + 2 {
+        for (&count, seconds) in counts.iter().zip(&mut seconds) {
+            let time = texts.step(model, count)?;
+            // The first ones find caches and clocks cold.
+            if pass >= 2 {
+                seconds.push(time);
+            }
+        }
+    }
+    texts.open.iter().for_each(|sequence| model.close(*sequence));
+    let seconds: Vec<f64> = seconds.into_iter().map(|all| median(all.into_iter())).collect();
+    let throughput = |(&sequences, &pass): (&usize, &f64)| Throughput {
+        sequences,
+        seconds: pass,
+        tokens_per_second: sequences as f64 / pass,
+        // One is the first of them.
+        relative: sequences as f64 * seconds[0] / pass,
+    };
+    Ok(counts.iter().zip(&seconds).map(throughput).collect())
+}
