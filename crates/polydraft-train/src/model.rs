@@ -199,8 +199,11 @@ mod tests {
             let mut rng = ChaCha12Rng::seed_from_u64(0);
             let trained = Decoder::new(shape, Some(&stored), &mut rng).unwrap();
             let mut shipped = load(&folder, LoadOptions::default()).unwrap();
-            let text =
-                shipped.language.text.encode("/// The sum of all\npub fn sum(values: &[f64]) -> f64 {\n").unwrap();
+            let text = shipped
+                .language
+                .text
+                .encode("/// The sum of all\npub fn sum(values: &[f64]) -> f64 {\n")
+                .unwrap();
             let batch = Tensor::new(text.as_slice(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
             let expected = trained.forward(&batch).unwrap().to_vec2::<f32>().unwrap();
             let root = DraftTree::new();
