@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use polydraft_text::{Language, LanguageModel};
 
-use crate::transformer::Transformer;
 use crate::device::available_memory;
 use crate::error::Bytes;
+use crate::transformer::Transformer;
 use crate::weights::Weights;
 use crate::{CandleModel, Config, DeviceName, Error, Precision, Result};
 

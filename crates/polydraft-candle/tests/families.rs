@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use common::*;
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_candle::{CandleModel, Precision, architectures};
-use polydraft_engine::{Model, Single};
+use polydraft_candle::{Precision, architectures};
 use serde_json::{Value, json};
 
 /// A model directory, and what transformers gives for it.
@@ -87,12 +86,12 @@ impl Case {
         Self::all().into_iter().find(|case| case.name == name).unwrap()
     }
 
-    fn open(&self, precision: Precision) -> Single<CandleModel> {
+    fn open(&self, precision: Precision) -> Single {
         open(self.directory.path(), precision)
     }
 
     /// The largest distance from transformers' logits, in every way that a text can be computed.
-    fn worst(&self, model: &mut Single<CandleModel>) -> f32 {
+    fn worst(&self, model: &mut Single) -> f32 {
         let (text, mut worst) = (&self.tokens, 0f32);
         let mut meet = |found: &[f32], expected: &[f32]| worst = worst.max(distance(found, expected));
         // As a prompt, of every length.

@@ -7,7 +7,7 @@ use std::path::Path;
 use common::*;
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_candle::{CandleModel, Precision, SequenceLimits};
-use polydraft_engine::{Sequence, SequenceModel};
+use polydraft_engine::{Model, Sequence};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 

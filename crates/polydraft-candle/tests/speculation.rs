@@ -7,60 +7,49 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use common::*;
-use polydraft::{Drafting, Sampling, Shape, VerifierKind};
-use polydraft_candle::{LoadOptions, Loaded, Precision, load};
-use polydraft_engine::certify::{GTest, count_texts};
-use polydraft_engine::{Decoder, Generation, Limits, Settings, Speculation};
-use rand::SeedableRng;
-use rand_chacha::ChaCha12Rng;
+use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft_candle::Precision;
+use polydraft_engine::Speculation;
+use polydraft_engine::certify::{compare, count_texts};
 use serde_json::json;
 
-fn open_pair(target: &Path, draft: &Path, precision: Precision) -> [Loaded; 2] {
-    [target, draft].map(|folder| load(folder, LoadOptions { precision, ..LoadOptions::default() }).unwrap())
-}
+type Way = (VerifierKind, PolicyKind);
 
-/// Every verifier, with the first of a few shapes that it takes.
-fn ways() -> Vec<(VerifierKind, Shape)> {
+/// Every verifier, with the first of a few trees that it takes.
+fn ways() -> Vec<Way> {
     let levels = [Drafting::Iid, Drafting::WithoutReplacement, Drafting::Hub, Drafting::Greedy]
-        .map(|drafting| Shape::Levels { counts: vec![2, 2, 1], drafting });
-    let shapes: Vec<Shape> =
-        [2, 1].map(|paths| Shape::Paths { paths, depth: 3 }).into_iter().chain(levels).collect();
-    let fits = |v: &VerifierKind| shapes.iter().find(|shape| v.build(shape).is_ok()).cloned();
-    let ways: Vec<_> = VerifierKind::all().into_iter().map(|v| (v.clone(), fits(&v))).collect();
+        .map(|drafting| PolicyKind::levels(&[2, 2, 1], drafting));
+    let trees: Vec<PolicyKind> =
+        [2, 1].map(|paths| PolicyKind::paths(paths, 3)).into_iter().chain(levels).collect();
+    let fits = |verifier: &VerifierKind| {
+        let working = verifier.build().unwrap();
+        trees.iter().find(|tree| working.supports(&tree.build().unwrap().form()).is_ok()).cloned()
+    };
+    let ways: Vec<_> = VerifierKind::<RuleKind>::all().into_iter().map(|v| (fits(&v), v)).collect();
     assert!(ways.len() > 5);
-    ways.into_iter()
-        .map(|(v, shape)| (v.clone(), shape.unwrap_or_else(|| panic!("{v} has no shape"))))
-        .collect()
+    ways.into_iter().map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree")))).collect()
 }
 
-fn settings(temperature: f64, way: Option<&(VerifierKind, Shape)>) -> Settings {
-    let sampling = Sampling { temperature, ..Sampling::default() };
-    // A warm draft: trees branch.
-    let speculation =
-        way.cloned().map(|(verifier, shape)| Speculation { verifier, shape, sampling: Sampling::default() });
-    Settings { sampling, speculation }
+/// With a warm draft: trees branch.
+fn speculation((verifier, tree): &Way) -> Speculation {
+    let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
+    Speculation { verifier, policy, sampling: Sampling::default() }
 }
 
 #[test]
 fn temperature_zero_gives_the_tokens_of_plain_decoding_in_every_family() {
     let (folders, ways) = (fixtures(), ways());
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     // Every family drafts for the next: they share a tokenizer.
     for (target, draft) in folders.iter().zip(folders.iter().cycle().skip(1)) {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
-            let [mut target_model, mut draft_model] = open_pair(target, draft, precision);
-            let prompt = target_model.language.text.encode("what a tree is").unwrap();
+            let mut pair = open_pair(target, draft, precision);
+            let prompt = pair.language.text.encode("what a tree is").unwrap();
             let mut texts = Vec::new();
             for way in [None].into_iter().chain(ways.iter().map(Some)) {
-                let mut decoder =
-                    Decoder::new(&mut target_model.model, Some(&mut draft_model.model), settings(0.0, way))
-                        .unwrap();
-                let mut rng = ChaCha12Rng::seed_from_u64(0);
-                let mut stream = target_model.language.text.stream(&prompt);
                 // To the context's end.
-                let limits = Limits::default();
-                let show = &mut |_| true;
-                let made = Generation::run(&mut decoder, &prompt, &limits, &mut stream, &mut rng, show);
-                texts.push((way, made.unwrap().tokens));
+                let made = pair.decode(&prompt, greedy, way.map(speculation), None, 0);
+                texts.push((way, made.tokens));
             }
             assert_eq!(texts[0].1.len() + prompt.len(), 64, "{target:?}");
             for (way, text) in &texts[1..] {
@@ -101,14 +90,15 @@ fn temperature_one_gives_the_targets_law_of_two_tokens_in_two_families() {
     for [target, draft] in [["mistral", "qwen3"], ["gemma2", "mistral"]] {
         let folders = [target, draft].map(stretched);
         for way in ways() {
-            let [mut target, mut draft] = open_pair(folders[0].path(), folders[1].path(), Precision::F32);
-            let prompt = target.language.text.encode("to be or not").unwrap();
-            let settings = settings(1.0, Some(&way));
-            let sampling = settings.sampling;
-            let mut decoder = Decoder::new(&mut target.model, Some(&mut draft.model), settings).unwrap();
-            let mut rng = ChaCha12Rng::seed_from_u64(17);
-            let counts = count_texts(&mut decoder, &prompt, 2, 2000, &mut rng, &mut || ()).unwrap();
-            let test = GTest::new(&mut target.model, &sampling, &prompt, 2, &counts).unwrap();
+            let mut pair = open_pair(folders[0].path(), folders[1].path(), Precision::F32);
+            let prompt = pair.language.text.encode("to be or not").unwrap();
+            let sampling = Sampling::default();
+            let mut requests: Vec<_> = (0..2000)
+                .map(|run| Some(pair.request(&prompt, sampling, Some(speculation(&way)), None, 17_000 + run)))
+                .collect();
+            let mut request = |run: usize| Ok(requests[run].take().unwrap());
+            let counts = count_texts(&mut pair.engine, 2, 2000, &mut request, &mut || ()).unwrap();
+            let test = compare(pair.engine.target(), &sampling, &prompt, 2, &counts).unwrap();
             assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
             let p = test.p_value();
             assert!(p > FALSE_ALARM, "{:?}, {way:?}: p = {p:e}", folders[0].path());

@@ -4,9 +4,9 @@ mod commands;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
-use polydraft_options::{conversation, models, output, prompts, sampling, speculation, texts};
+use polydraft_options::{conversation, models, output, prompts, sampling, speculation, texts, threads};
 
 /// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
 ///

@@ -75,7 +75,7 @@ fn the_law_over_all_drafts_is_the_target() {
 fn all_rules() {
     let reports = json(PAIR, &[]);
     let reports = reports.as_array().expect("a list");
-    for name in polydraft::Rule::NAMES.iter().chain(polydraft_reference::Rule::NAMES) {
+    for name in polydraft::RuleKind::NAMES.iter().chain(polydraft_reference::ReferenceKind::NAMES) {
         assert!(reports.iter().any(|report| report["rule"] == *name), "{name}");
     }
     for report in reports {

@@ -98,9 +98,10 @@ impl Engine {
             }
         };
         let sequence = self.target.open()?;
-        let opened = self.target.extend(sequence, &request.prompt).and_then(|()| {
-            drafter.map(|drafter| begin(drafter.as_mut(), &request.prompt)).transpose()
-        });
+        let opened = self
+            .target
+            .extend(sequence, &request.prompt)
+            .and_then(|()| drafter.map(|drafter| begin(drafter.as_mut(), &request.prompt)).transpose());
         match opened {
             Ok(drafter) => Ok(Session::new(request, sequence, drafter)),
             Err(error) => {
@@ -182,8 +183,7 @@ impl Engine {
     }
 
     fn score(&mut self, sessions: &[&mut Session]) -> Result<()> {
-        let batch: Vec<_> =
-            sessions.iter().map(|session| (session.target, session.draft.tree())).collect();
+        let batch: Vec<_> = sessions.iter().map(|session| (session.target, session.draft.tree())).collect();
         if batch.is_empty() { Ok(()) } else { self.target.score(&batch) }
     }
 

@@ -299,7 +299,8 @@ fn even(vocabulary: usize) -> TableModel {
 
 #[test]
 fn mismatches_are_refused() {
-    let message = ModelDrafter::new(Box::new(even(2)), &even(3).facts().vocabulary).err().unwrap().to_string();
+    let message =
+        ModelDrafter::new(Box::new(even(2)), &even(3).facts().vocabulary).err().unwrap().to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
     let open = |engine: &mut Engine, setup: &Setup, prompt: &[Token]| {
         let chance = Box::new(ChaCha12Rng::seed_from_u64(0));

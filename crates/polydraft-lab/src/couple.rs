@@ -10,7 +10,7 @@ use anyhow::Result;
 use polydraft::{Drafting, Token};
 
 use crate::output::{self, Usage};
-use crate::rules::Rule;
+use polydraft_reference::RuleKind;
 use report::{compare, coupling, report};
 use table::{describe, list};
 
@@ -73,7 +73,7 @@ pub struct Args {
 }
 
 fn rule_name(name: &str) -> Result<String, String> {
-    Rule::named(name).map(|rule| rule.name().to_owned()).map_err(|error| error.to_string())
+    name.parse::<RuleKind>().map(|rule| rule.name().to_owned()).map_err(|error| error.to_string())
 }
 
 fn setting(text: &str) -> Result<(String, serde_json::Value), String> {
@@ -119,7 +119,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// The rule with its settings.
-fn configured(name: &str, settings: &[(String, serde_json::Value)]) -> Result<Rule> {
+fn configured(name: &str, settings: &[(String, serde_json::Value)]) -> Result<RuleKind> {
     let mut fields = serde_json::Map::new();
     fields.insert("rule".to_owned(), name.into());
     for (setting, value) in settings {
@@ -127,5 +127,6 @@ fn configured(name: &str, settings: &[(String, serde_json::Value)]) -> Result<Ru
             return Err(Usage::error(format!("setting {setting} is given twice")));
         }
     }
-    Rule::configured(fields).map_err(|error| Usage::error(format!("--set for {name}: {error}")))
+    serde_json::from_value::<RuleKind>(fields.into())
+        .map_err(|error| Usage::error(format!("--set for {name}: {error}")))
 }

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::conformance::tree::{ContextLaws, Exact, count_trees, exact};
-use polydraft::{Distribution, Shape, Token, VerifierKind};
+use polydraft::conformance::tree::{ContextLaws, Exact, count_drafts, exact};
+use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_engine::{Model, TableModel};
+use polydraft_reference::VerifierKind;
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use serde::Serialize;
 
 use crate::output::{self, Usage, note};
+use crate::speculation::supports;
 
 /// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check its law.
 ///
@@ -54,7 +56,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Row {
-    verifier: VerifierKind,
+    verifier: String,
+    settings: VerifierKind,
     paths: u32,
     depth: u32,
     /// Expected tokens per call of the target.
@@ -77,10 +80,11 @@ impl ContextLaws for Table {
 /// Reads the tables, enumerates, and prints.
 pub fn run(args: Args) -> Result<()> {
     let (target, draft) = (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
-    target.0.vocabulary().check_draft(draft.0.vocabulary())?;
-    let vocabulary = target.0.vocabulary().size();
-    let shape = Shape::Paths { paths: args.paths as usize, depth: args.depth as usize };
-    let trees = count_trees(&shape, vocabulary);
+    target.0.facts().vocabulary.check_draft(&draft.0.facts().vocabulary)?;
+    let vocabulary = target.0.facts().vocabulary.size();
+    let tree = PolicyKind::paths(args.paths as usize, args.depth as usize);
+    let policy = tree.build().map_err(Usage::error)?;
+    let trees = count_drafts(&tree, vocabulary);
     if trees > args.max_trees as f64 {
         return Err(Usage::error(format_args!(
             "{} of {} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than --max-trees {}: try fewer or \
@@ -90,10 +94,15 @@ pub fn run(args: Args) -> Result<()> {
     }
     let kinds = match &args.verifier {
         Some(kind) => {
-            kind.build(&shape).map_err(Usage::error)?;
+            kind.build().and_then(|verifier| verifier.supports(&policy.form())).map_err(Usage::error)?;
             vec![kind.clone()]
         }
-        None => VerifierKind::all().into_iter().filter(|kind| kind.build(&shape).is_ok()).collect(),
+        // Solvers are no verifiers of their own: their walks are asked for by name.
+        None => polydraft::VerifierKind::<polydraft::RuleKind>::all()
+            .iter()
+            .filter_map(|kind| kind.to_string().parse().ok())
+            .filter(|kind| supports(kind, &tree))
+            .collect(),
     };
     let bound = if args.bound { Some(best(&args, vocabulary, &target, &draft)?) } else { None };
     let bar = ProgressBar::new(1000 * kinds.len() as u64)
@@ -102,12 +111,20 @@ pub fn run(args: Args) -> Result<()> {
     for (index, kind) in kinds.into_iter().enumerate() {
         bar.set_message(kind.to_string());
         let mut progress = |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
-        let mut verifier = kind.build(&shape)?;
+        let mut verifier = kind.build()?;
         let Exact { block_efficiency, law_deviation, .. } =
-            exact(verifier.as_mut(), &shape, &target, &draft, &mut progress)
+            exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut progress)
                 .with_context(|| format!("verifier {kind}"))?;
         let (paths, depth) = (args.paths, args.depth);
-        rows.push(Row { verifier: kind, paths, depth, block_efficiency, law_deviation, bound });
+        rows.push(Row {
+            verifier: kind.to_string(),
+            settings: kind,
+            paths,
+            depth,
+            block_efficiency,
+            law_deviation,
+            bound,
+        });
     }
     bar.finish_and_clear();
     match (args.json, &rows[..]) {

@@ -13,7 +13,7 @@ mod rules;
 use anyhow::Result;
 use clap::Subcommand;
 // So that modules name what commands share alike here and in the program.
-use polydraft_options::{models, output, prompts, sampling, speculation, texts};
+use polydraft_options::{models, output, prompts, sampling, speculation, texts, threads};
 
 /// The laboratory's commands.
 #[derive(Subcommand)]
@@ -35,9 +35,4 @@ pub fn run(command: Lab) -> Result<()> {
         Lab::Efficiency(args) => efficiency::run(args),
         Lab::Bench(bench) => bench::run(bench),
     }
-}
-
-/// The names of all token-level rules, the fast ones first, then the reference solvers.
-pub fn rules() -> impl Iterator<Item = &'static str> {
-    rules::Rule::names()
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::models;
+use crate::threads;
 
 /// The fields of every record that say which program measured. Records from before they existed read as "unknown".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ impl Provenance {
             rustc: env!("POLYDRAFT_RUSTC").to_owned(),
             features: features.map(str::to_owned).collect(),
             profile: env!("POLYDRAFT_PROFILE").to_owned(),
-            threads: Some(models::threads()),
+            threads: Some(threads::settled()),
         }
     }
 }

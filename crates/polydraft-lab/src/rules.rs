@@ -1,84 +1,30 @@
-//! All token-level rules by name: the fast ones, and the reference solvers.
+//! What the laboratory asks of token-level rules besides working.
 
-use anyhow::Result;
-use polydraft::Error;
-use polydraft::coupling::TokenRule;
 use polydraft_reference::global_resolution::Mode;
-use serde_json::{Map, Value};
+use polydraft_reference::{ReferenceKind, RuleKind};
 
-/// A rule with its settings.
-pub enum Rule {
-    Fast(polydraft::Rule),
-    Reference(polydraft_reference::Rule),
+/// All rules; those that may take long give up after two seconds.
+pub fn all_quick() -> Vec<RuleKind> {
+    let mut rules = RuleKind::all();
+    for rule in &mut rules {
+        match rule {
+            RuleKind::Reference(ReferenceKind::LinearProgram(settings)) => settings.seconds = 2.0,
+            RuleKind::Reference(ReferenceKind::MaxFlow(settings)) => settings.seconds = 2.0,
+            _ => {}
+        }
+    }
+    rules
 }
 
-impl Rule {
-    /// The names of all rules.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        polydraft::Rule::NAMES.iter().chain(polydraft_reference::Rule::NAMES).copied()
-    }
-
-    /// The rule of that name with its default settings.
-    pub fn named(name: &str) -> Result<Self, Error> {
-        if polydraft_reference::Rule::NAMES.contains(&name) {
-            return name.parse().map(Self::Reference);
+/// How far the emitted law and the acceptance may be from what they should be, if the rule is not exact: only
+/// `global-resolution` as published.
+pub fn bounds(rule: &RuleKind) -> Option<(f64, f64)> {
+    match rule {
+        RuleKind::Reference(ReferenceKind::GlobalResolution(settings))
+            if settings.mode == Mode::Published =>
+        {
+            Some((settings.law_bound(), settings.acceptance_bound()))
         }
-        name.parse().map(Self::Fast).map_err(|_| Error::Name {
-            kind: "rule",
-            expected: Self::names().collect::<Vec<_>>().join(", "),
-            got: name.to_owned(),
-        })
-    }
-
-    /// The rule of these fields: its name as "rule", and its settings.
-    pub fn configured(fields: Map<String, Value>) -> Result<Self, serde_json::Error> {
-        let name = fields.get("rule").and_then(Value::as_str).unwrap_or_default();
-        if polydraft_reference::Rule::NAMES.contains(&name) {
-            return serde_json::from_value(fields.into()).map(Self::Reference);
-        }
-        serde_json::from_value(fields.into()).map(Self::Fast)
-    }
-
-    /// All rules; those that may take long give up after two seconds.
-    pub fn all_quick() -> Result<Vec<Self>> {
-        let quick = |name| {
-            let mut rule = Self::named(name)?;
-            match &mut rule {
-                Self::Reference(polydraft_reference::Rule::LinearProgram(settings)) => settings.seconds = 2.0,
-                Self::Reference(polydraft_reference::Rule::MaxFlow(settings)) => settings.seconds = 2.0,
-                _ => {}
-            }
-            Ok(rule)
-        };
-        Self::names().map(quick).collect()
-    }
-
-    /// The name that users type.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Fast(rule) => rule.name(),
-            Self::Reference(rule) => rule.name(),
-        }
-    }
-
-    /// How far the emitted law and the acceptance may be from what they should be, if the rule is not exact: only
-    /// `global-resolution` as published.
-    pub fn bounds(&self) -> Option<(f64, f64)> {
-        match self {
-            Self::Reference(polydraft_reference::Rule::GlobalResolution(settings))
-                if settings.mode == Mode::Published =>
-            {
-                Some((settings.law_bound(), settings.acceptance_bound()))
-            }
-            _ => None,
-        }
-    }
-
-    /// Makes the rule ready to work.
-    pub fn build(&self) -> Result<Box<dyn TokenRule>, Error> {
-        match self {
-            Self::Fast(rule) => rule.build(),
-            Self::Reference(rule) => rule.build(),
-        }
+        _ => None,
     }
 }

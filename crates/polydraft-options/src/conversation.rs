@@ -3,8 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use polydraft::Token;
-use polydraft_candle::Loaded;
-use polydraft_text::{Message, PublishedSampling};
+use polydraft_text::{Language, Message, PublishedSampling};
 
 use crate::output::note;
 use crate::sampling::SamplingArgs;
@@ -27,22 +26,22 @@ pub struct ChatArgs {
 
 impl ChatArgs {
     /// The prompt as the tokens that the model continues.
-    pub fn encode(&self, model: &Loaded, prompt: &str) -> Result<Vec<Token>> {
+    pub fn encode(&self, language: &Language, prompt: &str) -> Result<Vec<Token>> {
         if !self.chat {
-            return Ok(model.language.text.encode(prompt)?);
+            return Ok(language.text.encode(prompt)?);
         }
-        Ok(model.language.encode_chat(&opening(self.system.as_deref(), prompt))?)
+        Ok(language.encode_chat(&opening(self.system.as_deref(), prompt))?)
     }
 
     /// The tokens that end the text.
-    pub fn end_tokens(&self, model: &Loaded) -> Vec<Token> {
-        if self.chat { model.language.answer_end_tokens() } else { model.language.end_tokens.clone() }
+    pub fn end_tokens(&self, language: &Language) -> Vec<Token> {
+        if self.chat { language.answer_end_tokens() } else { language.end_tokens.clone() }
     }
 
     /// What was `given`, and in a conversation the makers' settings where nothing was.
-    pub fn sampling(&self, given: SamplingArgs, model: &Loaded) -> SamplingArgs {
+    pub fn sampling(&self, given: SamplingArgs, language: &Language) -> SamplingArgs {
         match self.chat && !self.ignore_published {
-            true => published(given, &model.language.sampling),
+            true => published(given, &language.sampling),
             false => given,
         }
     }

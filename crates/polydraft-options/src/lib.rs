@@ -12,3 +12,4 @@ pub mod prompts;
 pub mod sampling;
 pub mod speculation;
 pub mod texts;
+pub mod threads;

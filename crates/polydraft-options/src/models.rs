@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{DeviceName, LoadOptions, Loaded, Precision, load};
-use polydraft_engine::Model;
+use polydraft_candle::{DeviceName, LoadOptions, Precision, load};
+use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
+use polydraft_text::{Language, LanguageModel};
 
 use crate::output::{Usage, note};
 
@@ -18,9 +19,13 @@ pub struct ModelArgs {
     /// or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// The draft model, of the same vocabulary [default: the demo pair's, with its target].
+    /// The draft model, of the same vocabulary, or 'ngram': what the text itself has said before, and no model [default:
+    /// the demo pair's, with its target].
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
+    /// A text that --draft ngram may quote besides: a file of the same kind as what is to be written.
+    #[arg(long, value_name = "FILE")]
+    corpus: Option<PathBuf>,
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
     /// arithmetic is in f32 all the same); q8_0 or q4_k (quantised on loading; then the quantised model is what is
     /// sampled exactly).
@@ -32,8 +37,8 @@ pub struct ModelArgs {
     /// Never ask the network: use what was downloaded before.
     #[arg(long)]
     offline: bool,
-    /// Threads to compute with, at most as many as the machine runs at once [default: one for a target of less than 64 MB, which is done before a second thread
-    /// has started; else one per core].
+    /// Threads to compute with, at most as many as the machine runs at once [default: one for a target of less than
+    /// 64 MB, which is done before a second thread has started; else one per core].
     // Read in threads.rs, before all else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -42,32 +47,88 @@ pub struct ModelArgs {
 /// Targets whose weights take less than this are computed by one thread.
 const SMALL: u64 = 64 << 20;
 
+/// The models of a run, at work.
+pub struct Models {
+    /// The target and its drafter.
+    pub engine: Engine,
+    /// The target's tokenizer, and all else between text and tokens.
+    pub language: Language,
+}
+
 impl ModelArgs {
-    /// Loads the target and, if one is needed, the draft.
-    pub fn load(&self, with_draft: bool) -> Result<(Loaded, Option<Loaded>)> {
+    /// Loads the target and, if one is needed, what drafts for it.
+    pub fn load(&self, with_draft: bool) -> Result<Models> {
         if !with_draft && self.draft.is_some() {
             note("note: --draft is not used: --verifier none decodes without drafts");
         }
-        let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
-        let open = |path: &Path, role: &str| {
-            load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))
-        };
+        if self.corpus.is_some() && self.drafter().is_none() {
+            return Err(Usage::error("--corpus is what --draft ngram may quote: give both, or neither"));
+        }
         if with_draft && self.target.is_some() && self.draft.is_none() {
             return Err(Usage::error(
-                "speculation needs a draft model for this target: give --draft DIR, or --verifier none to do without",
+                "speculation needs a draft model for this target: give --draft DIR, --draft ngram to draft without one, \
+                 or --verifier none to do without",
             ));
         }
         let target = match &self.target {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
-        let target = open(&target, "target")?;
-        let draft = match (with_draft, &self.draft) {
-            (false, _) => None,
-            (true, Some(name)) => Some(open(&locate(name, self.offline)?, "draft")?),
-            (true, None) => Some(open(&demo()?.join("draft"), "draft")?),
+        let LanguageModel { model: target, language } = self.open(&target, "target")?;
+        let drafter = match with_draft {
+            true => Some(self.open_drafter(target.as_ref(), &language)?),
+            false => None,
         };
+        Ok(Models { engine: Engine::new(target, drafter), language })
+    }
+
+    /// Loads target and draft as two models, for those who look at the distributions of both.
+    pub fn load_both(&self) -> Result<(LanguageModel, LanguageModel)> {
+        if self.drafter().is_some() || (self.target.is_some() && self.draft.is_none()) {
+            return Err(Usage::error("two models are needed here: give --target MODEL and --draft MODEL"));
+        }
+        let [target, draft] = [(&self.target, "target"), (&self.draft, "draft")].map(|(name, role)| {
+            let path = match name {
+                Some(name) => locate(name, self.offline),
+                None => demo().map(|demo| demo.join(role)),
+            };
+            self.open(&path?, role)
+        });
+        let (target, draft) = (target?, draft?);
+        target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
         Ok((target, draft))
+    }
+
+    fn open(&self, path: &Path, role: &str) -> Result<LanguageModel> {
+        let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
+        let loaded =
+            load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))?;
+        Ok(loaded.into())
+    }
+
+    /// What drafts for `target`.
+    fn open_drafter(&self, target: &dyn Model, language: &Language) -> Result<Box<dyn Drafter>> {
+        if let Some(mut kind) = self.drafter() {
+            let DrafterKind::Ngram(settings) = &mut kind;
+            if let Some(file) = &self.corpus {
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("cannot read the corpus {}", file.display()))?;
+                settings.corpus = language.text.encode_plain(&text)?;
+                settings.corpus_file = Some(file.clone());
+            }
+            return Ok(kind.build(target.facts())?);
+        }
+        let draft = match &self.draft {
+            Some(name) => locate(name, self.offline)?,
+            None => demo()?.join("draft"),
+        };
+        let draft = self.open(&draft, "draft")?;
+        Ok(Box::new(ModelDrafter::new(draft.model, &target.facts().vocabulary)?))
+    }
+
+    /// What `--draft` names, if it is no model.
+    fn drafter(&self) -> Option<DrafterKind> {
+        DrafterKind::named(self.draft.as_deref()?)
     }
 }
 
@@ -104,17 +165,6 @@ pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
         Error::Device { .. } => anyhow!("--device: {error}"),
         _ => error.into(),
     }
-}
-
-/// Threads that the tensor library computes with, once [`set_threads`] has said.
-pub fn threads() -> usize {
-    let told = std::env::var("RAYON_NUM_THREADS").ok().and_then(|threads| threads.parse().ok());
-    told.filter(|threads| *threads > 0).unwrap_or_else(cores)
-}
-
-/// Threads that this machine runs at once.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the
@@ -157,11 +207,13 @@ pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token
         ensure!(a.len() == b.len(), "two texts of {} and {} tokens at temperature 0", a.len(), b.len());
         return Ok(None);
     };
-    target.reset();
-    target.extend(&[prompt, &a[..common]].concat())?;
-    target.score(&DraftTree::new())?;
-    let logits = target.logits(DraftTree::ROOT);
-    Ok(Some((logits[a_next as usize] - logits[b_next as usize]).abs()))
+    let sequence = target.open()?;
+    target.extend(sequence, &[prompt, &a[..common]].concat())?;
+    target.score(&[(sequence, &DraftTree::new())])?;
+    let logits = target.logits(sequence, DraftTree::ROOT);
+    let gap = (logits[a_next as usize] - logits[b_next as usize]).abs();
+    target.close(sequence);
+    Ok(Some(gap))
 }
 
 /// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.

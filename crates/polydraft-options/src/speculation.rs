@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use polydraft::{Drafting, Sampling, Shape, Topology, VerifierKind};
-use polydraft_engine::Speculation;
+use polydraft::policy::{Fixed, StopBelow};
+use polydraft::{Drafting, PolicyKind, Sampling, Topology};
+use polydraft_reference::VerifierKind;
 use serde::{Deserialize, Serialize};
 
 use crate::output::Usage;
@@ -28,11 +28,15 @@ pub struct SpeculationArgs {
     /// README on how to choose].
     #[arg(long, short = 'd', value_name = "L", value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: Option<u32>,
-    /// Another shape than paths: '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many at
-    /// every node, 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best tree of N nodes for
-    /// --acceptance.
-    #[arg(long, value_name = "SHAPE")]
+    /// Where the tree branches: 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
+    /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many at every node,
+    /// 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best tree of N nodes for --acceptance.
+    #[arg(long, value_name = "TREE")]
     tree: Option<Tree>,
+    /// End a path where the product of the acceptances that are to be expected along it falls below this, from 0 to 1: it
+    /// goes by how sure the draft is of each token. With --depth as the most.
+    #[arg(long, value_name = "P")]
+    stop_below: Option<f64>,
     /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub, top-k [default: the first of
     /// these that the verifier supports].
     #[arg(long, value_name = "SCHEME", requires = "tree")]
@@ -64,9 +68,11 @@ fn verifier(name: &str) -> Result<Verifier, String> {
 /// What `--tree` says.
 #[derive(Debug, Clone, PartialEq)]
 enum Tree {
-    Levels(Vec<usize>),
+    /// Says all of it.
+    Whole(PolicyKind),
+    /// As deep as --depth says.
     Ary(usize),
-    Budgets(Vec<f64>),
+    /// From --acceptance.
     Sequoia(usize),
 }
 
@@ -74,23 +80,53 @@ impl FromStr for Tree {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
-            text.split(',').map(|part| part.trim().parse().ok()).collect()
-        }
-        let tree = match text.split_once(':') {
-            Some(("budget", rest)) => list(rest).map(Self::Budgets),
-            Some(("sequoia", rest)) => rest.parse().ok().map(Self::Sequoia),
-            Some(_) => None,
-            None if text == "binary" => Some(Self::Ary(2)),
-            None => match text.strip_suffix("-ary") {
-                Some(count) => count.parse().ok().map(Self::Ary),
-                None => list(text).map(Self::Levels),
+        let known = match text {
+            "binary" => Some(Self::Ary(2)),
+            _ => match (text.strip_suffix("-ary"), text.strip_prefix("sequoia:")) {
+                (Some(count), _) => count.parse().ok().map(Self::Ary),
+                (_, Some(nodes)) => nodes.parse().ok().map(Self::Sequoia),
+                _ => None,
             },
         };
-        tree.ok_or_else(|| {
-            "expected draws per level such as 3,2,1, or binary, 3-ary, budget:2,1.5, sequoia:16".to_owned()
-        })
+        known.map_or_else(
+            || {
+                text.parse().map(Self::Whole).map_err(|error: polydraft::Error| {
+                    format!("{error}; or draws per level such as 3,2,1, or binary, 3-ary, sequoia:16")
+                })
+            },
+            Ok,
+        )
     }
+}
+
+/// How drafts are made and verified, as it was asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Speculation {
+    /// What decides.
+    pub verifier: VerifierKind,
+    /// Where the tree grows.
+    pub tree: PolicyKind,
+    /// How the drafter's output becomes the distributions that drafts are drawn from.
+    pub sampling: Sampling,
+}
+
+impl Speculation {
+    /// At work.
+    ///
+    /// # Errors
+    /// Settings out of range; a verifier that is not exact for the tree.
+    pub fn build(&self) -> Result<polydraft_engine::Speculation> {
+        let (verifier, policy) = (self.verifier.build()?, self.tree.build()?);
+        let speculation = polydraft_engine::Speculation { verifier, policy, sampling: self.sampling };
+        speculation.validate()?;
+        Ok(speculation)
+    }
+}
+
+/// Whether a verifier says that it is exact for such trees.
+pub fn supports(verifier: &VerifierKind, tree: &PolicyKind) -> bool {
+    let (Ok(verifier), Ok(policy)) = (verifier.build(), tree.build()) else { return false };
+    verifier.supports(&policy.form()).is_ok()
 }
 
 /// Measured acceptances, as a file.
@@ -118,39 +154,65 @@ impl SpeculationArgs {
                 ("--paths", self.paths.is_some()),
                 ("--depth", self.depth.is_some()),
                 ("--tree", self.tree.is_some()),
+                ("--stop-below", self.stop_below.is_some()),
             ];
             if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
                 return Err(Usage::error(format_args!("{option} has no meaning with --verifier none")));
             }
             return Ok(None);
         };
-        let shape = self.shape(verifier, demo)?;
-        verifier.build(&shape).map_err(Usage::error)?;
-        Ok(Some(Speculation { verifier: verifier.clone(), shape, sampling }))
+        let mut tree = self.tree(verifier, demo)?;
+        if let Some(below) = self.stop_below {
+            tree = PolicyKind::StopBelow(StopBelow { below, of: Box::new(tree), ..StopBelow::default() });
+        }
+        let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
+        speculation.build().map_err(|error| Usage::error(self.advise(verifier, error)))?;
+        Ok(Some(speculation))
     }
 
-    fn shape(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<Shape> {
+    /// What a verifier that does not fit the tree objects to, and what would.
+    fn advise(&self, verifier: &VerifierKind, error: anyhow::Error) -> String {
+        let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
+            || matches!(
+                error.downcast_ref(),
+                Some(polydraft_engine::Error::Law(polydraft::Error::Unsupported { .. }))
+            );
+        let fits = match &self.tree {
+            Some(Tree::Whole(tree)) if unfit => VerifierKind::all()
+                .iter()
+                .filter(|other| supports(other, tree))
+                .map(VerifierKind::to_string)
+                .collect::<Vec<_>>(),
+            _ => Vec::new(),
+        };
+        match fits.is_empty() {
+            true => format!("{verifier}: {error}"),
+            false => format!("{verifier}: {error}; verifiers for this tree: {}", fits.join(", ")),
+        }
+    }
+
+    fn tree(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
         let depth = self.depth.map_or(DEPTH, |depth| depth as usize);
         let Some(tree) = &self.tree else {
             let paths = self.paths.map(|paths| paths as usize);
-            return Ok(Shape::Paths { paths: paths.unwrap_or_else(|| default_paths(verifier)), depth });
+            return Ok(PolicyKind::paths(paths.unwrap_or_else(|| default_paths(verifier)), depth));
         };
         if self.paths.is_some() {
             return Err(Usage::error(
                 "--paths and --tree are two ways to say where the tree branches: give one",
             ));
         }
-        let levels = |counts: Vec<usize>| {
-            let of = |drafting| Shape::Levels { counts: counts.clone(), drafting };
-            self.drafted(verifier, &of)
-        };
         match tree {
-            Tree::Levels(_) | Tree::Budgets(_) if self.depth.is_some() => {
-                Err(Usage::error("this --tree lists its levels: leave --depth out"))
+            Tree::Whole(_) if self.depth.is_some() => {
+                Err(Usage::error("this --tree says how deep it is: leave --depth out"))
             }
-            Tree::Levels(counts) => Ok(levels(counts.clone())),
-            Tree::Ary(count) => Ok(levels(vec![*count; depth])),
-            Tree::Budgets(distinct) => Ok(Shape::Budgets { distinct: distinct.clone() }),
+            Tree::Whole(PolicyKind::Levels(levels)) if levels.drafting == Drafting::Iid => {
+                Ok(self.drafted(verifier, &|drafting| PolicyKind::levels(&levels.counts, drafting)))
+            }
+            Tree::Whole(tree) => Ok(tree.clone()),
+            Tree::Ary(count) => {
+                Ok(self.drafted(verifier, &|drafting| PolicyKind::levels(&vec![*count; depth], drafting)))
+            }
             Tree::Sequoia(nodes) => {
                 let file = self.acceptance.as_deref().or(demo).ok_or_else(|| {
                     Usage::error(
@@ -161,23 +223,23 @@ impl SpeculationArgs {
                 let depth = self.depth.map_or(*nodes, |depth| depth as usize);
                 let topology = Topology::sequoia(&AcceptanceFile::read(file)?.acceptance, *nodes, depth)
                     .with_context(|| format!("{}", file.display()))?;
-                let topology = Arc::new(topology);
-                let of = |drafting| Shape::Fixed { topology: topology.clone(), drafting };
+                let parents = topology.parents();
+                let of = |drafting| PolicyKind::Fixed(Fixed { parents: parents.clone(), drafting });
                 Ok(self.drafted(verifier, &of))
             }
         }
     }
 
-    /// The shape with the drafting that was asked for, or with the first that the verifier supports.
-    fn drafted(&self, verifier: &VerifierKind, of: &dyn Fn(Drafting) -> Shape) -> Shape {
-        let supported = || Drafting::ALL.into_iter().find(|drafting| verifier.build(&of(*drafting)).is_ok());
+    /// The tree with the drafting that was asked for, or with the first that the verifier supports.
+    fn drafted(&self, verifier: &VerifierKind, of: &dyn Fn(Drafting) -> PolicyKind) -> PolicyKind {
+        let supported = || Drafting::ALL.into_iter().find(|drafting| supports(verifier, &of(*drafting)));
         of(self.drafting.or_else(supported).unwrap_or(Drafting::Iid))
     }
 }
 
 /// How many paths a verifier gets if nothing is said.
 fn default_paths(verifier: &VerifierKind) -> usize {
-    if verifier.build(&Shape::Paths { paths: PATHS, depth: 1 }).is_ok() { PATHS } else { 1 }
+    if supports(verifier, &PolicyKind::paths(PATHS, 1)) { PATHS } else { 1 }
 }
 
 #[cfg(test)]
@@ -186,10 +248,13 @@ mod tests {
 
     #[test]
     fn trees() {
-        assert_eq!("3,2,1".parse(), Ok(Tree::Levels(vec![3, 2, 1])));
+        let whole = |text: &str| Ok(Tree::Whole(text.parse().unwrap()));
+        assert_eq!("3,2,1".parse(), whole("levels:3,2,1"));
         assert_eq!("binary".parse(), Ok(Tree::Ary(2)));
         assert_eq!("4-ary".parse(), Ok(Tree::Ary(4)));
-        assert_eq!("budget:2,1.5".parse(), Ok(Tree::Budgets(vec![2.0, 1.5])));
+        assert_eq!("budget:2,1.5".parse(), whole("budget:2,1.5"));
+        assert_eq!("delayed:1,2,3".parse(), whole("delayed:1,2,3"));
+        assert_eq!("paths:2,4".parse(), whole("paths:2,4"));
         assert_eq!("sequoia:16".parse(), Ok(Tree::Sequoia(16)));
         for wrong in ["", "3;2", "tree", "x-ary", "sequoia:", "budget:a", "-1"] {
             assert!(wrong.parse::<Tree>().unwrap_err().contains("sequoia:16"), "{wrong}");

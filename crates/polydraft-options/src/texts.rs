@@ -1,11 +1,13 @@
 //! One text, decoded: the one place where commands meet the decode loop.
 
 use anyhow::Result;
-use polydraft::{Token, Verifier};
-use polydraft_candle::Loaded;
-use polydraft_engine::{Decoder, Generation, Limits, Model, Piece, Settings};
+use polydraft::{Chance, Sampling, Token};
+use polydraft_engine::{Generation, Limits, Piece, Request};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
+
+use crate::models::Models;
+use crate::speculation::Speculation;
 
 /// The generator of every command's random decisions: the same seed gives the same text.
 pub type Random = ChaCha12Rng;
@@ -15,35 +17,48 @@ pub fn random(seed: u64) -> Random {
     Random::seed_from_u64(seed)
 }
 
-/// What is to be decoded, and how.
-pub struct Request<'a> {
-    /// The tokens to continue.
-    pub prompt: &'a [Token],
-    /// Sampling, verifier and tree.
-    pub settings: Settings,
-    /// A verifier in the place of the one that `settings` names, such as one with a planted fault.
-    pub verifier: Option<Box<dyn Verifier>>,
-    /// Where the text ends.
-    pub limits: &'a Limits,
+/// How to decode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// How the target's logits become the law of the text.
+    pub sampling: Sampling,
+    /// How to speculate; `None` is plain decoding.
+    pub speculation: Option<Speculation>,
 }
 
 /// Decodes one text; `show` gets its pieces as they are decided, and says whether to go on.
 ///
 /// # Errors
-/// If the draft does not fit the target, the verifier does not fit the tree, or the prompt leaves no room.
+/// If the verifier does not fit the tree, or the prompt leaves no room.
 pub fn decode(
-    target: &mut Loaded,
-    draft: Option<&mut Loaded>,
-    request: Request,
+    models: &mut Models,
+    prompt: &[Token],
+    settings: &Settings,
+    limits: &Limits,
     random: &mut Random,
     show: &mut dyn FnMut(Piece) -> bool,
 ) -> Result<Generation> {
-    let Request { prompt, settings, verifier, limits } = request;
-    let draft = draft.map(|draft| &mut draft.model as &mut dyn Model);
-    let mut decoder = match verifier {
-        Some(verifier) => Decoder::with_verifier(&mut target.model, draft, settings, verifier)?,
-        None => Decoder::new(&mut target.model, draft, settings)?,
-    };
-    let mut text = target.text.stream(prompt);
-    Ok(Generation::run(&mut decoder, prompt, limits, &mut text, random, show)?)
+    let request = request(models, prompt, settings, limits, Box::new(random))?;
+    Ok(models.engine.generate(request, show)?)
+}
+
+/// What the engine is asked for.
+///
+/// # Errors
+/// Settings of the verifier or the tree out of range.
+pub fn request<'c>(
+    models: &Models,
+    prompt: &[Token],
+    settings: &Settings,
+    limits: &Limits,
+    chance: Box<dyn Chance + Send + 'c>,
+) -> Result<Request<'c>> {
+    Ok(Request {
+        prompt: prompt.to_vec(),
+        sampling: settings.sampling,
+        speculation: settings.speculation.as_ref().map(Speculation::build).transpose()?,
+        limits: limits.clone(),
+        text: Box::new(models.language.text.stream(prompt)),
+        chance,
+    })
 }

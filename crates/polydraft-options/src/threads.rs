@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::ArgMatches;
 
 use crate::models;
+use crate::output::note;
 
 /// Starts the threads that a command is to compute with, if it computes with models: those have `--threads`.
 pub fn settle(matches: &ArgMatches) -> Result<()> {
@@ -26,7 +27,20 @@ pub fn settle(matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-/// So many threads, or one per core if nothing is said.
+/// So many threads, or one per core if nothing is said, and never more.
 pub fn or_all(threads: Option<u32>) -> usize {
-    threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |t| t as usize)
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let asked = threads.map_or(cores, |threads| threads as usize);
+    if asked > cores {
+        note(format_args!(
+            "note: this machine runs {cores} threads at once; --threads {asked} is taken as that"
+        ));
+    }
+    asked.min(cores)
+}
+
+/// Threads that compute, once [`settle`] has said.
+pub fn settled() -> usize {
+    let told = std::env::var("RAYON_NUM_THREADS").ok().and_then(|threads| threads.parse().ok());
+    told.filter(|threads| *threads > 0).unwrap_or_else(|| or_all(None))
 }

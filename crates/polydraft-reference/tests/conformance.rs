@@ -1,8 +1,8 @@
 //! The oracles against each other and against `priority`, by exact enumeration.
 
 use polydraft::conformance::{Case, Report, cases};
-use polydraft::coupling::{Rule, RuleSettings};
 use polydraft::coupling::priority::{self, Form};
+use polydraft::coupling::{Rule, RuleSettings};
 use polydraft::{Drafting, acceptance, couple};
 use polydraft_reference::global_resolution::{self, Mode};
 use polydraft_reference::{ReferenceKind, emitted, importance, linear_program, optimum};
@@ -79,7 +79,8 @@ fn linear_program_by_highs() {
 #[cfg(not(feature = "highs"))]
 #[test]
 fn highs_is_refused_where_it_is_not_built_in() {
-    let rule: ReferenceKind = serde_json::from_str(r#"{"rule": "linear-program", "solver": "highs"}"#).unwrap();
+    let rule: ReferenceKind =
+        serde_json::from_str(r#"{"rule": "linear-program", "solver": "highs"}"#).unwrap();
     assert!(rule.build().err().unwrap().to_string().contains("feature highs"));
     assert_eq!(linear_program::Settings::default().solver.name(), "microlp");
 }

@@ -53,7 +53,11 @@ fn minimum_cut_of_two_distinct_drafts() {
         let (target, first) = pair(300, 2.0, seed);
         let (_, second) = pair(300, 2.0, 50 + seed);
         let laws = [first, second];
-        let problem = Problem::new(&target, Proposal::new(Draws { scheme: Drafting::Distinct, count: 2 }, &laws).unwrap()).unwrap();
+        let problem = Problem::new(
+            &target,
+            Proposal::new(Draws { scheme: Drafting::Distinct, count: 2 }, &laws).unwrap(),
+        )
+        .unwrap();
         assert!(acceptance::optimal(&problem).is_err());
         let cut = optimum::by_minimum_cut(&problem).unwrap();
         for name in ["max-flow", "slackness"] {
@@ -145,7 +149,8 @@ fn too_large_is_refused_with_what_would_fit() {
     let (target, draft) = pair(5_000, 1.0, 1);
     let message = |name: &str, scheme: Drafting, count: usize| {
         let laws = vec![draft.clone(); if scheme == Drafting::Distinct { count } else { 1 }];
-        let problem = Problem::new(&target, Proposal::new(Draws { scheme, count: count }, &laws).unwrap()).unwrap();
+        let problem =
+            Problem::new(&target, Proposal::new(Draws { scheme, count: count }, &laws).unwrap()).unwrap();
         let mut rule = built(name);
         couple(rule.as_mut(), problem).err().map(|error| error.to_string()).unwrap_or_default()
     };
@@ -161,8 +166,10 @@ fn too_large_is_refused_with_what_would_fit() {
     assert_eq!(message("slackness", Drafting::Hub, 2), "");
 
     let settings = max_flow::Settings { seconds: 1e-9, ..max_flow::Settings::default() };
-    let problem =
-        Problem::new(&target, Proposal::new(Draws { scheme: Drafting::Greedy, count: 2 }, std::slice::from_ref(&draft)).unwrap());
+    let problem = Problem::new(
+        &target,
+        Proposal::new(Draws { scheme: Drafting::Greedy, count: 2 }, std::slice::from_ref(&draft)).unwrap(),
+    );
     let error = couple(settings.build().unwrap().as_mut(), problem.unwrap()).err().unwrap().to_string();
     assert!(error.contains("none within"), "{error}");
 }
@@ -223,8 +230,11 @@ impl Rule for Credulous {
 fn the_enumerator_sees_what_is_emitted() {
     let (target, draft) = pair(7, 3.0, 2);
     for scheme in [Drafting::Iid, Drafting::WithoutReplacement] {
-        let problem =
-            Problem::new(&target, Proposal::new(Draws { scheme, count: 3 }, std::slice::from_ref(&draft)).unwrap()).unwrap();
+        let problem = Problem::new(
+            &target,
+            Proposal::new(Draws { scheme, count: 3 }, std::slice::from_ref(&draft)).unwrap(),
+        )
+        .unwrap();
         let found = emitted(&mut Credulous, problem).unwrap();
         assert!((found.acceptance - 1.0).abs() < 1e-12);
         assert!((found.deviation(&problem) - 2.0 * target.total_variation(&draft)).abs() < 1e-12);

@@ -1,9 +1,9 @@
 //! Tree verifiers against what any verifier can reach.
 
+use polydraft::PolicyKind;
 use polydraft::conformance::tree::{ContextLaws, Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, shares::Layout};
 use polydraft::verify::nested_priority::Settings;
-use polydraft::PolicyKind;
 use polydraft_reference::VerifierKind;
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use rand::SeedableRng;
@@ -33,7 +33,8 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
                 if verifier.supports(&policy.form()).is_err() {
                     continue;
                 }
-                let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
+                let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())
+                    .unwrap();
                 assert!(found.law_deviation < 1e-10, "{kind} {found:?}\n{pair:?}");
                 assert!(found.block_efficiency <= bound + 1e-9, "{kind} {found:?} {bound}\n{pair:?}");
                 match kind.to_string().as_str() {
@@ -47,7 +48,8 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
             let sharing = priority::Settings { layout: Layout::Intervals, ..Default::default() };
             let settings = Settings { sharing, ..Settings::default() };
             let mut intervals = VerifierKind::NestedPriority(settings).build().unwrap();
-            let found = exact(intervals.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
+            let found =
+                exact(intervals.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
             intervals_gap += bound - found.block_efficiency;
             cases += 1;
         }

@@ -11,7 +11,9 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use common::{SHAPES, VOCABULARIES, logits};
-use polydraft::{Distribution, Draft, NodeId, PolicyKind, Result, Sampling, TargetLaws, Verifier, VerifierKind};
+use polydraft::{
+    Distribution, Draft, NodeId, PolicyKind, Result, Sampling, TargetLaws, Verifier, VerifierKind,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
@@ -105,11 +107,8 @@ fn main() {
                 let cases: Vec<Case> =
                     (0..3).map(|seed| Case::new(paths, depth, shape, vocabulary, seed)).collect();
                 for name in names {
-                    let mut verifier = name
-                        .parse::<VerifierKind>()
-                        .expect("a verifier")
-                        .build()
-                        .expect("valid settings");
+                    let mut verifier =
+                        name.parse::<VerifierKind>().expect("a verifier").build().expect("valid settings");
                     let row = measure(verifier.as_mut(), &cases);
                     println!(
                         "{vocabulary:>7} {:>7} {paths:>2} {depth:>2} {:>5.1} {:>8.2} | {name:<16} {:>8.2} {:>7.2} {:>9.1}",

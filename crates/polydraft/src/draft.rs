@@ -82,8 +82,11 @@ impl Draft {
         chance: &mut dyn Chance,
     ) -> Result<()> {
         const OPERATION: &str = "draft";
-        let unsupported =
-            |expected: &str, got: String| Error::Unsupported { operation: OPERATION, expected: expected.to_owned(), got };
+        let unsupported = |expected: &str, got: String| Error::Unsupported {
+            operation: OPERATION,
+            expected: expected.to_owned(),
+            got,
+        };
         if node >= self.tree.len() {
             let expected = format!("a node below {}", self.tree.len());
             return Err(unsupported(&expected, format!("node {node}")));

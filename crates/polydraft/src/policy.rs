@@ -127,9 +127,11 @@ fn list<T: FromStr>(text: &str, expected: &'static str) -> Result<Vec<T>> {
 }
 
 fn numbers<T: FromStr, const N: usize>(text: &str, expected: &'static str) -> Result<[T; N]> {
-    list(text, expected)?
-        .try_into()
-        .map_err(|_| Error::Setting { setting: "tree", expected, got: format!("{text:?}") })
+    list(text, expected)?.try_into().map_err(|_| Error::Setting {
+        setting: "tree",
+        expected,
+        got: format!("{text:?}"),
+    })
 }
 
 /// `text` without a scheme that follows a slash, and that scheme.
@@ -244,6 +246,3 @@ impl FromStr for PolicyKind {
         Ok(kind)
     }
 }
-
-
-

@@ -63,12 +63,7 @@ pub trait Verifier: Send {
     ///
     /// # Errors
     /// A draft of a form that is not supported; a target's distribution that cannot be made.
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome>;
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome>;
 
     /// Nodes so far at which a slower or weaker algorithm took over, because the verifier's own could not do them. The
     /// law is exact all the same.

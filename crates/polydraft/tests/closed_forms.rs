@@ -86,7 +86,8 @@ fn spechub_example() {
     for scheme in [Drafting::Hub, Drafting::Greedy] {
         close(optimal(&target, &draft, scheme, 2), 0.1 + 0.6 + 0.3);
     }
-    let proposal = Proposal::new(Draws { scheme: Drafting::Hub, count: 2 }, std::slice::from_ref(&draft)).unwrap();
+    let proposal =
+        Proposal::new(Draws { scheme: Drafting::Hub, count: 2 }, std::slice::from_ref(&draft)).unwrap();
     close(proposal.probability(&[1, 0]), 0.3);
     close(proposal.probability(&[0, 1]), 0.5 * 0.3 / 0.5);
     assert_eq!(proposal.probability(&[1, 2]), 0.0);

@@ -62,7 +62,8 @@ fn priority_exact() {
 #[test]
 fn priority_pooled() {
     for individual_above in [1e-3, 0.3, 1.0] {
-        let rule = RuleKind::Priority(Settings { form: Form::Pooled, individual_above, ..Settings::default() });
+        let rule =
+            RuleKind::Priority(Settings { form: Form::Pooled, individual_above, ..Settings::default() });
         conform(&rule, &[Drafting::Iid], 1..=4, |case, report| {
             assert!(report.optimal - report.acceptance < 1e-4, "{report:?} {case:?}");
         });

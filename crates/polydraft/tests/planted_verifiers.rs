@@ -33,12 +33,7 @@ impl Verifier for Faulty {
         Ok(())
     }
 
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome> {
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         let tree = draft.tree();
         let law = target.target(DraftTree::ROOT)?;
         let mut outcome = named("nested-priority").build()?.verify(draft, target, chance)?;
@@ -55,9 +50,7 @@ impl Verifier for Faulty {
                 let (q, token) = (draft.drawn_from(0)?, tree.token(first));
                 outcome = match chance.coin(law.probability(token) / q.probability(token)) {
                     true => Outcome { accepted: vec![first], token: target.target(first)?.sample(chance) },
-                    false => {
-                        Outcome { accepted: vec![], token: law.sample_residual(1.0, q, 1.0, chance) }
-                    }
+                    false => Outcome { accepted: vec![], token: law.sample_residual(1.0, q, 1.0, chance) },
                 };
             }
             Fault::Leaks => {
@@ -176,13 +169,33 @@ fn unfit_drafts_are_refused() {
         let error = named(name).build().unwrap().verify(&draft, &laws, &mut rng).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{name}: {error}");
     }
-    for tree in ["paths:0,3", "paths:2,0", "levels:2,0", "levels:2/distinct", "budget:0.5", "fixed:0,2",
-        "fixed:0,0/iid", "delayed:0,2,2", "stop-below:2,paths:2,2", "stop-below:0.5,stop-below:0.5,paths:1,1",
-        "paths:1024,256", "1000,1000,1000"]
-    {
+    for tree in [
+        "paths:0,3",
+        "paths:2,0",
+        "levels:2,0",
+        "levels:2/distinct",
+        "budget:0.5",
+        "fixed:0,2",
+        "fixed:0,0/iid",
+        "delayed:0,2,2",
+        "stop-below:2,paths:2,2",
+        "stop-below:0.5,stop-below:0.5,paths:1,1",
+        "paths:1024,256",
+        "1000,1000,1000",
+    ] {
         assert!(tree.parse::<PolicyKind>().unwrap().build().is_err(), "{tree}");
     }
-    for tree in ["", "paths:", "paths:2", "paths:a,b", "nonsense", "budget:x", "3,x", "delayed:1,2", "levels:2/nonsense"] {
+    for tree in [
+        "",
+        "paths:",
+        "paths:2",
+        "paths:a,b",
+        "nonsense",
+        "budget:x",
+        "3,x",
+        "delayed:1,2",
+        "levels:2/nonsense",
+    ] {
         assert!(tree.parse::<PolicyKind>().is_err(), "{tree}");
     }
 }
@@ -200,7 +213,10 @@ fn names_and_settings_are_read_back() {
     settings.proportional_below = 0.25;
     let kind = VerifierKind::<polydraft::RuleKind>::NestedPriority(settings);
     let json = serde_json::to_value(&kind).unwrap();
-    assert_eq!((json["verifier"].as_str(), json["proportional_below"].as_f64()), (Some("nested-priority"), Some(0.25)));
+    assert_eq!(
+        (json["verifier"].as_str(), json["proportional_below"].as_f64()),
+        (Some("nested-priority"), Some(0.25))
+    );
     assert_eq!(serde_json::from_value::<VerifierKind>(json).unwrap(), kind);
     for policy in PolicyKind::all() {
         assert_eq!(policy.to_string().parse::<PolicyKind>().unwrap(), policy);

@@ -1,8 +1,8 @@
 //! Rules at vocabularies that cannot be enumerated: emitted tokens are counted, laws and acceptances are compared.
 
 use polydraft::conformance::statistics::GTest;
-use polydraft::coupling::priority::{Form, Settings};
 use polydraft::coupling::Problem;
+use polydraft::coupling::priority::{Form, Settings};
 use polydraft::{Distribution, Drafting, Draws, Proposal, RuleKind, Token, acceptance, couple};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -21,7 +21,8 @@ fn combinations() -> Vec<(RuleKind, Drafting)> {
     for rule in rules {
         for scheme in Drafting::ALL {
             let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-            let problem = Problem::new(&laws[0], Proposal::new(Draws { scheme, count: 2 }, laws).unwrap()).unwrap();
+            let problem =
+                Problem::new(&laws[0], Proposal::new(Draws { scheme, count: 2 }, laws).unwrap()).unwrap();
             if couple(rule.build().unwrap().as_mut(), problem).is_ok() {
                 combinations.push((rule.clone(), scheme));
             }
@@ -53,7 +54,8 @@ fn emitted_tokens_follow_target_and_law() {
     let laws: Vec<_> = (0..3).map(|_| law(vocabulary, 1.5, &mut rng)).collect();
     for (rule, scheme) in combinations() {
         let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-        let problem = Problem::new(&target, Proposal::new(Draws { scheme, count: 3 }, laws).unwrap()).unwrap();
+        let problem =
+            Problem::new(&target, Proposal::new(Draws { scheme, count: 3 }, laws).unwrap()).unwrap();
         let mut built = rule.build().unwrap();
         let mut coupling = couple(built.as_mut(), problem).unwrap();
         let name = format!("{} {scheme}", rule.name());
@@ -103,7 +105,8 @@ fn laws_over_all_drafts_are_the_target() {
         let laws: Vec<_> = (0..count).map(|_| draft()).collect();
         for (rule, scheme) in combinations() {
             let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-            let problem = Problem::new(&target, Proposal::new(Draws { scheme, count: count }, laws).unwrap()).unwrap();
+            let problem =
+                Problem::new(&target, Proposal::new(Draws { scheme, count: count }, laws).unwrap()).unwrap();
             let mut built = rule.build().unwrap();
             let Ok(mut coupling) = couple(built.as_mut(), problem) else { continue };
             let mut emitted = vec![0.0; vocabulary];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_candle::{CandleModel, LoadOptions, Precision, load};
-use polydraft_engine::{Model, Single};
+use polydraft_engine::{Model, Sequence};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
@@ -125,18 +125,64 @@ pub fn write_model(directory: &Path, tensors: &HashMap<String, Tensor>) {
     candle_core::safetensors::save(tensors, directory.join("model.safetensors")).unwrap();
 }
 
-pub fn open(directory: &Path, precision: Precision) -> Single<CandleModel> {
-    load(directory, LoadOptions { precision, ..LoadOptions::default() }).unwrap().model
+/// A model with one text.
+pub struct Single {
+    pub model: CandleModel,
+    sequence: Sequence,
 }
 
-pub fn random_model(seed: u64, precision: Precision) -> Single<CandleModel> {
+impl Single {
+    pub fn new(mut model: CandleModel) -> Self {
+        let sequence = model.open().unwrap();
+        Self { model, sequence }
+    }
+
+    pub fn reset(&mut self) {
+        self.model.close(self.sequence);
+        self.sequence = self.model.open().unwrap();
+    }
+
+    pub fn extend(&mut self, tokens: &[Token]) -> polydraft_engine::Result<()> {
+        self.model.extend(self.sequence, tokens)
+    }
+
+    pub fn score(&mut self, tree: &DraftTree) -> polydraft_engine::Result<()> {
+        self.model.score(&[(self.sequence, tree)])
+    }
+
+    pub fn logits(&self, node: NodeId) -> &[f32] {
+        self.model.logits(self.sequence, node)
+    }
+
+    pub fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> polydraft_engine::Result<()> {
+        self.model.commit(self.sequence, tree, path)
+    }
+
+    pub fn len(&self) -> usize {
+        self.model.len(self.sequence)
+    }
+
+    pub fn context_length(&self) -> usize {
+        self.model.facts().context
+    }
+
+    pub fn vocabulary(&self) -> &polydraft_engine::Vocabulary {
+        &self.model.facts().vocabulary
+    }
+}
+
+pub fn open(directory: &Path, precision: Precision) -> Single {
+    Single::new(load(directory, LoadOptions { precision, ..LoadOptions::default() }).unwrap().model)
+}
+
+pub fn random_model(seed: u64, precision: Precision) -> Single {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(seed, DType::F32));
     open(directory.path(), precision)
 }
 
 /// The logits after a text, computed from nothing.
-pub fn alone(model: &mut Single<CandleModel>, text: &[Token]) -> Vec<f32> {
+pub fn alone(model: &mut Single, text: &[Token]) -> Vec<f32> {
     model.reset();
     model.extend(text).unwrap();
     model.score(&DraftTree::new()).unwrap();
@@ -163,4 +209,52 @@ pub fn grow(tree: &mut DraftTree, rng: &mut ChaCha12Rng, count: usize) {
 /// The tokens from the root to a node.
 pub fn tokens_to(tree: &DraftTree, node: NodeId) -> Vec<Token> {
     tree.path(node).into_iter().map(|n| tree.token(n)).collect()
+}
+
+/// Target and draft at work, and the target's text side.
+pub struct Pair {
+    pub engine: polydraft_engine::Engine,
+    pub language: polydraft_text::Language,
+}
+
+pub fn open_pair(target: &Path, draft: &Path, precision: Precision) -> Pair {
+    let options = LoadOptions { precision, ..LoadOptions::default() };
+    let [target, draft] = [target, draft].map(|folder| load(folder, options).unwrap());
+    let vocabulary = target.language.vocabulary.clone();
+    let drafter = polydraft_engine::ModelDrafter::new(Box::new(draft.model), &vocabulary).unwrap();
+    let engine = polydraft_engine::Engine::new(Box::new(target.model), Some(Box::new(drafter)));
+    Pair { engine, language: target.language }
+}
+
+impl Pair {
+    /// Decodes behind a prompt; without a limit to the context's end.
+    pub fn decode(
+        &mut self,
+        prompt: &[Token],
+        sampling: polydraft::Sampling,
+        speculation: Option<polydraft_engine::Speculation>,
+        max_tokens: Option<usize>,
+        seed: u64,
+    ) -> polydraft_engine::Generation {
+        let request = self.request(prompt, sampling, speculation, max_tokens, seed);
+        self.engine.generate(request, &mut |_| true).unwrap()
+    }
+
+    pub fn request(
+        &self,
+        prompt: &[Token],
+        sampling: polydraft::Sampling,
+        speculation: Option<polydraft_engine::Speculation>,
+        max_tokens: Option<usize>,
+        seed: u64,
+    ) -> polydraft_engine::Request<'static> {
+        polydraft_engine::Request {
+            prompt: prompt.to_vec(),
+            sampling,
+            speculation,
+            limits: polydraft_engine::Limits { max_tokens, ..Default::default() },
+            text: Box::new(self.language.text.stream(prompt)),
+            chance: Box::new(ChaCha12Rng::seed_from_u64(seed)),
+        }
+    }
 }

@@ -2,21 +2,21 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::conformance::planted::WrongResidual;
-use polydraft::{Sampling, Verifier};
-use polydraft_candle::Loaded;
-use polydraft_engine::certify::{GTest, count_texts};
-use polydraft_engine::{Decoder, Limits, Model, Settings, Speculation};
+use polydraft::Sampling;
+use polydraft::conformance::statistics::GTest;
+use polydraft_engine::certify::{WrongResidual, compare, count_texts};
+use polydraft_engine::{Limits, Request};
+use rand::Rng;
 use serde::Serialize;
 
-use crate::models::ModelArgs;
+use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
 use crate::prompts;
 use crate::sampling::SamplingArgs;
-use crate::speculation::SpeculationArgs;
-use crate::texts::{self, Request};
+use crate::speculation::{Speculation, SpeculationArgs};
+use crate::texts::{self, Settings};
 
 /// Test on your own models that speculative decoding is lossless.
 ///
@@ -117,16 +117,15 @@ pub fn run(args: Args) -> Result<()> {
     let mut prompts =
         if args.prompt.is_empty() { prompts::read(args.prompts.as_deref())? } else { args.prompt.clone() };
     prompts.truncate(args.max_prompts as usize);
-    let (mut target, draft) = args.models.load(true)?;
-    let mut draft = draft.context("no draft model")?;
+    let mut models = args.models.load(true)?;
     let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
     let (mut equal, mut ties, mut different) = (0, 0, 0);
     let mut test = GTest::default();
     for (number, prompt) in prompts.iter().enumerate() {
-        let tokens = target.language.text.encode(prompt)?;
+        let tokens = models.language.text.encode(prompt)?;
         bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
-        match greedy(&args, &mut target, &mut draft, &speculation, &tokens)? {
+        match greedy(&args, &mut models, &speculation, &tokens)? {
             None => equal += 1,
             Some(gap) if gap <= args.models.rounding() => ties += 1,
             Some(_) => different += 1,
@@ -135,22 +134,20 @@ pub fn run(args: Args) -> Result<()> {
         bar.set_message(format!("prompt {} of {}, law", number + 1, prompts.len()));
         let sampling = args.sampling.target();
         let settings = Settings { sampling, speculation: Some(speculation.clone()) };
-        let mut rng = texts::random(args.seed ^ (number as u64) << 32);
         let length = args.first as usize;
-        let draft: &mut dyn Model = &mut draft.model;
-        let mut decoder =
-            Decoder::with_verifier(&mut target.model, Some(draft), settings, verifier(&args, &speculation)?)?;
-        let room = {
-            decoder.start(&tokens)?;
-            decoder.room()
-        };
+        let room = models.engine.facts().context.saturating_sub(tokens.len());
         if room < length {
             bail!("prompt {}: the context has room for {room} tokens, --first asks for {length}", number + 1);
         }
-        let counts =
-            count_texts(&mut decoder, &tokens, length, args.runs as usize, &mut rng, &mut || bar.inc(1))?;
-        drop(decoder);
-        test = test.and(GTest::new(&mut target.model, &sampling, &tokens, length, &counts)?);
+        let runs = args.runs as usize;
+        let mut seeds = texts::random(args.seed ^ (number as u64) << 32);
+        // As in use: the limit does not end with the test.
+        let mut requests: Vec<Request> = (0..runs)
+            .map(|_| request(&args, &models, &tokens, &settings, Limits::default(), seeds.next_u64()))
+            .collect::<Result<_>>()?;
+        let mut next = |_| Ok(requests.pop().unwrap_or_else(|| unreachable!("one for each run")));
+        let counts = count_texts(&mut models.engine, length, runs, &mut next, &mut || bar.inc(1))?;
+        test = test.and(compare(models.engine.target(), &sampling, &tokens, length, &counts)?);
     }
     bar.finish_and_clear();
     let p_value = test.p_value();
@@ -164,7 +161,7 @@ pub fn run(args: Args) -> Result<()> {
     let report = Report {
         verdict,
         verifier: speculation.verifier.to_string(),
-        tree: speculation.shape.to_string(),
+        tree: speculation.tree.describe(),
         prompts: prompts.len(),
         runs: args.runs,
         first_tokens: args.first,
@@ -189,16 +186,30 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-fn verifier(args: &Args, speculation: &Speculation) -> Result<Box<dyn Verifier>> {
-    let verifier = speculation.verifier.build(&speculation.shape)?;
-    Ok(if args.plant_fault { Box::new(WrongResidual(verifier)) } else { verifier })
+/// What is asked of the engine, with the fault if one is to be planted.
+fn request(
+    args: &Args,
+    models: &Models,
+    prompt: &[polydraft::Token],
+    settings: &Settings,
+    limits: Limits,
+    seed: u64,
+) -> Result<Request<'static>> {
+    let chance = Box::new(texts::random(seed));
+    let mut request = texts::request(models, prompt, settings, &limits, chance)?;
+    if args.plant_fault {
+        request.speculation = request.speculation.map(|mut speculation| {
+            speculation.verifier = Box::new(WrongResidual(speculation.verifier));
+            speculation
+        });
+    }
+    Ok(request)
 }
 
 /// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of the two tokens are.
 fn greedy(
     args: &Args,
-    target: &mut Loaded,
-    draft: &mut Loaded,
+    models: &mut Models,
     speculation: &Speculation,
     prompt: &[polydraft::Token],
 ) -> Result<Option<f32>> {
@@ -206,14 +217,11 @@ fn greedy(
     let mut texts = Vec::new();
     for speculation in [None, Some(speculation)] {
         let settings = Settings { sampling, speculation: speculation.cloned() };
-        let verifier = speculation.map(|speculation| verifier(args, speculation)).transpose()?;
-        let draft = speculation.map(|_| &mut *draft);
         let limits = Limits { max_tokens: Some(args.greedy_tokens as usize), ..Limits::default() };
-        let request = Request { prompt, settings, verifier, limits: &limits };
-        let made = texts::decode(target, draft, request, &mut texts::random(args.seed), &mut |_| true)?;
-        texts.push(made.tokens);
+        let request = request(args, models, prompt, &settings, limits, args.seed)?;
+        texts.push(models.engine.generate(request, &mut |_| true)?.tokens);
     }
-    crate::models::parting(&mut target.model, prompt, &texts[0], &texts[1])
+    crate::models::parting(models.engine.target(), prompt, &texts[0], &texts[1])
 }
 
 fn print(report: &Report) -> Result<()> {

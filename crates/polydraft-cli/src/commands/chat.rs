@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use polydraft_candle::{Loaded, Message};
-use polydraft_engine::{Finish, Limits, Model, Settings};
+use polydraft_engine::{Finish, Limits};
+use polydraft_text::Message;
 
 use super::generate::printer::Printer;
 use crate::conversation;
-use crate::models::ModelArgs;
+use crate::models::{ModelArgs, Models};
 use crate::output::note;
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
-use crate::texts::{self, Random, Request};
+use crate::texts::{self, Random, Settings};
 
 /// Talk with a model, turn by turn.
 ///
@@ -61,23 +61,23 @@ const HELP: &str = "/help this list · /reset begin anew · /exit leave (or Ctrl
 pub fn run(args: Args) -> Result<()> {
     let acceptance = args.models.demo_acceptance();
     let mut speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
-    let (mut target, mut draft) = args.models.load(speculation.is_some())?;
+    let mut models = args.models.load(speculation.is_some())?;
     let sampling = match args.ignore_published {
         true => args.sampling.clone(),
-        false => conversation::published(args.sampling.clone(), &target.language.sampling),
+        false => conversation::published(args.sampling.clone(), &models.language.sampling),
     };
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
     // Before the first question: a model without a template, or one whose template has no system message.
-    target.language.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
+    models.language.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
     let answering = Arc::new(AtomicBool::new(false));
     handle_interrupts(answering.clone())?;
     let mut talk = Talk {
         settings: Settings { sampling: sampling.target(), speculation },
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
-            end_tokens: target.language.answer_end_tokens(),
+            end_tokens: models.language.answer_end_tokens(),
             stop: Vec::new(),
         },
         random: texts::random(args.seed.unwrap_or_else(rand::random)),
@@ -111,7 +111,7 @@ pub fn run(args: Args) -> Result<()> {
             }
             message => {
                 ensure!(!message.contains('\0'), "a message contains a zero byte");
-                talk.answer(message, &mut target, draft.as_mut())?;
+                talk.answer(message, &mut models)?;
             }
         }
     }
@@ -128,13 +128,13 @@ struct Talk {
 }
 
 impl Talk {
-    fn answer(&mut self, message: &str, target: &mut Loaded, draft: Option<&mut Loaded>) -> Result<()> {
+    fn answer(&mut self, message: &str, models: &mut Models) -> Result<()> {
         self.messages.push(Message::user(message));
-        let tokens = match target.language.encode_chat(&self.messages) {
+        let tokens = match models.language.encode_chat(&self.messages) {
             Ok(tokens) => tokens,
             Err(error) => return self.refuse(error),
         };
-        let room = target.model.context_length();
+        let room = models.engine.facts().context;
         if tokens.len() >= room {
             return self.refuse(format_args!(
                 "with this message the conversation has {} tokens, but the model's context holds {room}; /reset begins anew",
@@ -142,10 +142,9 @@ impl Talk {
             ));
         }
         self.answering.store(true, Ordering::SeqCst);
-        let settings = self.settings.clone();
-        let request = Request { prompt: &tokens, settings, verifier: None, limits: &self.limits };
         let mut printer = Printer::new(false, false);
-        let made = texts::decode(target, draft, request, &mut self.random, &mut |piece| {
+        let Self { settings, limits, random, .. } = self;
+        let made = texts::decode(models, &tokens, settings, limits, random, &mut |piece| {
             printer.show(piece) && self.answering.load(Ordering::SeqCst)
         })?;
         printer.finish()?;

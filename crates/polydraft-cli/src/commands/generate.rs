@@ -7,14 +7,14 @@ use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use polydraft_engine::{Limits, Settings};
+use polydraft_engine::Limits;
 
 use crate::conversation::ChatArgs;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
-use crate::texts::{self, Request};
+use crate::texts::{self, Settings};
 use printer::Printer;
 use report::{Report, summary};
 
@@ -91,29 +91,29 @@ pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(&args)?;
     let acceptance = args.models.demo_acceptance();
     let mut speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
-    let (mut target, mut draft) = args.models.load(speculation.is_some())?;
+    let mut models = args.models.load(speculation.is_some())?;
     // The makers' sampling, if it is used, comes with the model.
-    let sampling = args.chat.sampling(args.sampling.clone(), &target);
+    let sampling = args.chat.sampling(args.sampling.clone(), &models.language);
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
     let settings = Settings { sampling: sampling.target(), speculation };
+    let end_tokens = if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&models.language) };
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
-        end_tokens: if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&target) },
+        end_tokens,
         stop: args.limits.stop.iter().map(|text| unescape(text)).collect(),
     };
-    let tokens = args.chat.encode(&target, &prompt)?;
+    let tokens = args.chat.encode(&models.language, &prompt)?;
     let seed = args.output.seed.unwrap_or_else(rand::random);
-    let request = Request { prompt: &tokens, settings, verifier: None, limits: &limits };
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     if args.echo {
         printer.before(&prompt);
     }
-    let generation =
-        texts::decode(&mut target, draft.as_mut(), request, &mut texts::random(seed), &mut |piece| {
-            printer.show(piece)
-        })?;
+    let mut random = texts::random(seed);
+    let generation = texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |piece| {
+        printer.show(piece)
+    })?;
     printer.finish()?;
     if args.output.json {
         let text = if args.echo { format!("{prompt}{}", generation.text) } else { generation.text.clone() };

@@ -31,11 +31,11 @@ struct Lists {
 const VERIFIERS: [(&str, &str); 15] = [
     (
         "nested-priority",
-        "the path of highest priority, verified as a block; any number of paths; the default",
+        "the path of highest priority, verified as a block; any tree of i.i.d. draws; the default",
     ),
     ("greedy-block", "the path of highest ratios, verified as a block (GBV); any number of paths"),
     ("traversal", "from the leaves up (Weng et al. 2025); paths or trees"),
-    ("priority-block", "a path selected node by node, verified as a block; paths or trees of i.i.d. draws"),
+    ("priority-block", "the path that priorities select node by node, verified as a block; any i.i.d. draws"),
     ("token", "token by token (Leviathan et al. 2023, Chen et al. 2023); one path"),
     ("block", "one path as a whole (Sun et al. 2024)"),
     ("spectr", "SpecTr (Sun et al. 2023): from the root down by k-seq; i.i.d. draws"),
@@ -45,7 +45,7 @@ const VERIFIERS: [(&str, &str); 15] = [
     ("walk:naive", "from the root down: draw from the target, see whether it was drafted; top-k trees too"),
     ("walk:hub", "from the root down by SpecHub; trees of hub or greedy draws"),
     ("walk:importance", "from the root down by importance-weighted selection"),
-    ("walk:RULE", "from the root down by any fast rule below"),
+    ("walk:RULE", "from the root down by any rule below"),
     ("none", "plain decoding, the same law"),
 ];
 
@@ -63,8 +63,11 @@ const RULES: [(&str, &str); 11] = [
     ("global-resolution", "reference: the optimum by Global Resolution, where it finds a solution"),
 ];
 
-const TREES: [(&str, &str); 6] = [
-    ("--paths K --depth L", "K i.i.d. paths of L tokens"),
+const TREES: [(&str, &str); 9] = [
+    ("--paths K --depth L", "K i.i.d. paths of L tokens; also --tree paths:K,L"),
+    ("--tree delayed:L1,K,L2", "one path of L1 tokens, then K of L2 from its end"),
+    ("--stop-below P", "end paths where the draft is no longer sure; with any tree"),
+    ("--tree fixed:0,0,1", "the parent of each node; drawn without replacement, or /top-k"),
     ("--tree 3,2,1", "so many tokens at each node of a level"),
     ("--tree binary", "two at every node, --depth levels"),
     ("--tree 3-ary", "three, or any other number, at every node"),
@@ -72,21 +75,11 @@ const TREES: [(&str, &str); 6] = [
     ("--tree sequoia:16", "the best tree of so many nodes for measured acceptances, --acceptance"),
 ];
 
-/// The rules that this build has.
-fn has_rule(name: &str) -> bool {
-    #[cfg(feature = "lab")]
-    return polydraft_lab::rules().any(|rule| rule == name);
-    #[cfg(not(feature = "lab"))]
-    polydraft::Rule::NAMES.contains(&name)
-}
-
 pub fn run(args: Args) -> Result<()> {
     let entries = |lines: &[(&'static str, &'static str)]| {
         lines.iter().map(|&(name, about)| Entry { name, about }).collect::<Vec<_>>()
     };
-    let mut rules = entries(&RULES);
-    rules.retain(|rule| has_rule(rule.name));
-    let lists = Lists { verifiers: entries(&VERIFIERS), rules, trees: entries(&TREES) };
+    let lists = Lists { verifiers: entries(&VERIFIERS), rules: entries(&RULES), trees: entries(&TREES) };
     if args.json {
         return output::json(&lists);
     }
@@ -110,16 +103,12 @@ mod tests {
     #[test]
     fn every_name_has_a_line_and_no_line_is_without_a_name() {
         let listed = |name: &str, lines: &[(&str, &str)]| lines.iter().any(|(listed, _)| *listed == name);
-        for kind in polydraft::VerifierKind::all() {
+        for kind in polydraft::VerifierKind::<polydraft::RuleKind>::all() {
             assert!(listed(&kind.to_string(), &VERIFIERS), "{kind}");
         }
         for (name, _) in VERIFIERS.iter().filter(|(name, _)| !["none", "walk:RULE"].contains(name)) {
-            assert!(name.parse::<polydraft::VerifierKind>().is_ok(), "{name}");
+            assert!(name.parse::<polydraft_reference::VerifierKind>().is_ok(), "{name}");
         }
-        for name in polydraft::Rule::NAMES {
-            assert!(listed(name, &RULES), "{name}");
-        }
-        #[cfg(feature = "lab")]
-        assert_eq!(polydraft_lab::rules().collect::<Vec<_>>(), RULES.map(|(name, _)| name));
+        assert_eq!(polydraft_reference::RuleKind::names().collect::<Vec<_>>(), RULES.map(|(name, _)| name));
     }
 }

@@ -46,17 +46,16 @@ impl DrafterSettings for Settings {
     fn build(&self, target: &Facts) -> Result<Box<dyn Drafter>> {
         if !(1..=16).contains(&self.order) {
             let got = self.order.to_string();
-            return Err(
-                polydraft::Error::Setting { setting: "order of n-grams", expected: "from 1 to 16", got }.into()
-            );
+            return Err(polydraft::Error::Setting {
+                setting: "order of n-grams",
+                expected: "from 1 to 16",
+                got,
+            }
+            .into());
         }
         let vocabulary = target.vocabulary.size();
-        let mut drafter = Ngrams {
-            vocabulary,
-            order: self.order,
-            corpus: Counts::new(self.order),
-            texts: Vec::new(),
-        };
+        let mut drafter =
+            Ngrams { vocabulary, order: self.order, corpus: Counts::new(self.order), texts: Vec::new() };
         drafter.check(&self.corpus)?;
         for end in 0..self.corpus.len() {
             drafter.corpus.add(&self.corpus[..end], self.corpus[end]);

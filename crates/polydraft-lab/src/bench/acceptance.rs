@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::{Drafting, Shape, VerifierKind};
-use polydraft_engine::{Limits, Settings, Speculation};
+use polydraft::{Drafting, PolicyKind};
+use polydraft_engine::Limits;
+use polydraft_reference::VerifierKind;
 use serde::Serialize;
 
 use crate::models::ModelArgs;
@@ -13,8 +14,8 @@ use crate::output;
 use crate::prompts;
 use crate::provenance::Provenance;
 use crate::sampling::SamplingArgs;
-use crate::speculation::AcceptanceFile;
-use crate::texts::{self, Request};
+use crate::speculation::{AcceptanceFile, Speculation};
+use crate::texts::{self, Settings};
 
 /// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
 ///
@@ -75,26 +76,22 @@ struct Report {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let shape = Shape::Levels { counts: vec![args.children as usize], drafting: args.drafting };
-    args.verifier.build(&shape).map_err(output::Usage::error)?;
+    let tree = PolicyKind::levels(&[args.children as usize], args.drafting);
+    let speculation = Speculation { verifier: args.verifier.clone(), tree, sampling: args.sampling.draft() };
+    speculation.build().map_err(output::Usage::error)?;
+    let settings = Settings { sampling: args.sampling.target(), speculation: Some(speculation) };
     let prompts = prompts::read(args.prompts.as_deref())?;
-    let (mut target, draft) = args.models.load(true)?;
-    let mut draft = draft.context("no draft model")?;
+    let mut models = args.models.load(true)?;
     let bar = ProgressBar::new(prompts.len() as u64 * u64::from(args.rounds))
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
     let mut counts = vec![0_usize; args.children as usize];
     let mut positions = 0;
     for round in 0..args.rounds {
         for (number, prompt) in prompts.iter().enumerate() {
-            let tokens = target.language.text.encode(prompt)?;
-            let verifier = args.verifier.clone();
-            let speculation =
-                Some(Speculation { verifier, shape: shape.clone(), sampling: args.sampling.draft() });
-            let settings = Settings { sampling: args.sampling.target(), speculation };
+            let tokens = models.language.text.encode(prompt)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
-            let request = Request { prompt: &tokens, settings, verifier: None, limits: &limits };
             let mut random = texts::random(u64::from(round) << 32 | number as u64);
-            let run = texts::decode(&mut target, Some(&mut draft), request, &mut random, &mut |_| true)?;
+            let run = texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |_| true)?;
             // Trees of one level: every call but a last one without drafts verifies one position.
             positions += run.statistics.drafted.first().copied().unwrap_or(0);
             for (total, count) in counts.iter_mut().zip(&run.statistics.accepted_by_rank) {

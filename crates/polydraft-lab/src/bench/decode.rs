@@ -6,16 +6,16 @@ mod ways;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::{Sampling, Token, VerifierKind};
-use polydraft_candle::Loaded;
-use polydraft_engine::{Generation, Limits, Settings, Speculation};
+use polydraft::{Sampling, Token};
+use polydraft_engine::{Generation, Limits};
+use polydraft_reference::VerifierKind;
 
-use crate::models::{ModelArgs, parting};
+use crate::models::{ModelArgs, Models, parting};
 use crate::output::{self, Usage};
 use crate::prompts;
-use crate::texts::{self, Request};
+use crate::texts::{self, Settings};
 use report::{Report, print};
 use ways::{Way, ways};
 
@@ -89,10 +89,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     let mut ways = ways(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
-    let (mut target, draft) = args.models.load(true)?;
-    let mut draft = draft.context("no draft model")?;
+    let mut models = args.models.load(true)?;
     let prompts: Vec<Vec<Token>> =
-        prompts.iter().map(|p| target.language.text.encode(p)).collect::<Result<_, _>>()?;
+        prompts.iter().map(|p| models.language.text.encode(p)).collect::<Result<_, _>>()?;
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
     let bar = ProgressBar::new(total as u64)
@@ -105,9 +104,9 @@ pub fn run(args: Args) -> Result<()> {
             let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
             // The draft stays warm, so that several paths are several.
             let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
-            let got = generate(&mut target, &mut draft, settings, prompt, args.max_tokens, 0)?.tokens;
+            let got = generate(&mut models, &settings, prompt, args.max_tokens, 0)?.tokens;
             let expected = expected.get_or_insert_with(|| got.clone());
-            if let Some(gap) = parting(&mut target.model, prompt, expected, &got)? {
+            if let Some(gap) = parting(models.engine.target(), prompt, expected, &got)? {
                 ensure!(
                     gap <= args.models.rounding(),
                     "{} differs from plain decoding at temperature 0 on prompt {}, where their logits are {gap:e} apart",
@@ -126,7 +125,7 @@ pub fn run(args: Args) -> Result<()> {
             let seed = u64::from(round) << 32 | number as u64;
             for way in &mut ways {
                 let settings = way.settings();
-                let generation = generate(&mut target, &mut draft, settings, prompt, args.max_tokens, seed)?;
+                let generation = generate(&mut models, &settings, prompt, args.max_tokens, seed)?;
                 way.add(&generation.statistics);
                 bar.inc(1);
             }
@@ -142,15 +141,13 @@ fn show(args: &Args, report: &Report) -> Result<()> {
 }
 
 fn generate(
-    target: &mut Loaded,
-    draft: &mut Loaded,
-    settings: Settings,
+    models: &mut Models,
+    settings: &Settings,
     prompt: &[Token],
     max_tokens: u32,
     seed: u64,
 ) -> Result<Generation> {
     // Texts of one length: an early end would compare different amounts of work.
     let limits = Limits { max_tokens: Some(max_tokens as usize), ..Limits::default() };
-    let request = Request { prompt, settings, verifier: None, limits: &limits };
-    texts::decode(target, Some(draft), request, &mut texts::random(seed), &mut |_| true)
+    texts::decode(models, prompt, settings, &limits, &mut texts::random(seed), &mut |_| true)
 }

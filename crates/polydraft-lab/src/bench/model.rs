@@ -13,12 +13,13 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{CandleModel, Description, LoadOptions, Precision, load};
-use polydraft_engine::{Model, Single};
+use polydraft_engine::Model;
 use serde::Serialize;
 
 use super::median;
 use crate::output::{self, machine};
 use crate::provenance::Provenance;
+use crate::{models, threads};
 
 /// Measure a model: loading beside reading its file, decoding beside reading memory, and what a pass over several tokens
 /// costs relative to one.
@@ -185,13 +186,13 @@ fn measure(args: &Args, directory: &Path, precision: Precision, bandwidth: f64) 
         passes.push((nodes, seconds));
     }
     let one = passes[0].1;
-    let sequences = together::measure(&mut model.model, &args.sequences, args.context, args.passes)?;
-    let bytes_per_second = model.model.bytes_per_pass() as f64 / one;
+    let sequences = together::measure(&mut model, &args.sequences, args.context, args.passes)?;
+    let bytes_per_second = model.bytes_per_pass() as f64 / one;
     Ok(Row {
         dtype: precision.name(),
         load_seconds,
         load_peak_bytes,
-        weight_bytes: model.model.weight_bytes(),
+        weight_bytes: model.weight_bytes(),
         seconds_per_token: one,
         tokens_per_second: 1.0 / one,
         bytes_per_second,
@@ -202,8 +203,8 @@ fn measure(args: &Args, directory: &Path, precision: Precision, bandwidth: f64) 
 }
 
 /// A text of this length that the vocabulary has.
-fn text(model: &Single<CandleModel>, length: usize) -> Vec<Token> {
-    (0..length).map(|i| ((i * 7919 + 13) % model.vocabulary().size()) as Token).collect()
+fn text(model: &CandleModel, length: usize) -> Vec<Token> {
+    (0..length).map(|i| ((i * 7919 + 13) % model.facts().vocabulary.size()) as Token).collect()
 }
 
 /// Two branches of two tokens.
@@ -216,17 +217,19 @@ fn fork() -> DraftTree {
 }
 
 /// That a tree's scores are those of its tokens one by one.
-fn check(model: &mut Single<CandleModel>, context: usize) -> Result<()> {
+fn check(model: &mut CandleModel, context: usize) -> Result<()> {
     let before = text(model, context.min(16));
     let tree = fork();
-    model.reset();
-    model.extend(&before)?;
-    model.score(&tree)?;
-    let at_once = model.logits(4).to_vec();
-    model.reset();
-    model.extend(&[&before[..], &[3, 4]].concat())?;
-    model.score(&DraftTree::new())?;
-    let alone = model.logits(DraftTree::ROOT);
+    let mut after = |text: &[Token], tree: &DraftTree, node| -> Result<Vec<f32>> {
+        let sequence = model.open()?;
+        model.extend(sequence, text)?;
+        model.score(&[(sequence, tree)])?;
+        let logits = model.logits(sequence, node).to_vec();
+        model.close(sequence);
+        Ok(logits)
+    };
+    let at_once = after(&before, &tree, 4)?;
+    let alone = after(&[&before[..], &[3, 4]].concat(), &DraftTree::new(), DraftTree::ROOT)?;
     let size = alone.iter().fold(0f32, |m, x| m.max(x.abs()));
     let worst = alone.iter().zip(&at_once).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
     ensure!(worst <= 0.02 * size, "a tree's scores are {worst:e} from those of its tokens one by one");
@@ -234,26 +237,27 @@ fn check(model: &mut Single<CandleModel>, context: usize) -> Result<()> {
 }
 
 /// Seconds of a pass over so many tokens behind the context, the median.
-fn time_pass(model: &mut Single<CandleModel>, nodes: usize, args: &Args) -> Result<f64> {
+fn time_pass(model: &mut CandleModel, nodes: usize, args: &Args) -> Result<f64> {
     let mut tree = DraftTree::new();
     for number in 1..nodes {
         // Pairs of siblings: neither a chain nor a star.
-        tree.add((number - 1) / 2, number as Token % model.vocabulary().size() as Token);
+        tree.add((number - 1) / 2, number as Token % model.facts().vocabulary.size() as Token);
     }
-    let length = args.context.min(model.context_length().saturating_sub(16));
-    model.reset();
-    model.extend(&text(model, length))?;
-    model.score(&DraftTree::new())?;
+    let length = args.context.min(model.facts().context.saturating_sub(16));
+    let sequence = model.open()?;
+    model.extend(sequence, &text(model, length))?;
+    model.score(&[(sequence, &DraftTree::new())])?;
     let mut seconds = Vec::new();
     for pass in 0..args.passes + 2 {
-        model.commit(&tree, &[])?;
+        model.commit(sequence, &tree, &[])?;
         let clock = Instant::now();
-        model.score(&tree)?;
+        model.score(&[(sequence, &tree)])?;
         // The first ones find caches and clocks cold.
         if pass >= 2 {
             seconds.push(clock.elapsed().as_secs_f64());
         }
     }
+    model.close(sequence);
     Ok(median(seconds.into_iter()))
 }
 

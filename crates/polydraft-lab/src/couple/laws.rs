@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use polydraft::{Distribution, Drafting, Error, Problem, Proposal};
+use polydraft::{Distribution, Drafting, Draws, Error, Problem, Proposal};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ impl Laws {
     /// The problem of so many drafts, drawn in this way.
     pub fn problem(&self, scheme: Drafting, count: usize) -> Result<Problem<'_>, Error> {
         let drafts: &[Distribution] = &self.drafts;
-        Problem::new(&self.target, Proposal::new(scheme, drafts, count)?)
+        Problem::new(&self.target, Proposal::new(Draws { scheme, count }, drafts)?)
     }
 }
 

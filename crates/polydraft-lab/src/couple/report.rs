@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use polydraft::coupling::{Coupling, Problem, TokenRule};
+use polydraft::coupling::{Coupling, Problem, Rule};
 use polydraft::{Drafting, Error, acceptance, couple};
 use polydraft_reference::optimum;
 use rand::SeedableRng;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Args;
 use super::laws::Laws;
 use crate::output::{Usage, note};
-use crate::rules::Rule;
+use polydraft_reference::RuleKind;
 
 /// What comes out about one rule.
 #[derive(Serialize)]
@@ -60,7 +60,7 @@ pub enum Status {
 }
 
 /// The rule made ready for a problem; one that does not fit it is a mistake of the user's.
-pub fn coupling<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result<Coupling<'a>> {
+pub fn coupling<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coupling<'a>> {
     couple(rule, problem).map_err(|error| match error {
         Error::Unsupported { .. } => Usage::error(error),
         _ => error.into(),
@@ -68,7 +68,7 @@ pub fn coupling<'a>(rule: &'a mut dyn TokenRule, problem: Problem<'a>) -> Result
 }
 
 /// Everything about one rule but the law for given drafts.
-pub fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: u64) -> Result<Report> {
+pub fn report(rule: &RuleKind, working: &mut dyn Rule, problem: Problem, seed: u64) -> Result<Report> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut coupling = coupling(working, problem)?;
     let acceptance = coupling.acceptance(&mut rng);
@@ -84,14 +84,14 @@ pub fn report(rule: &Rule, working: &mut dyn TokenRule, problem: Problem, seed: 
         law: None,
         status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
         standard_error: acceptance.standard_error,
-        off_by_at_most: rule.bounds().map(|(law, acceptance)| OffBy { law, acceptance }),
+        off_by_at_most: crate::rules::bounds(rule).map(|(law, acceptance)| OffBy { law, acceptance }),
         fallback,
         time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
     })
 }
 
 /// The median of several times to prepare the rule and emit a token.
-fn time(rule: &mut dyn TokenRule, problem: Problem, rng: &mut ChaCha12Rng) -> Result<Duration> {
+fn time(rule: &mut dyn Rule, problem: Problem, rng: &mut ChaCha12Rng) -> Result<Duration> {
     let mut drafts = Vec::new();
     let mut times = Vec::new();
     let begin = Instant::now();
@@ -117,7 +117,7 @@ pub fn compare(args: &Args, laws: &Laws) -> Result<Vec<Report>> {
         None => Drafting::ALL.into_iter().filter(|scheme| *scheme != Drafting::Distinct).collect(),
     };
     let mut reports = Vec::new();
-    for rule in Rule::all_quick()? {
+    for rule in crate::rules::all_quick() {
         let mut working = rule.build()?;
         // One draft is drawn in the same way by all schemes.
         let (schemes, count) = if rule.name() == "single" && laws.drafts.len() == 1 {

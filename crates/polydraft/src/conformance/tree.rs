@@ -76,11 +76,7 @@ impl TargetLaws for TargetOf<'_> {
 ///
 /// # Errors
 /// A text that the draft has no law for; a policy that cannot be drawn.
-pub fn draw(
-    policy: &dyn Policy,
-    draft: &dyn ContextLaws,
-    chance: &mut dyn crate::Chance,
-) -> Result<Draft> {
+pub fn draw(policy: &dyn Policy, draft: &dyn ContextLaws, chance: &mut dyn crate::Chance) -> Result<Draft> {
     let mut drawn = Draft::new();
     let mut node = DraftTree::ROOT;
     while node < drawn.tree().len() {

@@ -80,8 +80,10 @@ impl fmt::Display for Form {
         if self.is_paths() {
             return write!(f, "{} i.i.d. paths", self.most_draws());
         }
-        let kinds: Vec<String> =
-            self.draws().map(|draws| format!("up to {} draws {} at a node", draws.count, draws.scheme)).collect();
+        let kinds: Vec<String> = self
+            .draws()
+            .map(|draws| format!("up to {} draws {} at a node", draws.count, draws.scheme))
+            .collect();
         write!(f, "a tree of {}", kinds.join(" and "))
     }
 }
@@ -102,6 +104,9 @@ mod tests {
         assert!(!top.is_chain() && !top.is_iid());
         let mixed = Form::paths(2).with(Draws { scheme: Drafting::WithoutReplacement, count: 2 }, true);
         assert!(!mixed.is_iid());
-        assert_eq!(mixed.to_string(), "a tree of up to 2 draws iid at a node and up to 2 draws without-replacement at a node");
+        assert_eq!(
+            mixed.to_string(),
+            "a tree of up to 2 draws iid at a node and up to 2 draws without-replacement at a node"
+        );
     }
 }

@@ -39,9 +39,9 @@ impl<'a> Path<'a> {
     /// there are equal.
     pub fn collisions(&self) -> impl Iterator<Item = f64> + 'a {
         let draft = self.draft;
-        self.parents().filter_map(|node| draft.at(node)).map(|drawn| {
-            *drawn.collision.get_or_init(|| drawn.law.collision())
-        })
+        self.parents()
+            .filter_map(|node| draft.at(node))
+            .map(|drawn| *drawn.collision.get_or_init(|| drawn.law.collision()))
     }
 
     /// For each token on the way, the first one first, how many others were drawn before it at its node. It is part of

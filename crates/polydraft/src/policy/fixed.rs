@@ -80,9 +80,10 @@ impl Laid {
     }
 
     fn at(&self, path: &Path) -> Option<Draws> {
-        let position = path.places().into_iter().try_fold(0, |position, place| {
-            self.topology.children(position).get(place?).copied()
-        })?;
+        let position = path
+            .places()
+            .into_iter()
+            .try_fold(0, |position, place| self.topology.children(position).get(place?).copied())?;
         self.below(position)
     }
 }

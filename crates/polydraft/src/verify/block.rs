@@ -159,12 +159,7 @@ impl Verifier for Block {
         form.require("verifier block", "a single path", form.is_chain())
     }
 
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome> {
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
         let mut drawn = Selected { draft, target, at: |_| None };
         verify_path(draft, single_path(draft), &mut drawn, target, chance, &mut self.weights)

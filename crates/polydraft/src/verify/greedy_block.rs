@@ -147,12 +147,7 @@ impl Verifier for GreedyBlock {
         form.require("verifier greedy-block", "i.i.d. paths", form.is_paths())
     }
 
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome> {
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
         let path = self.take(draft, target)?;
         let highest = Highest::new(draft.draws(DraftTree::ROOT).map_or(1, |draws| draws.count));

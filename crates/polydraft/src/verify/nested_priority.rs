@@ -259,12 +259,7 @@ impl Verifier for NestedPriority {
         form.require(self.name, "i.i.d. draws", form.is_iid())
     }
 
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome> {
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
         while self.nodes.len() < draft.tree().len() {
             let (share, selection) = (Share::default(), Selection::new());

@@ -37,17 +37,13 @@ impl Verifier for OneByOne {
         form.require("verifier token", "a single path", form.is_chain())
     }
 
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome> {
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
         let mut path = single_path(draft);
         let mut node = DraftTree::ROOT;
         for (index, &child) in path.iter().enumerate() {
-            let (target, draft, token) = (target.target(node)?, draft.drawn_from(node)?, draft.tree().token(child));
+            let (target, draft, token) =
+                (target.target(node)?, draft.drawn_from(node)?, draft.tree().token(child));
             if !chance.coin(target.probability(token) / draft.probability(token)) {
                 let token = target.sample_residual(1.0, draft, 1.0, chance);
                 path.truncate(index);

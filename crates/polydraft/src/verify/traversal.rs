@@ -84,12 +84,7 @@ impl Verifier for Traversal {
         form.require("verifier traversal", "draws iid or without-replacement", supported)
     }
 
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome> {
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
         let tree = draft.tree();
         self.path.clear();

@@ -72,12 +72,7 @@ impl Verifier for Walk {
         form.draws().try_for_each(|draws| self.rule.supports(draws))
     }
 
-    fn verify(
-        &mut self,
-        draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> Result<Outcome> {
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
         let mut accepted = Vec::new();
         let mut node = DraftTree::ROOT;

@@ -59,4 +59,3 @@ pub fn pairs((vocabulary, depth, _, count): Size, seed: u64) -> impl Iterator<It
     (0..count)
         .map(move |i| random_pair(vocabulary, depth, [0.0, 0.4, 0.8][i % 3], i % 2 == 1, &mut rng).unwrap())
 }
-

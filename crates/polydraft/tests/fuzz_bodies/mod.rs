@@ -64,7 +64,8 @@ pub fn priority(bytes: &[u8]) {
     let (target, draft) = values.split_at(values.len() / 2);
     let (Some(target), Some(draft)) = (law(target), law(&draft[..target.len()])) else { return };
 
-    let mut rule = RuleKind::Priority(Settings { form, ..Settings::default() }).build().expect("valid settings");
+    let mut rule =
+        RuleKind::Priority(Settings { form, ..Settings::default() }).build().expect("valid settings");
     let problem =
         Problem::new(&target, Proposal::iid(&draft, count).expect("a draft")).expect("one vocabulary");
     let optimal = acceptance::optimal(&problem).expect("a formula");

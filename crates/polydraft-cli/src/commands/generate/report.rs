@@ -26,6 +26,8 @@ struct Stats {
     accepted_by_position: Vec<f64>,
     /// By first, second, .. distinct draft at a node.
     accepted_by_draft: Vec<f64>,
+    /// Nodes that the verifier's own algorithm could not do, and another one did.
+    fallbacks: u64,
     time_ms: Times,
     tokens_per_second: f64,
 }
@@ -57,6 +59,7 @@ impl<'a> Report<'a> {
             nodes_per_call: s.nodes_per_call(),
             accepted_by_position: s.accepted_by_position(),
             accepted_by_draft: s.accepted_by_draft(),
+            fallbacks: s.fallbacks,
             time_ms,
             tokens_per_second: s.tokens_per_second(),
         };
@@ -75,10 +78,11 @@ impl<'a> Report<'a> {
 pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
     let s: &Statistics = &generation.statistics;
     let reason = match generation.finish {
-        Finish::EndToken => "by the model",
-        Finish::StopString => "at a stop string",
+        Finish::End => "by the model",
+        Finish::Stop => "at a stop string",
         Finish::MaxTokens => "at --max-tokens",
         Finish::Context => "at the context's end",
+        Finish::Stopped => "because nobody reads on",
     };
     note("");
     if show_drafts {
@@ -104,6 +108,9 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
     if s.accepted_by_rank.len() > 1 {
         let by_draft = percent(s.accepted_by_draft());
         note(format_args!("accepted at a position, by first, second, .. distinct draft: {by_draft}"));
+    }
+    if s.fallbacks > 0 {
+        note(format_args!("at {} nodes another rule decided, for the verifier's own could not", s.fallbacks));
     }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     note(format_args!(

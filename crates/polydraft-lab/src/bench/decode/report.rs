@@ -84,7 +84,7 @@ fn row(way: &Way, plain: &[Round]) -> Row {
     let (nodes, calls) = way.rounds.iter().fold((0, 0), |sum, r| (sum.0 + r.nodes, sum.1 + r.calls));
     Row {
         verifier: way.verifier(),
-        settings: None,
+        settings: way.speculation.as_ref().and_then(|s| serde_json::to_value(&s.verifier).ok()),
         temperature: way.sampling.temperature,
         paths: way.paths_and_depth().map(|(paths, _)| paths),
         depth: way.paths_and_depth().map(|(_, depth)| depth),

@@ -1,11 +1,14 @@
 //! The ways to decode that are compared.
 
 use anyhow::Result;
-use polydraft::{Sampling, Shape, VerifierKind};
-use polydraft_engine::{Settings, Statistics};
+use polydraft::{PolicyKind, Sampling};
+use polydraft_engine::Statistics;
+use polydraft_reference::VerifierKind;
 
-use super::{Args, Speculation};
+use super::Args;
 use crate::output::Usage;
+use crate::speculation::{Speculation, supports};
+use crate::texts::Settings;
 
 /// One way to decode.
 pub struct Way {
@@ -43,9 +46,9 @@ impl Way {
 
     /// (paths, depth), if it speculates.
     pub fn paths_and_depth(&self) -> Option<(usize, usize)> {
-        self.speculation.as_ref().map(|s| match s.shape {
-            Shape::Paths { paths, depth } => (paths, depth),
-            ref shape => (1, shape.depth()),
+        self.speculation.as_ref().and_then(|s| match &s.tree {
+            PolicyKind::Paths(paths) => Some((paths.paths, paths.depth)),
+            _ => None,
         })
     }
 
@@ -84,13 +87,13 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
         ways.push(Way { sampling, speculation: None, rounds: Vec::new() });
         for &depth in &args.depths {
             for verifier in &args.verifiers {
-                let mut shapes: Vec<Shape> =
-                    args.paths.iter().map(|&paths| shape(verifier, paths as usize, depth as usize)).collect();
-                shapes.dedup();
-                for shape in shapes {
-                    verifier.build(&shape).map_err(Usage::error)?;
-                    let speculation = Some(Speculation { verifier: verifier.clone(), shape, sampling });
-                    ways.push(Way { sampling, speculation, rounds: Vec::new() });
+                let mut trees: Vec<PolicyKind> =
+                    args.paths.iter().map(|&paths| tree(verifier, paths as usize, depth as usize)).collect();
+                trees.dedup();
+                for tree in trees {
+                    let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
+                    speculation.build().map_err(Usage::error)?;
+                    ways.push(Way { sampling, speculation: Some(speculation), rounds: Vec::new() });
                 }
             }
         }
@@ -98,7 +101,7 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
     Ok(ways)
 }
 
-fn shape(verifier: &VerifierKind, paths: usize, depth: usize) -> Shape {
-    let several = Shape::Paths { paths, depth };
-    if verifier.build(&several).is_ok() { several } else { Shape::chain(depth) }
+fn tree(verifier: &VerifierKind, paths: usize, depth: usize) -> PolicyKind {
+    let several = PolicyKind::paths(paths, depth);
+    if supports(verifier, &several) { several } else { PolicyKind::chain(depth) }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use polydraft::{DraftTree, Token};
-use polydraft_engine::{Sequence, SequenceModel};
+use polydraft_engine::{Model, Sequence};
 use serde::Serialize;
 
 use super::median;
@@ -30,7 +30,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn read(model: &mut impl SequenceModel, count: usize, context: usize) -> Result<Self> {
+    fn read(model: &mut impl Model, count: usize, context: usize) -> Result<Self> {
         let length = context.min(model.facts().context - 1);
         let vocabulary = model.facts().vocabulary.size();
         let mut open = Vec::new();
@@ -46,7 +46,7 @@ impl Texts {
     }
 
     /// One token more in each of the first `count` texts; seconds.
-    fn step(&self, model: &mut impl SequenceModel, count: usize) -> Result<f64> {
+    fn step(&self, model: &mut impl Model, count: usize) -> Result<f64> {
         for &sequence in &self.open[..count] {
             model.truncate(sequence, self.length);
             model.extend(sequence, &[1])?;
@@ -63,7 +63,7 @@ impl Texts {
 ///
 /// That each text is scored as it is alone, to the last bit, is checked first.
 pub fn measure(
-    model: &mut impl SequenceModel,
+    model: &mut impl Model,
     counts: &[usize],
     context: usize,
     passes: usize,

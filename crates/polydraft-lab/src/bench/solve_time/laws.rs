@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use polydraft::{Distribution, DraftTree, Sampling, Token};
-use polydraft_candle::Loaded;
-use polydraft_engine::Model;
+use polydraft_engine::{Model, Sequence};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
@@ -39,38 +38,41 @@ pub fn of_models(
     seed: u64,
 ) -> Result<Vec<Pair>> {
     let prompts = prompts::read(prompts)?;
-    let (mut target, draft) = models.load(true)?;
-    let mut draft = draft.context("no draft model")?;
+    let (mut target, mut draft) = models.load_both()?;
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut pairs = Vec::new();
     for position in 0..positions {
         let prompt = &prompts[position % prompts.len()];
         let mut text = target.language.text.encode(prompt)?;
-        let room = target.model.context_length().min(draft.model.context_length());
+        let room = target.model.facts().context.min(draft.model.facts().context);
         ensure!(
             text.len() < room,
             "a prompt of {} tokens, the models have room for {room}: {prompt:?}",
             text.len()
         );
         let place = (rng.next_u32() as usize % TEXT).min(room - text.len() - 1);
-        target.model.reset();
-        target.model.extend(&text)?;
+        let sequence = target.model.open()?;
+        target.model.extend(sequence, &text)?;
         for _ in 0..place {
-            let law = Distribution::from_logits(logits(&mut target)?, &Sampling::default())?;
-            let token: Token = law.sample(&mut rng);
-            target.model.extend(&[token])?;
+            let logits = logits(target.model.as_mut(), sequence)?;
+            let token: Token = Distribution::from_logits(logits, &Sampling::default())?.sample(&mut rng);
+            target.model.extend(sequence, &[token])?;
             text.push(token);
         }
-        draft.model.reset();
-        draft.model.extend(&text)?;
-        pairs.push(Pair { target: logits(&mut target)?.to_vec(), draft: logits(&mut draft)?.to_vec() });
+        let target_logits = logits(target.model.as_mut(), sequence)?.to_vec();
+        target.model.close(sequence);
+        let sequence = draft.model.open()?;
+        draft.model.extend(sequence, &text)?;
+        let draft_logits = logits(draft.model.as_mut(), sequence)?.to_vec();
+        draft.model.close(sequence);
+        pairs.push(Pair { target: target_logits, draft: draft_logits });
     }
     Ok(pairs)
 }
 
-fn logits(model: &mut Loaded) -> Result<&[f32]> {
-    model.model.score(&DraftTree::new())?;
-    Ok(model.model.logits(DraftTree::ROOT))
+fn logits(model: &mut dyn Model, sequence: Sequence) -> Result<&[f32]> {
+    model.score(&[(sequence, &DraftTree::new())])?;
+    Ok(model.logits(sequence, DraftTree::ROOT))
 }
 
 /// Tokens of a synthetic vocabulary: those of Llama 3.

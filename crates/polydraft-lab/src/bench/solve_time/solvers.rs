@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use polydraft::coupling::priority::{self, Form};
-use polydraft::coupling::{Coupling, TokenRule};
+use polydraft::coupling::{Coupling, Rule, RuleSettings};
 use polydraft::{Distribution, Error, Problem, Proposal, Token, couple};
 use polydraft_reference::global_resolution::{self, Mode, Resolver};
-use polydraft_reference::{Rule, Solver, emitted, linear_program, max_flow, slackness};
+use polydraft_reference::{ReferenceKind, Solver, emitted, linear_program, max_flow, slackness};
 use rand_chacha::ChaCha12Rng;
 
 /// A solver.
@@ -73,7 +73,7 @@ impl Column {
 
     /// A solver that stops after about so many seconds.
     pub fn build(&self, seconds: f64) -> Result<Box<dyn Solves>> {
-        let rule = |rule: Result<Box<dyn TokenRule>, Error>| -> Result<Box<dyn Solves>> {
+        let rule = |rule: Result<Box<dyn Rule>, Error>| -> Result<Box<dyn Solves>> {
             Ok(Box::new(Exact { rule: rule?, acceptance: None }))
         };
         match *self {
@@ -104,13 +104,16 @@ impl Column {
                 Self::LinearProgram => {
                     let solver = Solver::BEST;
                     (
-                        Rule::LinearProgram(linear_program::Settings { solver, ..Default::default() })
-                            .build()?,
+                        ReferenceKind::LinearProgram(linear_program::Settings {
+                            solver,
+                            ..Default::default()
+                        })
+                        .build()?,
                         1e-9,
                     )
                 }
-                Self::MaxFlow => ("max-flow".parse::<Rule>()?.build()?, 1e-9),
-                Self::Slackness => ("slackness".parse::<Rule>()?.build()?, 1e-9),
+                Self::MaxFlow => ("max-flow".parse::<ReferenceKind>()?.build()?, 1e-9),
+                Self::Slackness => ("slackness".parse::<ReferenceKind>()?.build()?, 1e-9),
                 Self::GlobalResolution(tau) => {
                     let mode = Mode::Published;
                     let settings = global_resolution::Settings { tau, mode, ..Default::default() };
@@ -136,7 +139,7 @@ pub trait Solves {
 
 /// A rule that finds the optimum if it finds anything.
 struct Exact {
-    rule: Box<dyn TokenRule>,
+    rule: Box<dyn Rule>,
     /// Of the last solution.
     acceptance: Option<f64>,
 }
