@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use polydraft::Token;
 use polydraft_engine::{Model, Single, Vocabulary};
 
-use crate::transformer::Transformer;
 use crate::device::available_memory;
 use crate::error::Bytes;
+use crate::transformer::Transformer;
 use crate::weights::Weights;
 use crate::{
     CandleModel, ChatTemplate, Config, DeviceName, Error, Message, Precision, PublishedSampling, Result,

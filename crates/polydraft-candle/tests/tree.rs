@@ -11,12 +11,7 @@ use rand_chacha::ChaCha12Rng;
 
 /// Checks every node of `tree` behind `text`, scored in `model`, against a second model that reads it alone: on a
 /// processor they agree to the last bit.
-fn check(
-    model: &Single<CandleModel>,
-    fresh: &mut Single<CandleModel>,
-    tree: &DraftTree,
-    text: &[Token],
-) {
+fn check(model: &Single<CandleModel>, fresh: &mut Single<CandleModel>, tree: &DraftTree, text: &[Token]) {
     for node in 0..tree.len() {
         let whole = [text, &tokens_to(tree, node)].concat();
         let expected = alone(fresh, &whole);

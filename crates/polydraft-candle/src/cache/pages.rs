@@ -160,8 +160,9 @@ mod tests {
     }
 
     fn holds(pages: &Pages, slot: usize, what: usize) -> bool {
-        (0..2)
-            .all(|layer| pages.read(layer, slot) == [numbers(2 * what + layer), numbers(500 + 2 * what + layer)])
+        (0..2).all(|layer| {
+            pages.read(layer, slot) == [numbers(2 * what + layer), numbers(500 + 2 * what + layer)]
+        })
     }
 
     #[test]

@@ -45,7 +45,12 @@ fn pages<'p>(part: &'p Part) -> candle_core::Result<&'p Pages> {
 }
 
 /// Writes the keys and values `[rows, key heads · head]` of all parts.
-pub(super) fn write(parts: &mut [Part], layer: usize, keys: &[f32], values: &[f32]) -> candle_core::Result<()> {
+pub(super) fn write(
+    parts: &mut [Part],
+    layer: usize,
+    keys: &[f32],
+    values: &[f32],
+) -> candle_core::Result<()> {
     let rows: usize = parts.iter().map(|part| part.tokens.len()).sum();
     let width = keys.len() / rows.max(1);
     let mut rows = keys.chunks_exact(width).zip(values.chunks_exact(width));
@@ -132,7 +137,13 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
 
 /// Rotates every head of `rows [n, heads · head]` by its row's cosines and sines `[n, head / 2]`, and multiplies by
 /// `scale`.
-pub(super) fn rotate(rows: &mut [f32], width: usize, head: usize, rotation: Option<&[Vec<f32>; 2]>, scale: f32) {
+pub(super) fn rotate(
+    rows: &mut [f32],
+    width: usize,
+    head: usize,
+    rotation: Option<&[Vec<f32>; 2]>,
+    scale: f32,
+) {
     if let Some([cos, sin]) = rotation {
         let angles = cos.chunks_exact(head / 2).zip(sin.chunks_exact(head / 2));
         for (row, (cos, sin)) in rows.chunks_exact_mut(width).zip(angles) {
