@@ -99,7 +99,7 @@ fn written(model: &mut CandleModel, seed: u64, others: usize, turns: usize, long
         (0..others).map(|i| Writer::new(model, seed + 100 + i as u64, longest)).collect();
     for _ in 0..turns {
         let present: Vec<bool> = around.iter().map(|_| company.random()).collect();
-        let with = || present.iter().map(|p| *p);
+        let with = || present.iter().copied();
         writer.draft();
         around.iter_mut().zip(with()).filter(|(_, p)| *p).for_each(|(w, _)| w.draft());
         let mut batch: Vec<_> = around.iter().zip(with()).filter(|(_, p)| *p).map(|(w, _)| w).collect();

@@ -207,11 +207,12 @@ mod tests {
             let batch = Tensor::new(text.as_slice(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
             let expected = trained.forward(&batch).unwrap().to_vec2::<f32>().unwrap();
             let root = DraftTree::new();
+            let sequence = shipped.model.open().unwrap();
             for (token, expected) in text.iter().zip(expected) {
-                shipped.model.extend(&[*token]).unwrap();
-                shipped.model.score(&root).unwrap();
-                let found = shipped.model.logits(DraftTree::ROOT);
-                let worst = found.iter().zip(&expected).fold(0f32, |w, (a, b)| w.max((a - b).abs()));
+                shipped.model.extend(sequence, &[*token]).unwrap();
+                shipped.model.score(&[(sequence, &root)]).unwrap();
+                let got = shipped.model.logits(sequence, DraftTree::ROOT);
+                let worst = got.iter().zip(&expected).fold(0f32, |w, (a, b)| w.max((a - b).abs()));
                 assert!(worst < 1e-3, "{name}: {worst}");
             }
         }

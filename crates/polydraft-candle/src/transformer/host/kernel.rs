@@ -240,8 +240,8 @@ fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], block: &Block, sums: 
         for first in (0..PAGE / lanes).step_by(V) {
             let mut all = [[simd.splat_f32s(0.0); V]; N];
             for n in 0..N {
-                for v in 0..V {
-                    all[n][v] = vector::<S>(&sums[n * value_lines + part], first + v);
+                for (v, sum) in all[n].iter_mut().enumerate() {
+                    *sum = vector::<S>(&sums[n * value_lines + part], first + v);
                 }
             }
             for i in 0..seen.count {
