@@ -25,6 +25,21 @@ pub use model::ModelDrafter;
 /// # Panics
 /// All methods may panic on a sequence that is not open, and [`distribution`](Self::distribution) on a node that was not
 /// scored since the last commit: mistakes of the caller's, not of a user's.
+///
+/// ```
+/// use polydraft::{DraftTree, Sampling};
+/// use polydraft_engine::{DrafterKind, Model, TableModel};
+///
+/// let target = TableModel::from_json("target", r#"{"vocabulary": 4, "next": {"": [1, 0, 0, 0]}}"#)?;
+/// let mut drafter = "ngram".parse::<DrafterKind>()?.build(target.facts())?;
+/// let text = drafter.open()?;
+/// drafter.extend(text, &[1, 2, 3, 1, 2, 3, 1, 2])?;
+/// drafter.score(&[(text, &DraftTree::new())])?;
+/// // What followed 1 2 before.
+/// let law = drafter.distribution(text, DraftTree::ROOT, &Sampling::default(), None)?;
+/// assert_eq!(law.argmax(), 3);
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
 pub trait Drafter: Send {
     /// A short name for messages.
     fn name(&self) -> &str;
@@ -91,7 +106,14 @@ pub(crate) trait DrafterSettings {
 
 polydraft::registry! {
     /// A drafter without a model, and its settings. To add one, write its file and add its line here.
-    pub enum DrafterKind, tag "draft", settings DrafterSettings;
+    ///
+    /// ```
+    /// use polydraft_engine::DrafterKind;
+    ///
+    /// assert_eq!("ngram".parse::<DrafterKind>()?, DrafterKind::all()[0]);
+    /// # Ok::<(), polydraft_engine::Error>(())
+    /// ```
+        pub enum DrafterKind, tag "draft", settings DrafterSettings;
     /// Counts of what the text has said before.
     Ngram(ngram::Settings) = "ngram",
 }

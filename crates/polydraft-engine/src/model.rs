@@ -47,6 +47,25 @@ impl Sequence {
 /// # Panics
 /// All methods may panic on a sequence that is not open, and [`logits`](Self::logits) on a node that was not scored
 /// since the last commit: mistakes of the caller's, not of a user's.
+///
+/// ```
+/// use polydraft::DraftTree;
+/// use polydraft_engine::{Model, TableModel};
+///
+/// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75]}}"#;
+/// let mut model = TableModel::from_json("example", json)?;
+/// let text = model.open()?;
+/// model.extend(text, &[0])?;
+/// let mut tree = DraftTree::new();
+/// let child = tree.add(DraftTree::ROOT, 1);
+/// model.score(&[(text, &tree)])?;
+/// assert_eq!(model.logits(text, child)[0], 0.25_f32.ln());
+/// model.commit(text, &tree, &[child])?;
+/// assert_eq!(model.len(text), 2);
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
+///
+/// `examples/own_model.rs` is one of one's own.
 pub trait Model: Send {
     /// What is known of it.
     fn facts(&self) -> &Facts;

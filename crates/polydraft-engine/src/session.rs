@@ -145,6 +145,31 @@ pub struct Generation {
 }
 
 /// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in between.
+///
+/// ```
+/// use polydraft::Sampling;
+/// use polydraft_engine::{Engine, Finish, Limits, NoText, Request, TableModel};
+/// use rand::SeedableRng;
+///
+/// let target = TableModel::from_json("coin", r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
+/// let mut engine = Engine::new(Box::new(target), None);
+/// let mut session = engine.open(Request {
+///     prompt: vec![0],
+///     sampling: Sampling::default(),
+///     speculation: None,
+///     limits: Limits { max_tokens: Some(3), ..Limits::default() },
+///     text: Box::new(NoText),
+///     chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(1)),
+/// })?;
+/// let mut taken = 0;
+/// while !session.is_done() {
+///     engine.step(&mut [&mut session])?;
+///     taken += session.take_tokens().len();
+/// }
+/// assert_eq!((taken, session.finish()), (3, Some(Finish::MaxTokens)));
+/// engine.close(session)?;
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
 pub struct Session<'c> {
     pub(crate) target: Sequence,
     pub(crate) drafter: Option<Sequence>,

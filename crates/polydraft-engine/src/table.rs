@@ -13,6 +13,15 @@ use crate::{Error, Facts, Model, Result, Sequence, Vocabulary};
 /// In JSON: `{"vocabulary": 3, "next": {"": [0.2, 0.3, 0.5], "0": [..], "0 1": [..]}}`. A context is looked up by the
 /// longest suffix of its token ids that is present, so that a Markov chain of any order and a full tree both fit;
 /// `""` is the fallback and must be there.
+///
+/// ```
+/// use polydraft_engine::TableModel;
+///
+/// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75]}}"#;
+/// let model = TableModel::from_json("example", json)?;
+/// assert_eq!(model.law(&[0, 1]).probability(0), 0.25);
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct TableModel {
     facts: Facts,

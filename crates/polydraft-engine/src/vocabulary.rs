@@ -5,6 +5,15 @@ use polydraft::Token;
 use crate::{Error, Result};
 
 /// The strings of all tokens, by id. A row without a token (padding of an embedding) has none.
+///
+/// ```
+/// use polydraft_engine::Vocabulary;
+///
+/// let of = |tokens: &[&str]| Vocabulary::new(tokens.iter().map(|&token| Some(token.into())).collect());
+/// let (target, draft) = (of(&["a", "b"]), of(&["a", "c"]));
+/// let error = target.check_draft(&draft).unwrap_err().to_string();
+/// assert!(error.contains(r#"is 1: "b" against "c""#), "{error}");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vocabulary {
     tokens: Vec<Option<Box<str>>>,

@@ -8,6 +8,28 @@ use polydraft_engine::{Model, Vocabulary};
 use crate::{ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Text};
 
 /// Everything that stands between text and the tokens of a model: no tensors, and the same for every backend.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use polydraft_text::{ChatTemplate, Language, Message, SpecialTokens, Text};
+///
+/// let file = br#"{"model": {"type": "WordLevel", "vocab": {"user": 0, "hi": 1}, "unk_token": "hi"},
+///                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
+/// let text = Text::parse(file, "tokenizer.json")?;
+/// let template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}";
+/// let language = Language {
+///     name: "example".to_owned(),
+///     // An embedding may have more rows than the tokenizer has tokens: the tokenizer's count.
+///     vocabulary: text.vocabulary(8)?,
+///     text,
+///     end_tokens: vec![],
+///     chat: Some(ChatTemplate::from_source(template, SpecialTokens::from_roles([]), "chat.jinja")?),
+///     sampling: Default::default(),
+/// };
+/// assert_eq!(language.encode_chat(&[Message::user("hi")])?, [0, 1]);
+/// assert_eq!(language.vocabulary.size(), 2);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Language {
     /// The model's name, for messages.

@@ -17,6 +17,22 @@ use crate::{Distribution, Result, Token};
 pub const TOLERANCE: f64 = 1e-12;
 
 /// A target and draft laws to check a rule on.
+///
+/// ```
+/// use polydraft::conformance::Case;
+/// use polydraft::{Distribution, Drafting, RuleKind};
+///
+/// let case = Case {
+///     target: Distribution::new(vec![0.5, 0.3, 0.2])?,
+///     drafts: vec![Distribution::new(vec![0.2, 0.3, 0.5])?],
+///     scheme: Drafting::Iid,
+///     count: 2,
+/// };
+/// let mut rule = "priority".parse::<RuleKind>()?.build()?;
+/// let report = case.check(rule.as_mut()).expect("a rule that is right");
+/// assert!((report.acceptance - report.optimal).abs() < 1e-12);
+/// # Ok::<(), polydraft::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The law that must be emitted.

@@ -18,6 +18,18 @@ use crate::drafting::{Drafting, Draws, Proposal};
 use crate::{Distribution, Error, Result, Token};
 
 /// The target's law at a node and the law of the drafts drawn there.
+///
+/// ```
+/// use polydraft::{Distribution, Problem, Proposal, acceptance};
+///
+/// let target = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// let draft = Distribution::new(vec![0.2, 0.3, 0.5])?;
+/// let problem = Problem::new(&target, Proposal::iid(&draft, 2)?)?;
+/// // How often the best of all rules accepts one of two drafts.
+/// assert!((acceptance::optimal(&problem)? - 0.86).abs() < 1e-12);
+/// assert!(Problem::new(&Distribution::one_hot(4, 0)?, Proposal::iid(&draft, 2)?).is_err());
+/// # Ok::<(), polydraft::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Problem<'a> {
     /// The law that the emitted token must have.
@@ -331,7 +343,16 @@ pub(crate) fn capped_ratio(a: f64, b: f64) -> f64 {
 
 crate::registry! {
     /// A token-level rule and its settings. To add one, write its file and add its line here.
-    pub enum RuleKind, tag "rule", settings RuleSettings;
+    ///
+    /// ```
+    /// use polydraft::{Drafting, Draws, RuleKind};
+    ///
+    /// let rule = "recursive".parse::<RuleKind>()?.build()?;
+    /// assert!(rule.supports(Draws { scheme: Drafting::WithoutReplacement, count: 3 }).is_ok());
+    /// assert!("single".parse::<RuleKind>()?.build()?.supports(Draws::iid(2)).is_err());
+    /// # Ok::<(), polydraft::Error>(())
+    /// ```
+        pub enum RuleKind, tag "rule", settings RuleSettings;
     /// Single-draft speculative sampling: one draft.
     Single(single::Settings) = "single",
     /// Priority coupling, the optimum for i.i.d. drafts.

@@ -15,6 +15,19 @@ const BLOCK: usize = 256;
 ///
 /// It remembers its support: after top-k, top-p or min-p only the tokens that are left are stored, and work is
 /// proportional to their number. Probabilities are `f64`; logits come in as `f32`.
+///
+/// ```
+/// use polydraft::{Distribution, Sampling};
+///
+/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// assert_eq!((law.probability(1), law.argmax()), (0.3, 0));
+/// // From logits, the two likeliest tokens only.
+/// let logits = [2.0_f32.ln(), 3.0_f32.ln(), 0.0];
+/// let law = Distribution::from_logits(&logits, &Sampling { top_k: Some(2), ..Sampling::default() })?;
+/// assert!((law.probability(1) - 0.6).abs() < 1e-6 && law.probability(2) == 0.0);
+/// assert!(Distribution::new(vec![0.5, 0.4]).is_err());
+/// # Ok::<(), polydraft::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     vocabulary: usize,

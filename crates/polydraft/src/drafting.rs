@@ -99,6 +99,18 @@ impl Draws {
 }
 
 /// The law of the tuple of drafts at a node.
+///
+/// ```
+/// use polydraft::{Distribution, Drafting, Draws, Proposal};
+///
+/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
+/// let proposal = Proposal::new(draws, std::slice::from_ref(&law))?;
+/// // First 0, then 1 from what is left.
+/// assert!((proposal.probability(&[0, 1]) - 0.5 * 0.3 / 0.5).abs() < 1e-15);
+/// assert_eq!(proposal.tuples().len(), 6);
+/// # Ok::<(), polydraft::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Proposal<'a> {
     draws: Draws,

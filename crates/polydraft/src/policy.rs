@@ -41,6 +41,42 @@ pub enum Growth {
 }
 
 /// Decides where a draft tree grows.
+///
+/// One of one's own: two draws at the root, and from there each path goes on while the draft is rather sure.
+///
+/// ```
+/// use polydraft::conformance::tree::{exact, random_pair};
+/// use polydraft::{Distribution, Draws, Form, Growth, Path, Policy, VerifierKind};
+/// use rand::SeedableRng;
+///
+/// struct WhileSure;
+///
+/// impl Policy for WhileSure {
+///     fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+///         match path.depth() {
+///             0 => Some(Growth::Fresh(Draws::iid(2))),
+///             // The law is looked at before anything is drawn from it.
+///             1 | 2 => (law.collision() > 0.4).then_some(Growth::Continue),
+///             _ => None,
+///         }
+///     }
+///
+///     fn depth(&self) -> usize {
+///         3
+///     }
+///
+///     fn form(&self) -> Form {
+///         Form::paths(2)
+///     }
+/// }
+///
+/// // Whatever the law says, the text has the target's.
+/// let pair = random_pair(2, 3, 0.5, false, &mut rand_chacha::ChaCha8Rng::seed_from_u64(1))?;
+/// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
+/// let found = exact(verifier.as_mut(), &WhileSure, &pair.target, &pair.draft, &mut |_| ())?;
+/// assert!(found.law_deviation < 1e-12);
+/// # Ok::<(), polydraft::Error>(())
+/// ```
 pub trait Policy: Send {
     /// Whether anything may be drawn at the end of `path`. Asked first: where nothing may, the draft need not compute
     /// its distribution.
@@ -150,7 +186,16 @@ crate::registry! {
     /// A policy and its settings. To add one, write its file and add its line here.
     ///
     /// Users type the name and, behind a colon, the settings: `paths:2,3`. Numbers alone are levels: `3,2,1`.
-    pub enum PolicyKind, tag "tree", settings Described;
+    ///
+    /// ```
+    /// use polydraft::PolicyKind;
+    ///
+    /// let policy: PolicyKind = "delayed:1,2,3".parse()?;
+    /// assert_eq!((policy.nodes(), policy.build()?.depth()), (7.0, 4));
+    /// assert_eq!("3,2,1".parse::<PolicyKind>()?.to_string(), "levels:3,2,1");
+    /// # Ok::<(), polydraft::Error>(())
+    /// ```
+        pub enum PolicyKind, tag "tree", settings Described;
     /// Independent paths, common prefixes merged.
     Paths(paths::Settings) = "paths",
     /// One path, from whose end several go on.

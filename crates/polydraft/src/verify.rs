@@ -52,6 +52,26 @@ pub struct Outcome {
 }
 
 /// Decides what to emit.
+///
+/// ```
+/// use polydraft::{Distribution, Draft, Growth, Draws, VerifierKind};
+/// use rand::SeedableRng;
+///
+/// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
+/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// let mut draft = Draft::new();
+/// draft.draw(0, law.clone(), Growth::Fresh(Draws::iid(3)), &mut rng)?;
+///
+/// // The target's distribution at every node. Here it is the draft's own, so a draft is always accepted.
+/// let target = vec![law; draft.tree().len()];
+/// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
+/// verifier.supports(draft.form())?;
+/// let outcome = verifier.verify(&draft, &target[..], &mut rng)?;
+/// assert_eq!(outcome.accepted.len(), 1);
+/// # Ok::<(), polydraft::Error>(())
+/// ```
+///
+/// `crates/polydraft/examples/own_verifier` is one of one's own, with its proof.
 pub trait Verifier: Send {
     /// Whether this verifier is exact for drafts of this form, in constant time.
     ///
@@ -83,7 +103,20 @@ pub trait VerifierSettings {
 
 crate::registry! {
     /// A verifier and its settings. To add one, write its file and add its line here.
-    pub enum VerifierKind, tag "verifier", settings VerifierSettings,
+    ///
+    /// ```
+    /// use polydraft::{Form, VerifierKind};
+    ///
+    /// let walk: VerifierKind = "walk:k-seq".parse()?;
+    /// assert_eq!(walk.to_string(), "spectr");
+    /// // What each says that it is exact for.
+    /// let four_paths = |kind: &VerifierKind| kind.build().is_ok_and(|v| v.supports(&Form::paths(4)).is_ok());
+    /// let names: Vec<String> =
+    ///     VerifierKind::all().iter().filter(|kind| four_paths(kind)).map(|kind| kind.to_string()).collect();
+    /// assert!(names.contains(&"nested-priority".to_owned()) && !names.contains(&"block".to_owned()));
+    /// # Ok::<(), polydraft::Error>(())
+    /// ```
+        pub enum VerifierKind, tag "verifier", settings VerifierSettings,
         nesting R: RuleRegistry = RuleKind as
         /// From the root down, a token-level rule at every node (Sun et al. 2023, Miao et al. 2023).
         Walk = "walk";

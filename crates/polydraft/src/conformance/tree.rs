@@ -117,6 +117,23 @@ pub fn drafts(policy: &dyn Policy, draft: &dyn ContextLaws) -> Result<Vec<(f64, 
 ///
 /// # Errors
 /// Those of the verifier; a text without a law.
+///
+/// ```
+/// use polydraft::conformance::tree::{exact, random_pair};
+/// use polydraft::{PolicyKind, VerifierKind};
+/// use rand::SeedableRng;
+///
+/// let pair = random_pair(3, 2, 0.5, false, &mut rand_chacha::ChaCha8Rng::seed_from_u64(1))?;
+/// let policy = PolicyKind::paths(2, 2).build()?;
+/// let mut tokens = |name: &str| {
+///     let mut verifier = name.parse::<VerifierKind>()?.build()?;
+///     let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())?;
+///     assert!(found.law_deviation < 1e-12);
+///     Ok::<f64, polydraft::Error>(found.block_efficiency)
+/// };
+/// assert!(tokens("nested-priority")? > tokens("spectr")?);
+/// # Ok::<(), polydraft::Error>(())
+/// ```
 pub fn exact(
     verifier: &mut dyn Verifier,
     policy: &dyn Policy,

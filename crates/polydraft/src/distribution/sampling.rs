@@ -13,6 +13,15 @@ use crate::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
 /// How a model's logits become the distribution that tokens are drawn from.
+///
+/// ```
+/// use polydraft::{Distribution, Sampling};
+///
+/// let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+/// assert_eq!(Distribution::from_logits(&[0.0, 1.0, 0.5], &greedy)?, Distribution::one_hot(3, 1)?);
+/// assert!(Sampling { top_p: 1.5, ..Sampling::default() }.validate().is_err());
+/// # Ok::<(), polydraft::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {

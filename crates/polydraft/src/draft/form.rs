@@ -6,6 +6,16 @@ use crate::drafting::{Drafting, Draws};
 use crate::{Error, Result};
 
 /// The kinds of draws in a tree. A draft keeps its own as it grows; a policy states the largest that it may come to.
+///
+/// ```
+/// use polydraft::{Draws, Form};
+///
+/// let paths = Form::paths(3);
+/// assert!(paths.is_paths() && paths.is_iid() && !paths.is_chain());
+/// // Draws that begin anew below the root are independent still, but no set of paths.
+/// let tree = paths.with(Draws::iid(2), true);
+/// assert!(!tree.is_paths() && tree.is_iid());
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Form {
     /// The most draws at one node, by scheme in the order of [`Drafting::ALL`]; 0 where a scheme does not occur.

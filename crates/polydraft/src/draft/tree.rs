@@ -24,6 +24,21 @@ const ROOT: Node =
 ///
 /// Node 0, the root, stands for the committed context and has no token of its own. Every other node has a token,
 /// a parent with a smaller id, a depth (the root's is 0), and the number of draws that share it.
+///
+/// ```
+/// use polydraft::DraftTree;
+///
+/// // The paths 7 8, 7 8 and 7 9.
+/// let mut tree = DraftTree::new();
+/// for second in [8, 8, 9] {
+///     let first = tree.add(DraftTree::ROOT, 7);
+///     tree.add(first, second);
+/// }
+/// let first = tree.child(DraftTree::ROOT, 7).unwrap();
+/// assert_eq!((tree.len(), tree.draws(first)), (4, 3));
+/// let shared = tree.child(first, 8).unwrap();
+/// assert_eq!((tree.draws(shared), tree.path(shared)), (2, vec![first, shared]));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DraftTree {
     nodes: Vec<Node>,

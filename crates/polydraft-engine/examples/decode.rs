@@ -1,0 +1,81 @@
+//! Two texts decoded together, with models that are tables of probabilities.
+//!
+//! `cargo run -p polydraft-engine --example decode`
+//!
+//! Real models take the place of the tables, nothing else changes: `polydraft_candle::load` gives a `Model` too.
+
+use polydraft::{PolicyKind, Sampling, VerifierKind};
+use polydraft_engine::{
+    Engine, Limits, Model, ModelDrafter, NoText, Origin, Request, Result, Session, Speculation, TableModel,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// The next token depends on the last one: mostly it is the next of the circle 0, 1, 2.
+const TARGET: &str = r#"{"vocabulary": 3, "next": {
+    "": [0.4, 0.3, 0.3], "0": [0.1, 0.8, 0.1], "1": [0.1, 0.1, 0.8], "2": [0.8, 0.1, 0.1]}}"#;
+/// Cheaper, and not so sure.
+const DRAFT: &str = r#"{"vocabulary": 3, "next": {
+    "": [0.4, 0.3, 0.3], "0": [0.2, 0.6, 0.2], "1": [0.2, 0.2, 0.6], "2": [0.6, 0.2, 0.2]}}"#;
+
+fn request(prompt: u32, seed: u64) -> Result<Request<'static>> {
+    let verifier: VerifierKind = "nested-priority".parse()?;
+    Ok(Request {
+        prompt: vec![prompt],
+        // How the target is to be sampled: this is the law of the text.
+        sampling: Sampling::default(),
+        // How to get there faster. The draft may be sampled in any way: it changes the speed only.
+        speculation: Some(Speculation {
+            verifier: verifier.build()?,
+            policy: PolicyKind::paths(2, 3).build()?,
+            sampling: Sampling::default(),
+        }),
+        limits: Limits { max_tokens: Some(24), ..Limits::default() },
+        // Tokens are enough here; a tokenizer's stream would make text of them.
+        text: Box::new(NoText),
+        chance: Box::new(ChaCha8Rng::seed_from_u64(seed)),
+    })
+}
+
+/// What was decided since the last time: `+` marks accepted drafts.
+fn show(name: &str, session: &mut Session) {
+    let tokens: Vec<String> = session
+        .take_tokens()
+        .iter()
+        .map(|emitted| match emitted.origin {
+            Origin::Accepted => format!("+{}", emitted.token),
+            Origin::Correction | Origin::Bonus => emitted.token.to_string(),
+        })
+        .collect();
+    if !tokens.is_empty() {
+        println!("{name}: {}", tokens.join(" "));
+    }
+}
+
+fn main() -> Result<()> {
+    let target = TableModel::from_json("target", TARGET)?;
+    let draft = TableModel::from_json("draft", DRAFT)?;
+    // Here it is seen whether both have the same tokens.
+    let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?;
+    let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
+
+    let mut first = engine.open(request(0, 1)?)?;
+    let mut second = engine.open(request(1, 2)?)?;
+    while !(first.is_done() && second.is_done()) {
+        // One pass of the target for both; a session that is done takes no part.
+        engine.step(&mut [&mut first, &mut second])?;
+        show("first ", &mut first);
+        show("second", &mut second);
+    }
+    for session in [first, second] {
+        let generation = engine.close(session)?;
+        let statistics = &generation.statistics;
+        println!(
+            "{} tokens in {} calls of the target: {:.2} tokens per call",
+            generation.tokens.len(),
+            statistics.target_calls,
+            statistics.block_efficiency()
+        );
+    }
+    Ok(())
+}

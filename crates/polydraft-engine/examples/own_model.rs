@@ -1,0 +1,169 @@
+//! A model of one's own: a Markov chain over bytes, decoded with n-gram drafts.
+//!
+//! `cargo run -p polydraft-engine --example own_model`
+//!
+//! A target need not be a transformer: whatever can say what follows a text, and each path of a tree behind it, is a
+//! [`Model`].
+
+use std::collections::HashMap;
+
+use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_engine::{
+    DrafterKind, Engine, Facts, Generation, Limits, Model, NoText, Request, Result, Sequence, Speculation,
+    Vocabulary,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// Bytes that the next one depends on.
+const ORDER: usize = 5;
+
+/// The last bytes of a text, fewer at its beginning.
+type Context = Vec<Token>;
+
+/// Which byte followed which few.
+struct Chain {
+    facts: Facts,
+    /// Logits by context, each of shape `[256]`; the empty context is always there.
+    next: HashMap<Context, Vec<f32>>,
+    /// By sequence; none where it is closed.
+    texts: Vec<Option<Text>>,
+}
+
+#[derive(Default)]
+struct Text {
+    tokens: Vec<Token>,
+    /// The context after each scored node. A larger model would keep logits and hidden states here.
+    scored: Vec<Context>,
+}
+
+impl Chain {
+    fn of(text: &str) -> Self {
+        let bytes: Vec<Token> = text.bytes().map(Token::from).collect();
+        let mut counts: HashMap<Context, [u32; 256]> = HashMap::new();
+        for (end, &byte) in bytes.iter().enumerate() {
+            // Shorter contexts as well, for what was never seen.
+            for start in end.saturating_sub(ORDER)..=end {
+                counts.entry(bytes[start..end].to_vec()).or_insert([0; 256])[byte as usize] += 1;
+            }
+        }
+        // A byte that never followed may not follow: its logit is −∞.
+        let logits = |counts: [u32; 256]| counts.iter().map(|&count| (count as f32).ln()).collect();
+        let facts = Facts {
+            name: format!("chain of order {ORDER}"),
+            vocabulary: Vocabulary::numbered(256),
+            context: usize::MAX,
+            hidden: None,
+            sequences: usize::MAX,
+        };
+        let next = counts.into_iter().map(|(context, counts)| (context, logits(counts))).collect();
+        Self { facts, next, texts: Vec::new() }
+    }
+
+    /// The longest end of a text that was seen.
+    fn context(&self, text: &[Token]) -> Context {
+        let first = text.len().saturating_sub(ORDER);
+        let mut ends = (first..=text.len()).map(|start| &text[start..]);
+        ends.find(|end| self.next.contains_key(*end)).unwrap_or_default().to_vec()
+    }
+
+    fn text(&mut self, sequence: Sequence) -> &mut Text {
+        self.texts[sequence.number()].as_mut().expect("an open sequence")
+    }
+}
+
+impl Model for Chain {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn open(&mut self) -> Result<Sequence> {
+        self.texts.push(Some(Text::default()));
+        Ok(Sequence::new(self.texts.len() as u32 - 1))
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        self.texts[sequence.number()] = None;
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.texts[sequence.number()].as_ref().map_or(0, |text| text.tokens.len())
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        let text = self.text(sequence);
+        text.tokens.extend(tokens);
+        text.scored.clear();
+        Ok(())
+    }
+
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        let text = self.text(sequence);
+        text.tokens.truncate(length);
+        text.scored.clear();
+    }
+
+    fn prepare(&mut self, _: Sequence, _: usize) -> Result<usize> {
+        Ok(0)
+    }
+
+    /// A tree grows between commits: only the nodes without a score are new.
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        for &(sequence, tree) in batch {
+            for node in self.text(sequence).scored.len()..tree.len() {
+                let path = tree.path(node).into_iter().map(|node| tree.token(node));
+                let text: Vec<Token> = self.text(sequence).tokens.iter().copied().chain(path).collect();
+                let context = self.context(&text);
+                self.text(sequence).scored.push(context);
+            }
+        }
+        Ok(())
+    }
+
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        let text = self.texts[sequence.number()].as_ref().expect("an open sequence");
+        &self.next[&text.scored[node]]
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
+        self.extend(sequence, &tokens)
+    }
+}
+
+/// 400 bytes behind a few, drafted by n-grams or not.
+fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Generation> {
+    let verifier: VerifierKind = "nested-priority".parse()?;
+    let speculation = Speculation {
+        verifier: verifier.build()?,
+        policy: PolicyKind::paths(2, 4).build()?,
+        sampling: Sampling { temperature, ..Sampling::default() },
+    };
+    let request = Request {
+        prompt: "    /// ".bytes().map(Token::from).collect(),
+        sampling: Sampling { temperature, ..Sampling::default() },
+        speculation: speculate.then_some(speculation),
+        limits: Limits { max_tokens: Some(400), ..Limits::default() },
+        text: Box::new(NoText),
+        chance: Box::new(ChaCha8Rng::seed_from_u64(1)),
+    };
+    engine.generate(request, &mut |_| true)
+}
+
+fn main() -> Result<()> {
+    let target = Chain::of(include_str!("../src/model.rs"));
+    // No second model: what the text has said before drafts for it.
+    let drafter = "ngram".parse::<DrafterKind>()?.build(target.facts())?;
+    let mut engine = Engine::new(Box::new(target), Some(drafter));
+
+    let generation = generate(&mut engine, true, 1.0)?;
+    let bytes: Vec<u8> = generation.tokens.iter().map(|&token| token as u8).collect();
+    println!("    /// {}\n", String::from_utf8_lossy(&bytes));
+    println!("{:.2} bytes per call of the target", generation.statistics.block_efficiency());
+
+    // Without chance the text is one and the same: the simplest sign that nothing is lost.
+    let (drafted, plain) = (generate(&mut engine, true, 0.0)?, generate(&mut engine, false, 0.0)?);
+    assert_eq!(drafted.tokens, plain.tokens, "speculation changed the text");
+    println!("at temperature 0: {:.2}", drafted.statistics.block_efficiency());
+    Ok(())
+}
