@@ -125,6 +125,40 @@ impl Description {
 /// Loads `config.json`, the tokenizer, `generation_config.json`, the chat template (where there are such) and the
 /// weights.
 ///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use polydraft::{PolicyKind, Sampling, VerifierKind};
+/// use polydraft_candle::{LoadOptions, load};
+/// use polydraft_engine::{Engine, Limits, Model, ModelDrafter, Request, Speculation};
+/// use rand::SeedableRng;
+///
+/// let target = load("models/big".as_ref(), LoadOptions::default())?;
+/// let draft = load("models/small".as_ref(), LoadOptions::default())?;
+/// let drafter = ModelDrafter::new(Box::new(draft.model), &target.model.facts().vocabulary)?;
+/// let mut engine = Engine::new(Box::new(target.model), Some(Box::new(drafter)));
+///
+/// let (text, verifier) = (&target.language.text, "nested-priority".parse::<VerifierKind>()?);
+/// let prompt = text.encode("Once upon a time")?;
+/// let request = Request {
+///     text: Box::new(text.stream(&prompt)),
+///     prompt,
+///     sampling: Sampling { temperature: 0.8, ..Sampling::default() },
+///     speculation: Some(Speculation {
+///         verifier: verifier.build()?,
+///         policy: PolicyKind::paths(2, 3).build()?,
+///         sampling: Sampling { temperature: 0.8, ..Sampling::default() },
+///     }),
+///     limits: Limits { max_tokens: Some(100), end_tokens: target.language.end_tokens.clone(), stop: vec![] },
+///     chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(1)),
+/// };
+/// let generation = engine.generate(request, &mut |piece| {
+///     print!("{}", piece.text);
+///     true
+/// })?;
+/// println!("\n{:.2} tokens per call of the target", generation.statistics.block_efficiency());
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 /// Anything that is missing, cut short, unknown, too large for the memory, or contradicts another part; file and field
 /// or tensor are named.

@@ -32,7 +32,7 @@ pub trait TargetLaws: Sync {
 }
 
 /// By node.
-impl TargetLaws for [Distribution] {
+impl TargetLaws for Vec<Distribution> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         self.get(node).ok_or_else(|| Error::Length {
             operation: "target's distributions",
@@ -66,7 +66,7 @@ pub struct Outcome {
 /// let target = vec![law; draft.tree().len()];
 /// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
 /// verifier.supports(draft.form())?;
-/// let outcome = verifier.verify(&draft, &target[..], &mut rng)?;
+/// let outcome = verifier.verify(&draft, &target, &mut rng)?;
 /// assert_eq!(outcome.accepted.len(), 1);
 /// # Ok::<(), polydraft::Error>(())
 /// ```
