@@ -19,13 +19,14 @@ pub struct Writer {
     pub alignment: usize,
     /// What the header says, if not the truth.
     pub counts: Option<[u64; 2]>,
-    keys: Vec<Vec<u8>>,
-    tensors: Vec<Tensor>,
-    data: Vec<u8>,
+    pub keys: Vec<Vec<u8>>,
+    pub tensors: Vec<Tensor>,
+    pub data: Vec<u8>,
 }
 
+/// What the header says of a tensor.
 #[derive(Debug, Clone)]
-struct Tensor {
+pub struct Tensor {
     name: String,
     dimensions: Vec<u64>,
     kind: u32,
