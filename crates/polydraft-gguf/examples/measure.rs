@@ -22,11 +22,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("open: {:.1?}", fastest(|| Gguf::open(path)));
     let gguf = Gguf::open(path)?;
     println!("describe the model: {:.1?}", fastest(|| ModelDescription::read(&gguf)));
-    println!("describe the tokenizer: {:.1?}", fastest(|| TokenizerDescription::read(gguf.metadata()).map(drop)));
+    println!(
+        "describe the tokenizer: {:.1?}",
+        fastest(|| TokenizerDescription::read(gguf.metadata()).map(drop))
+    );
     #[cfg(feature = "tokenizers")]
     {
         let description = TokenizerDescription::read(gguf.metadata())?;
-        println!("build the tokenizer: {:.1?}", fastest(|| description.tokenizer(gguf.metadata())));
+        println!("build the tokenizer: {:.1?}", fastest(|| description.tokenizer()));
     }
     let rate = |bytes: usize, time: Duration| bytes as f64 / time.as_secs_f64() / 1e9;
     let bytes: usize = gguf.tensors().map(|tensor| tensor.bytes()).sum();

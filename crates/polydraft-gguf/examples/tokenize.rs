@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("expected the path of a file")?;
     let gguf = Gguf::open(Path::new(&path))?;
     let description = TokenizerDescription::read(gguf.metadata())?;
-    let whole = description.tokenizer(gguf.metadata())?;
+    let whole = description.tokenizer()?;
     let mut plain = whole.clone();
     plain.set_encode_special_tokens(true);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());

@@ -156,8 +156,7 @@ impl Gguf {
     /// # Errors
     /// None of that name.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
-        self.find(name).ok_or_else(|| {
-            Fault::tensor(name, "a tensor", "no tensor of that name").at(self.metadata.path())
-        })
+        self.find(name)
+            .ok_or_else(|| Fault::tensor(name, "a tensor", "no tensor of that name").at(self.metadata.path()))
     }
 }

@@ -132,7 +132,10 @@ fn info(reader: &mut Reader, name: &str) -> Result<Info> {
         return Err(wrong(reader, expected, row.to_string()));
     }
     let row_bytes = (row / kind.block()).checked_mul(kind.block_bytes());
-    let bytes = dimensions.iter().skip(1).try_fold(row_bytes.unwrap_or(usize::MAX), |all, size| all.checked_mul(*size));
+    let bytes = dimensions
+        .iter()
+        .skip(1)
+        .try_fold(row_bytes.unwrap_or(usize::MAX), |all, size| all.checked_mul(*size));
     let Some(bytes) = bytes.filter(|bytes| *bytes < isize::MAX as usize) else {
         return Err(wrong(reader, "fewer bytes than there are addresses".into(), format!("shape {sizes:?}")));
     };
@@ -146,9 +149,8 @@ fn place_all(
     alignment: u64,
     source: &Source,
 ) -> Result<BTreeMap<Box<str>, Info>> {
-    let wrong = |name: &str, expected: String, got: String| {
-        Err(Fault::tensor(name, expected, got).at(&source.path))
-    };
+    let wrong =
+        |name: &str, expected: String, got: String| Err(Fault::tensor(name, expected, got).at(&source.path));
     for (name, info) in &mut tensors {
         let offset = info.start;
         if !offset.is_multiple_of(alignment) {

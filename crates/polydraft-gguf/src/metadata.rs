@@ -307,7 +307,7 @@ impl Metadata {
     ///
     /// # Errors
     /// No such key; another type; a number that does not fit, by its place.
-    pub fn i32s<'m>(&'m self, key: &str) -> Result<Vec<i32>> {
+    pub fn i32s(&self, key: &str) -> Result<Vec<i32>> {
         let integer = |value| match value {
             Value::Integer(value) => value.try_into().ok(),
             _ => None,
@@ -319,7 +319,7 @@ impl Metadata {
     ///
     /// # Errors
     /// No such key; another type.
-    pub fn f32s<'m>(&'m self, key: &str) -> Result<Vec<f32>> {
+    pub fn f32s(&self, key: &str) -> Result<Vec<f32>> {
         let number = |value| match value {
             Value::Float(value) => Some(value as f32),
             Value::Integer(value) => Some(value as f32),
@@ -332,7 +332,7 @@ impl Metadata {
     ///
     /// # Errors
     /// No such key; another type.
-    pub fn bools<'m>(&'m self, key: &str) -> Result<Vec<bool>> {
+    pub fn bools(&self, key: &str) -> Result<Vec<bool>> {
         let truth = |value| match value {
             Value::Bool(value) => Some(value),
             _ => None,

@@ -87,7 +87,8 @@ impl<'s> Reader<'s> {
     pub fn string(&mut self, longest: u64, place: &dyn Fn() -> Place) -> Result<Range<usize>> {
         let length = self.u64(place)?;
         if length > longest {
-            let fault = Fault::new(place(), format!("a string of at most {longest} bytes"), format!("{length}"));
+            let fault =
+                Fault::new(place(), format!("a string of at most {longest} bytes"), format!("{length}"));
             return Err(self.fault(fault));
         }
         self.take(length, place)

@@ -66,8 +66,11 @@ impl TokenType {
 }
 
 /// A tokenizer, borrowed from the metadata.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct TokenizerDescription<'m> {
+    /// What it was read from, for errors.
+    #[cfg_attr(not(feature = "tokenizers"), allow(dead_code))]
+    metadata: &'m Metadata,
     /// How text becomes tokens.
     pub kind: TokenizerKind,
     /// By id. An empty one is `[EMPTY_id]`, as in llama.cpp.
@@ -104,7 +107,10 @@ impl<'m> TokenizerDescription<'m> {
     /// or of different lengths; tokens that occur twice. The key is named.
     pub fn read(metadata: &'m Metadata) -> Result<Self> {
         let (kind, defaults) = match metadata.str(MODEL)? {
-            "llama" => (TokenizerKind::SentencePiece, Defaults { begin: 1, end: 2, unknown: Some(0), add_begin: true }),
+            "llama" => (
+                TokenizerKind::SentencePiece,
+                Defaults { begin: 1, end: 2, unknown: Some(0), add_begin: true },
+            ),
             "gpt2" => {
                 let pre = PreTokenizer::read(metadata)?;
                 let defaults = Defaults { begin: 11, end: 11, unknown: None, add_begin: pre.add_begin };
@@ -118,7 +124,9 @@ impl<'m> TokenizerDescription<'m> {
         }
         let ids = ids(metadata, &tokens)?;
         let mut types = match metadata.optional(TYPES, |m, key| m.i32s(key))? {
-            Some(types) => same_length(metadata, TYPES, types, tokens.len())?.into_iter().map(TokenType::new).collect(),
+            Some(types) => {
+                same_length(metadata, TYPES, types, tokens.len())?.into_iter().map(TokenType::new).collect()
+            }
             None => vec![TokenType::Normal; tokens.len()],
         };
         let scores = match metadata.optional(SCORES, |m, key| m.f32s(key))? {
@@ -144,6 +152,7 @@ impl<'m> TokenizerDescription<'m> {
         };
         let name = metadata.optional("general.name", |m, key| m.str(key))?.unwrap_or("").to_lowercase();
         Ok(Self {
+            metadata,
             kind,
             types,
             scores,

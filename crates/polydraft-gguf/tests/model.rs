@@ -39,7 +39,8 @@ fn what_all_have() {
         assert_eq!(m.embedding_scale, if gemma { 8_f64.sqrt() } else { 1.0 });
         assert_eq!(m.biases.query_key_value, architecture == Architecture::Qwen2);
         assert_eq!(m.head_norms, matches!(architecture, Architecture::Qwen3 | Architecture::Gemma3));
-        let pairs = if architecture == Architecture::Llama { RopePairs::Neighbours } else { RopePairs::Halves };
+        let pairs =
+            if architecture == Architecture::Llama { RopePairs::Neighbours } else { RopePairs::Halves };
         assert_eq!(m.rope.pairs, pairs);
         assert_eq!(m.attention_softcap, (architecture == Architecture::Gemma2).then_some(50.0));
         assert_eq!(m.logit_softcap, (architecture == Architecture::Gemma2).then_some(30.0));
@@ -60,7 +61,8 @@ fn windows() {
     let writer = gemma2.clone().array("gemma2.attention.sliding_window_pattern", support::BOOL, &listed[..1]);
     refused(&writer, "key gemma2.attention.sliding_window_pattern: expected 2 values, one a layer, got 1");
 
-    let (_, m) = read(&model("gemma3").u32("gemma3.attention.sliding_window", 512).f32("gemma3.rope.freq_base", 1e6));
+    let (_, m) =
+        read(&model("gemma3").u32("gemma3.attention.sliding_window", 512).f32("gemma3.rope.freq_base", 1e6));
     assert_eq!((m.window, &m.windowed[..]), (Some(512), &[true, true][..]));
     let rope = m.window_rope.unwrap();
     assert_eq!((rope.base, m.rope.base), (10_000.0, 1e6));
@@ -77,7 +79,8 @@ fn windows() {
 
 #[test]
 fn rotations() {
-    let writer = model("llama").f32("llama.rope.freq_base", 5e5).f32_tensor("rope_freqs.weight", &[2], &[1.0, 8.0]);
+    let writer =
+        model("llama").f32("llama.rope.freq_base", 5e5).f32_tensor("rope_freqs.weight", &[2], &[1.0, 8.0]);
     let (_, m) = read(&writer);
     assert_eq!((m.rope.base, m.rope.factors), (5e5, Some(vec![1.0, 8.0])));
     let yarn = model("qwen2").str("qwen2.rope.scaling.type", "yarn").f32("qwen2.rope.scaling.factor", 4.0);
@@ -86,7 +89,10 @@ fn rotations() {
     assert!((m.rope.amplitude - (1.0 + 0.1 * 4_f64.ln())).abs() < 1e-15);
     // The old key; a factor of zero is none; no scaling at all.
     let linear = |writer: Writer| read(&writer).1.rope.scaling;
-    assert_eq!(linear(model("llama").f32("llama.rope.scale_linear", 2.0)), RopeScaling::Linear { factor: 2.0 });
+    assert_eq!(
+        linear(model("llama").f32("llama.rope.scale_linear", 2.0)),
+        RopeScaling::Linear { factor: 2.0 }
+    );
     assert_eq!(linear(model("llama").f32("llama.rope.scaling.factor", 0.0)), RopeScaling::None);
     let none = model("llama").str("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 2.0);
     assert_eq!(linear(none), RopeScaling::None);
@@ -131,15 +137,15 @@ fn features() {
             .u32("llama.embedding_length", 8)
             .i32s("llama.attention.head_count", heads)
     };
-    refused(&per_layer(&[2, 2]), "key llama.context_length: expected an integer that is not negative, got no such key");
+    refused(
+        &per_layer(&[2, 2]),
+        "key llama.context_length: expected an integer that is not negative, got no such key",
+    );
     refused(
         &per_layer(&[2, 4]),
         "key llama.attention.head_count: expected one number for all 2 layers, got 2 values of type i32",
     );
-    refused(
-        &per_layer(&[-2, -2]),
-        "key llama.attention.head_count: expected a number from 1 to 4096, got 0",
-    );
+    refused(&per_layer(&[-2, -2]), "key llama.attention.head_count: expected a number from 1 to 4096, got 0");
 }
 
 #[test]
@@ -193,9 +199,11 @@ fn rows_of_queries_in_hugging_faces_order() {
     let (heads, head, columns) = (3, 64, 64);
     // Row r of Hugging Face's tensor is made of blocks of Q8_0 with scale 1, all of them r.
     let block = |row: usize| [&[0x00, 0x3c][..], &[row as u8; 32]].concat().repeat(2);
-    let order: Vec<usize> = (0..heads * head).map(|at| at / head * head + at % 2 * 32 + at % head / 2).collect();
+    let order: Vec<usize> =
+        (0..heads * head).map(|at| at / head * head + at % 2 * 32 + at % head / 2).collect();
     let blocks: Vec<u8> = order.into_iter().flat_map(block).collect();
-    let writer = Writer::default().tensor("blk.0.attn_q.weight", 8, &[columns, (heads * head) as u64], &blocks);
+    let writer =
+        Writer::default().tensor("blk.0.attn_q.weight", 8, &[columns, (heads * head) as u64], &blocks);
     let gguf = Gguf::from_bytes("m", writer.finish()).unwrap();
     let tensor = gguf.tensor("blk.0.attn_q.weight").unwrap();
 

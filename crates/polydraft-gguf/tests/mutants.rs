@@ -69,7 +69,7 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![
         with_tokens(llama).finish(),
         model("gemma3").u32("gemma3.attention.sliding_window", 8).finish(),
-        Writer::default()
+        Writer { alignment: 64, ..Writer::default() }
             .u32("general.alignment", 64)
             .strings("words", &words)
             .f32s("scores", &[0.5; 100])

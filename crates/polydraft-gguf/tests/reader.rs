@@ -60,7 +60,10 @@ fn keys_of_every_type() {
         assert_eq!((m.f64("f32").unwrap(), m.bool("bool").unwrap()), (0.5, true));
         assert_eq!(m.strings("a.words").unwrap(), ["one", "", "zwölf"]);
         assert_eq!((m.i32s("i32s").unwrap(), m.i32s("u8s").unwrap()), (vec![1, -2], vec![3, 255]));
-        assert_eq!((m.f32s("f32s").unwrap(), m.bools("bools").unwrap()), (vec![1.5, -2.5], vec![true, false]));
+        assert_eq!(
+            (m.f32s("f32s").unwrap(), m.bools("bools").unwrap()),
+            (vec![1.5, -2.5], vec![true, false])
+        );
         assert!(m.strings("empty").unwrap().is_empty());
         assert_eq!(m.get("a.count"), Some(Value::Integer(7)));
         assert_eq!(m.optional("a.none", |m, key| m.u32(key)).unwrap(), None);
@@ -70,7 +73,8 @@ fn keys_of_every_type() {
 
 #[test]
 fn what_is_asked_for_and_not_there() {
-    let gguf = open(&small().raw("bad", STRING, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).raw("minus", I32, &[0xff; 4]));
+    let gguf =
+        open(&small().raw("bad", STRING, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).raw("minus", I32, &[0xff; 4]));
     let m = gguf.metadata();
     let cases = [
         (m.u32("none").map(drop), "key none: expected an integer from 0 to 4294967295, got no such key"),
@@ -118,7 +122,9 @@ fn tensors() {
 
 #[test]
 fn types_without_an_exact_f32_are_named() {
-    for (number, name, block, bytes) in [(16, "IQ2_XXS", 256, 66), (39, "MXFP4", 32, 17), (34, "TQ1_0", 256, 54)] {
+    for (number, name, block, bytes) in
+        [(16, "IQ2_XXS", 256, 66), (39, "MXFP4", 32, 17), (34, "TQ1_0", 256, 54)]
+    {
         let gguf = open(&Writer::default().tensor("t", number, &[block], &vec![0; bytes]));
         let e = gguf.tensor("t").unwrap().dequantize().unwrap_err().to_string();
         assert!(e.contains("tensor t") && e.contains(&format!("got type {name}")), "{e}");

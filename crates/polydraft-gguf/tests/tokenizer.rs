@@ -28,11 +28,13 @@ fn compare(gguf: &Gguf, json: &str, changed: impl Fn(&mut TokenizerDescription, 
         let changes = &variant["changes"];
         let mut description = TokenizerDescription::read(gguf.metadata()).unwrap();
         changed(&mut description, changes);
-        let whole = description.tokenizer(gguf.metadata()).unwrap();
+        let whole = description.tokenizer().unwrap();
         let mut plain = whole.clone();
         plain.set_encode_special_tokens(true);
         for (number, text) in texts.iter().enumerate() {
-            let list = |of: &Value| of[number].as_array().map(|ids| ids.iter().map(|id| id.as_u64().unwrap() as u32).collect());
+            let list = |of: &Value| {
+                of[number].as_array().map(|ids| ids.iter().map(|id| id.as_u64().unwrap() as u32).collect())
+            };
             let expected: Vec<u32> = list(&variant["whole"]).unwrap();
             assert_eq!(ids(&whole, text, true), expected, "{changes} {text:?}");
             // Not kept where it is the same.
@@ -74,11 +76,15 @@ fn decoding() {
     for name in ["byte_level.gguf", "sentence_piece.gguf"] {
         let gguf = Gguf::open(&fixture(name)).unwrap();
         let description = TokenizerDescription::read(gguf.metadata()).unwrap();
-        let tokenizer = description.tokenizer(gguf.metadata()).unwrap();
-        for text in ["", "a", "two words", " one before", "two  inside", "üöé 日本 🙂", "\n\t\r", "a----b", "x\u{0}y"] {
-            let tokens = ids(&tokenizer, text, true);
-            assert_eq!(tokenizer.decode(&tokens, true).unwrap(), text, "{name}");
+        let tokenizer = description.tokenizer().unwrap();
+        let back = |text: &str| tokenizer.decode(&ids(&tokenizer, text, true), true).unwrap();
+        for text in ["", "a", "two words", " one before", "two  inside", "üöé 日本 🙂", "\n\t\r", "x\u{0}y"]
+        {
+            assert_eq!(back(text), text, "{name}");
         }
+        // Behind a token that is looked for first, SentencePiece's space is put in again, as llama.cpp does.
+        let space = description.kind == TokenizerKind::SentencePiece;
+        assert_eq!(back("a----b"), if space { "a---- b" } else { "a----b" });
     }
 }
 
@@ -118,7 +124,7 @@ fn what_is_refused() {
     let base = |model: &str| Writer::default().str("tokenizer.ggml.model", model);
     let refused = |writer: &Writer, expected: &str| {
         let gguf = Gguf::from_bytes("t", writer.finish()).unwrap();
-        let result = TokenizerDescription::read(gguf.metadata()).and_then(|d| d.tokenizer(gguf.metadata()));
+        let result = TokenizerDescription::read(gguf.metadata()).and_then(|d| d.tokenizer());
         assert_eq!(result.unwrap_err().to_string(), format!("t: key tokenizer.ggml.{expected}"));
     };
     let tokens = |writer: Writer| writer.strings("tokenizer.ggml.tokens", &["a", "b", "ab"]);
@@ -134,9 +140,14 @@ fn what_is_refused() {
     let unknown = gpt2(&[]).str("tokenizer.ggml.pre", "superbpe");
     let gguf = Gguf::from_bytes("t", unknown.finish()).unwrap();
     let e = TokenizerDescription::read(gguf.metadata()).unwrap_err().to_string();
-    assert!(e.starts_with("t: key tokenizer.ggml.pre: expected one of default") && e.ends_with("got superbpe"), "{e}");
+    assert!(
+        e.starts_with("t: key tokenizer.ggml.pre: expected one of default") && e.ends_with("got superbpe"),
+        "{e}"
+    );
     refused(
-        &base("llama").strings("tokenizer.ggml.tokens", &["a", "a"]).f32s("tokenizer.ggml.scores", &[0.0, 0.0]),
+        &base("llama")
+            .strings("tokenizer.ggml.tokens", &["a", "a"])
+            .f32s("tokenizer.ggml.scores", &[0.0, 0.0]),
         "tokens: expected different tokens, got \"a\" as number 0 and 1",
     );
     refused(&tokens(base("llama")), "scores: expected one number a token, got no such key");

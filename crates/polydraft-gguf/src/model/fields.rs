@@ -85,7 +85,11 @@ impl<'g> Fields<'g> {
             Some(first) if values.len() >= layers && values[..layers].iter().all(|value| value == first) => {
                 self.in_range(key, u64::try_from(*first).unwrap_or(0), most)
             }
-            _ => Err(self.wrong(key, format!("one number for all {layers} layers"), Value::Array(array).to_string())),
+            _ => Err(self.wrong(
+                key,
+                format!("one number for all {layers} layers"),
+                Value::Array(array).to_string(),
+            )),
         }
     }
 

@@ -135,8 +135,6 @@ fn factors(fields: &Fields, count: usize) -> Result<Option<Vec<f32>>> {
     let factors = tensor.dequantize()?;
     match factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
         None => Ok(Some(factors)),
-        Some(factor) => {
-            Err(Fault::tensor(NAME, "positive numbers", factor.to_string()).at(tensor.path()))
-        }
+        Some(factor) => Err(Fault::tensor(NAME, "positive numbers", factor.to_string()).at(tensor.path())),
     }
 }

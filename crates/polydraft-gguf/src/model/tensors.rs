@@ -140,7 +140,12 @@ impl ModelDescription {
                 add(QueryNorm, layer, &[self.key_head], false);
                 add(KeyNorm, layer, &[self.key_head], false);
             }
-            add(AttentionOutput, layer, &[hidden, self.heads * self.value_head], self.biases.attention_output);
+            add(
+                AttentionOutput,
+                layer,
+                &[hidden, self.heads * self.value_head],
+                self.biases.attention_output,
+            );
             add(FeedForwardNorm, layer, &[hidden], false);
             let biased = self.biases.feed_forward;
             add(Gate, layer, &[inner, hidden], biased);
@@ -168,14 +173,17 @@ impl ModelDescription {
         // Converters wrote the frequencies themselves into every layer once; llama.cpp ignores them. Gemma 2's output
         // is the embedding, whatever else is there.
         let ignored = |name: &str| {
-            name.ends_with(".attn_rot_embd") || name.ends_with(".attn_rot_embd.weight")
-                || name.ends_with(".rot_embd") || (self.architecture == Architecture::Gemma2 && name == "output.weight")
+            name.ends_with(".attn_rot_embd")
+                || name.ends_with(".attn_rot_embd.weight")
+                || name.ends_with(".rot_embd")
+                || (self.architecture == Architecture::Gemma2 && name == "output.weight")
         };
         match gguf.tensors().find(|tensor| !known.contains(tensor.name()) && !ignored(tensor.name())) {
             None => Ok(()),
             Some(other) => {
                 let expected = format!("no such tensor in a model of architecture {}", self.architecture);
-                Err(Fault::tensor(other.name(), expected, format!("shape {:?}", other.shape())).at(other.path()))
+                Err(Fault::tensor(other.name(), expected, format!("shape {:?}", other.shape()))
+                    .at(other.path()))
             }
         }
     }

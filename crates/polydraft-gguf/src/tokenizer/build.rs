@@ -16,7 +16,9 @@
 //!    Here pairs have an order of their own, in which that score comes first. The two differ only where a token can be
 //!    made from two overlapping pairs at once, or where tokens share a score; the tests count this on real vocabularies.
 //! 2. Special tokens that overlap in a text: llama.cpp looks for the longest first in all of it, here the leftmost wins.
-//! 3. A merge that makes no token is an error here; llama.cpp would write its bytes one by one.
+//! 3. SentencePiece: llama.cpp merges a letter that is no token with its neighbour where the two are one; here such a
+//!    letter becomes bytes at once. Published vocabularies have every letter of their tokens as a token.
+//! 4. A merge that makes no token is an error here; llama.cpp would write its bytes one by one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,27 +35,26 @@ use tokenizers::processors::template::{SpecialToken, TemplateProcessing};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 use super::{MERGES, PreTokenizer, TOKENS, TokenType, TokenizerDescription, TokenizerKind};
-use crate::error::shown;
-use crate::metadata::Metadata;
 use crate::Result;
+use crate::error::shown;
 
 /// SentencePiece's space.
 const SPACE: &str = "\u{2581}";
 
 impl TokenizerDescription<'_> {
-    /// Makes the tokenizer. `metadata` is what the description was read from, for errors.
+    /// Makes the tokenizer.
     ///
     /// # Errors
     /// A vocabulary that such a tokenizer cannot have: merges of or into what is no token, bytes without one, a token
     /// to begin or end a text with that is not there.
-    pub fn tokenizer(&self, metadata: &Metadata) -> Result<Tokenizer> {
-        let failed = |e: tokenizers::Error| metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let failed = |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let mut tokenizer = match self.kind {
-            TokenizerKind::ByteLevel(pre) => self.byte_level(metadata, pre)?,
-            TokenizerKind::SentencePiece => self.sentence_piece(metadata)?,
+            TokenizerKind::ByteLevel(pre) => self.byte_level(pre)?,
+            TokenizerKind::SentencePiece => self.sentence_piece()?,
         };
         tokenizer.add_tokens(self.added()).map_err(failed)?;
-        if let Some(template) = self.template(metadata)? {
+        if let Some(template) = self.template()? {
             tokenizer.with_post_processor(Some(template));
         }
         Ok(tokenizer)
@@ -63,16 +64,21 @@ impl TokenizerDescription<'_> {
         self.tokens.iter().zip(0..).map(|(token, id)| (token.to_string(), id)).collect()
     }
 
-    fn byte_level(&self, metadata: &Metadata, pre: &PreTokenizer) -> Result<Tokenizer> {
-        let failed = |e: tokenizers::Error| metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+    fn byte_level(&self, pre: &PreTokenizer) -> Result<Tokenizer> {
+        let failed = |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let known: HashSet<&str> = self.tokens.iter().map(|token| &**token).collect();
         let mut seen = HashSet::with_capacity(self.merges.len());
         let mut merges = Vec::with_capacity(self.merges.len());
         for (left, right) in &self.merges {
             let whole = format!("{left}{right}");
             if let Some(missing) = [*left, *right, &whole].into_iter().find(|token| !known.contains(token)) {
-                let got = format!("\"{}\" and \"{}\", but no token \"{}\"", shown(left), shown(right), shown(missing));
-                return Err(metadata.wrong(MERGES, "merges of tokens into a token", got));
+                let got = format!(
+                    "\"{}\" and \"{}\", but no token \"{}\"",
+                    shown(left),
+                    shown(right),
+                    shown(missing)
+                );
+                return Err(self.metadata.wrong(MERGES, "merges of tokens into a token", got));
             }
             // The first of two alike counts.
             if seen.insert((*left, *right)) {
@@ -96,11 +102,17 @@ impl TokenizerDescription<'_> {
         Ok(tokenizer)
     }
 
-    fn sentence_piece(&self, metadata: &Metadata) -> Result<Tokenizer> {
-        let failed = |e: tokenizers::Error| metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+    fn sentence_piece(&self) -> Result<Tokenizer> {
+        let failed = |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let ids: HashMap<&str, u32> = self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
-        if let Some(byte) = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).find(|byte| !ids.contains_key(&**byte)) {
-            return Err(metadata.wrong(TOKENS, "a token for every byte", format!("none that is {byte}")));
+        if let Some(byte) =
+            (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).find(|byte| !ids.contains_key(&**byte))
+        {
+            return Err(self.metadata.wrong(
+                TOKENS,
+                "a token for every byte",
+                format!("none that is {byte}"),
+            ));
         }
         let model = BPE::builder()
             .vocab_and_merges(self.vocabulary(), self.derived_merges(&ids))
@@ -112,8 +124,11 @@ impl TokenizerDescription<'_> {
             normalizers.push(Prepend::new(SPACE.to_owned()).into());
         }
         normalizers.push(Replace::new(" ", SPACE).map_err(failed)?.into());
-        let mut decoders =
-            vec![Replace::new(SPACE, " ").map_err(failed)?.into(), ByteFallback::new().into(), Fuse::new().into()];
+        let mut decoders = vec![
+            Replace::new(SPACE, " ").map_err(failed)?.into(),
+            ByteFallback::new().into(),
+            Fuse::new().into(),
+        ];
         if self.add_space_prefix {
             decoders.push(Strip::new(' ', 1, 0).into());
         }
@@ -156,17 +171,18 @@ impl TokenizerDescription<'_> {
     }
 
     /// What is put around a text.
-    fn template(&self, metadata: &Metadata) -> Result<Option<TemplateProcessing>> {
-        let failed = |e: String| metadata.wrong(TOKENS, "tokens around a text", e);
+    fn template(&self) -> Result<Option<TemplateProcessing>> {
+        let failed = |e: String| self.metadata.wrong(TOKENS, "tokens around a text", e);
         let mut pieces = Vec::new();
         let mut tokens = Vec::new();
         let role = |name: &str, id: Option<u32>| -> Result<SpecialToken> {
             let token = id.and_then(|id| Some((id, self.tokens.get(id as usize)?)));
             let Some((id, token)) = token else {
                 let key = format!("tokenizer.ggml.{name}_token_id");
-                return Err(metadata.wrong(&key, "a token, as one is to be added", "none"));
+                return Err(self.metadata.wrong(&key, "a token, as one is to be added", "none"));
             };
-            SpecialToken::new(name.to_owned(), vec![id], vec![token.to_string()]).map_err(|e| failed(e.to_string()))
+            SpecialToken::new(name.to_owned(), vec![id], vec![token.to_string()])
+                .map_err(|e| failed(e.to_string()))
         };
         if self.add_begin {
             tokens.push(role("bos", self.special.begin)?);

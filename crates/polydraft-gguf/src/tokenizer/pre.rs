@@ -28,7 +28,8 @@ const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|
 const DIGIT: &str = r"\p{N}";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+|[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const PLAIN: PreTokenizer = PreTokenizer { names: &[], expressions: &[], ignore_merges: false, add_begin: false };
+const PLAIN: PreTokenizer =
+    PreTokenizer { names: &[], expressions: &[], ignore_merges: false, add_begin: false };
 
 /// The ways that are known.
 static ALL: [PreTokenizer; 9] = [
@@ -38,12 +39,23 @@ static ALL: [PreTokenizer; 9] = [
         ..PLAIN
     },
     PreTokenizer {
-        names: &["gpt-2", "phi-2", "gigachat", "mellum", "a.x-4.0", "exaone4", "mpt", "olmo", "jais", "trillion"],
+        names: &[
+            "gpt-2", "phi-2", "gigachat", "mellum", "a.x-4.0", "exaone4", "mpt", "olmo", "jais", "trillion",
+        ],
         expressions: &[GPT2],
         ..PLAIN
     },
     PreTokenizer {
-        names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        names: &[
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
         expressions: &[DIGIT, GPT2],
         ..PLAIN
     },
@@ -57,7 +69,15 @@ static ALL: [PreTokenizer; 9] = [
     PreTokenizer { names: &["glm4", "glm5"], expressions: &[LLAMA3], ignore_merges: true, ..PLAIN },
     PreTokenizer {
         names: &[
-            "qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2",
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
         ],
         expressions: &[QWEN2],
         ..PLAIN

@@ -28,7 +28,7 @@ pub fn gguf(bytes: &[u8]) -> bool {
         // Not each time: to compile the expressions that split text takes milliseconds.
         #[cfg(feature = "tokenizers")]
         if bytes.len() % 64 == 7 {
-            let _ = description.tokenizer(metadata);
+            let _ = description.tokenizer();
         }
         assert_eq!(description.tokens.len(), description.types.len());
     }
