@@ -99,7 +99,8 @@ fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
     let mut below = |most: usize| rng.next_u64() as usize % most.max(1);
     // Most of what can go wrong is in the header.
     let length = bytes.len();
-    let place = |r: usize| if r % 4 == 0 { r / 4 % length.max(1) } else { r / 4 % length.clamp(1, 1_500) };
+    let place =
+        |r: usize| if r.is_multiple_of(4) { r / 4 % length.max(1) } else { r / 4 % length.clamp(1, 1_500) };
     for _ in 0..1 + below(3) {
         let at = place(below(usize::MAX)).min(bytes.len().saturating_sub(1));
         match below(6) {

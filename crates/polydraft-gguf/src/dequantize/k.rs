@@ -2,12 +2,26 @@
 
 use super::scale;
 
+/// Two bits a number: every 32 bytes hold 128 numbers, bits 0 and 1 the first 32 of them, and so on.
+#[inline(always)]
+fn two_bits(bytes: &[u8]) -> [u8; 256] {
+    let mut bits = [0; 256];
+    for (bits, bytes) in bits.as_chunks_mut::<128>().0.iter_mut().zip(bytes.as_chunks::<32>().0) {
+        for (quarter, bits) in bits.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (bit, byte) in bits.iter_mut().zip(bytes) {
+                *bit = (byte >> (2 * quarter)) & 3;
+            }
+        }
+    }
+    bits
+}
+
 /// 16 bytes of scales and minima, 4 bits each; 64 bytes of two bits; scale of the scales, scale of the minima.
 #[inline(always)]
 pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
     let (scales, bits) = (&block[..16], &block[16..80]);
     let (d, min) = (scale(block, 80), scale(block, 82));
-    // 16 numbers to a scale. Every 32 bytes hold 128 numbers: bits 0 and 1 the first 32 of them, and so on.
+    // Without `two_bits`: here one pass is faster than two.
     for (group, values) in values.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let dl = d * f32::from(scales[group] & 15);
         let ml = min * f32::from(scales[group] >> 4);
@@ -19,23 +33,26 @@ pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
     }
 }
 
-/// 32 bytes of third bits, which mean 0 where set and −4 where not; 64 bytes of two bits; 16 scales of 6 bits; their
-/// scale.
+/// 32 bytes of third bits, which mean 0 where set and −4 where not: bit g of byte i is that of number 32g + i; 64 bytes
+/// of two bits; 16 scales of 6 bits; their scale.
 #[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], values: &mut [f32; 256]) {
-    let (third, bits, packed) = (&block[..32], &block[32..96], &block[96..108]);
+    let (third, packed) = (&block[..32], &block[96..108]);
     let d = scale(block, 108);
-    for (group, values) in values.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+    let mut bits = two_bits(&block[32..96]);
+    for (bits, mask) in bits.as_chunks_mut::<32>().0.iter_mut().zip([1, 2, 4, 8, 16, 32, 64, 128]) {
+        for (bit, third) in bits.iter_mut().zip(third) {
+            *bit |= if third & mask == 0 { 0 } else { 4 };
+        }
+    }
+    let groups = values.as_chunks_mut::<16>().0.iter_mut().zip(bits.as_chunks::<16>().0);
+    for (group, (values, bits)) in groups.enumerate() {
         // The lower four bits of scale g are a half of byte g mod 8, the upper two a quarter of byte 8 + g mod 4.
         let low = (packed[group % 8] >> (group / 8 * 4)) & 15;
         let high = (packed[8 + group % 4] >> (group / 4 * 2)) & 3;
         let dl = d * f32::from((low | high << 4) as i8 - 32);
-        let shift = group / 2 % 4 * 2;
-        let half = group % 2 * 16;
-        let bytes = &bits[group / 8 * 32 + half..][..16];
-        for ((value, byte), third) in values.iter_mut().zip(bytes).zip(&third[half..][..16]) {
-            let high = ((third >> (group / 2)) & 1) ^ 1;
-            *value = dl * f32::from(((byte >> shift) & 3) as i8 - (high << 2) as i8);
+        for (value, bits) in values.iter_mut().zip(bits) {
+            *value = dl * f32::from(*bits as i8 - 4);
         }
     }
 }
@@ -87,22 +104,24 @@ pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
     }
 }
 
-/// 128 bytes of lower four bits, 64 bytes of upper two, 16 signed scales, their scale.
+/// 128 bytes of lower four bits, 64 bytes of upper two, 16 signed scales, their scale. Every 64 bytes of the lower bits
+/// hold 128 numbers, the first 64 of them in the lower halves.
 #[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
-    let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
     let d = scale(block, 208);
-    // Groups of 16. Every 128 numbers: 64 bytes with the lower bits, numbers 0 to 63 in their lower halves; 32 bytes
-    // with the upper bits, a quarter of a byte to every 32 numbers.
-    for (group, values) in values.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let dl = d * f32::from(scales[group] as i8);
-        let within = group % 8;
-        let low = &low[group / 8 * 64 + within % 4 * 16..][..16];
-        let high = &high[group / 8 * 32 + within % 2 * 16..][..16];
-        let (nibble, quarter) = (within / 4 * 4, within / 2 * 2);
-        for ((value, low), high) in values.iter_mut().zip(low).zip(high) {
-            let bits = ((low >> nibble) & 15) | ((high >> quarter) & 3) << 4;
-            *value = dl * f32::from(bits as i8 - 32);
+    let mut bits = two_bits(&block[128..192]);
+    for (bits, bytes) in bits.as_chunks_mut::<128>().0.iter_mut().zip(block[..128].as_chunks::<64>().0) {
+        let (low, high) = bits.split_at_mut(64);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+            *low = *low << 4 | byte & 15;
+            *high = *high << 4 | byte >> 4;
+        }
+    }
+    let groups = values.as_chunks_mut::<16>().0.iter_mut().zip(bits.as_chunks::<16>().0);
+    for ((values, bits), scale) in groups.zip(&block[192..208]) {
+        let dl = d * f32::from(*scale as i8);
+        for (value, bits) in values.iter_mut().zip(bits) {
+            *value = dl * f32::from(*bits as i8 - 32);
         }
     }
 }

@@ -61,24 +61,36 @@ pub(super) fn q4_1(block: &[u8; 20], values: &mut [f32; 32]) {
     }
 }
 
-/// The fifth bits are in a word of their own, number i's in bit i.
+/// The numbers' five bits: the fifth are in a word of their own, number i's in bit i. By masks, not by shifts: the same
+/// operation for all numbers becomes one for many.
 #[inline(always)]
-fn five_bits(word: &[u8], bytes: &[u8], mut put: impl FnMut(usize, u8)) {
-    let bits = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-    for (i, byte) in bytes.iter().enumerate() {
-        put(i, (byte & 15) | ((bits >> i) as u8 & 1) << 4);
-        put(i + 16, (byte >> 4) | ((bits >> (i + 16)) as u8 & 1) << 4);
+fn five_bits(word: &[u8], bytes: &[u8]) -> [u8; 32] {
+    let mut bits = [0; 32];
+    for (bits, byte) in bits.as_chunks_mut::<8>().0.iter_mut().zip(word) {
+        for (bit, mask) in bits.iter_mut().zip([1, 2, 4, 8, 16, 32, 64, 128]) {
+            *bit = if byte & mask == 0 { 0 } else { 16 };
+        }
     }
+    let (low, high) = bits.split_at_mut(16);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        *low |= byte & 15;
+        *high |= byte >> 4;
+    }
+    bits
 }
 
 #[inline(always)]
 pub(super) fn q5_0(block: &[u8; 22], values: &mut [f32; 32]) {
     let d = scale(block, 0);
-    five_bits(&block[2..6], &block[6..], |i, bits| values[i] = d * f32::from(bits as i8 - 16));
+    for (value, bits) in values.iter_mut().zip(five_bits(&block[2..6], &block[6..])) {
+        *value = d * f32::from(bits as i8 - 16);
+    }
 }
 
 #[inline(always)]
 pub(super) fn q5_1(block: &[u8; 24], values: &mut [f32; 32]) {
     let (d, m) = (scale(block, 0), scale(block, 2));
-    five_bits(&block[4..8], &block[8..], |i, bits| values[i] = d * f32::from(bits) + m);
+    for (value, bits) in values.iter_mut().zip(five_bits(&block[4..8], &block[8..])) {
+        *value = d * f32::from(bits) + m;
+    }
 }
