@@ -125,10 +125,22 @@ fn features() {
     assert_eq!(m.logit_softcap, Some(20.0));
     let (_, m) = read(&model("gemma2").f32("gemma2.attn_logit_softcapping", 0.0));
     assert_eq!(m.attention_softcap, None);
-    // The largest Gemma 2 has a scale of its own.
-    let largest = model("gemma2").finish();
-    let gguf = Gguf::from_bytes("m", largest).unwrap();
-    assert_eq!(ModelDescription::read(&gguf).unwrap().attention_scale, 0.5);
+    // The largest Gemmas have scales of their own: not that of the head's width, 16 here.
+    for (architecture, layers, scale) in [("gemma2", 46, 0.5), ("gemma3", 62, 0.5), ("gemma2", 42, 0.25)] {
+        let key = |name: &str| format!("{architecture}.{name}");
+        let writer = Writer::default()
+            .str("general.architecture", architecture)
+            .u32(&key("block_count"), layers)
+            .u32(&key("context_length"), 64)
+            .u32(&key("embedding_length"), 8)
+            .u32(&key("feed_forward_length"), 8)
+            .u32(&key("attention.head_count"), 2)
+            .u32(&key("attention.key_length"), 16)
+            .f32(&key("attention.layer_norm_rms_epsilon"), 1e-6)
+            .f32_tensor("token_embd.weight", &[8, 1], &[0.0; 8]);
+        let gguf = Gguf::from_bytes("m", writer.finish()).unwrap();
+        assert_eq!(ModelDescription::read(&gguf).unwrap().attention_scale, scale, "{architecture}");
+    }
     // Heads by layer, if all alike.
     let per_layer = |heads: &[i32]| {
         Writer::default()
@@ -221,7 +233,7 @@ fn rows_of_queries_in_hugging_faces_order() {
 #[test]
 fn smollm2() {
     let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else {
-        eprintln!("skipped: POLYDRAFT_SMOLLM2 names no file");
+        support::skipped("POLYDRAFT_SMOLLM2");
         return;
     };
     let gguf = Gguf::open(Path::new(&path)).unwrap();
@@ -237,7 +249,7 @@ fn smollm2() {
 #[test]
 fn gemma3() {
     let Some(path) = std::env::var_os("POLYDRAFT_GEMMA3") else {
-        eprintln!("skipped: POLYDRAFT_GEMMA3 names no file");
+        support::skipped("POLYDRAFT_GEMMA3");
         return;
     };
     let gguf = Gguf::open(Path::new(&path)).unwrap();

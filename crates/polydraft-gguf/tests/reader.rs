@@ -109,6 +109,11 @@ fn tensors() {
     assert_eq!(blocks[..4], 1.0_f32.to_le_bytes());
     t.expect_shape(&[2, 4]).unwrap();
 
+    // Threads share it.
+    fn shared<T: Send + Sync>(_: &T) {}
+    shared(&gguf);
+    shared(&t);
+
     let e = t.expect_shape(&[4, 2]).unwrap_err().to_string();
     assert_eq!(e, "a file: tensor t: expected shape [4, 2], got shape [2, 4]");
     let e = t.dequantize_rows(1..3, &mut row).unwrap_err().to_string();

@@ -170,7 +170,7 @@ fn what_is_refused() {
 fn published() {
     for (variable, json) in [("POLYDRAFT_SMOLLM2", "smollm2.json"), ("POLYDRAFT_GEMMA3", "gemma3.json")] {
         let Some(path) = std::env::var_os(variable) else {
-            eprintln!("skipped: {variable} names no file");
+            support::skipped(variable);
             continue;
         };
         let gguf = Gguf::open(Path::new(&path)).unwrap();
