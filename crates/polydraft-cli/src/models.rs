@@ -80,8 +80,8 @@ impl ModelArgs {
     /// bit of an f32 sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
         match self.dtype {
-            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0 => 1e-3,
-            Precision::Q4K => 0.1,
+            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
+            Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K => 0.1,
         }
     }
 }
