@@ -32,4 +32,6 @@ pub use generation::PublishedSampling;
 pub use linear::Precision;
 pub use load::{Description, LoadOptions, Loaded, load};
 pub use model::CandleModel;
+#[doc(hidden)]
+pub use packed::ProductProbe;
 pub use text::{Stream, Text};

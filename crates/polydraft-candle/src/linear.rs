@@ -77,7 +77,7 @@ impl Precision {
     }
 
     /// On a processor.
-    fn format(self) -> Format {
+    pub(crate) fn format(self) -> Format {
         match self {
             Self::F32 => Format::F32,
             Self::F16 => Format::F16,

@@ -14,6 +14,7 @@ mod inputs;
 mod integer;
 mod output;
 pub(crate) mod pool;
+mod probe;
 mod quantise;
 mod tiles;
 
@@ -25,6 +26,8 @@ use crate::Error;
 use crate::weights::Rows;
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
 use exact::{Bf16, F16, F32, Words};
+#[doc(hidden)]
+pub use probe::ProductProbe;
 pub(crate) use tiles::Read;
 use tiles::{Piece, Tiles};
 

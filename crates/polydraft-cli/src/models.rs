@@ -22,8 +22,9 @@ pub struct ModelArgs {
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
-    /// arithmetic is in f32 all the same); q8_0 or q4_k (quantised on loading; then the quantised model is what is
-    /// sampled exactly).
+    /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
+    /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
+    /// inputs not rounded).
     #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
     dtype: Precision,
     /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.

@@ -29,7 +29,7 @@ mod portable;
 
 use std::sync::OnceLock;
 
-use super::blocks::{Block, COLUMNS};
+use super::blocks::Block;
 use super::inputs::{Input, Inputs};
 use super::output::Output;
 use super::pool;
@@ -150,11 +150,6 @@ pub(super) fn product_by<B: Block>(kernel: Kernel, w: &Tiles<B>, x: &[f32], rows
         }
     });
     y
-}
-
-/// Columns that a matrix must have a multiple of.
-pub(super) const fn unit<B: Block>() -> usize {
-    B::PARTS * COLUMNS
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use candle_core::quantized::GgmlDType;
 
-use super::super::blocks::{Q4_0, Q4_1, Q4K, Q8_0};
+use super::super::blocks::{COLUMNS, Q4_0, Q4_1, Q4K, Q8_0};
 use super::super::tests::{Memory, by_candle, values};
 use super::*;
 
