@@ -7,9 +7,6 @@ use super::super::inputs::Input;
 use super::super::tiles::TILE;
 use super::lanes::{self, Lanes};
 
-/// The most rows of x at once.
-pub(super) const ROWS: usize = 8;
-
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -118,7 +115,7 @@ pub(super) unsafe fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]])
             5 => lanes::tile::<Avx512, B, 5, 2, 2>(w, x, y),
             6 => lanes::tile::<Avx512, B, 6, 2, 2>(w, x, y),
             7 => lanes::tile::<Avx512, B, 7, 2, 1>(w, x, y),
-            _ => lanes::tile::<Avx512, B, ROWS, 2, 1>(w, x, y),
+            _ => lanes::tile::<Avx512, B, 8, 2, 1>(w, x, y),
         }
     }
 }
