@@ -28,4 +28,6 @@ pub use family::architectures;
 pub use linear::Precision;
 pub use load::{Description, LoadOptions, Loaded, load};
 pub use model::{CandleModel, SequenceLimits};
+#[doc(hidden)]
+pub use packed::ProductProbe;
 pub use threads::{Threads, use_threads};

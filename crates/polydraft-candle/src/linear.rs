@@ -6,7 +6,7 @@ use std::str::FromStr;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::packed::{Format, Packed, SCALED};
+use crate::packed::{Format, Packed};
 use crate::weights::{Part, Weights};
 
 /// How weight matrices are held.
@@ -20,16 +20,25 @@ pub enum Precision {
     F16,
     /// 16 bits with the range of 32; on a CPU as `F16`.
     Bf16,
-    /// 8 bits in blocks of 32 with a scale. What is sampled exactly is then the quantised model.
+    /// 8 bits in blocks of 32 with a scale. What is sampled exactly is then another model: the quantised one, whose
+    /// products take their inputs rounded to 8 bits in blocks of 32 with a scale too.
     Q8_0,
-    /// 4 bits in blocks of 256 with two levels of scales; matrices that these do not fit into are held in `Q8_0`.
-    /// Their products round inputs too, on a CPU to 8 bits.
+    /// The weights of `Q8_0`, with products in f32: the model sampled is the quantised one, its inputs as they are.
+    /// Slower for several rows. On a card the same as `Q8_0`.
+    Q8_0F32,
+    /// 4 bits in blocks of 32 with a scale; inputs rounded as for `Q8_0`.
+    Q4_0,
+    /// 4 bits in blocks of 32 with a scale and a minimum; inputs rounded as for `Q8_0`.
+    Q4_1,
+    /// 4 bits in blocks of 256 with two levels of scales and minima; inputs rounded as for `Q8_0`. Matrices that such
+    /// blocks do not fit into are held in `Q8_0`. Slow to load: good scales are searched for.
     Q4K,
 }
 
 impl Precision {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4K];
+    pub const ALL: [Self; 8] =
+        [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q8_0F32, Self::Q4_0, Self::Q4_1, Self::Q4K];
 
     /// The name that users type.
     pub fn name(self) -> &'static str {
@@ -38,6 +47,9 @@ impl Precision {
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::Q8_0 => "q8_0",
+            Self::Q8_0F32 => "q8_0-f32",
+            Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
             Self::Q4K => "q4_k",
         }
     }
@@ -47,17 +59,54 @@ impl Precision {
         match self {
             Self::F32 => numbers * 4,
             Self::F16 | Self::Bf16 => numbers * 2,
-            Self::Q8_0 => numbers + numbers / 8,
-            Self::Q4K => numbers * 9 / 16,
+            Self::Q8_0 | Self::Q8_0F32 => numbers + numbers / 16,
+            Self::Q4_0 => numbers * 9 / 16,
+            Self::Q4_1 => numbers * 5 / 8,
+            Self::Q4K => numbers * 37 / 64,
         }
+    }
+
+    /// Whether numbers are rounded to blocks of integers.
+    pub fn is_quantised(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
     /// How a matrix is held that is only read by rows: never quantised.
     pub(crate) fn for_lookup(self) -> Self {
+        if self.is_quantised() { Self::F32 } else { self }
+    }
+
+    /// On a processor.
+    pub(crate) fn format(self) -> Format {
         match self {
-            Self::Q8_0 | Self::Q4K => Self::F32,
-            full => full,
+            Self::F32 => Format::F32,
+            Self::F16 => Format::F16,
+            Self::Bf16 => Format::Bf16,
+            Self::Q8_0 => Format::Q8_0,
+            Self::Q8_0F32 => Format::Q8_0F32,
+            Self::Q4_0 => Format::Q4_0,
+            Self::Q4_1 => Format::Q4_1,
+            Self::Q4K => Format::Q4K,
         }
+    }
+
+    /// On a card, where it is quantised there.
+    fn kind(self) -> Option<GgmlDType> {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => None,
+            Self::Q8_0 | Self::Q8_0F32 => Some(GgmlDType::Q8_0),
+            Self::Q4_0 => Some(GgmlDType::Q4_0),
+            Self::Q4_1 => Some(GgmlDType::Q4_1),
+            Self::Q4K => Some(GgmlDType::Q4K),
+        }
+    }
+
+    /// What a matrix of so many columns is held in.
+    fn fitting(self, columns: usize) -> Self {
+        [self, Self::Q8_0]
+            .into_iter()
+            .find(|p| columns.is_multiple_of(p.format().unit()))
+            .unwrap_or(Self::F32)
     }
 
     /// What everything but the matrices is computed in.
@@ -66,7 +115,7 @@ impl Precision {
             _ if device.is_cpu() => DType::F32,
             Self::F16 => DType::F16,
             Self::Bf16 => DType::BF16,
-            Self::F32 | Self::Q8_0 | Self::Q4K => DType::F32,
+            _ => DType::F32,
         }
     }
 }
@@ -96,7 +145,7 @@ pub(crate) enum Matrix {
     Full(Tensor),
     /// On a processor.
     Packed(Packed),
-    /// In a format of candle's own.
+    /// On a card, in a format of candle's own.
     Quantised(QTensor),
 }
 
@@ -109,21 +158,14 @@ impl Matrix {
         precision: Precision,
         device: &Device,
     ) -> crate::Result<Self> {
-        let fits = |block: usize| columns.is_multiple_of(block);
+        let precision = precision.fitting(columns);
         let rows = &weights.stacked(parts, columns)?;
-        let packed = |format| Packed::load(format, rows.count(), columns, rows).map(Self::Packed);
-        match (precision, device.is_cpu()) {
-            (Precision::Q4K, _) if fits(GgmlDType::Q4K.block_size()) => {
-                Ok(Self::quantised(rows.all()?, columns, GgmlDType::Q4K, device)?)
-            }
-            (Precision::Q8_0 | Precision::Q4K, true) if fits(SCALED) => packed(Format::Q8),
-            (Precision::Q8_0 | Precision::Q4K, false) if fits(SCALED) => {
-                Ok(Self::quantised(rows.all()?, columns, GgmlDType::Q8_0, device)?)
-            }
-            (Precision::F16, true) => packed(Format::F16),
-            (Precision::Bf16, true) => packed(Format::Bf16),
-            (_, true) => packed(Format::F32),
-            (_, false) => {
+        if device.is_cpu() {
+            return Packed::load(precision.format(), rows.count(), columns, rows).map(Self::Packed);
+        }
+        match precision.kind() {
+            Some(kind) => Ok(Self::quantised(rows.all()?, columns, kind, device)?),
+            None => {
                 let tensor = Tensor::from_vec(rows.all()?, ((), columns), &Device::Cpu)?;
                 Ok(Self::Full(tensor.to_dtype(precision.compute(device))?.to_device(device)?))
             }

@@ -1,10 +1,12 @@
 //! The tokens of a model, for telling whether two models speak the same ones.
 
+use std::sync::Arc;
+
 use polydraft::Token;
 
 use crate::{Error, Result};
 
-/// The strings of all tokens, by id. A row without a token (padding of an embedding) has none.
+/// The strings of all tokens, by id. A row without a token (padding of an embedding) has none. Cheap to clone.
 ///
 /// ```
 /// use polydraft_engine::Vocabulary;
@@ -16,18 +18,18 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vocabulary {
-    tokens: Vec<Option<Box<str>>>,
+    tokens: Arc<[Option<Box<str>>]>,
 }
 
 impl Vocabulary {
     /// From the string of each id.
     pub fn new(tokens: Vec<Option<Box<str>>>) -> Self {
-        Self { tokens }
+        Self { tokens: tokens.into() }
     }
 
     /// `size` tokens without strings, for models of bare numbers.
     pub fn numbered(size: usize) -> Self {
-        Self { tokens: vec![None; size] }
+        Self { tokens: vec![None; size].into() }
     }
 
     /// Number of ids, which is the length of a row of logits.

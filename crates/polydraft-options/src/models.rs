@@ -27,8 +27,9 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
-    /// arithmetic is in f32 all the same); q8_0 or q4_k (quantised on loading; then the quantised model is what is
-    /// sampled exactly).
+    /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
+    /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
+    /// inputs not rounded).
     #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
     dtype: Precision,
     /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
@@ -143,8 +144,8 @@ impl ModelArgs {
     /// bit of an f32 sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
         match self.dtype {
-            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0 => 1e-3,
-            Precision::Q4K => 0.1,
+            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
+            Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K => 0.1,
         }
     }
 }

@@ -1,12 +1,17 @@
-use super::*;
 use candle_core::quantized::{GgmlDType, QTensor};
+use half::{bf16, f16};
+use pulp::WithSimd;
 
-fn values(count: usize, seed: f32) -> Vec<f32> {
+use super::output::Output;
+use super::tiles::TILE;
+use super::*;
+
+pub(super) fn values(count: usize, seed: f32) -> Vec<f32> {
     (0..count).map(|i| ((i as f32 + seed) * 1.618).sin()).collect()
 }
 
 /// Rows in memory.
-struct Memory(Vec<f32>, usize);
+pub(super) struct Memory(pub Vec<f32>, pub usize);
 
 impl Memory {
     fn copy<T>(
@@ -36,6 +41,14 @@ impl Read<String> for Memory {
     }
 }
 
+/// What candle's quantisation keeps of a matrix, and the bytes that a file has.
+pub(super) fn by_candle(w: &[f32], columns: usize, kind: GgmlDType) -> (Vec<f32>, Vec<u8>) {
+    let tensor = Tensor::from_slice(w, (w.len() / columns, columns), &Device::Cpu).unwrap();
+    let reference = QTensor::quantize(&tensor, kind).unwrap();
+    let values = reference.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    (values, reference.data().unwrap().into_owned())
+}
+
 /// A matrix in this format, and what it holds in f32.
 fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
     let mut w = values(out * columns, 7.1);
@@ -49,21 +62,22 @@ fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
         Format::F32 => w.clone(),
         Format::Bf16 => w.iter().map(|v| bf16::from_f32(*v).to_f32()).collect(),
         Format::F16 => w.iter().map(|v| f16::from_f32(*v).to_f32()).collect(),
-        Format::Q8 => {
-            let tensor = Tensor::from_vec(w.clone(), (out, columns), &Device::Cpu).unwrap();
-            let reference = QTensor::quantize(&tensor, GgmlDType::Q8_0).unwrap();
-            reference.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap()
-        }
+        Format::Q8_0F32 | Format::Q8_0 => by_candle(&w, columns, GgmlDType::Q8_0).0,
+        Format::Q4_0 => by_candle(&w, columns, GgmlDType::Q4_0).0,
+        Format::Q4_1 => by_candle(&w, columns, GgmlDType::Q4_1).0,
+        Format::Q4K => by_candle(&w, columns, GgmlDType::Q4K).0,
     };
     (Packed::load(format, out, columns, Memory(w, columns)).unwrap(), held)
 }
 
-const FORMATS: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8];
+const EXACT: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8_0F32];
+const INTEGER: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q4K];
 
 #[test]
 fn rows_are_what_was_packed() {
-    for format in FORMATS {
-        let (packed, held) = matrix(format, 37, 96);
+    for format in EXACT.into_iter().chain(INTEGER) {
+        let columns = 96usize.next_multiple_of(format.unit());
+        let (packed, held) = matrix(format, 37, columns);
         let ids: Vec<u32> = (0..37).collect();
         let rows = packed.rows(&ids).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert_eq!(rows, held, "{format:?}");
@@ -71,29 +85,42 @@ fn rows_are_what_was_packed() {
     }
 }
 
+/// y by this processor's best vectors, and by none.
+fn both<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
+    let best = exact::product(w, x, rows);
+    let mut plain = vec![0f32; rows * w.out];
+    let output = &Output::new(&mut plain, rows, w.out);
+    let x = &exact::interleaved(x, rows, w.columns);
+    let padded = w.columns.next_multiple_of(4);
+    for tile in 0..w.tiles() {
+        exact::Multiply { x, w: w.tile(tile), output, rows: 0, tile, padded }.with_simd(pulp::Scalar::new());
+    }
+    [best, plain]
+}
+
 #[test]
 fn products_equal_those_in_double_precision() {
-    for format in FORMATS {
+    for format in EXACT {
         for (columns, out) in [(32, 1), (64, 16), (96, 33), (416, 50)] {
             // An odd width too, where the format allows one.
-            let columns = if format == Format::Q8 { columns } else { columns - 1 };
-            let (packed, w) = matrix(format, out, columns);
+            let columns = if format == Format::Q8_0F32 { columns } else { columns - 1 };
+            let (_, w) = matrix(format, out, columns);
+            let held = &Memory(w.clone(), columns);
             for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 40] {
                 let x = values(rows * columns, 0.3);
-                // By the best vectors of this processor, and by none.
-                let best = packed.product(&x, rows);
-                let mut plain = vec![0f32; out.div_ceil(TILE) * rows * TILE];
-                let lines = &packed.lines;
-                let side_by_side = interleaved(&x, rows, columns);
-                Multiply { x: &side_by_side, lines, y: &mut plain, rows, columns, format }
-                    .with_simd(pulp::Scalar::new());
+                let found = match format {
+                    Format::F32 => both(&Tiles::<F32>::load(out, columns, held).unwrap(), &x, rows),
+                    Format::Bf16 => both(&Tiles::<Bf16>::load(out, columns, held).unwrap(), &x, rows),
+                    Format::F16 => both(&Tiles::<F16>::load(out, columns, held).unwrap(), &x, rows),
+                    _ => both(&Tiles::<Q8_0>::load(out, columns, held).unwrap(), &x, rows),
+                };
                 for r in 0..rows {
                     for o in 0..out {
                         let pairs = x[r * columns..].iter().zip(&w[o * columns..]).take(columns);
                         let exact: f64 = pairs.clone().map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
                         let size: f64 = pairs.map(|(a, b)| f64::from(a * b).abs()).sum();
-                        for y in [best[r * out + o], plain[(o / TILE * rows + r) * TILE + o % TILE]] {
-                            let error = (f64::from(y) - exact).abs();
+                        for y in &found {
+                            let error = (f64::from(y[r * out + o]) - exact).abs();
                             assert!(error < 1e-6 * size, "{format:?} {columns} {out} {rows}: {error}");
                         }
                     }
@@ -105,12 +132,13 @@ fn products_equal_those_in_double_precision() {
 
 #[test]
 fn a_row_does_not_depend_on_its_company() {
-    for format in FORMATS {
-        let (packed, _) = matrix(format, 50, 192);
-        let x = values(40 * 192, 0.5);
+    for format in EXACT.into_iter().chain(INTEGER) {
+        let columns = 192usize.next_multiple_of(format.unit());
+        let (packed, _) = matrix(format, 50, columns);
+        let x = values(40 * columns, 0.5);
         let together = packed.product(&x, 40);
         for r in 0..40 {
-            let alone = packed.product(&x[r * 192..(r + 1) * 192], 1);
+            let alone = packed.product(&x[r * columns..(r + 1) * columns], 1);
             assert_eq!(together[r * 50..(r + 1) * 50], alone, "{format:?}, row {r}");
         }
     }

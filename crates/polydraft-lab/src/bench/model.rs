@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000), conflicts_with = "model")]
     random: usize,
     /// Ways to hold the weights.
-    #[arg(long, value_name = "TYPE,..", default_value = "f32,bf16,q8_0,q4_k", value_delimiter = ',')]
+    #[arg(long, value_name = "TYPE,..", default_value = "f32,bf16,q8_0,q4_0,q4_k", value_delimiter = ',')]
     dtypes: Vec<Precision>,
     /// Tokens of one pass.
     #[arg(long, value_name = "N,..", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
@@ -277,7 +277,7 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{:<6} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass over so many tokens, relative to one",
+            "{:<8} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass over so many tokens, relative to one",
             "dtype", "load, s", "peak, GB", "held, GB", "tokens/s", "GB/s", "of memory"
         )?;
         for row in &self.results {
@@ -286,7 +286,7 @@ impl Report {
             let peak = row.load_peak_bytes.map_or("?".to_owned(), |b| format!("{:.2}", gigabytes(b as f64)));
             writeln!(
                 out,
-                "{:<6} {:>8.2} {:>10} {:>10.2} {:>9.2} {:>8.1} {:>8.0} %   {}",
+                "{:<8} {:>8.2} {:>10} {:>10.2} {:>9.2} {:>8.1} {:>8.0} %   {}",
                 row.dtype,
                 row.load_seconds,
                 peak,

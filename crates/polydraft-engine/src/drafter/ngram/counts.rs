@@ -92,6 +92,8 @@ pub struct Worth {
 
 /// How much a case weighs against the next one.
 const MEMORY: f64 = 0.98;
+/// As many cases in which it will have been wrong.
+const DOUBT: f64 = 0.1;
 /// What a context is taken to be worth before anything is known, and as how many cases that counts. Long ones are
 /// seldom wrong.
 const BEFORE: f64 = 2.0;
@@ -112,10 +114,10 @@ impl Worth {
         }
     }
 
-    /// That of contexts of this length.
+    /// That of contexts of this length. However often they were right, it is never certain that they are.
     pub fn of(&self, length: usize) -> f64 {
         let (sum, cases) = self.seen[length];
-        (sum / cases).clamp(0.0, 1.0)
+        (sum / (cases + DOUBT)).clamp(0.0, 1.0)
     }
 }
 

@@ -1,0 +1,175 @@
+//! The product of a tile, written once for every vector unit.
+
+use super::super::blocks::{Block, Factors, Numbers};
+use super::super::inputs::Input;
+use super::super::tiles::TILE;
+
+/// What a vector unit can do with some rows of a tile.
+///
+/// # Safety
+/// Functions may be called where the processor has what the implementing type asks for; pointers must be good for
+/// [`Self::LANES`] numbers.
+pub(super) unsafe trait Lanes {
+    /// Rows of a vector.
+    const LANES: usize;
+    type Floats: Copy;
+    /// Sums of products, one for each row.
+    type Integers: Copy;
+    /// Words of four signed bytes, made ready for products.
+    type Eights: Copy;
+    /// Bytes from 0 to 15.
+    type Fours: Copy;
+    /// Sums of products with those.
+    type FourSums: Copy;
+
+    /// What sums begin with; `shift` takes the offset away, of those that hold one.
+    unsafe fn start(shift: i32) -> Self::Integers;
+    unsafe fn eights(words: *const u32) -> Self::Eights;
+    /// Adds the products of four columns; `x` holds four bytes.
+    unsafe fn add_eights(sums: Self::Integers, w: Self::Eights, x: i32) -> Self::Integers;
+
+    unsafe fn start_fours(shift: i32) -> Self::FourSums;
+    /// The lower halves of bytes, and the upper ones.
+    unsafe fn fours(words: *const u32) -> [Self::Fours; 2];
+    unsafe fn add_fours(sums: Self::FourSums, w: Self::Fours, x: i32) -> Self::FourSums;
+    unsafe fn end_fours(sums: Self::FourSums, shift: i32) -> Self::Integers;
+
+    unsafe fn floats(integers: Self::Integers) -> Self::Floats;
+    unsafe fn splat(x: f32) -> Self::Floats;
+    unsafe fn halves(from: *const u16) -> Self::Floats;
+    unsafe fn bytes(from: *const u8) -> Self::Floats;
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// a · b + c, rounded once.
+    unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    unsafe fn store(to: *mut f32, x: Self::Floats);
+}
+
+// Below there are loops where closures would be shorter: a closure is a function of its own, which the compiler does not
+// give the processor's vectors.
+
+/// Columns 4j to 4j + 3 of a block.
+///
+/// # Safety
+/// `j` is below 8.
+#[inline(always)]
+unsafe fn word(x: &Input, j: usize) -> i32 {
+    // SAFETY: eight words of four bytes.
+    unsafe { x.numbers.as_ptr().cast::<i32>().add(j).read_unaligned() }
+}
+
+/// Vector `v` of factors.
+///
+/// # Safety
+/// As [`Lanes`]; `v · LANES` is below [`TILE`].
+#[inline(always)]
+unsafe fn factor<L: Lanes>(factors: Factors, v: usize) -> L::Floats {
+    let at = v * L::LANES;
+    // SAFETY: within arrays of `TILE` numbers; the rest is the caller's promise.
+    unsafe {
+        match factors {
+            Factors::Plain(halves) => L::halves(halves.as_ptr().add(at)),
+            Factors::Stepped(halves, steps) => {
+                L::mul(L::halves(halves.as_ptr().add(at)), L::bytes(steps.as_ptr().add(at)))
+            }
+        }
+    }
+}
+
+/// Sums of products of one block, for J vectors of rows from vector `first` on and N rows of x.
+///
+/// # Safety
+/// As [`Lanes`]; `(first + J) · LANES` is at most [`TILE`].
+#[inline(always)]
+unsafe fn block<L: Lanes, const N: usize, const J: usize>(
+    numbers: &Numbers,
+    x: &[Input; N],
+    first: usize,
+) -> [[L::Integers; J]; N] {
+    // SAFETY: pointers lead to `LANES` words within arrays of `TILE`; the rest is the caller's promise.
+    unsafe {
+        let mut out = [[L::start(0); J]; N];
+        match numbers {
+            Numbers::Eight(words) => {
+                for n in 0..N {
+                    out[n] = [L::start(x[n].shift); J];
+                }
+                for (j, words) in words.iter().enumerate() {
+                    for v in 0..J {
+                        let w = L::eights(words.as_ptr().add((first + v) * L::LANES));
+                        for n in 0..N {
+                            out[n][v] = L::add_eights(out[n][v], w, word(&x[n], j));
+                        }
+                    }
+                }
+            }
+            Numbers::Four(words) => {
+                let mut sums = [[L::start_fours(0); J]; N];
+                for n in 0..N {
+                    sums[n] = [L::start_fours(x[n].shift); J];
+                }
+                for (j, words) in words.iter().enumerate() {
+                    for v in 0..J {
+                        let [low, high] = L::fours(words.as_ptr().add((first + v) * L::LANES));
+                        for n in 0..N {
+                            sums[n][v] = L::add_fours(sums[n][v], low, word(&x[n], j));
+                        }
+                        for n in 0..N {
+                            sums[n][v] = L::add_fours(sums[n][v], high, word(&x[n], j + 4));
+                        }
+                    }
+                }
+                for n in 0..N {
+                    for v in 0..J {
+                        out[n][v] = L::end_fours(sums[n][v], x[n].shift);
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+/// One tile with N rows of x; V vectors of its rows in one go through the columns, J of them in one go through a block.
+///
+/// # Safety
+/// As [`Lanes`]; V divides the vectors of a tile, and J divides V.
+#[inline(always)]
+pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, const J: usize>(
+    w: &[B],
+    x: &[Input],
+    y: &mut [[f32; TILE]],
+) {
+    // SAFETY: V and J are as the caller promised, so that every vector lies in its tile.
+    unsafe {
+        for first in (0..TILE / L::LANES).step_by(V) {
+            let mut sums = [[L::splat(0.0); V]; N];
+            for (w, x) in w.iter().zip(x.as_chunks::<N>().0.chunks_exact(B::PARTS)) {
+                for (part, x) in x.iter().enumerate() {
+                    for v in (0..V).step_by(J) {
+                        let integers = block::<L, N, J>(&w.numbers(part), x, first + v);
+                        for j in 0..J {
+                            let scale = factor::<L>(w.scales(part), first + v + j);
+                            for n in 0..N {
+                                let scale = L::mul(scale, L::splat(x[n].scale));
+                                let s = L::floats(integers[n][j]);
+                                sums[n][v + j] = L::mul_add(s, scale, sums[n][v + j]);
+                            }
+                            if let Some(minima) = w.minima(part) {
+                                let minimum = factor::<L>(minima, first + v + j);
+                                for n in 0..N {
+                                    let sum = L::splat(x[n].sum);
+                                    sums[n][v + j] = L::mul_add(minimum, sum, sums[n][v + j]);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            for (y, sums) in y.iter_mut().zip(&sums) {
+                for (v, sum) in sums.iter().enumerate() {
+                    L::store(y.as_mut_ptr().add((first + v) * L::LANES), *sum);
+                }
+            }
+        }
+    }
+}

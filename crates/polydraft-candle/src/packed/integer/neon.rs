@@ -1,0 +1,120 @@
+//! The product of a tile with NEON: products of bytes in 16 bits, summed by pairs into 32.
+
+use std::arch::aarch64::*;
+
+use super::super::blocks::{Block, widened};
+use super::super::inputs::Input;
+use super::super::tiles::TILE;
+use super::lanes::{self, Lanes};
+
+struct Neon;
+
+// SAFETY: every function asks for NEON only, which every processor of this kind has.
+unsafe impl Lanes for Neon {
+    const LANES: usize = 4;
+    type Floats = float32x4_t;
+    type Integers = int32x4_t;
+    type Eights = int8x16_t;
+    type Fours = int8x16_t;
+    type FourSums = int32x4_t;
+
+    #[inline(always)]
+    unsafe fn start(_shift: i32) -> int32x4_t {
+        unsafe { vdupq_n_s32(0) }
+    }
+
+    #[inline(always)]
+    unsafe fn eights(words: *const u32) -> int8x16_t {
+        unsafe { vld1q_s8(words.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_eights(sums: int32x4_t, w: int8x16_t, x: i32) -> int32x4_t {
+        unsafe {
+            let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
+            // Four columns of two rows each; two products of at most 128 · 127 fit into 16 bits one by one.
+            let low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)));
+            let high = vpaddlq_s16(vmull_high_s8(w, x));
+            vaddq_s32(sums, vpaddq_s32(low, high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn start_fours(shift: i32) -> int32x4_t {
+        unsafe { vdupq_n_s32(shift) }
+    }
+
+    #[inline(always)]
+    unsafe fn fours(words: *const u32) -> [int8x16_t; 2] {
+        unsafe {
+            let words = vld1q_u8(words.cast());
+            let low = vandq_u8(words, vdupq_n_u8(15));
+            [vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(vshrq_n_u8::<4>(words))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_fours(sums: int32x4_t, w: int8x16_t, x: i32) -> int32x4_t {
+        unsafe { Self::add_eights(sums, w, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn end_fours(sums: int32x4_t, _shift: i32) -> int32x4_t {
+        sums
+    }
+
+    #[inline(always)]
+    unsafe fn floats(integers: int32x4_t) -> float32x4_t {
+        unsafe { vcvtq_f32_s32(integers) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> float32x4_t {
+        unsafe { vdupq_n_f32(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves(from: *const u16) -> float32x4_t {
+        unsafe {
+            let wide: [f32; 4] = std::array::from_fn(|i| widened(*from.add(i)));
+            vld1q_f32(wide.as_ptr())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bytes(from: *const u8) -> float32x4_t {
+        unsafe {
+            let wide: [f32; 4] = std::array::from_fn(|i| f32::from(*from.add(i)));
+            vld1q_f32(wide.as_ptr())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        unsafe { vmulq_f32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        unsafe { vfmaq_f32(c, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: float32x4_t) {
+        unsafe { vst1q_f32(to, x) }
+    }
+}
+
+/// # Safety
+/// None beyond that of a processor of this kind.
+pub(super) unsafe fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
+    // SAFETY: the processor has what `Neon` asks for; a tile has eight vectors.
+    unsafe {
+        match y.len() {
+            1 => lanes::tile::<Neon, B, 1, 8, 1>(w, x, y),
+            2 => lanes::tile::<Neon, B, 2, 4, 1>(w, x, y),
+            3 => lanes::tile::<Neon, B, 3, 4, 1>(w, x, y),
+            _ => lanes::tile::<Neon, B, 4, 4, 1>(w, x, y),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Rounding of weights to blocks, as ggml's reference does it.
+//!
+//! Source: `quantize_row_q8_0_ref`, `_q4_0_ref` and `_q4_1_ref` of ggml, to the bit where f16 holds the scale. A scale
+//! beyond f16's range becomes its largest number, and numbers beyond that the largest that the block has.
+
+#![allow(unsafe_code)]
+
+use candle_core::quantized::k_quants::{BlockQ4K, GgmlType};
+use half::f16;
+
+use super::blocks::{Block, COLUMNS, Q4_0, Q4_1, Q4K, Q8_0, put};
+
+/// 1.5 · 2^23: added to a small number, it leaves that number, rounded to even, in the lowest bits.
+pub(super) const ROUND: f32 = 12_582_912.0;
+
+/// The largest size; a maximum of bits, which vectors have.
+#[inline(always)]
+pub(super) fn largest(values: &[f32; COLUMNS]) -> f32 {
+    let mut largest = 0u32;
+    for value in values {
+        largest = largest.max(value.to_bits() & 0x7fff_ffff);
+    }
+    f32::from_bits(largest)
+}
+
+/// A scale as f16 holds it, and what numbers are multiplied with.
+#[inline(always)]
+fn scale(exact: f32) -> (u16, f32) {
+    let most = f16::MAX.to_f32();
+    let scale = exact.clamp(-most, most);
+    (f16::from_f32(scale).to_bits(), if scale != 0.0 { 1.0 / scale } else { 0.0 })
+}
+
+#[inline(always)]
+pub(super) fn q8_0(block: &mut Q8_0, row: usize, values: &[f32; COLUMNS]) {
+    let (half, inverse) = scale(largest(values) / 127.0);
+    block.scales[row] = half;
+    let mut bytes = [0; COLUMNS];
+    for (byte, value) in bytes.iter_mut().zip(values) {
+        let number = (value * inverse).round().clamp(-127.0, 127.0);
+        *byte = (number + ROUND).to_bits() as u8;
+    }
+    put(&mut block.numbers, row, &bytes);
+}
+
+/// From 0 to 15: `value` plus a half, cut.
+#[inline(always)]
+fn four(raised: f32) -> u8 {
+    // Not below zero but for rounding errors, which the cut takes away.
+    raised.clamp(0.0, 15.0) as i32 as u8
+}
+
+/// Lower halves: the first 16 columns.
+#[inline(always)]
+fn halves(numbers: &[u8; COLUMNS]) -> [u8; COLUMNS / 2] {
+    let mut bytes = [0; COLUMNS / 2];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = numbers[i] | numbers[i + COLUMNS / 2] << 4;
+    }
+    bytes
+}
+
+#[inline(always)]
+pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS]) {
+    let size = largest(values);
+    // The first of that size, with its sign: it becomes −8.
+    let signed = values.iter().copied().find(|v| v.abs() == size).unwrap_or(0.0);
+    let (half, inverse) = scale(signed / -8.0);
+    block.scales[row] = half;
+    let mut numbers = [0; COLUMNS];
+    for (number, value) in numbers.iter_mut().zip(values) {
+        *number = four(value * inverse + 8.5);
+    }
+    put(&mut block.numbers, row, &halves(&numbers));
+}
+
+#[inline(always)]
+pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS]) {
+    let (mut least, mut most) = (f32::INFINITY, f32::NEG_INFINITY);
+    for value in values {
+        least = if *value < least { *value } else { least };
+        most = if *value > most { *value } else { most };
+    }
+    // The least of very large numbers would not be finite in f16.
+    let least = least.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
+    let (half, inverse) = scale((most - least) / 15.0);
+    block.scales[row] = half;
+    block.minima[row] = f16::from_f32(least).to_bits();
+    let mut numbers = [0; COLUMNS];
+    for (number, value) in numbers.iter_mut().zip(values) {
+        *number = four((value - least) * inverse + 0.5);
+    }
+    put(&mut block.numbers, row, &halves(&numbers));
+}
+
+/// By candle, which searches for the scales that lose the least.
+pub(super) fn q4_k(block: &mut Q4K, row: usize, values: &[f32; 8 * COLUMNS]) {
+    let mut found = [BlockQ4K::zeros()];
+    BlockQ4K::from_float(values, &mut found);
+    // SAFETY: a `BlockQ4K` is ggml's block_q4_K, `repr(C)`: two numbers of f16 and bytes, without gaps.
+    let bytes = unsafe { std::mem::transmute::<[BlockQ4K; 1], [u8; Q4K::BYTES]>(found) };
+    if block.set_file(row, &bytes).is_err() {
+        // Weights beyond f16's range, which a model does not have: they count as zeros.
+        (block.scales[row], block.minima[row]) = (0, 0);
+    }
+}

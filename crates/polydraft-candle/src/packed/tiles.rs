@@ -1,0 +1,146 @@
+//! A matrix in tiles: thirty-two rows side by side, so that a product has no sum across a vector.
+
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use half::{bf16, f16};
+use pulp::Arch;
+use rayon::prelude::*;
+
+/// Rows of a matrix side by side.
+pub(super) const TILE: usize = 32;
+/// Columns that are packed together: of 32 rows at a time this is little enough for the fastest cache.
+const TOGETHER: usize = 64;
+
+/// Where rows come from, in the type that a matrix is held in.
+pub(crate) trait Read<E>: Sync {
+    fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), E>;
+    fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), E>;
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), E>;
+}
+
+/// A few columns of a tile's rows.
+pub(super) trait Piece: Copy + Send + Sync + std::fmt::Debug + 'static {
+    const COLUMNS: usize;
+    const ZERO: Self;
+    /// What rows are read in.
+    type Value: Copy + Default + Send;
+
+    /// Reads whole rows from row `first` on.
+    fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [Self::Value]) -> Result<(), E>;
+
+    /// Puts a row's numbers in their place; where there are fewer than [`Self::COLUMNS`], zeros follow them.
+    fn set(&mut self, row: usize, values: &[Self::Value]);
+
+    /// A row's numbers, `COLUMNS` of them.
+    fn get(&self, row: usize, values: &mut [f32]);
+}
+
+/// A matrix `[out, columns]` of tiles; in each, its pieces from the first column to the last.
+#[derive(Debug)]
+pub(super) struct Tiles<P> {
+    pieces: Vec<P>,
+    pub out: usize,
+    pub columns: usize,
+}
+
+impl<P: Piece> Tiles<P> {
+    /// Makes a tile at a time, on all threads, each straight in its place.
+    ///
+    /// `fill` takes the first row, the number of rows, room of its thread's own and the tile's pieces, which are zero.
+    pub fn build<E: Send, T: Send>(
+        out: usize,
+        columns: usize,
+        room: impl Fn() -> T + Sync + Send,
+        fill: impl Fn(usize, usize, &mut T, &mut [P]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
+        let per_tile = columns.div_ceil(P::COLUMNS);
+        let count = out.div_ceil(TILE) * per_tile;
+        let mut pieces: Vec<P> = Vec::with_capacity(count);
+        // Memory that no one touched yet: the system hands it to the threads as they write.
+        let empty = &mut pieces.spare_capacity_mut()[..count];
+        empty.par_chunks_exact_mut(per_tile.max(1)).enumerate().try_for_each_init(
+            room,
+            |room, (tile, empty)| {
+                empty.iter_mut().for_each(|piece| {
+                    piece.write(P::ZERO);
+                });
+                let first = tile * TILE;
+                fill(first, TILE.min(out - first), room, written(empty))
+            },
+        )?;
+        // SAFETY: the capacity is at least `count`, and every piece was written: the chunks cover them all.
+        unsafe { pieces.set_len(count) };
+        Ok(Self { pieces, out, columns })
+    }
+
+    /// Reads rows, and rounds them to what the pieces hold.
+    pub fn load<E: Send>(out: usize, columns: usize, rows: &impl Read<E>) -> Result<Self, E> {
+        Self::build(out, columns, Vec::new, |first, count, values, pieces| {
+            values.resize(count * columns, P::Value::default());
+            P::read(rows, first, values)?;
+            // With the widest vectors of this processor.
+            Arch::new().dispatch(Pack { pieces, values, columns });
+            Ok(())
+        })
+    }
+
+    /// The pieces of a tile.
+    pub fn tile(&self, tile: usize) -> &[P] {
+        let count = self.columns.div_ceil(P::COLUMNS);
+        &self.pieces[tile * count..][..count]
+    }
+
+    /// How many there are.
+    pub fn tiles(&self) -> usize {
+        self.out.div_ceil(TILE)
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.pieces[..])
+    }
+
+    /// Appends a row in f32.
+    pub fn row(&self, row: usize, values: &mut Vec<f32>) {
+        let start = values.len();
+        for piece in self.tile(row / TILE) {
+            let end = values.len();
+            values.resize(end + P::COLUMNS, 0.0);
+            piece.get(row % TILE, &mut values[end..]);
+        }
+        values.truncate(start + self.columns);
+    }
+}
+
+/// Pieces that were written.
+fn written<P: Copy>(pieces: &mut [MaybeUninit<P>]) -> &mut [P] {
+    // SAFETY: the only caller has just written each of them, and `MaybeUninit<P>` lies in memory as `P` does.
+    unsafe { &mut *(std::ptr::from_mut(pieces) as *mut [P]) }
+}
+
+/// Rows `[rows, columns]` into a tile.
+struct Pack<'a, P: Piece> {
+    pieces: &'a mut [P],
+    values: &'a [P::Value],
+    columns: usize,
+}
+
+impl<P: Piece> pulp::NullaryFnOnce for Pack<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { pieces, values, columns } = self;
+        let together = (TOGETHER / P::COLUMNS).max(1);
+        for (number, pieces) in pieces.chunks_mut(together).enumerate() {
+            for (row, values) in values.chunks_exact(columns).enumerate() {
+                let values = &values[number * together * P::COLUMNS..];
+                for (piece, values) in pieces.iter_mut().zip(values.chunks(P::COLUMNS)) {
+                    piece.set(row, values);
+                }
+            }
+        }
+    }
+}

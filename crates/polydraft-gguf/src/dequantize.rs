@@ -1,0 +1,108 @@
+//! Blocks to f32.
+//!
+//! # Problem
+//! Every number is what its block's scale, minimum and bits say, in f32 arithmetic, each operation rounded once: the
+//! same on every machine.
+//!
+//! # Source
+//! ggml's `dequantize_row_*` and the `gguf` package's `dequantize`, whose order of operations is kept: the tests compare
+//! with the latter bit by bit.
+//!
+//! # Complexity
+//! Linear; blocks are independent, so that callers may share rows among threads.
+//!
+//! # Deviations
+//! 1. No operation is fused, also where a compiler of C may do so in ggml.
+
+mod k;
+mod plain;
+
+use half::f16;
+
+use crate::tensor_type::TensorType;
+
+/// Why blocks could not be converted.
+#[derive(Debug, thiserror::Error)]
+#[error("expected {expected}, got {got}")]
+pub struct DequantizeError {
+    /// What would have been right.
+    pub expected: String,
+    /// What was given.
+    pub got: String,
+}
+
+/// The types that [`dequantize`] knows.
+pub const DEQUANTIZED: [TensorType; 13] = [
+    TensorType::F32,
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::Q8_0,
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+];
+
+/// Converts blocks to f32, `[blocks · kind.block()]`.
+///
+/// # Errors
+/// A type that is not in [`DEQUANTIZED`], by name; bytes or room for other than the same number of whole blocks.
+pub fn dequantize(kind: TensorType, blocks: &[u8], values: &mut [f32]) -> Result<(), DequantizeError> {
+    let count = blocks.len() / kind.block_bytes();
+    if !blocks.len().is_multiple_of(kind.block_bytes()) || values.len() != count * kind.block() {
+        return Err(DequantizeError {
+            expected: format!(
+                "{} numbers from every {} bytes of type {kind}",
+                kind.block(),
+                kind.block_bytes()
+            ),
+            got: format!("{} from {}", values.len(), blocks.len()),
+        });
+    }
+    match kind {
+        TensorType::F32 => plain::f32(blocks, values),
+        TensorType::F16 => plain::f16(blocks, values),
+        TensorType::BF16 => plain::bf16(blocks, values),
+        TensorType::Q8_0 => each(blocks, values, plain::q8_0),
+        TensorType::Q4_0 => each(blocks, values, plain::q4_0),
+        TensorType::Q4_1 => each(blocks, values, plain::q4_1),
+        TensorType::Q5_0 => each(blocks, values, plain::q5_0),
+        TensorType::Q5_1 => each(blocks, values, plain::q5_1),
+        TensorType::Q2_K => each(blocks, values, k::q2_k),
+        TensorType::Q3_K => each(blocks, values, k::q3_k),
+        TensorType::Q4_K => each(blocks, values, k::q4_k),
+        TensorType::Q5_K => each(blocks, values, k::q5_k),
+        TensorType::Q6_K => each(blocks, values, k::q6_k),
+        other => {
+            let known: Vec<_> = DEQUANTIZED.iter().map(|kind| kind.name()).collect();
+            return Err(DequantizeError {
+                expected: format!("a tensor of type {}", known.join(", ")),
+                got: format!("type {other}"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Applies a function of one block, of `B` bytes and `N` numbers, to all.
+#[inline(always)]
+fn each<const B: usize, const N: usize>(
+    blocks: &[u8],
+    values: &mut [f32],
+    one: impl Fn(&[u8; B], &mut [f32; N]),
+) {
+    for (block, values) in blocks.as_chunks().0.iter().zip(values.as_chunks_mut().0) {
+        one(block, values);
+    }
+}
+
+/// The half-precision number at byte `at` of a block.
+#[inline(always)]
+fn scale<const B: usize>(block: &[u8; B], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}

@@ -1,0 +1,127 @@
+//! Blocks of 256 numbers, with scales of 4 to 8 bits for every 16 or 32 of them.
+
+use super::scale;
+
+/// Two bits a number: every 32 bytes hold 128 numbers, bits 0 and 1 the first 32 of them, and so on.
+#[inline(always)]
+fn two_bits(bytes: &[u8]) -> [u8; 256] {
+    let mut bits = [0; 256];
+    for (bits, bytes) in bits.as_chunks_mut::<128>().0.iter_mut().zip(bytes.as_chunks::<32>().0) {
+        for (quarter, bits) in bits.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (bit, byte) in bits.iter_mut().zip(bytes) {
+                *bit = (byte >> (2 * quarter)) & 3;
+            }
+        }
+    }
+    bits
+}
+
+/// 16 bytes of scales and minima, 4 bits each; 64 bytes of two bits; scale of the scales, scale of the minima.
+#[inline(always)]
+pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
+    let (scales, bits) = (&block[..16], &block[16..80]);
+    let (d, min) = (scale(block, 80), scale(block, 82));
+    // Without `two_bits`: here one pass is faster than two.
+    for (group, values) in values.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let dl = d * f32::from(scales[group] & 15);
+        let ml = min * f32::from(scales[group] >> 4);
+        let shift = group / 2 % 4 * 2;
+        let bytes = &bits[group / 8 * 32 + group % 2 * 16..][..16];
+        for (value, byte) in values.iter_mut().zip(bytes) {
+            *value = dl * f32::from((byte >> shift) & 3) - ml;
+        }
+    }
+}
+
+/// 32 bytes of third bits, which mean 0 where set and −4 where not: bit g of byte i is that of number 32g + i; 64 bytes
+/// of two bits; 16 scales of 6 bits; their scale.
+#[inline(always)]
+pub(super) fn q3_k(block: &[u8; 110], values: &mut [f32; 256]) {
+    let (third, packed) = (&block[..32], &block[96..108]);
+    let d = scale(block, 108);
+    let mut bits = two_bits(&block[32..96]);
+    for (bits, mask) in bits.as_chunks_mut::<32>().0.iter_mut().zip([1, 2, 4, 8, 16, 32, 64, 128]) {
+        for (bit, third) in bits.iter_mut().zip(third) {
+            *bit |= if third & mask == 0 { 0 } else { 4 };
+        }
+    }
+    let groups = values.as_chunks_mut::<16>().0.iter_mut().zip(bits.as_chunks::<16>().0);
+    for (group, (values, bits)) in groups.enumerate() {
+        // The lower four bits of scale g are a half of byte g mod 8, the upper two a quarter of byte 8 + g mod 4.
+        let low = (packed[group % 8] >> (group / 8 * 4)) & 15;
+        let high = (packed[8 + group % 4] >> (group / 4 * 2)) & 3;
+        let dl = d * f32::from((low | high << 4) as i8 - 32);
+        for (value, bits) in values.iter_mut().zip(bits) {
+            *value = dl * f32::from(*bits as i8 - 4);
+        }
+    }
+}
+
+/// Eight scales and eight minima of 6 bits in 12 bytes.
+#[inline(always)]
+fn scales_and_minima(packed: &[u8], d: f32, min: f32) -> [(f32, f32); 8] {
+    std::array::from_fn(|i| {
+        let (scale, minimum) = match i {
+            0..4 => (packed[i] & 63, packed[i + 4] & 63),
+            _ => (
+                (packed[i + 4] & 15) | ((packed[i - 4] >> 2) & 48),
+                (packed[i + 4] >> 4) | ((packed[i] >> 2) & 48),
+            ),
+        };
+        (d * f32::from(scale), min * f32::from(minimum))
+    })
+}
+
+/// Scale of the scales, scale of the minima, both packed, 128 bytes of four bits.
+#[inline(always)]
+pub(super) fn q4_k(block: &[u8; 144], values: &mut [f32; 256]) {
+    let groups = scales_and_minima(&block[4..16], scale(block, 0), scale(block, 2));
+    let halves = values.as_chunks_mut::<64>().0.iter_mut().zip(block[16..].as_chunks::<32>().0);
+    for ((values, bytes), groups) in halves.zip(groups.as_chunks::<2>().0) {
+        let [(d_low, m_low), (d_high, m_high)] = *groups;
+        let (low, high) = values.split_at_mut(32);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+            *low = d_low * f32::from(byte & 15) - m_low;
+            *high = d_high * f32::from(byte >> 4) - m_high;
+        }
+    }
+}
+
+/// As `q4_k`, with 32 bytes of fifth bits before the four: bit g of byte i is that of number i in group g.
+#[inline(always)]
+pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
+    let groups = scales_and_minima(&block[4..16], scale(block, 0), scale(block, 2));
+    let fifth = &block[16..48];
+    let halves = values.as_chunks_mut::<64>().0.iter_mut().zip(block[48..].as_chunks::<32>().0);
+    for (pair, ((values, bytes), groups)) in halves.zip(groups.as_chunks::<2>().0).enumerate() {
+        let [(d_low, m_low), (d_high, m_high)] = *groups;
+        let (low, high) = values.split_at_mut(32);
+        for (((low, high), byte), fifth) in low.iter_mut().zip(high).zip(bytes).zip(fifth) {
+            let bits = fifth >> (2 * pair);
+            *low = d_low * f32::from((byte & 15) | (bits & 1) << 4) - m_low;
+            *high = d_high * f32::from((byte >> 4) | (bits & 2) << 3) - m_high;
+        }
+    }
+}
+
+/// 128 bytes of lower four bits, 64 bytes of upper two, 16 signed scales, their scale. Every 64 bytes of the lower bits
+/// hold 128 numbers, the first 64 of them in the lower halves.
+#[inline(always)]
+pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
+    let d = scale(block, 208);
+    let mut bits = two_bits(&block[128..192]);
+    for (bits, bytes) in bits.as_chunks_mut::<128>().0.iter_mut().zip(block[..128].as_chunks::<64>().0) {
+        let (low, high) = bits.split_at_mut(64);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+            *low = *low << 4 | byte & 15;
+            *high = *high << 4 | byte >> 4;
+        }
+    }
+    let groups = values.as_chunks_mut::<16>().0.iter_mut().zip(bits.as_chunks::<16>().0);
+    for ((values, bits), scale) in groups.zip(&block[192..208]) {
+        let dl = d * f32::from(*scale as i8);
+        for (value, bits) in values.iter_mut().zip(bits) {
+            *value = dl * f32::from(*bits as i8 - 32);
+        }
+    }
+}

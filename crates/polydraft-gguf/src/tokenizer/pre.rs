@@ -1,0 +1,109 @@
+//! How text is split before bytes are merged, by the name in `tokenizer.ggml.pre`.
+//!
+//! Source: the expressions of llama.cpp (`llm_tokenizer_bpe`), which are those that the models were trained with,
+//! adapted. Each is applied to the pieces that the one before left; what it does not match stays a piece too.
+//! Deviations:
+//! 1. Letters, numbers and punctuation are those of regex-syntax's version of Unicode, 16; llama.cpp's tables are of
+//!    version 15, so that 4,395 characters that came since, of rare scripts, may be split otherwise.
+
+use crate::Result;
+use crate::error::shown;
+use crate::metadata::Metadata;
+
+/// A way to split text.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PreTokenizer {
+    /// What `tokenizer.ggml.pre` calls it.
+    pub names: &'static [&'static str],
+    /// Applied one after another.
+    pub expressions: &'static [&'static str],
+    /// Whether a piece that is a token is taken as it is, without merging.
+    pub ignore_merges: bool,
+    /// Whether a text begins with the token for that, where no key says otherwise.
+    pub add_begin: bool,
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const DIGIT: &str = r"\p{N}";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+|[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const PLAIN: PreTokenizer =
+    PreTokenizer { names: &[], expressions: &[], ignore_merges: false, add_begin: false };
+
+/// The ways that are known.
+static ALL: [PreTokenizer; 9] = [
+    PreTokenizer {
+        names: &["default"],
+        expressions: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &[
+            "gpt-2", "phi-2", "gigachat", "mellum", "a.x-4.0", "exaone4", "mpt", "olmo", "jais", "trillion",
+        ],
+        expressions: &[GPT2],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &[
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
+        expressions: &[DIGIT, GPT2],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+        expressions: &[LLAMA3],
+        ignore_merges: true,
+        add_begin: true,
+    },
+    PreTokenizer { names: &["dbrx", "smaug-bpe", "chatglm-bpe"], expressions: &[LLAMA3], ..PLAIN },
+    PreTokenizer { names: &["glm4", "glm5"], expressions: &[LLAMA3], ignore_merges: true, ..PLAIN },
+    PreTokenizer {
+        names: &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+        ],
+        expressions: &[QWEN2],
+        ..PLAIN
+    },
+    PreTokenizer { names: &["tekken"], expressions: &[TEKKEN], ignore_merges: true, add_begin: true },
+    PreTokenizer {
+        names: &["falcon"],
+        expressions: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+        ..PLAIN
+    },
+];
+
+impl PreTokenizer {
+    /// Every way.
+    pub fn all() -> &'static [Self] {
+        &ALL
+    }
+
+    /// By the name in the metadata; a file without one has the default.
+    pub(super) fn read(metadata: &Metadata) -> Result<&'static Self> {
+        let name = metadata.optional(super::PRE, |m, key| m.str(key))?.filter(|name| !name.is_empty());
+        let name = name.unwrap_or("default");
+        ALL.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
+            let known: Vec<_> = ALL.iter().flat_map(|pre| pre.names).copied().collect();
+            metadata.wrong(super::PRE, format!("one of {}", known.join(", ")), shown(name))
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! Blocks to f32, bit for bit as the `gguf` package of Python does it (`fixtures/make.py dequantize`).
+
+use std::path::Path;
+
+use polydraft_gguf::{DEQUANTIZED, Gguf, TensorType, dequantize};
+
+fn fixture() -> Gguf {
+    Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dequantize.gguf")).unwrap()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn every_bit_as_the_reference() {
+    let gguf = fixture();
+    for kind in DEQUANTIZED {
+        let tensor = gguf.tensor(kind.name()).unwrap();
+        assert_eq!(tensor.kind(), kind);
+        let expected = gguf.tensor(&format!("{kind}.expected")).unwrap().dequantize().unwrap();
+        assert!(expected.len() >= 128 && expected.iter().all(|value| value.is_finite()));
+        assert_eq!(bits(&tensor.dequantize().unwrap()), bits(&expected), "{kind}");
+        // By rows, in any order.
+        let columns = tensor.columns();
+        for (first, last) in [(0, 1), (2, 5), (5, 6), (3, 3)] {
+            let mut rows = vec![f32::NAN; (last - first) * columns];
+            tensor.dequantize_rows(first..last, &mut rows).unwrap();
+            assert_eq!(bits(&rows), bits(&expected[first * columns..last * columns]), "{kind}");
+        }
+        // The test can fail: one bit of each block is another number (where its scale is not zero).
+        let mut blocks = tensor.read().unwrap();
+        blocks
+            .iter_mut()
+            .skip(kind.block_bytes() / 2)
+            .step_by(kind.block_bytes())
+            .for_each(|byte| *byte ^= 8);
+        let mut other = vec![0.0; expected.len()];
+        dequantize(kind, &blocks, &mut other).unwrap();
+        assert_ne!(bits(&other), bits(&expected), "{kind}");
+    }
+}
+
+#[test]
+fn scales_at_the_edges_are_in_the_fixture() {
+    let gguf = fixture();
+    for kind in DEQUANTIZED.into_iter().filter(|kind| *kind != TensorType::BF16 && *kind != TensorType::F32) {
+        let values = gguf.tensor(kind.name()).unwrap().dequantize().unwrap();
+        // From the largest f16, and from subnormal ones or zeros.
+        assert!(values.iter().any(|value| value.abs() >= 65_504.0), "{kind}");
+        assert!(values.iter().any(|value| value.abs() < 1e-3), "{kind}");
+    }
+}
+
+#[test]
+fn whole_blocks_only() {
+    let mut values = [0.0; 64];
+    for (bytes, room) in [(17, 32), (18, 31), (36, 32), (18, 64), (0, 32)] {
+        let e = dequantize(TensorType::Q4_0, &vec![0; bytes], &mut values[..room]).unwrap_err().to_string();
+        let expected = "expected 32 numbers from every 18 bytes of type Q4_0";
+        assert_eq!(e, format!("{expected}, got {room} from {bytes}"));
+    }
+    dequantize(TensorType::Q4_0, &[], &mut []).unwrap();
+}

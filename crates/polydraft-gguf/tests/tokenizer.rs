@@ -1,0 +1,179 @@
+//! Tokens as llama.cpp makes them (`fixtures/make.py`).
+
+#![cfg(feature = "tokenizers")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use polydraft_gguf::{Gguf, TokenizerDescription, TokenizerKind};
+use serde_json::Value;
+use support::Writer;
+use tokenizers::Tokenizer;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn ids(tokenizer: &Tokenizer, text: &str, around: bool) -> Vec<u32> {
+    tokenizer.encode_fast(text, around).unwrap().get_ids().to_vec()
+}
+
+/// Compares all strings of a fixture with what a description makes of them, with `changes` made to it.
+fn compare(gguf: &Gguf, json: &str, changed: impl Fn(&mut TokenizerDescription, &Value)) {
+    let fixture: Value = serde_json::from_slice(&std::fs::read(fixture(json)).unwrap()).unwrap();
+    let texts: Vec<&str> = fixture["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    assert!(texts.len() > 40);
+    for variant in fixture["variants"].as_array().unwrap() {
+        let changes = &variant["changes"];
+        let mut description = TokenizerDescription::read(gguf.metadata()).unwrap();
+        changed(&mut description, changes);
+        let whole = description.tokenizer().unwrap();
+        let mut plain = whole.clone();
+        plain.set_encode_special_tokens(true);
+        for (number, text) in texts.iter().enumerate() {
+            let list = |of: &Value| {
+                of[number].as_array().map(|ids| ids.iter().map(|id| id.as_u64().unwrap() as u32).collect())
+            };
+            let expected: Vec<u32> = list(&variant["whole"]).unwrap();
+            assert_eq!(ids(&whole, text, true), expected, "{changes} {text:?}");
+            // Not kept where it is the same.
+            let expected = list(&variant["plain"]).unwrap_or_else(|| ids(&whole, text, false));
+            assert_eq!(ids(&plain, text, false), expected, "{changes}, plain, {text:?}");
+        }
+    }
+}
+
+/// The same splitting under another name, as `tokenizer.ggml.pre` gives it.
+fn with_pre(description: &mut TokenizerDescription, changes: &Value) {
+    let name = changes["tokenizer.ggml.pre"].as_str().unwrap();
+    let writer = Writer::default().str("tokenizer.ggml.model", "gpt2").str("tokenizer.ggml.pre", name);
+    let writer = writer.strings("tokenizer.ggml.tokens", &["a"]).strings("tokenizer.ggml.merges", &[]);
+    let other = Gguf::from_bytes("other", writer.finish()).unwrap();
+    description.kind = TokenizerDescription::read(other.metadata()).unwrap().kind;
+}
+
+#[test]
+fn byte_level_with_every_way_to_split() {
+    let gguf = Gguf::open(&fixture("byte_level.gguf")).unwrap();
+    compare(&gguf, "byte_level.json", with_pre);
+}
+
+#[test]
+fn sentence_piece() {
+    let gguf = Gguf::open(&fixture("sentence_piece.gguf")).unwrap();
+    compare(&gguf, "sentence_piece.json", |description, changes| {
+        if let Some(prefix) = changes["tokenizer.ggml.add_space_prefix"].as_bool() {
+            description.add_space_prefix = prefix;
+            description.add_end = changes["tokenizer.ggml.add_eos_token"].as_bool().unwrap();
+        }
+    });
+}
+
+/// Texts come back, whatever is in them.
+#[test]
+fn decoding() {
+    for name in ["byte_level.gguf", "sentence_piece.gguf"] {
+        let gguf = Gguf::open(&fixture(name)).unwrap();
+        let description = TokenizerDescription::read(gguf.metadata()).unwrap();
+        let tokenizer = description.tokenizer().unwrap();
+        let back = |text: &str| tokenizer.decode(&ids(&tokenizer, text, true), true).unwrap();
+        for text in ["", "a", "two words", " one before", "two  inside", "üöé 日本 🙂", "\n\t\r", "x\u{0}y"]
+        {
+            assert_eq!(back(text), text, "{name}");
+        }
+        // Behind a token that is looked for first, SentencePiece's space is put in again, as llama.cpp does.
+        let space = description.kind == TokenizerKind::SentencePiece;
+        assert_eq!(back("a----b"), if space { "a---- b" } else { "a----b" });
+    }
+}
+
+#[test]
+fn roles() {
+    let gguf = Gguf::open(&fixture("byte_level.gguf")).unwrap();
+    let d = TokenizerDescription::read(gguf.metadata()).unwrap();
+    assert_eq!((d.special.begin, d.special.end, d.special.end_of_turn), (Some(1), Some(2), Some(2)));
+    assert_eq!(d.end_tokens, [0, 2]);
+    assert!(!d.add_begin && !d.add_end && !d.add_space_prefix);
+    let gguf = Gguf::open(&fixture("sentence_piece.gguf")).unwrap();
+    let d = TokenizerDescription::read(gguf.metadata()).unwrap();
+    assert_eq!(d.kind, TokenizerKind::SentencePiece);
+    assert_eq!((d.special.begin, d.special.end, d.special.unknown), (Some(1), Some(2), Some(0)));
+    assert!(d.add_begin && !d.add_end && d.add_space_prefix);
+    assert_eq!(d.end_tokens, [2]);
+}
+
+#[test]
+fn templates() {
+    let writer = Writer::default()
+        .str("tokenizer.ggml.model", "gpt2")
+        .strings("tokenizer.ggml.tokens", &["a", "", "<|im_end|>"])
+        .strings("tokenizer.ggml.merges", &[])
+        .u32("tokenizer.ggml.bos_token_id", 99)
+        .str("tokenizer.chat_template", "{{ messages }}")
+        .str("tokenizer.chat_template.tool_use", "{{ tools }}");
+    let gguf = Gguf::from_bytes("t", writer.finish()).unwrap();
+    let d = TokenizerDescription::read(gguf.metadata()).unwrap();
+    assert_eq!(d.chat_template, Some("{{ messages }}"));
+    assert_eq!(d.named_templates, [("tool_use", "{{ tools }}")]);
+    assert_eq!((d.tokens[1].as_ref(), d.special.begin, &d.end_tokens[..]), ("[EMPTY_1]", None, &[2][..]));
+}
+
+#[test]
+fn what_is_refused() {
+    let base = |model: &str| Writer::default().str("tokenizer.ggml.model", model);
+    let refused = |writer: &Writer, expected: &str| {
+        let gguf = Gguf::from_bytes("t", writer.finish()).unwrap();
+        let result = TokenizerDescription::read(gguf.metadata()).and_then(|d| d.tokenizer());
+        assert_eq!(result.unwrap_err().to_string(), format!("t: key tokenizer.ggml.{expected}"));
+    };
+    let tokens = |writer: Writer| writer.strings("tokenizer.ggml.tokens", &["a", "b", "ab"]);
+    let gpt2 = |merges: &[&str]| tokens(base("gpt2")).strings("tokenizer.ggml.merges", merges);
+    refused(&base("bert"), "model: expected llama or gpt2, got bert");
+    refused(&base("gpt2"), "tokens: expected an array, got no such key");
+    refused(&tokens(base("gpt2")), "merges: expected an array, got no such key");
+    refused(&gpt2(&["ab"]), "merges: expected two tokens with a space between, got \"ab\" as number 0");
+    refused(
+        &gpt2(&["a b", "ab b"]),
+        "merges: expected merges of tokens into a token, got \"ab\" and \"b\", but no token \"abb\"",
+    );
+    let unknown = gpt2(&[]).str("tokenizer.ggml.pre", "superbpe");
+    let gguf = Gguf::from_bytes("t", unknown.finish()).unwrap();
+    let e = TokenizerDescription::read(gguf.metadata()).unwrap_err().to_string();
+    assert!(
+        e.starts_with("t: key tokenizer.ggml.pre: expected one of default") && e.ends_with("got superbpe"),
+        "{e}"
+    );
+    refused(
+        &base("llama")
+            .strings("tokenizer.ggml.tokens", &["a", "a"])
+            .f32s("tokenizer.ggml.scores", &[0.0, 0.0]),
+        "tokens: expected different tokens, got \"a\" as number 0 and 1",
+    );
+    refused(&tokens(base("llama")), "scores: expected one number a token, got no such key");
+    refused(
+        &tokens(base("llama")).f32s("tokenizer.ggml.scores", &[0.0]),
+        "scores: expected 3 values, one a token, got 1",
+    );
+    refused(
+        &tokens(base("llama")).f32s("tokenizer.ggml.scores", &[0.0; 3]),
+        "tokens: expected a token for every byte, got none that is <0x00>",
+    );
+    refused(
+        &gpt2(&[]).bool("tokenizer.ggml.add_bos_token", true),
+        "bos_token_id: expected a token, as one is to be added, got none",
+    );
+}
+
+/// Published models: POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 name their files (see `model.rs`).
+#[test]
+fn published() {
+    for (variable, json) in [("POLYDRAFT_SMOLLM2", "smollm2.json"), ("POLYDRAFT_GEMMA3", "gemma3.json")] {
+        let Some(path) = std::env::var_os(variable) else {
+            support::skipped(variable);
+            continue;
+        };
+        let gguf = Gguf::open(Path::new(&path)).unwrap();
+        compare(&gguf, json, |_, _| {});
+    }
+}
