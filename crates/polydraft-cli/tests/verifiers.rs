@@ -54,6 +54,14 @@ fn generate_takes_every_verifier_and_tree() {
         &["--verifier", "walk:priority", "--tree", "budget:2,1.5"],
         &["--verifier", "traversal", "--tree", "sequoia:8"],
         &["--verifier", "walk:naive", "--tree", "sequoia:6", "--drafting", "top-k", "--depth", "3"],
+        &["--tree", "3,2,1"],
+        &["--tree", "delayed:1,3,2"],
+        &["--tree", "paths:3,4", "--verifier", "greedy-block"],
+        &["--tree", "fixed:0,0,1,1", "--verifier", "traversal"],
+        &["--depth", "8", "--stop-below", "0.2"],
+        &["--stop-below", "0.3", "--tree", "3,2,2", "--verifier", "specinfer"],
+        &["--draft", "ngram"],
+        &["--draft", "ngram", "--temperature", "0", "--verifier", "block"],
     ];
     for args in cases {
         let report = json(&[&GENERATE[..], args, &["--json"]].concat());
@@ -64,11 +72,35 @@ fn generate_takes_every_verifier_and_tree() {
     }
 }
 
+/// Solvers decide in a walk where a node is small enough for them; elsewhere another rule does, and is counted.
+#[test]
+fn walks_with_solvers_decode() {
+    let small = ["--top-k", "12", "--paths", "2", "--depth", "2"];
+    for (rule, falls_back) in
+        [("max-flow", false), ("slackness", false), ("linear-program", false), ("global-resolution", true)]
+    {
+        let verifier = format!("walk:{rule}");
+        let report = json(&[&GENERATE[..], &small, &["--verifier", &verifier, "--json"]].concat());
+        assert_eq!(report["tokens"].as_array().unwrap().len(), 30, "{rule}");
+        let fallbacks = report["stats"]["fallbacks"].as_u64().unwrap();
+        assert!(falls_back || fallbacks == 0, "{rule}: {fallbacks}");
+    }
+    // The whole vocabulary has more pairs of tokens than a linear program may have variables.
+    let large = ["--verifier", "walk:linear-program", "--paths", "2", "--depth", "2", "--json"];
+    let report = json(&[&GENERATE[..], &large].concat());
+    assert!(report["stats"]["fallbacks"].as_u64().unwrap() > 0);
+}
+
 #[test]
 fn unfit_trees_are_usage_errors() {
     let cases: &[(&[&str], &[&str])] = &[
-        (&["--verifier", "token", "--paths", "2"], &["single path", "2 paths of 3"]),
-        (&["--verifier", "nested-priority", "--tree", "2,2"], &["i.i.d. paths", "levels 2,2"]),
+        (&["--verifier", "token", "--paths", "2"], &["single path", "2 i.i.d. paths"]),
+        (&["--verifier", "greedy-block", "--tree", "2,2"], &["i.i.d. paths", "2 draws iid", "nested-priority"]),
+        (&["--verifier", "nested-priority", "--tree", "fixed:0,0"], &["i.i.d. draws", "traversal"]),
+        (&["--tree", "1000-ary", "--depth", "3"], &["16384 nodes", "1001001000"]),
+        (&["--stop-below", "2"], &["stop-below", "from 0 to 1", "got 2"]),
+        (&["--tree", "delayed:1,2"], &["delayed:L1,K,L2"]),
+        (&["--corpus", "x.txt"], &["--draft ngram"]),
         (&["--verifier", "spectr", "--tree", "2,2", "--drafting", "hub"], &["iid", "hub"]),
         (&["--verifier", "walk:nothing"], &["nothing", "k-seq"]),
         (&["--tree", "2;2"], &["sequoia:16"]),
