@@ -52,7 +52,8 @@ impl CandleModel {
     pub(crate) fn new(name: String, vocabulary: Vocabulary, transformer: Transformer) -> crate::Result<Self> {
         let Config { context, hidden, .. } = transformer.config;
         let limits = SequenceLimits::default();
-        let facts = Facts { name, vocabulary, context, hidden: Some(hidden), sequences: limits.open };
+        let facts =
+            Facts { name, vocabulary, context, hidden: Some(hidden), begins: false, sequences: limits.open };
         Ok(Self { facts, transformer, texts: Vec::new(), kept: Kept::new(limits) })
     }
 

@@ -95,7 +95,10 @@ fn walks_with_solvers_decode() {
 fn unfit_trees_are_usage_errors() {
     let cases: &[(&[&str], &[&str])] = &[
         (&["--verifier", "token", "--paths", "2"], &["single path", "2 i.i.d. paths"]),
-        (&["--verifier", "greedy-block", "--tree", "2,2"], &["i.i.d. paths", "2 draws iid", "nested-priority"]),
+        (
+            &["--verifier", "greedy-block", "--tree", "2,2"],
+            &["i.i.d. paths", "2 draws iid", "nested-priority"],
+        ),
         (&["--verifier", "nested-priority", "--tree", "fixed:0,0"], &["i.i.d. draws", "traversal"]),
         (&["--tree", "1000-ary", "--depth", "3"], &["16384 nodes", "1001001000"]),
         (&["--stop-below", "2"], &["stop-below", "from 0 to 1", "got 2"]),

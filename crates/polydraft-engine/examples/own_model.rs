@@ -54,6 +54,7 @@ impl Chain {
             vocabulary: Vocabulary::numbered(256),
             context: usize::MAX,
             hidden: None,
+            begins: true,
             sequences: usize::MAX,
         };
         let next = counts.into_iter().map(|(context, counts)| (context, logits(counts))).collect();

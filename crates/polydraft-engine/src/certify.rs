@@ -23,21 +23,24 @@ pub type Counts = HashMap<Vec<Token>, u64>;
 /// so that the limit does not end with the test. `progress` is called after each.
 ///
 /// # Errors
-/// Those of the engine.
-pub fn count_texts<'c>(
+/// Those of the engine and of `request`.
+pub fn count_texts<'c, E: From<crate::Error>>(
     engine: &mut Engine,
     length: usize,
     runs: usize,
-    request: &mut dyn FnMut(usize) -> Result<Request<'c>>,
+    request: &mut dyn FnMut(usize) -> std::result::Result<Request<'c>, E>,
     progress: &mut dyn FnMut(),
-) -> Result<Counts> {
+) -> std::result::Result<Counts, E> {
     let mut counts = Counts::new();
     for run in 0..runs {
         let mut session = engine.open(request(run)?)?;
-        while session.tokens().len() < length && !session.is_done() {
-            engine.step(&mut [&mut session])?;
+        let mut stepped = Ok(());
+        while stepped.is_ok() && session.tokens().len() < length && !session.is_done() {
+            stepped = engine.step(&mut [&mut session]);
         }
-        let mut text = engine.close(session)?.tokens;
+        let closed = engine.close(session);
+        stepped?;
+        let mut text = closed?.tokens;
         text.truncate(length);
         *counts.entry(text).or_default() += 1;
         progress();

@@ -75,13 +75,16 @@ impl Engine {
     /// Begins a session. Nothing is computed yet.
     ///
     /// # Errors
-    /// A prompt that fills the context; a token outside the vocabulary; settings out of range; a verifier that is not
+    /// A prompt that fills the context, or an empty one where the target needs a token; a token outside the vocabulary; settings out of range; a verifier that is not
     /// exact for the tree; speculation without a drafter; as many sessions as the models can hold.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
         let context = self.target.facts().context;
         if request.prompt.len() >= context {
             return Err(Error::PromptTooLong { prompt: request.prompt.len(), context });
+        }
+        if request.prompt.is_empty() && !self.target.facts().begins {
+            return Err(Error::EmptyPrompt);
         }
         let drafter = match (&request.speculation, &mut self.drafter) {
             (None, _) => None,
@@ -131,21 +134,38 @@ impl Engine {
     /// What goes wrong in one session alone ends that one, see [`Session::failure`].
     ///
     /// # Errors
-    /// Failures of a model: no session has changed its text.
+    /// Failures of a model for all of them: no session has changed, and the step may be tried again.
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         let mut open: Vec<&mut Session> =
             sessions.iter_mut().map(|session| &mut **session).filter(|session| !session.is_done()).collect();
         let mut clock = Clock::start();
-        self.propose(&mut open)?;
-        clock.drafted();
-        self.score(&open)?;
+        let scored = self.propose(&mut open).and_then(|()| {
+            clock.drafted();
+            open.retain(|session| !session.is_done());
+            self.score(&open)
+        });
+        if let Err(error) = scored {
+            self.forget_trees(&open)?;
+            return Err(error);
+        }
         clock.scored();
-        let outcomes = self.verify(&mut open);
+        let mut outcomes = self.verify(&mut open);
         clock.verified();
-        self.commit(&mut open, &outcomes, &mut clock)?;
-        record(&mut open, &outcomes, &clock.finish(), |sequence| {
+        self.commit(&mut open, &mut outcomes, &mut clock);
+        record(&mut open, &outcomes, clock, |sequence| {
             self.target.facts().context.saturating_sub(self.target.len(sequence))
         });
+        Ok(())
+    }
+
+    /// After a failure: what was scored of a tree must not be taken for the next one.
+    fn forget_trees(&mut self, sessions: &[&mut Session]) -> Result<()> {
+        for session in sessions {
+            self.target.extend(session.target, &[])?;
+            if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
+                drafter.extend(sequence, &[])?;
+            }
+        }
         Ok(())
     }
 
@@ -177,7 +197,9 @@ impl Engine {
             }
             drafter.score(&batch)?;
             for (session, nodes) in sessions.iter_mut().zip(&frontiers) {
-                grow(session, nodes, drafter.as_ref(), &self.pool)?;
+                if let Err(error) = grow(session, nodes, drafter.as_ref(), &self.pool) {
+                    session.fail(error);
+                }
             }
         }
     }
@@ -210,31 +232,29 @@ impl Engine {
             .collect()
     }
 
-    fn commit(
-        &mut self,
-        sessions: &mut [&mut Session],
-        outcomes: &[Option<Outcome>],
-        clock: &mut Clock,
-    ) -> Result<()> {
-        for (session, outcome) in sessions.iter_mut().zip(outcomes) {
-            let Some(outcome) = outcome else { continue };
-            let Session { target, draft, speculation, .. } = &mut **session;
-            self.target.commit(*target, draft.tree(), &outcome.accepted)?;
-            self.target.extend(*target, &[outcome.token])?;
-            if let Some(speculation) = speculation {
-                speculation.policy.observe(draft, outcome);
+    /// What cannot be committed ends its session.
+    fn commit(&mut self, sessions: &mut [&mut Session], outcomes: &mut [Option<Outcome>], clock: &mut Clock) {
+        for (session, decided) in sessions.iter_mut().zip(&mut *outcomes) {
+            let Some(outcome) = decided else { continue };
+            let (sequence, tree) = (session.target, session.draft.tree());
+            let committed = self.target.commit(sequence, tree, &outcome.accepted);
+            if let Err(error) = committed.and_then(|()| self.target.extend(sequence, &[outcome.token])) {
+                session.fail(error);
+                *decided = None;
+            } else if let Some(speculation) = &mut session.speculation {
+                speculation.policy.observe(&session.draft, outcome);
             }
         }
         clock.scored();
-        for (session, outcome) in sessions.iter_mut().zip(outcomes) {
-            if let (Some(drafter), Some(sequence), Some(outcome)) =
-                (&mut self.drafter, session.drafter, outcome)
-            {
-                drafter.commit(sequence, session.draft.tree(), &outcome.accepted)?;
-                drafter.extend(sequence, &[outcome.token])?;
+        let Some(drafter) = &mut self.drafter else { return };
+        for (session, decided) in sessions.iter_mut().zip(&mut *outcomes) {
+            let (Some(sequence), Some(outcome)) = (session.drafter, &decided) else { continue };
+            let committed = drafter.commit(sequence, session.draft.tree(), &outcome.accepted);
+            if let Err(error) = committed.and_then(|()| drafter.extend(sequence, &[outcome.token])) {
+                session.fail(error);
+                *decided = None;
             }
         }
-        Ok(())
     }
 
     /// Ends a session and gives its text; what the models computed for it may serve later ones.
@@ -263,12 +283,15 @@ impl Engine {
 
     fn run(&mut self, session: &mut Session, show: &mut dyn FnMut(Piece) -> bool) -> Result<()> {
         while !session.is_done() && self.prepare(session, PROMPT_CHUNK)? > 0 {}
+        let mut wanted = true;
         loop {
-            if !session.take_pieces().into_iter().all(&mut *show) {
+            for piece in session.take_pieces() {
+                wanted = wanted && show(piece);
+            }
+            if !wanted {
                 session.stop();
             }
             if session.is_done() {
-                session.take_pieces().into_iter().all(show);
                 return Ok(());
             }
             self.step(&mut [&mut *session])?;
@@ -300,7 +323,7 @@ fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize 
 /// The next level's nodes at which something may be drawn.
 fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
     let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else { return Vec::new() };
-    let level = *asked..tree.len();
+    let level = *asked..if session.is_done() { *asked } else { tree.len() };
     *asked = tree.len();
     level
         .filter(|&node| tree.depth(node) < depth)

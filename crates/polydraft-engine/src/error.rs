@@ -27,6 +27,14 @@ pub enum Error {
         /// Tokens that the context holds.
         context: usize,
     },
+    /// As many texts are open as a model can hold: another one must end first.
+    #[error("model {model}: expected at most {most} texts at once, got one more")]
+    TooManySequences {
+        /// What the model calls itself.
+        model: String,
+        /// How many it can hold.
+        most: usize,
+    },
     /// Nothing to continue from.
     #[error("the prompt is empty, and this model needs at least one token to continue from")]
     EmptyPrompt,

@@ -15,6 +15,8 @@ pub struct Facts {
     pub context: usize,
     /// Numbers in a hidden state; none for a model that has no such thing.
     pub hidden: Option<usize>,
+    /// Whether it says what begins a text: gives logits where nothing is committed.
+    pub begins: bool,
     /// How many sequences may be open at once.
     pub sequences: usize,
 }
@@ -89,7 +91,8 @@ pub trait Model: Send {
     /// A token outside the vocabulary.
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
 
-    /// Takes back all but the first `length` tokens, and drops the tree. Does nothing if there are no more than that.
+    /// Takes back all but the first `length` tokens, and drops the tree. If there are no more than that, nothing changes, and
+    /// the tree stays.
     fn truncate(&mut self, sequence: Sequence, length: usize);
 
     /// Computes at most `most` of the committed tokens that are not computed yet, the last one never (it is the root of
@@ -124,9 +127,5 @@ pub trait Model: Send {
 /// # Errors
 /// Always.
 pub fn too_many_sequences<T>(facts: &Facts) -> Result<T> {
-    Err(Error::Setting {
-        setting: "sequences",
-        expected: "no more than the model can hold",
-        got: format!("one more than {} of model {}", facts.sequences, facts.name),
-    })
+    Err(Error::TooManySequences { model: facts.name.clone(), most: facts.sequences })
 }

@@ -75,7 +75,7 @@ pub struct Statistics {
     pub target_time: Duration,
     /// In the verifier, the target's laws included.
     pub verify_time: Duration,
-    /// From the prompt's end to the last token, everything included.
+    /// From the prompt's end to the last token, text and stop strings included; not what a reader does with them.
     pub total_time: Duration,
 }
 

@@ -91,6 +91,7 @@ impl TableModel {
             vocabulary: Vocabulary::numbered(vocabulary),
             context: usize::MAX,
             hidden: None,
+            begins: true,
             sequences: usize::MAX,
         };
         Ok(Self { facts, next: entries, memory, texts: Vec::new() })
@@ -201,8 +202,10 @@ impl Model for TableModel {
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
         let text = self.text_mut(sequence);
-        text.context.truncate(length);
-        text.scored.clear();
+        if length < text.context.len() {
+            text.context.truncate(length);
+            text.scored.clear();
+        }
     }
 
     fn prepare(&mut self, _: Sequence, _: usize) -> Result<usize> {

@@ -209,12 +209,14 @@ pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token
         return Ok(None);
     };
     let sequence = target.open()?;
-    target.extend(sequence, &[prompt, &a[..common]].concat())?;
-    target.score(&[(sequence, &DraftTree::new())])?;
-    let logits = target.logits(sequence, DraftTree::ROOT);
-    let gap = (logits[a_next as usize] - logits[b_next as usize]).abs();
+    let text = [prompt, &a[..common]].concat();
+    let scored = target.extend(sequence, &text).and_then(|()| target.score(&[(sequence, &DraftTree::new())]));
+    let gap = scored.map(|()| {
+        let logits = target.logits(sequence, DraftTree::ROOT);
+        (logits[a_next as usize] - logits[b_next as usize]).abs()
+    });
     target.close(sequence);
-    Ok(Some(gap))
+    Ok(Some(gap?))
 }
 
 /// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.

@@ -70,6 +70,8 @@ fn verifier(name: &str) -> Result<Verifier, String> {
 enum Tree {
     /// Says all of it.
     Whole(PolicyKind),
+    /// Draws by level; --drafting says how.
+    Levels(Vec<usize>),
     /// As deep as --depth says.
     Ary(usize),
     /// From --acceptance.
@@ -88,14 +90,15 @@ impl FromStr for Tree {
                 _ => None,
             },
         };
-        known.map_or_else(
-            || {
-                text.parse().map(Self::Whole).map_err(|error: polydraft::Error| {
-                    format!("{error}; or draws per level such as 3,2,1, or binary, 3-ary, sequoia:16")
-                })
-            },
-            Ok,
-        )
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        match text.parse().map_err(|error: polydraft::Error| {
+            format!("{error}; or draws per level such as 3,2,1, or binary, 3-ary, sequoia:16")
+        })? {
+            PolicyKind::Levels(levels) if !text.contains('/') => Ok(Self::Levels(levels.counts)),
+            whole => Ok(Self::Whole(whole)),
+        }
     }
 }
 
@@ -177,17 +180,22 @@ impl SpeculationArgs {
                 error.downcast_ref(),
                 Some(polydraft_engine::Error::Law(polydraft::Error::Unsupported { .. }))
             );
-        let fits = match &self.tree {
-            Some(Tree::Whole(tree)) if unfit => VerifierKind::all()
-                .iter()
-                .filter(|other| supports(other, tree))
-                .map(VerifierKind::to_string)
-                .collect::<Vec<_>>(),
-            _ => Vec::new(),
+        let tree = match &self.tree {
+            Some(Tree::Whole(tree)) => Some(tree.clone()),
+            Some(Tree::Levels(counts)) => {
+                Some(PolicyKind::levels(counts, self.drafting.unwrap_or(Drafting::Iid)))
+            }
+            _ => None,
         };
-        match fits.is_empty() {
-            true => format!("{verifier}: {error}"),
-            false => format!("{verifier}: {error}; verifiers for this tree: {}", fits.join(", ")),
+        let fits: Vec<String> = VerifierKind::all()
+            .iter()
+            .filter(|other| unfit && tree.as_ref().is_some_and(|tree| supports(other, tree)))
+            .map(VerifierKind::to_string)
+            .collect();
+        match (fits.is_empty(), unfit) {
+            (false, _) => format!("{error}; verifiers for this tree: {}", fits.join(", ")),
+            (true, true) => error.to_string(),
+            (true, false) => format!("{verifier}: {error}"),
         }
     }
 
@@ -203,11 +211,18 @@ impl SpeculationArgs {
             ));
         }
         match tree {
-            Tree::Whole(_) if self.depth.is_some() => {
+            Tree::Whole(_) | Tree::Levels(_) if self.depth.is_some() => {
                 Err(Usage::error("this --tree says how deep it is: leave --depth out"))
             }
-            Tree::Whole(PolicyKind::Levels(levels)) if levels.drafting == Drafting::Iid => {
-                Ok(self.drafted(verifier, &|drafting| PolicyKind::levels(&levels.counts, drafting)))
+            Tree::Whole(tree) if self.drafting.is_some() => Err(Usage::error(format_args!(
+                "--tree {tree} says how its tokens are drawn: leave --drafting out (with levels or fixed trees it is \
+                 written behind a slash, such as 3,2,1/top-k)"
+            ))),
+            _ if self.acceptance.is_some() && !matches!(tree, Tree::Sequoia(_)) => Err(Usage::error(
+                "--acceptance is what --tree sequoia:N is made from: it has no meaning here",
+            )),
+            Tree::Levels(counts) => {
+                Ok(self.drafted(verifier, &|drafting| PolicyKind::levels(counts, drafting)))
             }
             Tree::Whole(tree) => Ok(tree.clone()),
             Tree::Ary(count) => {
@@ -249,7 +264,8 @@ mod tests {
     #[test]
     fn trees() {
         let whole = |text: &str| Ok(Tree::Whole(text.parse().unwrap()));
-        assert_eq!("3,2,1".parse(), whole("levels:3,2,1"));
+        assert_eq!("3,2,1".parse(), Ok(Tree::Levels(vec![3, 2, 1])));
+        assert_eq!("3,2/top-k".parse(), whole("levels:3,2/top-k"));
         assert_eq!("binary".parse(), Ok(Tree::Ary(2)));
         assert_eq!("4-ary".parse(), Ok(Tree::Ary(4)));
         assert_eq!("budget:2,1.5".parse(), whole("budget:2,1.5"));

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use polydraft::{Chance, Sampling, Token};
 use polydraft_engine::{Generation, Limits, Piece, Request};
+use polydraft_text::Language;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -38,7 +39,7 @@ pub fn decode(
     random: &mut Random,
     show: &mut dyn FnMut(Piece) -> bool,
 ) -> Result<Generation> {
-    let request = request(models, prompt, settings, limits, Box::new(random))?;
+    let request = request(&models.language, prompt, settings, limits, Box::new(random))?;
     Ok(models.engine.generate(request, show)?)
 }
 
@@ -47,7 +48,7 @@ pub fn decode(
 /// # Errors
 /// Settings of the verifier or the tree out of range.
 pub fn request<'c>(
-    models: &Models,
+    language: &Language,
     prompt: &[Token],
     settings: &Settings,
     limits: &Limits,
@@ -58,7 +59,7 @@ pub fn request<'c>(
         sampling: settings.sampling,
         speculation: settings.speculation.as_ref().map(Speculation::build).transpose()?,
         limits: limits.clone(),
-        text: Box::new(models.language.text.stream(prompt)),
+        text: Box::new(language.text.stream(prompt)),
         chance,
     })
 }

@@ -132,6 +132,10 @@ impl Rule for GlobalResolution {
         self.resolver.supports(draws)
     }
 
+    fn is_exact(&self) -> bool {
+        self.mode == Mode::Repaired
+    }
+
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         self.fallback = None;
         self.resolver.prepare(problem)?;

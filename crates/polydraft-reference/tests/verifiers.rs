@@ -65,6 +65,16 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
     assert!(gap < 0.7 * intervals_gap && intervals_gap < walk_gap, "{gap} {intervals_gap} {walk_gap}");
 }
 
+/// As published Global Resolution does not have the target's law: no verifier takes it.
+#[test]
+fn walks_take_exact_rules_only() {
+    use polydraft_reference::{ReferenceKind, RuleKind, global_resolution};
+    let mode = global_resolution::Mode::Published;
+    let settings = global_resolution::Settings { mode, ..Default::default() };
+    let walk = VerifierKind::Walk(RuleKind::Reference(ReferenceKind::GlobalResolution(settings)));
+    assert!(walk.build().err().unwrap().to_string().contains("global-resolution"));
+}
+
 /// A walk whose rule cannot do a node is exact all the same, and says how often.
 #[test]
 fn walks_fall_back_and_stay_exact() {
@@ -76,7 +86,6 @@ fn walks_fall_back_and_stay_exact() {
         ReferenceKind::GlobalResolution(global_resolution::Settings {
             limits: vec![1],
             tau: 1e-9,
-            mode: global_resolution::Mode::Published,
             ..Default::default()
         }),
     ];

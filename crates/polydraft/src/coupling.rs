@@ -93,6 +93,12 @@ pub trait Rule: Send {
     /// A drafting scheme or number of drafts that the rule does not support.
     fn supports(&self, draws: Draws) -> Result<()>;
 
+    /// Whether the emitted law is the target's, always. All rules are, but for published algorithms that are not and are here
+    /// to be measured.
+    fn is_exact(&self) -> bool {
+        true
+    }
+
     /// Prepares for a node, whose draws it supports. The other methods are called with the same `problem` and with drafts
     /// that [`Coupling`] has checked.
     ///

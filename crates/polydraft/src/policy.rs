@@ -282,7 +282,7 @@ impl FromStr for PolicyKind {
         };
         let mut kind = Self::named(name).ok_or_else(|| Error::Name {
             kind: "tree",
-            expected: Self::all().iter().map(Self::to_string).collect::<Vec<_>>().join(", "),
+            expected: Self::all().iter().map(Self::to_string).collect::<Vec<_>>().join("; "),
             got: text.to_owned(),
         })?;
         if let Some(settings) = settings {

@@ -27,8 +27,10 @@ impl Kept {
         self.texts.iter().map(|(_, cache)| cache.bytes()).sum()
     }
 
+    /// The text used last stays, however large: a conversation is that of its own next turn.
     fn shrink(&mut self) {
-        while self.texts.len() > self.limits.closed || self.bytes() > self.limits.closed_bytes {
+        let many = |kept: &Self| kept.texts.len() > 1 && kept.bytes() > kept.limits.closed_bytes;
+        while self.texts.len() > self.limits.closed || many(self) {
             self.texts.remove(0);
         }
     }

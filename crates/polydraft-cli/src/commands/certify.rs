@@ -8,6 +8,7 @@ use polydraft::Sampling;
 use polydraft::conformance::statistics::GTest;
 use polydraft_engine::certify::{WrongResidual, compare, count_texts};
 use polydraft_engine::{Limits, Request};
+use polydraft_text::Language;
 use rand::Rng;
 use serde::Serialize;
 
@@ -141,12 +142,10 @@ pub fn run(args: Args) -> Result<()> {
         }
         let runs = args.runs as usize;
         let mut seeds = texts::random(args.seed ^ (number as u64) << 32);
+        let Models { engine, language } = &mut models;
         // As in use: the limit does not end with the test.
-        let mut requests: Vec<Request> = (0..runs)
-            .map(|_| request(&args, &models, &tokens, &settings, Limits::default(), seeds.next_u64()))
-            .collect::<Result<_>>()?;
-        let mut next = |_| Ok(requests.pop().unwrap_or_else(|| unreachable!("one for each run")));
-        let counts = count_texts(&mut models.engine, length, runs, &mut next, &mut || bar.inc(1))?;
+        let mut next = |_| request(&args, language, &tokens, &settings, Limits::default(), seeds.next_u64());
+        let counts = count_texts(engine, length, runs, &mut next, &mut || bar.inc(1))?;
         test = test.and(compare(models.engine.target(), &sampling, &tokens, length, &counts)?);
     }
     bar.finish_and_clear();
@@ -189,14 +188,14 @@ pub fn run(args: Args) -> Result<()> {
 /// What is asked of the engine, with the fault if one is to be planted.
 fn request(
     args: &Args,
-    models: &Models,
+    language: &Language,
     prompt: &[polydraft::Token],
     settings: &Settings,
     limits: Limits,
     seed: u64,
 ) -> Result<Request<'static>> {
     let chance = Box::new(texts::random(seed));
-    let mut request = texts::request(models, prompt, settings, &limits, chance)?;
+    let mut request = texts::request(language, prompt, settings, &limits, chance)?;
     if args.plant_fault {
         request.speculation = request.speculation.map(|mut speculation| {
             speculation.verifier = Box::new(WrongResidual(speculation.verifier));
@@ -218,7 +217,7 @@ fn greedy(
     for speculation in [None, Some(speculation)] {
         let settings = Settings { sampling, speculation: speculation.cloned() };
         let limits = Limits { max_tokens: Some(args.greedy_tokens as usize), ..Limits::default() };
-        let request = request(args, models, prompt, &settings, limits, args.seed)?;
+        let request = request(args, &models.language, prompt, &settings, limits, args.seed)?;
         texts.push(models.engine.generate(request, &mut |_| true)?.tokens);
     }
     crate::models::parting(models.engine.target(), prompt, &texts[0], &texts[1])

@@ -8,7 +8,8 @@
 //! ours: the running mean of the probability that it gave to the token that came.
 //! Method: with e_n the empirical law of what followed the last n tokens, and w_n the running mean of e_n(next token),
 //!     P_n = w_n·e_n + (1 − w_n)·P_(n−1),
-//! from the shortest context to the longest; the text's own counts stand above a corpus's at every length.
+//! worked out from the longest context down, until next to nothing is left for shorter ones; the text's own counts stand
+//! above a corpus's at every length.
 //! Complexity: one look-up per length, and the tokens that followed these contexts.
 //! Deviations: none.
 
@@ -75,6 +76,8 @@ struct Ngrams {
 /// One sequence.
 struct Text {
     tokens: Vec<Token>,
+    /// How many of them are counted.
+    counted: usize,
     counts: Counts,
     /// What the text's own counts and the corpus's were worth so far.
     own: Worth,
@@ -102,13 +105,25 @@ impl Ngrams {
         self.texts[sequence.number()].as_mut().expect("an open sequence")
     }
 
-    fn append(&mut self, sequence: Sequence, token: Token) {
+    /// Counts at most so many tokens that are not yet; returns how many are left.
+    fn count(&mut self, sequence: Sequence, most: usize) -> usize {
         let Self { corpus, texts, .. } = self;
-        let text = texts[sequence.number()].as_mut().expect("an open sequence");
-        text.own.learn(&text.counts, &text.tokens, token);
-        text.corpus.learn(corpus, &text.tokens, token);
-        text.counts.add(&text.tokens, token);
-        text.tokens.push(token);
+        let Text { tokens, counted, counts, own, corpus: of_corpus, .. } =
+            texts[sequence.number()].as_mut().expect("an open sequence");
+        for place in *counted..tokens.len().min(counted.saturating_add(most)) {
+            let (before, token) = (&tokens[..place], tokens[place]);
+            own.learn(counts, before, token);
+            of_corpus.learn(corpus, before, token);
+            counts.add(before, token);
+            *counted = place + 1;
+        }
+        tokens.len() - *counted
+    }
+
+    fn append(&mut self, sequence: Sequence, tokens: impl IntoIterator<Item = Token>) {
+        let text = self.text_mut(sequence);
+        text.tokens.extend(tokens);
+        text.scored.clear();
     }
 }
 
@@ -124,6 +139,7 @@ impl Drafter for Ngrams {
     fn open(&mut self) -> Result<Sequence> {
         let text = Text {
             tokens: Vec::new(),
+            counted: 0,
             counts: Counts::new(self.order),
             own: Worth::new(self.order),
             corpus: Worth::new(self.order),
@@ -147,14 +163,18 @@ impl Drafter for Ngrams {
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
         self.check(tokens)?;
-        tokens.iter().for_each(|&token| self.append(sequence, token));
-        self.text_mut(sequence).scored.clear();
+        self.append(sequence, tokens.iter().copied());
         Ok(())
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        Ok(self.count(sequence, most))
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         let order = self.order;
         for (sequence, tree) in batch {
+            self.count(*sequence, usize::MAX);
             let text = self.text_mut(*sequence);
             for node in text.scored.len()..tree.len() {
                 let mut last = match node {
@@ -182,10 +202,13 @@ impl Drafter for Ngrams {
         let text = self.text(sequence);
         let context = &text.scored[node];
         let mut mixture = counts::Mixture::default();
-        for length in 0..=self.order.min(context.len()) {
+        for length in (0..=self.order.min(context.len())).rev() {
+            if mixture.is_full() {
+                break;
+            }
             let suffix = &context[context.len() - length..];
-            mixture.mix(self.corpus.after(suffix), text.corpus.of(length));
             mixture.mix(text.counts.after(suffix), text.own.of(length));
+            mixture.mix(self.corpus.after(suffix), text.corpus.of(length));
         }
         let (tokens, logits): (Vec<Token>, Vec<f32>) = mixture.logits().unzip();
         if tokens.is_empty() {
@@ -197,8 +220,7 @@ impl Drafter for Ngrams {
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        path.iter().for_each(|&node| self.append(sequence, tree.token(node)));
-        self.text_mut(sequence).scored.clear();
+        self.append(sequence, path.iter().map(|&node| tree.token(node)));
         Ok(())
     }
 }
@@ -214,6 +236,7 @@ mod tests {
             vocabulary: Vocabulary::numbered(10),
             context: 100,
             hidden: None,
+            begins: true,
             sequences: 1,
         };
         settings.build(&facts).unwrap()
@@ -275,6 +298,7 @@ mod tests {
             vocabulary: Vocabulary::numbered(3),
             context: 9,
             hidden: None,
+            begins: true,
             sequences: 1,
         };
         assert!(corpus.build(&facts).is_err());

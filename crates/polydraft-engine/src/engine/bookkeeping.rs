@@ -44,11 +44,6 @@ impl Clock {
         let lap = self.lap();
         self.time.verify += lap;
     }
-
-    pub fn finish(mut self) -> (StepTime, Duration) {
-        self.drafted();
-        (self.time, self.start.elapsed())
-    }
 }
 
 /// Gives every session what was decided, and writes down what it cost. `room` says how many more tokens the context of a
@@ -56,14 +51,15 @@ impl Clock {
 pub(super) fn record(
     sessions: &mut [&mut Session],
     outcomes: &[Option<Outcome>],
-    (time, total): &(StepTime, Duration),
+    mut clock: Clock,
     room: impl Fn(Sequence) -> usize,
 ) {
+    clock.drafted();
     // Sessions in one pass share its time alike.
     let share = 1.0 / sessions.len().max(1) as f64;
     for (session, outcome) in sessions.iter_mut().zip(outcomes) {
         let Some(outcome) = outcome else { continue };
-        let (step, emitted) = taken(session.draft.tree(), outcome, time.scaled(share));
+        let (step, emitted) = taken(session.draft.tree(), outcome, clock.time.scaled(share));
         session.statistics.record(&step);
         if let Some(speculation) = &session.speculation {
             session.statistics.fallbacks = speculation.verifier.fallbacks();
@@ -71,8 +67,9 @@ pub(super) fn record(
         let room = room(session.target);
         session.emit(emitted, room);
         session.statistics.tokens = session.tokens().len();
-        session.worked(total.mul_f64(share));
     }
+    let total = clock.elapsed().mul_f64(share);
+    sessions.iter_mut().for_each(|session| session.worked(total));
 }
 
 /// What a step did to one session.

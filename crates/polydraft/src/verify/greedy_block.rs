@@ -90,6 +90,11 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
+    /// The law that was made last; nothing for a token that only the target has.
+    fn of(&self, token: Token) -> f64 {
+        self.law.get(token as usize).copied().unwrap_or(0.0)
+    }
+
     fn mean(&self, interval: Interval) -> f64 {
         self.highest.mean(interval.start, interval.length)
     }
@@ -127,7 +132,7 @@ impl PathLaw for Taken<'_> {
 
     fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
         self.make(node)?;
-        Ok(target.excess_mass(scale, |token| self.law[token as usize]))
+        Ok(target.excess_mass(scale, |token| self.of(token)))
     }
 
     fn sample_residual(
@@ -138,7 +143,7 @@ impl PathLaw for Taken<'_> {
         chance: &mut dyn Chance,
     ) -> Result<Token> {
         self.make(node)?;
-        Ok(target.sample_excess(scale, |token| self.law[token as usize], chance))
+        Ok(target.sample_excess(scale, |token| self.of(token), chance))
     }
 }
 

@@ -20,9 +20,14 @@ use crate::{Chance, Error, Result, Token, couple};
 /// The walk with this rule.
 ///
 /// # Errors
-/// Settings of the rule out of range.
+/// Settings of the rule out of range, or such that its law is not the target's.
 pub(super) fn build(rule: &impl RuleRegistry) -> Result<Box<dyn Verifier>> {
     let rule = rule.build()?;
+    if !rule.is_exact() {
+        let (operation, got) = ("walk", format!("{} with settings under which it is not", rule.name()));
+        let expected = "a rule whose law is the target's".to_owned();
+        return Err(Error::Unsupported { operation, expected, got });
+    }
     Ok(Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), left: Vec::new() }))
 }
 

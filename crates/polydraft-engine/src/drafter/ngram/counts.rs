@@ -121,20 +121,36 @@ impl Worth {
     }
 }
 
-/// A mixture of empirical laws.
-#[derive(Debug, Default)]
+/// A mixture of empirical laws, the weightiest first.
+#[derive(Debug)]
 pub struct Mixture {
     /// Ascending tokens.
     law: Vec<(Token, f64)>,
+    /// The weight that is left for what comes.
+    left: f64,
 }
 
+impl Default for Mixture {
+    fn default() -> Self {
+        Self { law: Vec::new(), left: 1.0 }
+    }
+}
+
+/// Weight that is not worth another law.
+const NEGLIGIBLE: f64 = 1e-4;
+
 impl Mixture {
-    /// Takes `worth` of an empirical law and leaves the rest to what was mixed before.
+    /// Whether next to nothing is left for what comes.
+    pub fn is_full(&self) -> bool {
+        self.left < NEGLIGIBLE
+    }
+
+    /// Gives an empirical law `worth` of what is left. What nothing takes is shared out by all alike in the end.
     pub fn mix(&mut self, followers: Option<&Followers>, worth: f64) {
         let Some(followers) = followers else { return };
-        // The first law is all there is.
-        let worth = if self.law.is_empty() { 1.0 } else { worth };
-        let part = |count: u32| worth * f64::from(count) / f64::from(followers.total);
+        let weight = self.left * worth;
+        self.left -= weight;
+        let part = |count: u32| weight * f64::from(count) / f64::from(followers.total);
         let mut merged = Vec::with_capacity(self.law.len() + followers.tokens.len());
         let (mut before, mut new) = (self.law.iter().peekable(), followers.tokens.iter().peekable());
         loop {
@@ -142,7 +158,7 @@ impl Mixture {
                 (None, None) => break,
                 (Some(&&(token, p)), other) if other.is_none_or(|(next, _)| token <= *next) => {
                     let same = new.next_if(|(next, _)| *next == token).map_or(0.0, |&(_, count)| part(count));
-                    merged.push((token, (1.0 - worth) * p + same));
+                    merged.push((token, p + same));
                     before.next();
                 }
                 (_, Some(&&(token, count))) => {
