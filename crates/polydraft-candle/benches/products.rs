@@ -26,7 +26,7 @@ const ROWS: [usize; 6] = [2, 4, 8, 16, 32, 256];
 /// Bytes of the matrices of one kind together.
 const BYTES: usize = 400 << 20;
 /// For one measurement.
-const TIME: Duration = Duration::from_millis(1500);
+const TIME: Duration = Duration::from_millis(600);
 
 fn main() {
     match std::env::var("PRODUCTS_THREADS") {

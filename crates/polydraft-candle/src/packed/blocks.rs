@@ -152,9 +152,10 @@ macro_rules! piece {
 
             #[inline(always)]
             fn set(&mut self, row: usize, values: &[f32]) {
-                let mut block = [0.0; $columns];
-                block[..values.len()].copy_from_slice(values);
-                $quantise(self, row, &block);
+                // Always whole: `Packed::load` asks for columns that are.
+                if let Some(block) = values.first_chunk() {
+                    $quantise(self, row, block);
+                }
             }
 
             fn get(&self, row: usize, out: &mut [f32]) {

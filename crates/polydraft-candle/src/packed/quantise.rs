@@ -13,6 +13,9 @@ use super::blocks::{Block, COLUMNS, Q4_0, Q4_1, Q4K, Q8_0, put};
 /// 1.5 · 2^23: added to a small number, it leaves that number, rounded to even, in the lowest bits.
 pub(super) const ROUND: f32 = 12_582_912.0;
 
+/// Numbers that are compared at once.
+const LANES: usize = 16;
+
 /// The largest size; a maximum of bits, which vectors have.
 #[inline(always)]
 pub(super) fn largest(values: &[f32; COLUMNS]) -> f32 {
@@ -64,7 +67,11 @@ fn halves(numbers: &[u8; COLUMNS]) -> [u8; COLUMNS / 2] {
 pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS]) {
     let size = largest(values);
     // The first of that size, with its sign: it becomes −8.
-    let signed = values.iter().copied().find(|v| v.abs() == size).unwrap_or(0.0);
+    let mut ends = 0u32;
+    for (at, value) in values.iter().enumerate() {
+        ends |= u32::from(value.abs() == size) << at;
+    }
+    let signed = values[ends.trailing_zeros() as usize % COLUMNS];
     let (half, inverse) = scale(signed / -8.0);
     block.scales[row] = half;
     let mut numbers = [0; COLUMNS];
@@ -76,11 +83,16 @@ pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS]) {
 
 #[inline(always)]
 pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS]) {
-    let (mut least, mut most) = (f32::INFINITY, f32::NEG_INFINITY);
-    for value in values {
-        least = if *value < least { *value } else { least };
-        most = if *value > most { *value } else { most };
+    // Lane by lane: in one go over the numbers the compiler would have to keep their order.
+    let (mut lows, mut highs) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    for values in values.as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            lows[lane] = if values[lane] < lows[lane] { values[lane] } else { lows[lane] };
+            highs[lane] = if values[lane] > highs[lane] { values[lane] } else { highs[lane] };
+        }
     }
+    let least = lows.into_iter().fold(f32::INFINITY, f32::min);
+    let most = highs.into_iter().fold(f32::NEG_INFINITY, f32::max);
     // The least of very large numbers would not be finite in f16.
     let least = least.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
     let (half, inverse) = scale((most - least) / 15.0);

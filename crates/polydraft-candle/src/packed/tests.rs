@@ -3,7 +3,6 @@ use half::{bf16, f16};
 use pulp::WithSimd;
 
 use super::output::Output;
-use super::tiles::TILE;
 use super::*;
 
 pub(super) fn values(count: usize, seed: f32) -> Vec<f32> {

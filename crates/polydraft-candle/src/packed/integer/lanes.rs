@@ -79,6 +79,7 @@ unsafe fn factor<L: Lanes>(factors: Factors, v: usize) -> L::Floats {
 ///
 /// # Safety
 /// As [`Lanes`]; `(first + J) · LANES` is at most [`TILE`].
+#[expect(clippy::needless_range_loop, reason = "the same index into several arrays")]
 #[inline(always)]
 unsafe fn block<L: Lanes, const N: usize, const J: usize>(
     numbers: &Numbers,
