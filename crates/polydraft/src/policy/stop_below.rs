@@ -46,7 +46,7 @@ impl Described for Settings {
         let wrong = || Error::Setting { setting: "tree", expected, got: format!("{text:?}") };
         let (below, of) = text.split_once(',').ok_or_else(wrong)?;
         self.below = below.trim().parse().map_err(|_| wrong())?;
-        self.of = Box::new(of.parse()?);
+        *self.of = of.parse()?;
         Ok(())
     }
 

@@ -16,6 +16,7 @@
 //!    independent of the selection, so the law of the selected path is the product of the stretches' laws.
 //! 3. The selected path is verified as a block against that product. Where the draws of every node are a stretch of
 //!    their own, this is priority block verification: the child of highest priority is followed from node to node.
+//!
 //! Complexity: one sharing for each distinct drafted node, near-linear in V, the nodes of a level independent of each
 //! other; from where proportional sharing takes over, none. The target's law is looked at where shares are made, and
 //! on the selected path.
