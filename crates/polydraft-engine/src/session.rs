@@ -144,7 +144,8 @@ pub struct Generation {
     pub statistics: Statistics,
 }
 
-/// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in between.
+/// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in between. It holds a sequence
+/// of each model until [`Engine::close`](crate::Engine::close): one that is dropped instead keeps them.
 ///
 /// ```
 /// use polydraft::Sampling;
@@ -170,6 +171,7 @@ pub struct Generation {
 /// engine.close(session)?;
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
+#[must_use = "a session is to be closed by its engine, or its sequences stay open"]
 pub struct Session<'c> {
     pub(crate) target: Sequence,
     pub(crate) drafter: Option<Sequence>,

@@ -131,6 +131,14 @@ fn a_reader_that_leaves_ends_the_text() {
     let mut engine = engine(cycle(), cycle());
     let g = engine.generate(request(1, &limits(None, &[], &[]), 0), &mut |_| false).unwrap();
     assert_eq!((g.tokens.len(), g.finish), (2, Finish::Stopped));
+    // Once it wants no more, it is given no more.
+    let mut shown = Vec::new();
+    let mut show = |piece: Piece| {
+        shown.push(piece.text);
+        shown.len() < 2
+    };
+    engine.generate(request(3, &limits(None, &[], &[]), 0), &mut show).unwrap();
+    assert_eq!(shown, ["a", "b"]);
 }
 
 #[test]

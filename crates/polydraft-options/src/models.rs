@@ -140,10 +140,11 @@ impl ModelArgs {
         demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
     }
 
-    /// How far apart a logit may be when computed in another batch. Products that quantise their inputs turn the last
-    /// bit of an f32 sum into a step of 1/127 of the largest input.
+    /// How far apart a logit may be when computed in another pass. On a processor it is the same to the last bit; on a card
+    /// products that quantise their inputs turn the last bit of a sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
         match self.dtype {
+            _ if self.device == DeviceName::Cpu => 1e-3,
             Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
             Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K => 0.1,
         }

@@ -1,0 +1,152 @@
+//! Models that fail: a step that is tried again keeps the law, and one session's fault is its own.
+
+use std::collections::BTreeMap;
+
+use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token, VerifierKind, enumerate};
+use polydraft_engine::{
+    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Request, Result, Sequence, Speculation,
+    TableModel,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+
+/// Which call fails.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// The first score of the second tree, after the nodes were computed.
+    Score,
+    /// The first commit of this sequence.
+    Commit(usize),
+}
+
+/// A table model that fails once.
+struct Flaky {
+    inner: TableModel,
+    fault: Fault,
+    scores: usize,
+    failed: bool,
+}
+
+impl Flaky {
+    fn new(inner: TableModel, fault: Fault) -> Self {
+        Self { inner, fault, scores: 0, failed: false }
+    }
+
+    fn fail(&mut self) -> Result<()> {
+        self.failed = true;
+        Err(Error::Text("planted".to_owned()))
+    }
+}
+
+impl Model for Flaky {
+    fn facts(&self) -> &Facts {
+        self.inner.facts()
+    }
+
+    fn open(&mut self) -> Result<Sequence> {
+        self.inner.open()
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        self.inner.close(sequence);
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.inner.len(sequence)
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        self.inner.extend(sequence, tokens)
+    }
+
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        self.inner.truncate(sequence, length);
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        self.inner.prepare(sequence, most)
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        self.inner.score(batch)?;
+        self.scores += 1;
+        if self.fault == Fault::Score && self.scores == 2 && !self.failed { self.fail() } else { Ok(()) }
+    }
+
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.inner.logits(sequence, node)
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.inner.commit(sequence, tree, path)?;
+        let own = self.fault == Fault::Commit(sequence.number());
+        if own && !self.failed { self.fail() } else { Ok(()) }
+    }
+}
+
+fn table(first: f64, after_zero: f64) -> TableModel {
+    let laws = [(vec![], first), (vec![0], after_zero)];
+    let next = laws.into_iter().map(|(context, p)| (context, vec![p, 1.0 - p])).collect::<BTreeMap<_, _>>();
+    TableModel::new("table", 2, next).unwrap()
+}
+
+fn engine(fault: Fault) -> Engine {
+    let target = Flaky::new(table(0.9, 0.3), fault);
+    let drafter = ModelDrafter::new(Box::new(table(0.5, 0.6)), &target.facts().vocabulary).unwrap();
+    Engine::new(Box::new(target), Some(Box::new(drafter)))
+}
+
+fn request<'c>(chance: Box<dyn polydraft::Chance + Send + 'c>, max_tokens: usize) -> Request<'c> {
+    let verifier: VerifierKind = "nested-priority".parse().unwrap();
+    let (policy, sampling) = (PolicyKind::paths(2, 2).build().unwrap(), Sampling::default());
+    Request {
+        prompt: vec![1],
+        sampling,
+        speculation: Some(Speculation { verifier: verifier.build().unwrap(), policy, sampling }),
+        limits: Limits { max_tokens: Some(max_tokens), ..Limits::default() },
+        text: Box::new(NoText),
+        chance,
+    }
+}
+
+#[test]
+fn a_failed_pass_leaves_nothing_behind() {
+    let mut law = BTreeMap::<Vec<Token>, f64>::new();
+    for (probability, text) in enumerate(|chance| {
+        let mut engine = engine(Fault::Score);
+        let mut session = engine.open(request(Box::new(chance), 3)).unwrap();
+        let mut failures = 0;
+        while !session.is_done() {
+            failures += usize::from(engine.step(&mut [&mut session]).is_err());
+        }
+        // A text may be done in the first step.
+        assert!(failures <= 1);
+        engine.close(session).unwrap().tokens
+    }) {
+        *law.entry(text).or_default() += probability;
+    }
+    let p = |last: Token, token: Token| {
+        let zero = if last == 0 { 0.3 } else { 0.9 };
+        if token == 0 { zero } else { 1.0 - zero }
+    };
+    for (text, probability) in &law {
+        let expected = p(1, text[0]) * p(text[0], text[1]) * p(text[1], text[2]);
+        assert!((probability - expected).abs() < 1e-7, "{text:?}: {probability} {expected}");
+    }
+    assert_eq!(law.len(), 8);
+}
+
+#[test]
+fn one_sessions_fault_is_its_own() {
+    let seeded = |seed| Box::new(ChaCha12Rng::seed_from_u64(seed));
+    let mut engine = engine(Fault::Commit(0));
+    let mut broken = engine.open(request(seeded(1), 20)).unwrap();
+    let mut whole = engine.open(request(seeded(2), 20)).unwrap();
+    while !whole.is_done() {
+        engine.step(&mut [&mut broken, &mut whole]).unwrap();
+    }
+    assert!(broken.failure().is_some() && broken.finish().is_none());
+    assert!(engine.close(broken).unwrap_err().to_string().contains("planted"));
+    let text = engine.close(whole).unwrap().tokens;
+    assert_eq!(text, engine.generate(request(seeded(2), 20), &mut |_| true).unwrap().tokens);
+}
