@@ -24,7 +24,7 @@ fn it_has_a_name_and_its_commands() {
     let help = ok(&["--help"]);
     let listed =
         |command: &&str| help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")));
-    assert!(COMMANDS.iter().all(|command| listed(command)), "{help}");
+    assert!(COMMANDS.iter().all(listed), "{help}");
     assert!(LAB.iter().all(|command| listed(command) == cfg!(feature = "lab")), "{help}");
     assert!(!help.contains("polydraft-cli"));
 }

@@ -149,8 +149,7 @@ fn too_large_is_refused_with_what_would_fit() {
     let (target, draft) = pair(5_000, 1.0, 1);
     let message = |name: &str, scheme: Drafting, count: usize| {
         let laws = vec![draft.clone(); if scheme == Drafting::Distinct { count } else { 1 }];
-        let problem =
-            Problem::new(&target, Proposal::new(Draws { scheme, count: count }, &laws).unwrap()).unwrap();
+        let problem = Problem::new(&target, Proposal::new(Draws { scheme, count }, &laws).unwrap()).unwrap();
         let mut rule = built(name);
         couple(rule.as_mut(), problem).err().map(|error| error.to_string()).unwrap_or_default()
     };

@@ -209,8 +209,8 @@ fn names_and_settings_are_read_back() {
         let json = serde_json::to_string(&kind).unwrap();
         assert_eq!(serde_json::from_str::<VerifierKind>(&json).unwrap(), kind, "{json}");
     }
-    let mut settings = polydraft::verify::nested_priority::Settings::default();
-    settings.proportional_below = 0.25;
+    let settings =
+        polydraft::verify::nested_priority::Settings { proportional_below: 0.25, ..Default::default() };
     let kind = VerifierKind::<polydraft::RuleKind>::NestedPriority(settings);
     let json = serde_json::to_value(&kind).unwrap();
     assert_eq!(

@@ -106,7 +106,7 @@ fn laws_over_all_drafts_are_the_target() {
         for (rule, scheme) in combinations() {
             let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
             let problem =
-                Problem::new(&target, Proposal::new(Draws { scheme, count: count }, laws).unwrap()).unwrap();
+                Problem::new(&target, Proposal::new(Draws { scheme, count }, laws).unwrap()).unwrap();
             let mut built = rule.build().unwrap();
             let Ok(mut coupling) = couple(built.as_mut(), problem) else { continue };
             let mut emitted = vec![0.0; vocabulary];
@@ -172,7 +172,7 @@ proptest! {
         let laws: Vec<_> = (0..count).map(|_| law(vocabulary, spread, &mut rng)).collect();
         for (rule, scheme) in combinations() {
             let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-            let problem = Problem::new(&target, Proposal::new(Draws { scheme, count: count }, laws).unwrap()).unwrap();
+            let problem = Problem::new(&target, Proposal::new(Draws { scheme, count }, laws).unwrap()).unwrap();
             let mut built = rule.build().unwrap();
             let Ok(mut coupling) = couple(built.as_mut(), problem) else {
                 prop_assert!(rule.name() == "single" && count > 1);
