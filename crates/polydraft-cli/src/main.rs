@@ -36,9 +36,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let mut program = Cli::command();
+    let matches = program.get_matches_mut();
     // Before anything that may start a thread.
-    if let Err(error) = threads::settle(&matches) {
+    if let Err(error) = threads::settle(&program, &matches) {
         return output::exit_code(Err(error));
     }
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut Cli::command()).exit());

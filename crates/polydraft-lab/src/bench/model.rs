@@ -99,7 +99,7 @@ struct Pass {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let threads = threads::or_all(args.threads);
+    let threads = threads::settled();
     let made = match args.model {
         Some(_) => None,
         None => Some(random::write(args.random * 1_000_000).context("cannot write a random model")?),
