@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
-use polydraft_options::{conversation, models, output, prompts, sampling, speculation, texts, threads};
+use polydraft_options::{
+    conversation, costs, models, output, prompts, sampling, speculation, texts, threads,
+};
 
 /// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
 ///

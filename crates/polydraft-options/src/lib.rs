@@ -4,6 +4,7 @@
 //! everywhere.
 
 pub mod conversation;
+pub mod costs;
 #[cfg(feature = "hub")]
 mod hub;
 pub mod models;

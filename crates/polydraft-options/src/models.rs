@@ -100,6 +100,22 @@ impl ModelArgs {
         Ok((target, draft))
     }
 
+    /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
+    pub(crate) fn identity(&self) -> Vec<String> {
+        let of = |name: Option<&str>, role: &str| match name {
+            Some(name) if DrafterKind::named(name).is_some() => name.to_owned(),
+            name => {
+                let place =
+                    name.map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
+                let place = place.unwrap_or_else(|_| role.into());
+                let place = place.canonicalize().unwrap_or(place);
+                format!("{} of {} bytes", place.display(), weight_bytes(&place))
+            }
+        };
+        let target = of(self.target.as_deref(), "target");
+        vec![target, of(self.draft.as_deref(), "draft"), self.dtype.to_string(), self.device.to_string()]
+    }
+
     fn open(&self, path: &Path, role: &str) -> Result<LanguageModel> {
         let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
         let loaded =

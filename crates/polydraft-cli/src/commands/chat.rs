@@ -10,6 +10,7 @@ use polydraft_text::Message;
 
 use super::generate::printer::Printer;
 use crate::conversation;
+use crate::costs;
 use crate::models::{ModelArgs, Models};
 use crate::output::note;
 use crate::sampling::SamplingArgs;
@@ -69,12 +70,14 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
+    let target = sampling.target();
+    costs::settle(args.speculation.costs(), &args.models, &mut models, &target, speculation.as_mut())?;
     // Before the first question: a model without a template, or one whose template has no system message.
     models.language.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
     let answering = Arc::new(AtomicBool::new(false));
     handle_interrupts(answering.clone())?;
     let mut talk = Talk {
-        settings: Settings { sampling: sampling.target(), speculation },
+        settings: Settings { sampling: target, speculation },
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
             end_tokens: models.language.answer_end_tokens(),

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use polydraft_engine::Limits;
 
 use crate::conversation::ChatArgs;
+use crate::costs;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
@@ -97,7 +98,9 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
-    let settings = Settings { sampling: sampling.target(), speculation };
+    let target = sampling.target();
+    costs::settle(args.speculation.costs(), &args.models, &mut models, &target, speculation.as_mut())?;
+    let settings = Settings { sampling: target, speculation };
     let end_tokens = if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&models.language) };
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
