@@ -101,6 +101,7 @@ fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
             head_norms: false,
             window: None,
             windowed: Vec::new(),
+            window_rope: None,
         },
         norm: NormKind::Rms,
         norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(1e-6),

@@ -22,13 +22,11 @@ use std::fmt::Debug;
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 
-use crate::Error;
-use crate::weights::Rows;
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
 use exact::{Bf16, F16, F32, Words};
 #[doc(hidden)]
 pub use probe::ProductProbe;
-pub(crate) use tiles::Read;
+pub(crate) use tiles::{Blocks, Read};
 use tiles::{Piece, Tiles};
 
 /// How a matrix is held, and multiplied.
@@ -104,22 +102,9 @@ macro_rules! matrix {
 matrix!(Exact, Words, exact::product);
 matrix!(Integer, Block, integer::product);
 
-impl Read<Error> for &Rows {
-    fn f32(&self, first: usize, values: &mut [f32]) -> crate::Result<()> {
-        self.read(first, values)
-    }
-
-    fn f16(&self, first: usize, values: &mut [half::f16]) -> crate::Result<()> {
-        self.read(first, values)
-    }
-
-    fn bf16(&self, first: usize, values: &mut [half::bf16]) -> crate::Result<()> {
-        self.read(first, values)
-    }
-}
-
 impl Packed {
-    /// Reads rows, a tile at a time on all threads, straight into their place; formats of fewer bits round them.
+    /// Reads rows, a tile at a time on all threads, straight into their place; formats of fewer bits round them, unless
+    /// they lie in the file in the same blocks.
     ///
     /// The columns must be a multiple of the format's [`Format::unit`].
     pub fn load<E: Send>(
@@ -134,11 +119,11 @@ impl Packed {
             Format::F32 => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
             Format::Bf16 => Box::new(Exact(Tiles::<Bf16>::load(out, columns, rows)?)),
             Format::F16 => Box::new(Exact(Tiles::<F16>::load(out, columns, rows)?)),
-            Format::Q8_0F32 => Box::new(Exact(Tiles::<Q8_0>::load(out, columns, rows)?)),
-            Format::Q8_0 => Box::new(Integer(Tiles::<Q8_0>::load(out, columns, rows)?)),
-            Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::load(out, columns, rows)?)),
-            Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::load(out, columns, rows)?)),
-            Format::Q4K => Box::new(Integer(Tiles::<Q4K>::load(out, columns, rows)?)),
+            Format::Q8_0F32 => Box::new(Exact(Tiles::<Q8_0>::held(out, columns, rows)?)),
+            Format::Q8_0 => Box::new(Integer(Tiles::<Q8_0>::held(out, columns, rows)?)),
+            Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::held(out, columns, rows)?)),
+            Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::held(out, columns, rows)?)),
+            Format::Q4K => Box::new(Integer(Tiles::<Q4K>::held(out, columns, rows)?)),
         }))
     }
 

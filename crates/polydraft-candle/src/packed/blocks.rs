@@ -3,6 +3,8 @@
 //! They are ggml's Q8_0, Q4_0, Q4_1 and Q4_K to the bit, laid out anew: thirty-two rows side by side, words of four or
 //! eight neighbouring columns. A number is `scale · q` or `scale · q + minimum`.
 
+use polydraft_gguf::TensorType;
+
 use super::quantise;
 use super::tiles::{Piece, Read, TILE};
 
@@ -31,8 +33,8 @@ pub(super) trait Block: Piece<Value = f32> {
     const PARTS: usize = 1;
     /// What is to be subtracted from a number as it is held, for kernels that take it as an unsigned byte.
     const OFFSET: i32;
-    /// Bytes of a row's block in a ggml file.
-    const BYTES: usize;
+    /// What ggml calls it.
+    const KIND: TensorType;
 
     fn numbers(&self, part: usize) -> Numbers<'_>;
     fn scales(&self, part: usize) -> Factors<'_>;
@@ -40,7 +42,7 @@ pub(super) trait Block: Piece<Value = f32> {
         None
     }
 
-    /// Puts a row's block in its place, from its `BYTES` bytes in a ggml file.
+    /// Puts a row's block in its place, from its bytes in a ggml file.
     ///
     /// # Errors
     /// A scale or minimum that is not finite, as it was read.
@@ -196,7 +198,7 @@ fn half(bytes: &[u8]) -> Result<u16, f32> {
 
 impl Block for Q8_0 {
     const OFFSET: i32 = 128;
-    const BYTES: usize = 34;
+    const KIND: TensorType = TensorType::Q8_0;
 
     #[inline(always)]
     fn numbers(&self, _part: usize) -> Numbers<'_> {
@@ -217,7 +219,7 @@ impl Block for Q8_0 {
 
 impl Block for Q4_0 {
     const OFFSET: i32 = 8;
-    const BYTES: usize = 18;
+    const KIND: TensorType = TensorType::Q4_0;
 
     #[inline(always)]
     fn numbers(&self, _part: usize) -> Numbers<'_> {
@@ -238,7 +240,7 @@ impl Block for Q4_0 {
 
 impl Block for Q4_1 {
     const OFFSET: i32 = 0;
-    const BYTES: usize = 20;
+    const KIND: TensorType = TensorType::Q4_1;
 
     #[inline(always)]
     fn numbers(&self, _part: usize) -> Numbers<'_> {
@@ -266,7 +268,7 @@ impl Block for Q4_1 {
 impl Block for Q4K {
     const PARTS: usize = 8;
     const OFFSET: i32 = 0;
-    const BYTES: usize = 144;
+    const KIND: TensorType = TensorType::Q4_K;
 
     #[inline(always)]
     fn numbers(&self, part: usize) -> Numbers<'_> {

@@ -5,6 +5,7 @@
 use std::mem::MaybeUninit;
 
 use half::{bf16, f16};
+use polydraft_gguf::TensorType;
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -18,6 +19,20 @@ pub(crate) trait Read<E>: Sync {
     fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), E>;
     fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), E>;
     fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), E>;
+
+    /// The rows in blocks of this type, if a file has them so.
+    fn blocks(&self, _kind: TensorType) -> Option<&dyn Blocks<E>> {
+        None
+    }
+}
+
+/// Rows in blocks, as a ggml file has them.
+pub(crate) trait Blocks<E>: Sync {
+    /// Reads whole rows, of `width` bytes each, from row `first` on.
+    fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<(), E>;
+
+    /// The error of a scale that is not finite.
+    fn not_finite(&self, row: usize, got: f32) -> E;
 }
 
 /// A few columns of a tile's rows.
