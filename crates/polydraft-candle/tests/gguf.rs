@@ -53,7 +53,8 @@ impl Pair {
             fs::copy(from.join(file), directory.path().join(file)).unwrap();
         }
         change_config(directory.path(), change);
-        let config = serde_json::from_slice(&fs::read(directory.path().join("config.json")).unwrap()).unwrap();
+        let config =
+            serde_json::from_slice(&fs::read(directory.path().join("config.json")).unwrap()).unwrap();
         let tensors =
             candle_core::safetensors::load(directory.path().join("model.safetensors"), &Device::Cpu).unwrap();
         Self { directory, config, tensors }
@@ -93,7 +94,10 @@ impl Pair {
             .u32(&key("attention.head_count_kv"), number("num_key_value_heads"))
             .u32(&key("attention.key_length"), self.head() as u32)
             .u32(&key("attention.value_length"), self.head() as u32)
-            .f32(&key("attention.layer_norm_rms_epsilon"), self.config["rms_norm_eps"].as_f64().unwrap() as f32)
+            .f32(
+                &key("attention.layer_norm_rms_epsilon"),
+                self.config["rms_norm_eps"].as_f64().unwrap() as f32,
+            )
             .f32(&key("rope.freq_base"), self.theta() as f32);
         if name == "gemma2" {
             writer = writer
@@ -120,7 +124,10 @@ impl Pair {
             .strings("tokenizer.ggml.merges", &[])
             .u32("tokenizer.ggml.bos_token_id", 0)
             .u32("tokenizer.ggml.eos_token_id", 1)
-            .str("tokenizer.chat_template", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
+            .str(
+                "tokenizer.chat_template",
+                "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+            )
     }
 
     fn theta(&self) -> f64 {
@@ -239,10 +246,11 @@ fn every_family_gives_what_its_safetensors_give() {
             assert_eq!(logits(&half, precision), expected, "{fixture} in bf16, {precision}");
         }
         // Each way to hold them in one stack.
-        let mixed = pair.write(pair.keys(), &|name| match name.contains("attn_k") || name.contains("ffn_up") {
-            true => GgmlDType::BF16,
-            false => GgmlDType::F32,
-        });
+        let mixed =
+            pair.write(pair.keys(), &|name| match name.contains("attn_k") || name.contains("ffn_up") {
+                true => GgmlDType::BF16,
+                false => GgmlDType::F32,
+            });
         assert_eq!(logits(&mixed, Precision::File), expected, "{fixture}, mixed");
     }
 }
@@ -260,23 +268,23 @@ fn rows_in_another_order_are_noticed() {
         }
     }
     fs::write(&path, bytes).unwrap();
-    let worst = logits(&path, Precision::F32).iter().zip(&expected).fold(0f32, |w, (a, b)| w.max(distance(a, b)));
+    let worst =
+        logits(&path, Precision::F32).iter().zip(&expected).fold(0f32, |w, (a, b)| w.max(distance(a, b)));
     assert!(worst > 1e-2, "{worst:e}");
 }
 
 #[test]
 fn stretched_rotations_are_those_of_the_config() {
-    let scaled = |scaling: Value| {
-        Pair::new("llama", |config| config["rope_scaling"] = scaling)
-    };
+    let scaled = |scaling: Value| Pair::new("llama", |config| config["rope_scaling"] = scaling);
     let linear = scaled(json!({"type": "linear", "factor": 3.0}));
     let keys = linear.keys().str("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 3.0);
     let yarn = scaled(json!({
         "type": "yarn", "factor": 4.0, "beta_fast": 4.0, "original_max_position_embeddings": 400
     }));
-    let yarn_keys = (yarn.keys().str("llama.rope.scaling.type", "yarn").f32("llama.rope.scaling.factor", 4.0))
-        .f32("llama.rope.scaling.yarn_beta_fast", 4.0)
-        .u32("llama.rope.scaling.original_context_length", 400);
+    let yarn_keys =
+        (yarn.keys().str("llama.rope.scaling.type", "yarn").f32("llama.rope.scaling.factor", 4.0))
+            .f32("llama.rope.scaling.yarn_beta_fast", 4.0)
+            .u32("llama.rope.scaling.original_context_length", 400);
     for (pair, keys) in [(linear, keys), (yarn, yarn_keys)] {
         let expected = logits(pair.directory.path(), Precision::F32);
         let path = pair.write(keys, &|_| GgmlDType::F32);
@@ -307,9 +315,11 @@ fn stretched_rotations_are_those_of_the_config() {
 
 #[test]
 fn blocks_are_held_as_they_are() {
-    for (kind, precision) in
-        [(GgmlDType::Q8_0, Precision::Q8_0), (GgmlDType::Q4_0, Precision::Q4_0), (GgmlDType::Q4_1, Precision::Q4_1)]
-    {
+    for (kind, precision) in [
+        (GgmlDType::Q8_0, Precision::Q8_0),
+        (GgmlDType::Q4_0, Precision::Q4_0),
+        (GgmlDType::Q4_1, Precision::Q4_1),
+    ] {
         for fixture in ["llama", "llama-biases", "qwen3"] {
             let pair = pair(fixture);
             // An embedding of its own is held in f32 beside quantised matrices.
@@ -331,7 +341,8 @@ fn blocks_are_held_as_they_are() {
                 let held = QTensor::quantize(&wide, kinds(&renamed(name, false))).unwrap();
                 *tensor = held.dequantize(&Device::Cpu).unwrap();
             }
-            candle_core::safetensors::save(&tensors, pair.directory.path().join("model.safetensors")).unwrap();
+            candle_core::safetensors::save(&tensors, pair.directory.path().join("model.safetensors"))
+                .unwrap();
             let expected = logits(pair.directory.path(), Precision::F32);
             assert_eq!(logits(&path, Precision::F32), expected, "{fixture}, {kind:?} in f32");
         }

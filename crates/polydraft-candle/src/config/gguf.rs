@@ -1,6 +1,6 @@
 //! The shape of a decoder from the description in a GGUF file, and what tensors are called there.
 
-use polydraft_gguf::{ModelDescription, RopeScaling, RopeSettings};
+use polydraft_gguf::{Architecture, ModelDescription, RopeScaling, RopeSettings};
 
 use super::{
     Activation, Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, Rope, Scaling,
@@ -31,6 +31,12 @@ impl Config {
     /// # Errors
     /// What the format allows and no decoder here has: expected and got.
     pub(crate) fn of_gguf(model: &ModelDescription) -> Result<Self, String> {
+        // Described, but not yet compared with another implementation.
+        if model.architecture == Architecture::Gemma3 {
+            return Err(
+                "general.architecture: expected one of llama, qwen2, qwen3, gemma2, got gemma3".to_owned()
+            );
+        }
         if model.key_head != model.value_head {
             return Err(format!(
                 "{}.attention.value_length: expected the width of a key's head, {}, got {}",

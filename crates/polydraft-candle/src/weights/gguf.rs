@@ -152,12 +152,7 @@ impl Blocked {
 
     fn wrong(&self, expected: &str, got: String) -> Error {
         let path = self.gguf.find(&self.name).map_or(self.gguf.metadata().path(), |tensor| tensor.path());
-        Error::Tensor {
-            path: path.to_owned(),
-            tensor: self.name.clone(),
-            expected: expected.to_owned(),
-            got,
-        }
+        Error::Tensor { path: path.to_owned(), tensor: self.name.clone(), expected: expected.to_owned(), got }
     }
 }
 
