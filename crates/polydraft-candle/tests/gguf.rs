@@ -14,6 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use common::*;
 use gguf::Writer;
 use polydraft_candle::{Description, LoadOptions, Precision, load};
+use polydraft_gguf::Gguf;
 use serde_json::{Value, json};
 
 const GEMMA_NORMS: [(&str, &str); 3] = [
@@ -411,14 +412,29 @@ fn what_is_wrong_is_named() {
     assert!(cut.contains("model.gguf") && cut.contains("expected"), "{cut}");
     // A scale that is none.
     let path = pair.write(pair.keys(), &|_| GgmlDType::Q8_0);
-    let bytes = fs::read(&path).unwrap();
-    let mut broken = bytes.clone();
-    let end = broken.len() - 34;
-    broken[end..end + 2].copy_from_slice(&[0, 0x7c]);
+    let mut broken = fs::read(&path).unwrap();
+    let at = Gguf::open(&path).unwrap().tensor("blk.1.ffn_up.weight").unwrap().offset() as usize;
+    broken[at..at + 2].copy_from_slice(&[0, 0x7c]);
     fs::write(&path, broken).unwrap();
     for precision in [Precision::File, Precision::F32] {
         let options = LoadOptions { precision, ..LoadOptions::default() };
         let found = load(&path, options).unwrap_err().to_string();
-        assert!(found.contains("tensor ") && found.contains("finite"), "{found}");
+        assert!(found.contains("tensor blk.1.ffn_up.weight") && found.contains("finite"), "{found}");
     }
+}
+
+#[test]
+fn types_that_cannot_be_read_are_named() {
+    let pair = pair("llama");
+    let path = pair.plain();
+    let (mut bytes, name) = (fs::read(&path).unwrap(), b"blk.0.attn_q.weight");
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap() + name.len();
+    // Behind the name: the number of dimensions, two of them, the type; I32 takes as many bytes as F32.
+    bytes[at + 20..at + 24].copy_from_slice(&26u32.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let found = load(&path, LoadOptions::default()).unwrap_err().to_string();
+    assert!(
+        found.contains("tensor blk.0.attn_q.weight: expected type F32, F16") && found.contains("I32"),
+        "{found}"
+    );
 }

@@ -12,7 +12,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         return Err("use_bidirectional_attention: expected false, got true".to_owned());
     }
     let mut config = gemma2::gemma_like(family, fields)?;
-    config.attention.softcap = fields.number("attn_logit_softcapping")?;
+    // There is a field for a cap of scores too, which transformers and llama.cpp do not use.
     config.logit_softcap = fields.number("final_logit_softcapping")?;
     config.attention.head_norms = true;
     let pattern = fields.size_or("sliding_window_pattern", 6, 1 << 12)?;

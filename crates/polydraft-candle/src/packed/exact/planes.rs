@@ -47,7 +47,7 @@ pub(in super::super) type Q6K = Planes<6, 8, 16, 0>;
 
 /// What differs between them.
 pub(in super::super) trait Kind {
-    const KIND: TensorType;
+    const TYPE: TensorType;
 
     /// What a row's numbers are multiplied with in 16 columns, and what is added: from its scale and minimum as f32.
     fn factors(scale: f32, minimum: f32, steps: &[[u8; TILE]], group: usize, row: usize) -> (f32, f32);
@@ -56,7 +56,7 @@ pub(in super::super) trait Kind {
 macro_rules! kind {
     ($piece:ty, $kind:ident, ($scale:tt, $minimum:tt, $steps:tt, $group:tt, $row:tt) => $factors:expr) => {
         impl Kind for $piece {
-            const KIND: TensorType = TensorType::$kind;
+            const TYPE: TensorType = TensorType::$kind;
 
             #[inline(always)]
             fn factors(
@@ -108,7 +108,7 @@ impl<const BITS: usize, const PARTS: usize, const STEPS: usize, const MINIMA: us
 where
     Self: Kind,
 {
-    const OFFSET: i32 = Integers::offset(Self::KIND);
+    const OFFSET: i32 = Integers::offset(Self::TYPE);
 
     /// Of a row, for 16 columns.
     #[inline(always)]
@@ -170,11 +170,11 @@ impl<const BITS: usize, const PARTS: usize, const STEPS: usize, const MINIMA: us
 where
     Self: Kind,
 {
-    const KIND: TensorType = <Self as Kind>::KIND;
+    const KIND: TensorType = Self::TYPE;
 
     fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32> {
         // Always a block: `Tiles::from_file` cuts them so.
-        let Some(block) = Integers::new(<Self as Kind>::KIND, bytes) else { return Ok(()) };
+        let Some(block) = Integers::new(Self::TYPE, bytes) else { return Ok(()) };
         for half in [block.scale, block.minimum] {
             let half = half::f16::from_bits(half);
             if !half.is_finite() {
