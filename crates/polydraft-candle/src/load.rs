@@ -236,6 +236,9 @@ fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
 }
 
 fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
+    if !path.exists() {
+        return Err(Error::Directory { path: path.to_owned(), got: "nothing there" });
+    }
     let gguf = Gguf::open(path)?;
     let model = ModelDescription::read(&gguf)?;
     let wrong = |problem| Error::File { path: path.to_owned(), problem };

@@ -228,16 +228,17 @@ where
                 for (j, x) in x.iter().enumerate() {
                     let j = group % (PART / GROUP) * (GROUP / STEP) + j;
                     let mut wide = [[zero; STEP]; V];
-                    for v in 0..V {
+                    for (v, wide) in wide.iter_mut().enumerate() {
                         let numbers = w.numbers(simd, group * GROUP / PART, j, first + v);
-                        for c in 0..STEP {
+                        let (scale, minimum) = (scales[first + v], minima[first + v]);
+                        for (c, wide) in wide.iter_mut().enumerate() {
                             let shift = simd.splat_u32s(8 * c as u32);
                             let q = simd.and_u32s(simd.wrapping_dyn_shr_u32s(numbers, shift), byte);
                             let q = simd.transmute_f32s_u32s(simd.or_u32s(q, exponent));
                             let q = simd.sub_f32s(q, offset);
-                            wide[v][c] = match MINIMA {
-                                0 => simd.mul_f32s(q, scales[first + v]),
-                                _ => simd.mul_add_f32s(q, scales[first + v], minima[first + v]),
+                            *wide = match MINIMA {
+                                0 => simd.mul_f32s(q, scale),
+                                _ => simd.mul_add_f32s(q, scale, minimum),
                             };
                         }
                     }
