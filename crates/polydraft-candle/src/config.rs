@@ -3,6 +3,7 @@
 //! One [`Config`] describes every family: what differs between them is data here, and `family/` says how each family's
 //! file is to be read.
 
+mod gguf;
 mod rope;
 
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::{Error, Result};
 /// The shape of a decoder, in the terms of Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The family, as `config.json` names its architecture.
+    /// The family, as `config.json` or a GGUF file names its architecture.
     pub architecture: &'static str,
     /// Rows of the embedding, padding included.
     pub vocabulary: usize,
@@ -91,6 +92,8 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Which layers have the window; empty without one.
     pub windowed: Vec<bool>,
+    /// The rotation in those layers, if another.
+    pub window_rope: Option<Rope>,
 }
 
 /// A norm's arithmetic.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{DeviceName, LoadOptions, Precision, load};
+use polydraft_candle::{DeviceName, LoadOptions, Precision, is_gguf, load};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
@@ -16,7 +16,7 @@ use crate::output::{Usage, note};
 #[command(next_help_heading = "Models")]
 pub struct ModelArgs {
     /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or shards with an index),
-    /// or a hub id such as org/name or org/name@revision [default: the demo pair's].
+    /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
     /// The draft model, of the same vocabulary, or 'ngram': what the text itself has said before, and no model [default:
@@ -29,9 +29,10 @@ pub struct ModelArgs {
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
     /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
     /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
-    /// inputs not rounded).
-    #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
-    dtype: Precision,
+    /// inputs not rounded); file (each as its file has it, nothing rounded; types of blocks other than these are held
+    /// as f32) [default: file for a .gguf file, else f32].
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<Precision>,
     /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
     device: DeviceName,
@@ -117,10 +118,15 @@ impl ModelArgs {
     }
 
     fn open(&self, path: &Path, role: &str) -> Result<LanguageModel> {
-        let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
+        let options = LoadOptions { precision: self.precision(path), device: self.device, memory: None };
         let loaded =
             load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))?;
         Ok(loaded.into())
+    }
+
+    /// How the weights of a model are held.
+    fn precision(&self, path: &Path) -> Precision {
+        self.dtype.unwrap_or(if is_gguf(path) { Precision::File } else { Precision::F32 })
     }
 
     /// What drafts for `target`.
@@ -159,10 +165,12 @@ impl ModelArgs {
     /// How far apart a logit may be when computed in another pass. On a processor it is the same to the last bit; on a card
     /// products that quantise their inputs turn the last bit of a sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
-        match self.dtype {
+        let target = self.target.as_deref().unwrap_or_default();
+        match self.precision(Path::new(target)) {
             _ if self.device == DeviceName::Cpu => 1e-3,
             Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
-            Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K => 0.1,
+            // A file may hold such blocks too.
+            Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K | Precision::File => 0.1,
         }
     }
 }
@@ -170,7 +178,11 @@ impl ModelArgs {
 /// Whether a target, the demo pair's if none is named, is here and small.
 pub fn is_small(target: Option<&str>) -> bool {
     let directory = target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
-    directory.is_ok_and(|directory| directory.is_dir() && weight_bytes(&directory) < SMALL)
+    let bytes = |path: &Path| match is_gguf(path) {
+        true => std::fs::metadata(path).ok().map(|file| file.len()),
+        false => path.is_dir().then(|| weight_bytes(path)),
+    };
+    directory.is_ok_and(|path| bytes(&path).is_some_and(|bytes| bytes < SMALL))
 }
 
 /// The error of a model that could not be loaded, and which option helps.
@@ -185,10 +197,10 @@ pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
     }
 }
 
-/// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the
-/// environment, asks no network.
+/// The directory or the .gguf file of a model, by its path or its hub id. What is here goes first; `offline`, or
+/// `HF_HUB_OFFLINE` in the environment, asks no network.
 pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
-    if Path::new(name).exists() || !is_hub_id(name) {
+    if Path::new(name).exists() || is_gguf(Path::new(name)) || !is_hub_id(name) {
         return Ok(PathBuf::from(name));
     }
     let variable = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));

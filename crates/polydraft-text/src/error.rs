@@ -30,6 +30,9 @@ pub enum Error {
         /// What was expected and what was got.
         problem: String,
     },
+    /// A GGUF file that contradicts the format or itself.
+    #[error(transparent)]
+    Gguf(#[from] polydraft_gguf::Error),
     /// A tokenizer and a model that do not belong together.
     #[error("{path}: {problem}")]
     Vocabulary {
@@ -50,8 +53,8 @@ pub enum Error {
     },
     /// A conversation with a model that was not made for one.
     #[error(
-        "{model}: expected a chat template (chat_template.jinja, or chat_template in tokenizer_config.json), got none: \
-         this model was not trained for conversations"
+        "{model}: expected a chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
+         tokenizer.chat_template in a GGUF file), got none: this model was not trained for conversations"
     )]
     NoTemplate {
         /// The model.

@@ -218,7 +218,7 @@ impl Text {
 }
 
 /// The error of a file that made the library panic.
-fn mangled(path: PathBuf, panic: &str) -> Error {
+pub(crate) fn mangled(path: PathBuf, panic: &str) -> Error {
     Error::File { path, problem: broke(panic) }
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{CandleModel, Description, LoadOptions, Precision, load};
+use polydraft_candle::{CandleModel, Description, LoadOptions, Precision, is_gguf, load};
 use polydraft_engine::Model;
 use serde::Serialize;
 
@@ -33,8 +33,8 @@ pub struct Args {
     /// Millions of parameters of the random model, about.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000), conflicts_with = "model")]
     random: usize,
-    /// Ways to hold the weights.
-    #[arg(long, value_name = "TYPE,..", default_value = "f32,bf16,q8_0,q4_0,q4_k", value_delimiter = ',')]
+    /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has them].
+    #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
     dtypes: Vec<Precision>,
     /// Tokens of one pass.
     #[arg(long, value_name = "N,..", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
@@ -55,6 +55,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+const DTYPES: [Precision; 5] =
+    [Precision::F32, Precision::Bf16, Precision::Q8_0, Precision::Q4_0, Precision::Q4K];
 
 #[derive(Serialize)]
 struct Report {
@@ -110,14 +113,19 @@ pub fn run(args: Args) -> Result<()> {
         (None, None) => unreachable!("one of them was given"),
     };
     let description = Description::read(&directory)?;
-    let files = weight_files(&directory)?;
+    let files = weight_files(&description)?;
     let file_bytes = files.iter().map(|(_, bytes)| bytes).sum();
     // Once to have it in the system's cache, then timed.
     read_files(&files, threads)?;
     let read_seconds = (0..3).map(|_| read_files(&files, threads)).collect::<Result<Vec<_>>>()?;
     let bandwidth = memory::bandwidth(threads);
     let mut results = Vec::new();
-    for &precision in &args.dtypes {
+    let dtypes: &[Precision] = match &args.dtypes[..] {
+        [] if is_gguf(&directory) => &[Precision::File],
+        [] => &DTYPES,
+        given => given,
+    };
+    for &precision in dtypes {
         results.push(measure(&args, &directory, precision, bandwidth)?);
     }
     let report = Report {
@@ -134,16 +142,10 @@ pub fn run(args: Args) -> Result<()> {
     if args.json { output::json(&report) } else { report.print() }
 }
 
-fn weight_files(directory: &Path) -> Result<Vec<(PathBuf, u64)>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.path().extension().is_some_and(|e| e == "safetensors") {
-            // Links too, as the hub's cache has them.
-            files.push((entry.path(), std::fs::metadata(entry.path())?.len()));
-        }
-    }
-    Ok(files)
+fn weight_files(description: &Description) -> Result<Vec<(PathBuf, u64)>> {
+    // Links too, as the hub's cache has them.
+    let size = |path: &PathBuf| Ok((path.clone(), std::fs::metadata(path)?.len()));
+    description.files.iter().map(size).collect()
 }
 
 /// Reads every byte into small buffers, each thread its part; returns the seconds.
