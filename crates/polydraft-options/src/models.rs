@@ -112,9 +112,9 @@ impl ModelArgs {
         if let Some(mut kind) = self.drafter() {
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {
-                let text = std::fs::read_to_string(file)
+                let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
                     .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-                settings.corpus = language.text.encode_plain(&text)?;
+                settings.corpus = language.text.encode_pieces(&text)?;
                 settings.corpus_file = Some(file.clone());
             }
             return Ok(kind.build(target.facts())?);
