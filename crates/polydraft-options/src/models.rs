@@ -1,6 +1,7 @@
 //! Which models to load, and where the demo pair is.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
@@ -9,7 +10,7 @@ use polydraft_candle::{DeviceName, LoadOptions, Precision, load};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
-use crate::output::{Usage, note};
+use crate::output::{Usage, detail, note};
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -102,8 +103,14 @@ impl ModelArgs {
 
     fn open(&self, path: &Path, role: &str) -> Result<LanguageModel> {
         let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
+        let clock = Instant::now();
         let loaded =
             load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))?;
+        let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
+        let (path, dtype, device) = (path.display(), self.dtype, self.device);
+        detail(format_args!(
+            "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
+        ));
         Ok(loaded.into())
     }
 

@@ -166,8 +166,14 @@ fn templates_that_ask_for_too_much_are_refused() {
             "longer than any prompt",
         ),
         ("{{ ('x' * 1000).replace('', 'y' * 1000).replace('y', 'z' * 1000) }}", "longer than any prompt"),
-        ("{{ (('x' * 1000) ~ 'x' * 1000).join([1] * 1000 + [1] * 1000 + [1] * 1000) }}", "longer than any prompt"),
-        ("{{ ([1] * 1000 + [1] * 1000 + [1] * 1000) | join('x' * 1000 ~ 'x' * 1000) }}", "longer than any prompt"),
+        (
+            "{{ (('x' * 1000) ~ 'x' * 1000).join([1] * 1000 + [1] * 1000 + [1] * 1000) }}",
+            "longer than any prompt",
+        ),
+        (
+            "{{ ([1] * 1000 + [1] * 1000 + [1] * 1000) | join('x' * 1000 ~ 'x' * 1000) }}",
+            "longer than any prompt",
+        ),
         ("{{ ([1] * 50000000) | tojson }}", "at most 1000 times"),
         ("{{ '%1000000000d' | format(1) }}", "width of at most"),
         ("{{ '{:1000000000}'.format(1) }}", "width of at most"),

@@ -2,6 +2,8 @@
 
 mod input;
 
+use std::io::Write;
+
 use anyhow::Result;
 use polydraft_engine::{Finish, Limits};
 use polydraft_text::Message;
@@ -82,6 +84,7 @@ pub fn run(args: Args) -> Result<()> {
         messages: args.system.iter().map(Message::system).collect(),
         refused: 0,
     };
+    talk.settings.tell();
     let mut input = Input::open()?;
     if input.is_terminal() {
         note(HELP);
@@ -98,7 +101,8 @@ pub fn run(args: Args) -> Result<()> {
         };
         match line.trim() {
             "" => {}
-            "/help" => note(HELP),
+            // Who asks is answered, also in quiet.
+            "/help" => drop(writeln!(anstream::stderr(), "{HELP}")),
             "/exit" | "/quit" => break,
             "/reset" => talk.messages.retain(|m| m.role == "system"),
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {

@@ -97,6 +97,7 @@ pub fn run(args: Args) -> Result<()> {
         speculation.sampling = sampling.draft();
     }
     let settings = Settings { sampling: sampling.target(), speculation };
+    settings.tell();
     let end_tokens = if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&models.language) };
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
