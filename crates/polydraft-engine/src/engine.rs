@@ -233,8 +233,13 @@ impl Engine {
                         token: law.sample(chance.as_mut()),
                     }),
                 };
-                laws.give_back();
-                outcome.map_err(|error| session.fail(error)).ok()
+                let failed = laws.give_back();
+                let model = || self.target.facts().name.clone();
+                let error = |law: polydraft::Error| match failed {
+                    Some(source) => Error::Logits { role: "target", model: model(), source },
+                    None => law.into(),
+                };
+                outcome.map_err(|law| session.fail(error(law))).ok()
             })
             .collect()
     }

@@ -1,6 +1,7 @@
 //! Which models to load, and where the demo pair is.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
@@ -9,7 +10,7 @@ use polydraft_candle::{DeviceName, LoadOptions, Precision, is_gguf, load};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
-use crate::output::{Usage, note};
+use crate::output::{Usage, detail, note};
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -114,13 +115,21 @@ impl ModelArgs {
             }
         };
         let target = of(self.target.as_deref(), "target");
-        vec![target, of(self.draft.as_deref(), "draft"), self.dtype.to_string(), self.device.to_string()]
+        let dtype = self.dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string());
+        vec![target, of(self.draft.as_deref(), "draft"), dtype, self.device.to_string()]
     }
 
     fn open(&self, path: &Path, role: &str) -> Result<LanguageModel> {
-        let options = LoadOptions { precision: self.precision(path), device: self.device, memory: None };
+        let precision = self.precision(path);
+        let options = LoadOptions { precision, device: self.device, memory: None };
+        let clock = Instant::now();
         let loaded =
             load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))?;
+        let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
+        let (path, dtype, device) = (path.display(), precision, self.device);
+        detail(format_args!(
+            "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
+        ));
         Ok(loaded.into())
     }
 
@@ -134,9 +143,9 @@ impl ModelArgs {
         if let Some(mut kind) = self.drafter() {
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {
-                let text = std::fs::read_to_string(file)
+                let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
                     .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-                settings.corpus = language.text.encode_plain(&text)?;
+                settings.corpus = language.text.encode_pieces(&text)?;
                 settings.corpus_file = Some(file.clone());
             }
             return Ok(kind.build(target.facts())?);
@@ -249,8 +258,11 @@ pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token
 }
 
 /// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
-fn weight_bytes(directory: &Path) -> u64 {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+fn weight_bytes(place: &Path) -> u64 {
+    if place.is_file() {
+        return std::fs::metadata(place).map_or(0, |m| m.len());
+    }
+    let files = std::fs::read_dir(place).into_iter().flatten().flatten();
     let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors"));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }

@@ -147,8 +147,8 @@ pub struct AcceptanceFile {
 
 impl AcceptanceFile {
     fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = polydraft_files::read_text(path, polydraft_files::Kind::RECORD)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text)
             .with_context(|| format!("{}: expected {{\"acceptance\": [0.6, 0.15, ...]}}", path.display()))
     }

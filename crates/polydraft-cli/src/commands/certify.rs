@@ -127,7 +127,8 @@ pub fn run(args: Args) -> Result<()> {
     let (mut equal, mut ties, mut different) = (0, 0, 0);
     let mut test = GTest::default();
     for (number, prompt) in prompts.iter().enumerate() {
-        let tokens = models.language.text.encode(prompt)?;
+        let context = models.engine.facts().context;
+        let tokens = models.language.text.encode_within(prompt, context)?;
         bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
         match greedy(&args, &mut models, &speculation, &tokens)? {
             None => equal += 1,

@@ -95,7 +95,7 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
         Finish::Stop => "at a stop string",
         Finish::MaxTokens => "at --max-tokens",
         Finish::Context => "at the context's end",
-        Finish::Stopped => "because nobody reads on",
+        Finish::Stopped => "because it was interrupted",
     };
     note("");
     if show_drafts {
