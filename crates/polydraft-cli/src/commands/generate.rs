@@ -117,10 +117,10 @@ pub fn run(args: Args) -> Result<()> {
     printer.finish()?;
     if args.output.json {
         let text = if args.echo { format!("{prompt}{}", generation.text) } else { generation.text.clone() };
-        return output::json(&Report::new(text, &generation, tokens.len(), seed));
+        return output::json(&Report::new(text, &generation, tokens.len(), seed, models.draft));
     }
     if !args.output.quiet {
-        summary(&generation, seed, args.output.show_drafts);
+        summary(&generation, seed, args.output.show_drafts, models.draft.as_deref());
     }
     Ok(())
 }

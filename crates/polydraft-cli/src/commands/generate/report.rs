@@ -14,6 +14,8 @@ pub struct Report<'a> {
     finish_reason: Finish,
     seed: u64,
     prompt_tokens: usize,
+    /// What drafted, where it was named.
+    draft: Option<String>,
     stats: Stats,
 }
 
@@ -43,7 +45,13 @@ struct Times {
 }
 
 impl<'a> Report<'a> {
-    pub fn new(text: String, generation: &'a Generation, prompt_tokens: usize, seed: u64) -> Self {
+    pub fn new(
+        text: String,
+        generation: &'a Generation,
+        prompt_tokens: usize,
+        seed: u64,
+        draft: Option<String>,
+    ) -> Self {
         let s = &generation.statistics;
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         let time_ms = Times {
@@ -69,13 +77,14 @@ impl<'a> Report<'a> {
             finish_reason: generation.finish,
             seed,
             prompt_tokens,
+            draft,
             stats,
         }
     }
 }
 
 /// The end of a run, for people.
-pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
+pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Option<&str>) {
     let s: &Statistics = &generation.statistics;
     let reason = match generation.finish {
         Finish::End => "by the model",
@@ -94,7 +103,12 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
         s.tokens,
         s.tokens_per_second()
     ));
-    note(format_args!("{} target calls, block efficiency {:.2}", s.target_calls, s.block_efficiency()));
+    let drafts = draft.map_or(String::new(), |draft| format!("; drafts by {draft}"));
+    note(format_args!(
+        "{} target calls, block efficiency {:.2}{drafts}",
+        s.target_calls,
+        s.block_efficiency()
+    ));
     let percent = |rates: Vec<f64>| {
         rates.iter().map(|rate| format!("{:.0} %", 100.0 * rate)).collect::<Vec<_>>().join(", ")
     };
