@@ -26,7 +26,7 @@ pub use device::{DeviceName, available_memory};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
 pub use linear::Precision;
-pub use load::{Description, LoadOptions, Loaded, is_gguf, load};
+pub use load::{Description, LoadOptions, Loaded, Opened, is_gguf, load};
 pub use model::{CandleModel, SequenceLimits};
 #[doc(hidden)]
 pub use packed::ProductProbe;

@@ -200,6 +200,30 @@ impl Matrix {
         QTensor::quantize_onto(&tensor, kind, device).map(Self::Quantised)
     }
 
+    /// The numbers that are held here, rounded to `precision`.
+    pub fn rounded(&self, precision: Precision, device: &Device) -> crate::Result<Self> {
+        let values = match self {
+            Self::Packed(weights) => {
+                let format = precision.fitting(weights.columns()).format();
+                return Ok(Self::Packed(weights.rounded(format)));
+            }
+            Self::Stacked(parts) => {
+                let parts = parts.iter().map(|part| part.rounded(precision, device));
+                return Ok(Self::Stacked(parts.collect::<crate::Result<_>>()?));
+            }
+            Self::Full(weights) => weights.to_dtype(DType::F32)?,
+            Self::Quantised(weights) => weights.dequantize(device)?,
+        };
+        let precision = precision.fitting(values.dim(1)?);
+        match precision.kind() {
+            Some(kind) => {
+                let values = values.to_device(&Device::Cpu)?;
+                Ok(Self::Quantised(QTensor::quantize_onto(&values, kind, device)?))
+            }
+            None => Ok(Self::Full(values.to_dtype(precision.compute(device))?)),
+        }
+    }
+
     /// Contiguous `x [rows, in]` times the transposed matrix: `[rows, out]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {

@@ -20,8 +20,10 @@ pub struct LoadOptions {
     pub precision: Precision,
     /// Where to compute.
     pub device: DeviceName,
-    /// Bytes that the model may take; `None` is what the system says is free, if it says.
+    /// Bytes that the model may take, with its copy; `None` is what the system says is free, if it says.
     pub memory: Option<u64>,
+    /// How a copy of the weights is held besides, to draft for the model: see [`CandleModel::rounded`].
+    pub copy: Option<Precision>,
 }
 
 /// A model, ready to use.
@@ -29,12 +31,14 @@ pub struct LoadOptions {
 pub struct Loaded {
     /// The model.
     pub model: CandleModel,
+    /// The same in fewer bits, if that was asked for.
+    pub copy: Option<CandleModel>,
     /// Its tokenizer, and all else between text and tokens.
     pub language: Language,
 }
 
 impl From<Loaded> for LanguageModel {
-    fn from(Loaded { model, language }: Loaded) -> Self {
+    fn from(Loaded { model, language, .. }: Loaded) -> Self {
         Self { model: Box::new(model), language }
     }
 }
@@ -134,6 +138,12 @@ impl Description {
         matrices.fold(self.rest, u64::saturating_add)
     }
 
+    /// Bytes that a copy in fewer bits takes besides, which shares all that is not multiplied with.
+    pub fn copy_bytes(&self, precision: Precision) -> u64 {
+        let multiplied = self.matrices.iter().filter(|matrix| !matrix.looked_up);
+        multiplied.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
+    }
+
     /// Bytes that the keys and values of so many tokens take.
     pub fn cache_bytes(&self, tokens: usize, options: LoadOptions) -> u64 {
         let narrow = options.device != DeviceName::Cpu
@@ -141,14 +151,16 @@ impl Description {
         self.config.cache_bytes(if narrow { 2 } else { 4 }).saturating_mul(tokens as u64)
     }
 
-    /// Bytes that weights and a context of 1,000 tokens take.
+    /// Bytes that weights and a context of 1,000 tokens take, those of a copy included.
     pub fn needed_bytes(&self, options: LoadOptions) -> u64 {
         let tokens = self.config.context.min(1_000);
         let precision = match options.precision {
             Precision::File if options.device != DeviceName::Cpu => Precision::F32,
             precision => precision,
         };
-        self.weight_bytes(precision).saturating_add(self.cache_bytes(tokens, options))
+        let cache = self.cache_bytes(tokens, options);
+        let copy = options.copy.map_or(0, |copy| self.copy_bytes(copy).saturating_add(cache));
+        self.weight_bytes(precision).saturating_add(cache).saturating_add(copy)
     }
 
     /// That there is memory enough.
@@ -213,14 +225,42 @@ impl Description {
 /// Anything that is missing, cut short, unknown, too large for the memory, or contradicts another part; file and field
 /// or tensor are named.
 pub fn load(path: &Path, options: LoadOptions) -> Result<Loaded> {
-    let (description, weights) = Description::open(path)?;
-    description.check_memory(options)?;
-    let device = options.device.open()?;
-    let Description { config, language, .. } = description;
-    let vocabulary = language.vocabulary.clone();
-    let transformer = Transformer::load(&config, weights, vocabulary.size(), options.precision, &device)?;
-    let model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
-    Ok(Loaded { model, language })
+    Opened::new(path)?.load(options)
+}
+
+/// A model of which all is known but its weights, which can be loaded: for those who want to look before.
+#[derive(Debug)]
+pub struct Opened {
+    /// What is known.
+    pub description: Description,
+    weights: Weights,
+}
+
+impl Opened {
+    /// Reads everything but the weights.
+    ///
+    /// # Errors
+    /// As for [`load`], but for what only the weights can show.
+    pub fn new(path: &Path) -> Result<Self> {
+        let (description, weights) = Description::open(path)?;
+        Ok(Self { description, weights })
+    }
+
+    /// Loads the weights.
+    ///
+    /// # Errors
+    /// As for [`load`].
+    pub fn load(self, options: LoadOptions) -> Result<Loaded> {
+        let Self { description, weights } = self;
+        description.check_memory(options)?;
+        let device = options.device.open()?;
+        let Description { config, language, .. } = description;
+        let vocabulary = language.vocabulary.clone();
+        let transformer = Transformer::load(&config, weights, vocabulary.size(), options.precision, &device)?;
+        let model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
+        let copy = options.copy.map(|precision| model.rounded(precision)).transpose()?;
+        Ok(Loaded { model, copy, language })
+    }
 }
 
 /// Whether a path is that of a GGUF file: by its ending, also where there is nothing.

@@ -12,9 +12,9 @@ use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::too_many_sequences;
 use polydraft_engine::{Error as EngineError, Facts, Model, Result, Sequence, Vocabulary};
 
-use crate::Config;
 use crate::transformer::Transformer;
 use crate::transformer::pass::Part;
+use crate::{Config, Precision};
 use kept::Kept;
 use text::Text;
 
@@ -55,6 +55,16 @@ impl CandleModel {
         let facts =
             Facts { name, vocabulary, context, hidden: Some(hidden), begins: false, sequences: limits.open };
         Ok(Self { facts, transformer, texts: Vec::new(), kept: Kept::new(limits) })
+    }
+
+    /// The same model with its weights rounded to `precision`: a draft that needs no second model. Embeddings, norms and
+    /// biases are shared; texts are not.
+    ///
+    /// # Errors
+    /// A failure of the tensor library.
+    pub fn rounded(&self, precision: Precision) -> crate::Result<Self> {
+        let name = format!("{} in {precision}", self.facts.name);
+        Self::new(name, self.facts.vocabulary.clone(), self.transformer.rounded(precision)?)
     }
 
     /// Changes how many texts are kept. Sequences that are open stay so.

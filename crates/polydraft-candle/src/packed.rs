@@ -19,11 +19,14 @@ mod probe;
 mod quantise;
 mod tiles;
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
 
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
+use half::{bf16, f16};
+
 use exact::{Bf16, F16, F32, Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K, Words};
 use file::Filed;
 use polydraft_gguf::TensorType;
@@ -190,6 +193,20 @@ impl Packed {
         }))
     }
 
+    /// The numbers that are held, rounded to another format.
+    pub fn rounded(&self, format: Format) -> Self {
+        let [out, columns] = self.0.shape();
+        match Self::load::<Infallible>(format, out, columns, Held(&*self.0)) {
+            Ok(rounded) => rounded,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Width of a row.
+    pub fn columns(&self) -> usize {
+        self.0.shape()[1]
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.0.bytes()
@@ -212,6 +229,37 @@ impl Packed {
     pub fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
         assert_eq!(x.len(), rows * self.0.shape()[1]);
         self.0.product(x, rows)
+    }
+}
+
+/// Rows of a matrix in memory.
+struct Held<'a>(&'a dyn Matrix);
+
+impl Held<'_> {
+    fn copy<T>(&self, first: usize, values: &mut [T], convert: impl Fn(f32) -> T) {
+        let mut row = Vec::with_capacity(self.0.shape()[1]);
+        for (number, values) in values.chunks_exact_mut(self.0.shape()[1]).enumerate() {
+            row.clear();
+            self.0.row(first + number, &mut row);
+            values.iter_mut().zip(&row).for_each(|(value, held)| *value = convert(*held));
+        }
+    }
+}
+
+impl Read<Infallible> for Held<'_> {
+    fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), Infallible> {
+        self.copy(first, values, |value| value);
+        Ok(())
+    }
+
+    fn f16(&self, first: usize, values: &mut [f16]) -> std::result::Result<(), Infallible> {
+        self.copy(first, values, f16::from_f32);
+        Ok(())
+    }
+
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> std::result::Result<(), Infallible> {
+        self.copy(first, values, bf16::from_f32);
+        Ok(())
     }
 }
 

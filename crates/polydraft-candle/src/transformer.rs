@@ -6,6 +6,7 @@
 //! Miao et al. 2024 (SpecInfer, section 4: tree attention); for the rest see `family/`. Layout and names as in Hugging
 //! Face transformers.
 
+mod copy;
 mod device;
 pub(crate) mod exp;
 mod gate;
@@ -13,6 +14,8 @@ mod host;
 mod load;
 mod norm;
 pub(crate) mod pass;
+
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::rotary_emb::rope_thd;
@@ -40,19 +43,20 @@ struct Layer {
 }
 
 /// How tokens are told apart by their place.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Place {
     /// The second in layers with a window, if another.
     Rotary(Frequencies, Option<Frequencies>),
     /// Rows by position.
-    Learned(Matrix, usize),
+    Learned(Arc<Matrix>, usize),
 }
 
 /// Weights and shape; the state of a text is in its [`Cache`].
 #[derive(Debug)]
 pub(crate) struct Transformer {
     pub config: Config,
-    embedding: Matrix,
+    /// Shared with copies in fewer bits.
+    embedding: Arc<Matrix>,
     /// Around the layers, where tokens are embedded in another width.
     projections: Option<[Matrix; 2]>,
     place: Place,
@@ -240,7 +244,7 @@ impl Transformer {
     /// Bytes that the matrices take.
     pub fn weight_bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(|l| [&l.query_key_value, &l.output, &l.mlp_in, &l.mlp_out]);
-        let outer = self.head.iter().chain(self.projections.iter().flatten()).chain([&self.embedding]);
+        let outer = self.head.iter().chain(self.projections.iter().flatten()).chain([&*self.embedding]);
         layers.map(|l| &l.matrix).chain(outer).map(Matrix::bytes).sum()
     }
 

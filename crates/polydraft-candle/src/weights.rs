@@ -18,6 +18,7 @@ use safetensors::Files;
 ///
 /// Opening reads the headers only. Taking a tensor reads its bytes into their place, by way of a small buffer: no
 /// weight is ever held twice, and a file that another process cuts short is an error like any other.
+#[derive(Debug)]
 pub(crate) enum Weights {
     Files(Files),
     Gguf(gguf::File),

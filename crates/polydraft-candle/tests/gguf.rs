@@ -15,6 +15,8 @@ use common::*;
 use gguf::Writer;
 use polydraft_candle::{Description, LoadOptions, Precision, load};
 use polydraft_gguf::Gguf;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
 
 const GEMMA_NORMS: [(&str, &str); 3] = [
@@ -437,4 +439,47 @@ fn types_that_cannot_be_read_are_named() {
         found.contains("tensor blk.0.attn_q.weight: expected type F32, F16") && found.contains("I32"),
         "{found}"
     );
+}
+
+/// Damaged headers: refused with the file's name, or a model that can be asked; never a panic, never memory for nothing.
+#[test]
+fn files_that_lie_are_refused_or_work() {
+    let mut rng = ChaCha12Rng::seed_from_u64(7);
+    let (mut refused, mut worked) = (0, 0);
+    for fixture in ["llama", "gemma3"] {
+        let pair = pair(fixture);
+        let path = pair.write(pair.keys(), &|_| GgmlDType::Q8_0);
+        let bytes = fs::read(&path).unwrap();
+        let header =
+            Gguf::open(&path).unwrap().tensors().map(|tensor| tensor.offset()).min().unwrap() as usize;
+        for round in 0..400 {
+            let mut mutant = bytes.clone();
+            for _ in 0..1 + round % 3 {
+                let at = rng.random_range(8..header);
+                mutant[at] = match rng.random_range(0..4) {
+                    0 => rng.random(),
+                    1 => 0,
+                    2 => 0xff,
+                    _ => mutant[at] ^ 1 << rng.random_range(0..8),
+                };
+            }
+            fs::write(&path, mutant).unwrap();
+            let precision = [Precision::File, Precision::F32, Precision::Q4_0][round % 3];
+            match load(&path, LoadOptions { precision, memory: Some(1 << 28), ..LoadOptions::default() }) {
+                Err(error) => {
+                    assert!(error.to_string().contains("model"), "{error}");
+                    refused += 1;
+                }
+                Ok(loaded) => {
+                    let tokens = loaded.language.vocabulary.size() as u32;
+                    let text: Vec<u32> = TEXT.iter().copied().filter(|token| *token < tokens).collect();
+                    if !text.is_empty() {
+                        alone(&mut Single::new(loaded.model), &text);
+                        worked += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 100 && worked > 100, "{refused} refused, {worked} worked");
 }

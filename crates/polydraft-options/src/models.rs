@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{DeviceName, LoadOptions, Precision, is_gguf, load};
+use polydraft_candle::{Bytes, Description, DeviceName, LoadOptions, Loaded, Opened, Precision, is_gguf};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
@@ -20,8 +20,8 @@ pub struct ModelArgs {
     /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// The draft model, of the same vocabulary, or 'ngram': what the text itself has said before, and no model [default:
-    /// the demo pair's, with its target].
+    /// The draft model, of the same vocabulary; 'self': the target's own weights once more, in q4_0 or as self:TYPE says; or
+    /// 'ngram': what the text itself has said before, and no model [default: the demo pair's, with its target].
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// A text that --draft ngram may quote besides: a file of the same kind as what is to be written.
@@ -34,6 +34,9 @@ pub struct ModelArgs {
     /// as f32) [default: file for a .gguf file, else f32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
+    /// How the weights of the draft are held, if not as --dtype says.
+    #[arg(long, value_name = "TYPE")]
+    draft_dtype: Option<Precision>,
     /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
     device: DeviceName,
@@ -56,6 +59,55 @@ pub struct Models {
     pub engine: Engine,
     /// The target's tokenizer, and all else between text and tokens.
     pub language: Language,
+    /// What drafts, where it was named.
+    pub draft: Option<String>,
+}
+
+/// How a copy of the target is held where nothing is said: in the type whose products are the fastest.
+const COPY: Precision = Precision::Q4_0;
+/// A copy must take less than this of what the target takes: its passes would be no faster.
+const COPY_SHARE: f64 = 0.7;
+
+/// `self` or `self:TYPE`: the target's own weights, in fewer bits, as its draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnCopy(Option<Precision>);
+
+impl OwnCopy {
+    /// If that is what a name says.
+    pub fn named(name: &str) -> Result<Option<Self>> {
+        let kind = match name.split_once(':') {
+            None if name == "self" => None,
+            Some(("self", kind)) => {
+                Some(kind.parse().map_err(|e| Usage::error(format!("--draft self:TYPE: {e}")))?)
+            }
+            _ => return Ok(None),
+        };
+        match kind {
+            Some(Precision::File) => Err(Usage::error(
+                "--draft self:file: that would be the target again; name a type of fewer bits",
+            )),
+            kind => Ok(Some(Self(kind))),
+        }
+    }
+
+    /// How it is held.
+    pub fn precision(self) -> Precision {
+        self.0.unwrap_or(COPY)
+    }
+
+    /// What it takes beside a target that is held so; why it would be no use, if it would not.
+    pub fn check(self, target: &Description, precision: Precision) -> Result<Bytes, String> {
+        let copy = self.precision();
+        let [whole, less] = [precision, copy].map(|precision| target.copy_bytes(precision));
+        match less as f64 > COPY_SHARE * whole as f64 {
+            true => Err(format!(
+                "a copy in {copy} would take {}, the target's own matrices take {}: too near for the copy to be faster",
+                Bytes(less),
+                Bytes(whole)
+            )),
+            false => Ok(Bytes(less)),
+        }
+    }
 }
 
 impl ModelArgs {
@@ -77,17 +129,27 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
-        let LanguageModel { model: target, language } = self.open(&target, "target")?;
-        let drafter = match with_draft {
-            true => Some(self.open_drafter(target.as_ref(), &language)?),
-            false => None,
+        let own = if with_draft { self.own_copy()? } else { None };
+        let Loaded { model, copy, language, .. } = self.open(&target, "target", own)?;
+        let target: Box<dyn Model> = Box::new(model);
+        let drafter: Option<Box<dyn Drafter>> = match copy {
+            Some(copy) => Some(Box::new(ModelDrafter::new(Box::new(copy), &target.facts().vocabulary)?)),
+            None if with_draft => Some(self.open_drafter(target.as_ref(), &language)?),
+            None => None,
         };
-        Ok(Models { engine: Engine::new(target, drafter), language })
+        let draft = match own {
+            Some(own) => Some(format!("self:{}", own.precision())),
+            None => self.draft.clone().filter(|_| with_draft),
+        };
+        Ok(Models { engine: Engine::new(target, drafter), language, draft })
     }
 
     /// Loads target and draft as two models, for those who look at the distributions of both.
     pub fn load_both(&self) -> Result<(LanguageModel, LanguageModel)> {
-        if self.drafter().is_some() || (self.target.is_some() && self.draft.is_none()) {
+        if self.drafter().is_some()
+            || self.own_copy()?.is_some()
+            || (self.target.is_some() && self.draft.is_none())
+        {
             return Err(Usage::error("two models are needed here: give --target MODEL and --draft MODEL"));
         }
         let [target, draft] = [(&self.target, "target"), (&self.draft, "draft")].map(|(name, role)| {
@@ -95,7 +157,7 @@ impl ModelArgs {
                 Some(name) => locate(name, self.offline),
                 None => demo().map(|demo| demo.join(role)),
             };
-            self.open(&path?, role)
+            self.open(&path?, role, None).map(LanguageModel::from)
         });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
@@ -105,7 +167,11 @@ impl ModelArgs {
     /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
     pub(crate) fn identity(&self) -> Vec<String> {
         let of = |name: Option<&str>, role: &str| match name {
-            Some(name) if DrafterKind::named(name).is_some() => name.to_owned(),
+            Some(name)
+                if DrafterKind::named(name).is_some() || matches!(OwnCopy::named(name), Ok(Some(_))) =>
+            {
+                name.to_owned()
+            }
             name => {
                 let place =
                     name.map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
@@ -115,32 +181,67 @@ impl ModelArgs {
             }
         };
         let target = of(self.target.as_deref(), "target");
-        let dtype = self.dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string());
-        vec![target, of(self.draft.as_deref(), "draft"), dtype, self.device.to_string()]
+        let held = |dtype: Option<Precision>| {
+            dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string())
+        };
+        let draft = of(self.draft.as_deref(), "draft");
+        vec![target, draft, held(self.dtype), held(self.draft_dtype), self.device.to_string()]
     }
 
-    fn open(&self, path: &Path, role: &str) -> Result<LanguageModel> {
-        let precision = self.precision(path);
-        let options = LoadOptions { precision, device: self.device, memory: None };
+    fn open(&self, path: &Path, role: &str, own: Option<OwnCopy>) -> Result<Loaded> {
+        let precision = match role {
+            "draft" => self.draft_dtype.unwrap_or_else(|| self.precision(path)),
+            _ => self.precision(path),
+        };
+        let failed = |error| advise(error).context(format!("loading the {role} model"));
+        let opened = Opened::new(path).map_err(failed)?;
+        if let Some(own) = own {
+            let bytes = own.check(&opened.description, precision).map_err(|problem| {
+                Usage::error(format!("--draft self: {problem}; see --dtype and --draft-dtype"))
+            })?;
+            note(format_args!(
+                "note: the target's own weights in {} draft for it: {bytes} more",
+                own.precision()
+            ));
+        }
+        let copy = own.map(OwnCopy::precision);
         let clock = Instant::now();
-        let loaded =
-            load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))?;
+        let loaded = opened
+            .load(LoadOptions { precision, device: self.device, memory: None, copy })
+            .map_err(failed)?;
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
-        let (path, dtype, device) = (path.display(), precision, self.device);
+        let (path, device) = (path.display(), self.device);
         detail(format_args!(
-            "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
+            "{role}: {path} in {precision} on {device}, {threads} threads; loaded in {seconds:.2} s"
         ));
-        Ok(loaded.into())
+        Ok(loaded)
+    }
+
+    /// The copy of the target that drafts, if that is what `--draft` names.
+    fn own_copy(&self) -> Result<Option<OwnCopy>> {
+        let Some(named) = self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten() else {
+            return Ok(None);
+        };
+        match (named.0, self.draft_dtype) {
+            (Some(named), Some(other)) if named != other => Err(Usage::error(format!(
+                "--draft self:{named} and --draft-dtype {other} contradict each other: give one of them"
+            ))),
+            (None, Some(Precision::File)) => OwnCopy::named("self:file"),
+            (kind, other) => Ok(Some(OwnCopy(kind.or(other)))),
+        }
     }
 
     /// How the weights of a model are held.
     fn precision(&self, path: &Path) -> Precision {
-        self.dtype.unwrap_or(if is_gguf(path) { Precision::File } else { Precision::F32 })
+        self.dtype.unwrap_or(default_precision(path))
     }
 
     /// What drafts for `target`.
     fn open_drafter(&self, target: &dyn Model, language: &Language) -> Result<Box<dyn Drafter>> {
         if let Some(mut kind) = self.drafter() {
+            if self.draft_dtype.is_some() {
+                return Err(Usage::error("--draft-dtype is for a draft with weights: n-grams have none"));
+            }
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {
                 let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
@@ -154,8 +255,8 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("draft"),
         };
-        let draft = self.open(&draft, "draft")?;
-        Ok(Box::new(ModelDrafter::new(draft.model, &target.facts().vocabulary)?))
+        let draft = self.open(&draft, "draft", None)?;
+        Ok(Box::new(ModelDrafter::new(Box::new(draft.model), &target.facts().vocabulary)?))
     }
 
     /// What `--draft` names, if it is no model.
@@ -182,6 +283,11 @@ impl ModelArgs {
             Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K | Precision::File => 0.1,
         }
     }
+}
+
+/// How the weights of a model are held where nothing is said.
+pub fn default_precision(path: &Path) -> Precision {
+    if is_gguf(path) { Precision::File } else { Precision::F32 }
 }
 
 /// Whether a target, the demo pair's if none is named, is here and small.

@@ -1,5 +1,7 @@
 //! From tensors on disk to a transformer.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::norm::{Norm, Norms};
@@ -50,7 +52,7 @@ impl Transformer {
             }
             Positions::Learned { offset } => {
                 let part = whole(names.positions, config.context + offset);
-                Place::Learned(loader.looked_up(&[part], config.hidden)?, *offset)
+                Place::Learned(Arc::new(loader.looked_up(&[part], config.hidden)?), *offset)
             }
         };
         let layers = (0..config.layers).map(|i| loader.layer(i)).collect::<Result<_>>()?;
@@ -67,7 +69,7 @@ impl Transformer {
         })?;
         Ok(Self {
             config: config.clone(),
-            embedding,
+            embedding: Arc::new(embedding),
             projections,
             place,
             layers,

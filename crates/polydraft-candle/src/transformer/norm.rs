@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use candle_nn::ops::{layer_norm, rms_norm};
 
 /// One norm over the last dimension.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Norm {
     Rms { weight: Tensor, epsilon: f32 },
     Layer { weight: Tensor, bias: Tensor, epsilon: f32 },
@@ -20,7 +20,7 @@ impl Norm {
 }
 
 /// The norms of a block f: x becomes after(x + behind(f(before(x)))).
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Norms {
     pub before: Option<Norm>,
     pub behind: Option<Norm>,

@@ -14,6 +14,7 @@ use crate::packed::Format;
 use crate::{Error, Result};
 
 /// A file that has exactly the tensors of its model.
+#[derive(Debug)]
 pub(crate) struct File {
     gguf: Arc<Gguf>,
     /// Tensors whose rows are in the order of [`RopePairs::Neighbours`], with the width of their heads.

@@ -13,6 +13,7 @@ use crate::packed::Format;
 use crate::{Error, Result};
 
 /// One safetensors file.
+#[derive(Debug)]
 struct Shard {
     path: PathBuf,
     /// Where the tensors' bytes begin.
@@ -23,6 +24,7 @@ struct Shard {
 ///
 /// Opening reads the headers only. Taking a tensor reads its bytes into their place, by way of a small buffer: no
 /// weight is ever held twice, and a file that another process cuts short is an error like any other.
+#[derive(Debug)]
 pub(crate) struct Files {
     directory: PathBuf,
     shards: Vec<Shard>,

@@ -146,7 +146,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         let runs = args.runs as usize;
         let mut seeds = texts::random(args.seed ^ (number as u64) << 32);
-        let Models { engine, language } = &mut models;
+        let Models { engine, language, .. } = &mut models;
         // As in use: the limit does not end with the test.
         let mut next = |_| request(&args, language, &tokens, &settings, Limits::default(), seeds.next_u64());
         let counts = count_texts(engine, length, runs, &mut next, &mut || bar.inc(1))?;

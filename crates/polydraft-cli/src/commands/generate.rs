@@ -136,10 +136,11 @@ pub fn run(args: Args) -> Result<()> {
             None => None,
         };
         let mut report = Report::new(text, &generation, &tokens, seed);
+        report.draft = models.draft;
         report.logprobs = logprobs;
         output::json(&report)?;
     } else {
-        summary(&generation, seed, args.output.show_drafts);
+        summary(&generation, seed, args.output.show_drafts, models.draft.as_deref());
     }
     output::done(interrupted)
 }

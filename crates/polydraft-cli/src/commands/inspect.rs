@@ -23,7 +23,7 @@ pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A model that may draft for it.
+    /// A model that may draft for it, or self[:TYPE]: its own weights in fewer bits.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
     /// Never ask the network: use what was downloaded before.
@@ -72,6 +72,8 @@ struct Draft {
     parameters: u64,
     fits: bool,
     problem: Option<String>,
+    /// Of a copy of the target, what it takes besides.
+    copy_bytes: Option<u64>,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -80,8 +82,14 @@ pub fn run(args: Args) -> Result<()> {
         Description::read(&directory).with_context(|| format!("reading the {role}"))
     };
     let model = open(&args.model, "model")?;
-    let draft = args.draft.as_deref().map(|name| open(name, "draft")).transpose()?;
-    let report = Report::new(&model, draft.as_ref());
+    let draft = match args.draft.as_deref() {
+        None => None,
+        Some(name) => Some(match models::OwnCopy::named(name)? {
+            Some(own) => Draft::own(&model, own),
+            None => Draft::new(&model, &open(name, "draft")?),
+        }),
+    };
+    let report = Report::new(&model, draft);
     if args.json {
         return output::json(&report);
     }
@@ -89,7 +97,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 impl Report {
-    fn new(model: &Description, draft: Option<&Description>) -> Self {
+    fn new(model: &Description, draft: Option<Draft>) -> Self {
         let config = &model.config;
         let options = |precision| LoadOptions { precision, ..LoadOptions::default() };
         let available = available_memory(DeviceName::Cpu);
@@ -124,7 +132,7 @@ impl Report {
             weights: weights.into(),
             cache_bytes_per_1000_tokens: model.cache_bytes(1_000, LoadOptions::default()),
             memory_available: available,
-            draft: draft.map(|draft| Draft::new(model, draft)),
+            draft,
         }
     }
 
@@ -176,14 +184,15 @@ impl Report {
         }
         if let Some(draft) = &self.draft {
             let share = self.parameters as f64 / (draft.parameters as f64).max(1.0);
+            let what = match draft.copy_bytes {
+                Some(bytes) => format!("the same parameters in {} more", Bytes(bytes)),
+                None => format!("{} parameters, {share:.0} times fewer", count(draft.parameters)),
+            };
             line("draft", draft.directory.clone())?;
             line(
                 "",
                 match &draft.problem {
-                    None => format!(
-                        "yes, it can draft: {} parameters, {share:.0} times fewer",
-                        count(draft.parameters)
-                    ),
+                    None => format!("yes, it can draft: {what}"),
                     Some(problem) => format!("no: {problem}"),
                 },
             )?;
@@ -200,6 +209,19 @@ impl Draft {
             parameters: draft.parameters,
             fits: checked.is_ok(),
             problem: checked.err().map(|e| e.to_string()),
+            copy_bytes: None,
+        }
+    }
+
+    /// Its own weights, beside a target that is held as it would be by default.
+    fn own(target: &Description, own: models::OwnCopy) -> Self {
+        let checked = own.check(target, models::default_precision(&target.directory));
+        Self {
+            directory: format!("self:{}", own.precision()),
+            parameters: target.parameters,
+            fits: checked.is_ok(),
+            copy_bytes: checked.as_ref().ok().map(|bytes| bytes.0),
+            problem: checked.err(),
         }
     }
 }

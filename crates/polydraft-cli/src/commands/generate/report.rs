@@ -17,6 +17,8 @@ pub struct Report<'a> {
     seed: u64,
     prompt_tokens: usize,
     prompt_token_ids: &'a [polydraft::Token],
+    /// What drafted, where it was named.
+    pub draft: Option<String>,
     /// Of the tokens, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenScore>>,
@@ -88,6 +90,7 @@ impl<'a> Report<'a> {
             seed,
             prompt_tokens: prompt.len(),
             prompt_token_ids: prompt,
+            draft: None,
             logprobs: None,
             stats,
         }
@@ -95,7 +98,7 @@ impl<'a> Report<'a> {
 }
 
 /// The end of a run, for people.
-pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
+pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Option<&str>) {
     let s: &Statistics = &generation.statistics;
     let reason = match generation.finish {
         Finish::End => "by the model",
@@ -114,7 +117,12 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
         s.tokens,
         s.tokens_per_second()
     ));
-    note(format_args!("{} target calls, block efficiency {:.2}", s.target_calls, s.block_efficiency()));
+    let drafts = draft.map_or(String::new(), |draft| format!("; drafts by {draft}"));
+    note(format_args!(
+        "{} target calls, block efficiency {:.2}{drafts}",
+        s.target_calls,
+        s.block_efficiency()
+    ));
     let percent = |rates: Vec<f64>| {
         rates.iter().map(|rate| format!("{:.0} %", 100.0 * rate)).collect::<Vec<_>>().join(", ")
     };

@@ -1,0 +1,87 @@
+//! A model's own weights once more, in fewer bits.
+
+mod common;
+
+use std::path::Path;
+
+use candle_core::DType;
+use common::*;
+use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_candle::{Description, Error, LoadOptions, Loaded, Precision, load};
+use polydraft_engine::{Engine, Model, ModelDrafter, Speculation};
+
+fn with_copy(directory: &Path, precision: Precision, copy: Precision) -> Loaded {
+    load(directory, LoadOptions { precision, copy: Some(copy), ..LoadOptions::default() }).unwrap()
+}
+
+const TEXT: [Token; 9] = [5, 17, 3, 3, 40, 22, 9, 51, 60];
+
+#[test]
+fn a_copy_is_the_model_loaded_in_fewer_bits() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(3, DType::BF16));
+    for copy in [Precision::Q8_0, Precision::Q4_0, Precision::Q4_1, Precision::Bf16] {
+        // An embedding of its own is in f32 beside quantised matrices either way.
+        let loaded = with_copy(directory.path(), Precision::F32, copy);
+        let mut whole = open(directory.path(), copy);
+        let mut copied = Single::new(loaded.copy.unwrap());
+        assert_eq!(alone(&mut copied, &TEXT), alone(&mut whole, &TEXT), "{copy}");
+        assert_ne!(copied.model.facts().name, loaded.model.facts().name);
+    }
+    // Of the numbers that the model holds, not of those in the file.
+    let mut twice = Single::new(with_copy(directory.path(), Precision::Q4_0, Precision::Q4_0).copy.unwrap());
+    let mut held = open(directory.path(), Precision::Q4_0);
+    assert!(distance(&alone(&mut twice, &TEXT), &alone(&mut held, &TEXT)) < 1e-4);
+}
+
+#[test]
+fn a_tied_embedding_is_shared_and_its_head_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut tensors = tensors(4, DType::F32);
+    tensors.remove("lm_head.weight");
+    write_model(directory.path(), &tensors);
+    change_config(directory.path(), |config| config["tie_word_embeddings"] = true.into());
+    let loaded = with_copy(directory.path(), Precision::F32, Precision::Q8_0);
+    let (mut model, mut copy) = (Single::new(loaded.model), Single::new(loaded.copy.unwrap()));
+    let off = distance(&alone(&mut model, &TEXT), &alone(&mut copy, &TEXT));
+    assert!(off > 1e-5 && off < 0.2, "{off}");
+    // What it takes besides is known before.
+    let description = Description::read(directory.path()).unwrap();
+    assert_eq!(copy.model.bytes_per_pass() as u64, description.copy_bytes(Precision::Q8_0));
+}
+
+#[test]
+fn it_drafts_without_changing_the_text() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(5, DType::F32));
+    for (precision, copy) in [(Precision::F32, Precision::Q4_0), (Precision::Q8_0, Precision::Q4_1)] {
+        let Loaded { model, copy, language } = with_copy(directory.path(), precision, copy);
+        let drafter = ModelDrafter::new(Box::new(copy.unwrap()), &language.vocabulary).unwrap();
+        let engine = Engine::new(Box::new(model), Some(Box::new(drafter)));
+        let mut pair = Pair { engine, language };
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        let plain = pair.decode(&TEXT, sampling, None, Some(60), 1);
+        let speculation = || {
+            let verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
+            let policy = PolicyKind::paths(2, 3).build().unwrap();
+            Speculation { verifier, policy, sampling }
+        };
+        let drafted = pair.decode(&TEXT, sampling, Some(speculation()), Some(60), 1);
+        assert_eq!(drafted.tokens, plain.tokens);
+        assert!(drafted.statistics.block_efficiency() > 2.0, "{}", drafted.statistics.block_efficiency());
+    }
+}
+
+#[test]
+fn its_memory_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(6, DType::F32));
+    let description = Description::read(directory.path()).unwrap();
+    let alone = LoadOptions::default();
+    let both = LoadOptions { copy: Some(Precision::Q8_0), ..alone };
+    let most = description.needed_bytes(alone);
+    assert!(description.needed_bytes(both) > most);
+    load(directory.path(), LoadOptions { memory: Some(most), ..alone }).unwrap();
+    let error = load(directory.path(), LoadOptions { memory: Some(most), ..both }).unwrap_err();
+    assert!(matches!(error, Error::Memory { .. }), "{error}");
+}

@@ -1,0 +1,83 @@
+//! `--draft self` as its users meet it.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_polydraft")).args(args).output().unwrap()
+}
+
+fn ok(args: &[&str]) -> (String, String) {
+    let output = run(args);
+    let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success(), "{args:?}: {err}");
+    (out, err)
+}
+
+const GENERATE: [&str; 9] =
+    ["generate", "--prompt", "pub fn ", "-n", "40", "--temperature", "0", "--seed", "1"];
+
+#[test]
+fn it_drafts_and_is_named() {
+    let plain = ok(&[&GENERATE[..], &["--verifier", "none"]].concat()).0;
+    for (options, name) in [
+        (&["--draft", "self"][..], "self:q4_0"),
+        (&["--draft", "self:q8_0"], "self:q8_0"),
+        (&["--draft", "self", "--draft-dtype", "q4_1"], "self:q4_1"),
+        (&["--draft", "self", "--dtype", "bf16"], "self:q4_0"),
+    ] {
+        let (out, err) = ok(&[&GENERATE[..], options].concat());
+        assert_eq!(out, plain, "{options:?}");
+        let kind = name.strip_prefix("self:").unwrap();
+        let said = format!("note: the target's own weights in {kind} draft for it: ");
+        assert!(err.starts_with(&said) && err.contains("MB more"), "{err}");
+        assert!(err.contains(&format!("; drafts by {name}")), "{err}");
+        let json: Value =
+            serde_json::from_str(&ok(&[&GENERATE[..], options, &["--json"]].concat()).0).unwrap();
+        assert_eq!(json["draft"], name);
+        assert!(json["stats"]["block_efficiency"].as_f64().unwrap() > 2.0, "{json}");
+    }
+    // What is not named is not named.
+    let json: Value = serde_json::from_str(&ok(&[&GENERATE[..], &["--json"]].concat()).0).unwrap();
+    assert!(json["draft"].is_null());
+}
+
+#[test]
+fn a_draft_may_be_held_in_another_type() {
+    // With one seed, another draft draws another text of the same law.
+    let of = |options: &[&str]| {
+        ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], options].concat()).0
+    };
+    assert_eq!(of(&["--draft-dtype", "f32"]), of(&[]));
+    assert_ne!(of(&["--draft-dtype", "q4_0"]), of(&[]));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (options, expected) in [
+        (&["--draft", "self", "--dtype", "q4_0"][..], "too near for the copy to be faster"),
+        (&["--draft", "self:q8_0", "--dtype", "q8_0"], "too near for the copy to be faster"),
+        (&["--draft", "self:q9"], "expected one of f32"),
+        (&["--draft", "self:file"], "would be the target again"),
+        (&["--draft", "self:q8_0", "--draft-dtype", "q4_0"], "contradict each other"),
+        (&["--draft", "ngram", "--draft-dtype", "q4_0"], "n-grams have none"),
+    ] {
+        let output = run(&[&GENERATE[..], options].concat());
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {message}");
+        assert!(message.contains(expected), "{options:?}: {message}");
+    }
+}
+
+#[test]
+fn inspect_says_what_it_takes() {
+    let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
+    let (out, _) = ok(&["inspect", target, "self"]);
+    assert!(out.contains("self:q4_0") && out.contains("yes, it can draft: the same parameters in "), "{out}");
+    let json: Value = serde_json::from_str(&ok(&["inspect", target, "self:q8_0", "--json"]).0).unwrap();
+    let draft = &json["draft"];
+    assert_eq!((&draft["directory"], &draft["fits"]), (&Value::from("self:q8_0"), &Value::from(true)));
+    let (copy, whole) = (draft["copy_bytes"].as_f64().unwrap(), draft["parameters"].as_f64().unwrap());
+    assert!(copy > whole && copy < 1.2 * whole, "{draft}");
+}
