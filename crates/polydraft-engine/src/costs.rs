@@ -18,13 +18,28 @@ const DRAFT: [usize; 5] = [1, 2, 4, 8, 32];
 const TEXT: usize = 32;
 /// Passes of each kind: as many as fit in the time, within these.
 const PASSES: std::ops::RangeInclusive<usize> = 3..=15;
-const TIME: Duration = Duration::from_millis(600);
+const TIME: Duration = Duration::from_millis(1200);
+/// Passes of one kind whose median is so many times the least tell of a machine that does something else.
+const BUSY: f64 = 1.4;
+
+/// What was measured, and how well.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Seconds of passes.
+    pub costs: Costs,
+    /// Whether the machine was busy with something else: then the costs are worth little.
+    pub busy: bool,
+}
 
 /// Measures. `sampling` is the target's and the draft's.
 ///
 /// # Errors
 /// Failures of the models; as many sequences open as they can hold.
-pub fn measure(target: &mut dyn Model, drafter: &mut dyn Drafter, sampling: [&Sampling; 2]) -> Result<Costs> {
+pub fn measure(
+    target: &mut dyn Model,
+    drafter: &mut dyn Drafter,
+    sampling: [&Sampling; 2],
+) -> Result<Measured> {
     let size = target.facts().vocabulary.size().max(1);
     // Any tokens do: what a pass costs does not depend on them.
     let token = |n: usize| (n * 7919 % size) as Token;
@@ -68,7 +83,8 @@ pub fn measure(target: &mut dyn Model, drafter: &mut dyn Drafter, sampling: [&Sa
         })
     });
     drafter.close(sequence);
-    Ok(Costs { target: Passes::new(of_target?)?, draft: Passes::new(of_draft?)? })
+    let ((target, busy), (draft, _)) = (of_target?, of_draft?);
+    Ok(Measured { costs: Costs { target: Passes::new(target)?, draft: Passes::new(draft)? }, busy })
 }
 
 /// A root and so many children.
@@ -86,12 +102,12 @@ fn timed(mut pass: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds by rows, as far as there is room for so many.
+/// Seconds by rows, as far as there is room for so many, and whether the machine was busy.
 fn repeat(
     rows: &[usize],
     most: usize,
     mut pass: impl FnMut(usize) -> Result<f64>,
-) -> Result<Vec<(usize, f64)>> {
+) -> Result<(Vec<(usize, f64)>, bool)> {
     let rows: Vec<usize> = rows.iter().copied().filter(|&rows| rows == 1 || rows < most).collect();
     let mut seconds = vec![Vec::new(); rows.len()];
     // The first of each kind pays for memory and threads.
@@ -107,11 +123,16 @@ fn repeat(
             seconds.push(pass(rows)?);
         }
     }
+    let median = |seconds: &mut Vec<f64>| {
+        seconds.sort_by(f64::total_cmp);
+        seconds[seconds.len() / 2] / seconds[0]
+    };
+    let spread = seconds.iter_mut().map(median).sum::<f64>() / rows.len() as f64;
     // The least of each: whatever else the machine does only adds. And more rows are never cheaper.
     let mut least: Vec<f64> =
         seconds.into_iter().map(|seconds| seconds.into_iter().fold(f64::INFINITY, f64::min)).collect();
     for n in (1..least.len()).rev() {
         least[n - 1] = least[n - 1].min(least[n]);
     }
-    Ok(rows.into_iter().zip(least).collect())
+    Ok((rows.into_iter().zip(least).collect(), spread > BUSY))
 }

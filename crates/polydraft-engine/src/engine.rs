@@ -2,9 +2,9 @@
 
 mod bookkeeping;
 
-use polydraft::policy::Costs;
 use polydraft::{Distribution, NodeId, Outcome, Sampling};
 
+use crate::costs::Measured;
 use crate::laws::{Pool, StepLaws};
 use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
 use bookkeeping::{Clock, record};
@@ -78,7 +78,7 @@ impl Engine {
     ///
     /// # Errors
     /// No drafter; failures of the models.
-    pub fn costs(&mut self, sampling: [&Sampling; 2]) -> Result<Costs> {
+    pub fn costs(&mut self, sampling: [&Sampling; 2]) -> Result<Measured> {
         match &mut self.drafter {
             Some(drafter) => crate::costs::measure(self.target.as_mut(), drafter.as_mut(), sampling),
             None => no_drafter(),

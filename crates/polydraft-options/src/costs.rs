@@ -61,7 +61,14 @@ pub fn settle(
         auto.costs = before.costs;
         return Ok(());
     }
-    measured.costs = models.engine.costs([sampling, of_draft]).context("measuring what passes cost")?;
+    let found = models.engine.costs([sampling, of_draft]).context("measuring what passes cost")?;
+    if found.busy {
+        note(
+            "note: the machine was busy while it was measured what passes cost: --tree auto may choose badly until the \
+             file named below is removed",
+        );
+    }
+    measured.costs = found.costs;
     auto.costs = measured.costs.clone();
     if let Some(file) = file {
         keep(file, &measured).with_context(|| format!("cannot write the costs {}", file.display()))?;
