@@ -180,8 +180,8 @@ impl Config {
     /// A file that is missing or no such JSON; an architecture or a feature that is not known; sizes that are absurd
     /// or contradict each other. The field is named.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let text = polydraft_files::read_text(path, polydraft_files::Kind::SETTINGS)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|problem| Error::File { path: path.to_owned(), problem })
     }
 

@@ -9,6 +9,7 @@
 
 mod blocks;
 mod exact;
+mod fetch;
 mod file;
 mod inputs;
 mod integer;

@@ -1,15 +1,17 @@
 //! Which models to load, and where the demo pair is.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{Bytes, Description, DeviceName, LoadOptions, Loaded, Opened, Precision, is_gguf};
+use polydraft_candle::{DeviceName, LoadOptions, Loaded, Opened, Precision, is_gguf};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
-use crate::output::{Usage, note};
+use crate::output::{Usage, detail, note};
+use crate::own_copy::OwnCopy;
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -29,8 +31,8 @@ pub struct ModelArgs {
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
     /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
     /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
-    /// inputs not rounded); file (each as its file has it, nothing rounded; types of blocks other than these are held
-    /// as f32) [default: file for a .gguf file, else f32].
+    /// inputs not rounded); file (each as its file has it, nothing rounded; blocks of other types are multiplied as f32
+    /// would be) [default: file for a .gguf file, else f32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
     /// How the weights of the draft are held, if not as --dtype says.
@@ -62,53 +64,6 @@ pub struct Models {
     pub draft: Option<String>,
 }
 
-/// How a copy of the target is held where nothing is said: in the type whose products are the fastest.
-const COPY: Precision = Precision::Q4_0;
-/// A copy must take less than this of what the target takes: its passes would be no faster.
-const COPY_SHARE: f64 = 0.7;
-
-/// `self` or `self:TYPE`: the target's own weights, in fewer bits, as its draft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnCopy(Option<Precision>);
-
-impl OwnCopy {
-    /// If that is what a name says.
-    pub fn named(name: &str) -> Result<Option<Self>> {
-        let kind = match name.split_once(':') {
-            None if name == "self" => None,
-            Some(("self", kind)) => {
-                Some(kind.parse().map_err(|e| Usage::error(format!("--draft self:TYPE: {e}")))?)
-            }
-            _ => return Ok(None),
-        };
-        match kind {
-            Some(Precision::File) => Err(Usage::error(
-                "--draft self:file: that would be the target again; name a type of fewer bits",
-            )),
-            kind => Ok(Some(Self(kind))),
-        }
-    }
-
-    /// How it is held.
-    pub fn precision(self) -> Precision {
-        self.0.unwrap_or(COPY)
-    }
-
-    /// What it takes beside a target that is held so; why it would be no use, if it would not.
-    pub fn check(self, target: &Description, precision: Precision) -> Result<Bytes, String> {
-        let copy = self.precision();
-        let [whole, less] = [precision, copy].map(|precision| target.copy_bytes(precision));
-        match less as f64 > COPY_SHARE * whole as f64 {
-            true => Err(format!(
-                "a copy in {copy} would take {}, the target's own matrices take {}: too near for the copy to be faster",
-                Bytes(less),
-                Bytes(whole)
-            )),
-            false => Ok(Bytes(less)),
-        }
-    }
-}
-
 impl ModelArgs {
     /// Loads the target and, if one is needed, what drafts for it.
     pub fn load(&self, with_draft: bool) -> Result<Models> {
@@ -120,8 +75,8 @@ impl ModelArgs {
         }
         if with_draft && self.target.is_some() && self.draft.is_none() {
             return Err(Usage::error(
-                "speculation needs a draft model for this target: give --draft DIR, --draft ngram to draft without one, \
-                 or --verifier none to do without",
+                "speculation needs a draft model for this target: give --draft DIR, --draft self or --draft ngram to draft \
+                 without one, or --verifier none to do without",
             ));
         }
         let target = match &self.target {
@@ -163,12 +118,35 @@ impl ModelArgs {
         Ok((target, draft))
     }
 
+    /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
+    pub(crate) fn identity(&self) -> Vec<String> {
+        let of = |name: Option<&str>, role: &str| match name {
+            Some(name)
+                if DrafterKind::named(name).is_some() || matches!(OwnCopy::named(name), Ok(Some(_))) =>
+            {
+                name.to_owned()
+            }
+            name => {
+                let place =
+                    name.map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
+                let place = place.unwrap_or_else(|_| role.into());
+                let place = place.canonicalize().unwrap_or(place);
+                format!("{} of {} bytes", place.display(), weight_bytes(&place))
+            }
+        };
+        let target = of(self.target.as_deref(), "target");
+        let dtype = self.dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string());
+        let drafts = self.draft_dtype.map_or(String::new(), |dtype| format!("drafts as {dtype}"));
+        vec![target, of(self.draft.as_deref(), "draft"), dtype, drafts, self.device.to_string()]
+    }
+
     fn open(&self, path: &Path, role: &str, own: Option<OwnCopy>) -> Result<Loaded> {
         let precision = match role {
             "draft" => self.draft_dtype.unwrap_or_else(|| self.precision(path)),
             _ => self.precision(path),
         };
         let failed = |error| advise(error).context(format!("loading the {role} model"));
+        let clock = Instant::now();
         let opened = Opened::new(path).map_err(failed)?;
         if let Some(own) = own {
             let bytes = own.check(&opened.description, precision).map_err(|problem| {
@@ -180,20 +158,21 @@ impl ModelArgs {
             ));
         }
         let copy = own.map(OwnCopy::precision);
-        opened.load(LoadOptions { precision, device: self.device, memory: None, copy }).map_err(failed)
+        let options = LoadOptions { precision, device: self.device, memory: None, copy };
+        let loaded = opened.load(options).map_err(failed)?;
+        let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
+        let (path, dtype, device) = (path.display(), precision, self.device);
+        detail(format_args!(
+            "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
+        ));
+        Ok(loaded)
     }
 
     /// The copy of the target that drafts, if that is what `--draft` names.
     fn own_copy(&self) -> Result<Option<OwnCopy>> {
-        let Some(named) = self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten() else {
-            return Ok(None);
-        };
-        match (named.0, self.draft_dtype) {
-            (Some(named), Some(other)) if named != other => Err(Usage::error(format!(
-                "--draft self:{named} and --draft-dtype {other} contradict each other: give one of them"
-            ))),
-            (None, Some(Precision::File)) => OwnCopy::named("self:file"),
-            (kind, other) => Ok(Some(OwnCopy(kind.or(other)))),
+        match self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten() {
+            Some(own) => own.or(self.draft_dtype).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -210,9 +189,9 @@ impl ModelArgs {
             }
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {
-                let text = std::fs::read_to_string(file)
+                let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
                     .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-                settings.corpus = language.text.encode_plain(&text)?;
+                settings.corpus = language.text.encode_pieces(&text)?;
                 settings.corpus_file = Some(file.clone());
             }
             return Ok(kind.build(target.facts())?);
@@ -330,8 +309,11 @@ pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token
 }
 
 /// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
-fn weight_bytes(directory: &Path) -> u64 {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+fn weight_bytes(place: &Path) -> u64 {
+    if place.is_file() {
+        return std::fs::metadata(place).map_or(0, |m| m.len());
+    }
+    let files = std::fs::read_dir(place).into_iter().flatten().flatten();
     let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors"));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }

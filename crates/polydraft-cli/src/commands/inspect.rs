@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use polydraft_candle::{
     Bytes, Description, DeviceName, LoadOptions, Positions, Precision, Scaling, available_memory,
 };
+use polydraft_options::own_copy::OwnCopy;
 use serde::Serialize;
 
 use crate::models;
@@ -84,7 +85,7 @@ pub fn run(args: Args) -> Result<()> {
     let model = open(&args.model, "model")?;
     let draft = match args.draft.as_deref() {
         None => None,
-        Some(name) => Some(match models::OwnCopy::named(name)? {
+        Some(name) => Some(match OwnCopy::named(name)? {
             Some(own) => Draft::own(&model, own),
             None => Draft::new(&model, &open(name, "draft")?),
         }),
@@ -214,7 +215,7 @@ impl Draft {
     }
 
     /// Its own weights, beside a target that is held as it would be by default.
-    fn own(target: &Description, own: models::OwnCopy) -> Self {
+    fn own(target: &Description, own: OwnCopy) -> Self {
         let checked = own.check(target, models::default_precision(&target.directory));
         Self {
             directory: format!("self:{}", own.precision()),

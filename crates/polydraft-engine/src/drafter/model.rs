@@ -3,7 +3,7 @@
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
 use super::Drafter;
-use crate::{Model, Result, Sequence, Vocabulary};
+use crate::{Error, Model, Result, Sequence, Vocabulary};
 
 /// A model that shares the target's vocabulary.
 pub struct ModelDrafter {
@@ -66,13 +66,12 @@ impl Drafter for ModelDrafter {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
-        Ok(match spare {
-            None => Distribution::from_logits(logits, sampling)?,
-            Some(mut law) => {
-                law.set_from_logits(logits, sampling)?;
-                law
-            }
-        })
+        let law = match spare {
+            None => Distribution::from_logits(logits, sampling),
+            Some(mut law) => law.set_from_logits(logits, sampling).map(|()| law),
+        };
+        let model = || self.model.facts().name.clone();
+        law.map_err(|source| Error::Logits { role: "draft", model: model(), source })
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

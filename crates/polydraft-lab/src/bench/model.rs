@@ -17,6 +17,7 @@ use polydraft_engine::Model;
 use serde::Serialize;
 
 use super::median;
+use crate::interrupts::Orderly;
 use crate::output::{self, machine};
 use crate::provenance::Provenance;
 use crate::{models, threads};
@@ -102,18 +103,22 @@ struct Pass {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let threads = threads::or_all(args.threads);
+    let threads = threads::settled();
     let made = match args.model {
         Some(_) => None,
         None => Some(random::write(args.random * 1_000_000).context("cannot write a random model")?),
     };
+    let orderly = Orderly::begin();
     let directory: PathBuf = match (&args.model, &made) {
         (Some(name), _) => models::locate(name, true)?,
-        (None, Some(folder)) => folder.path().to_owned(),
+        (None, Some(made)) => made.path().to_owned(),
         (None, None) => unreachable!("one of them was given"),
     };
     let description = Description::read(&directory)?;
     let files = weight_files(&description)?;
+    // What leaves room for the largest tree.
+    let nodes = args.nodes.iter().copied().max().unwrap_or(1);
+    let context = args.context.min(description.config.context.saturating_sub(nodes)).max(1);
     let file_bytes = files.iter().map(|(_, bytes)| bytes).sum();
     // Once to have it in the system's cache, then timed.
     read_files(&files, threads)?;
@@ -126,8 +131,12 @@ pub fn run(args: Args) -> Result<()> {
         given => given,
     };
     for &precision in dtypes {
-        results.push(measure(&args, &directory, precision, bandwidth)?);
+        results.push(measure(&args, &directory, precision, bandwidth, context)?);
+        if orderly.asked() {
+            break;
+        }
     }
+    let interrupted = results.len() < dtypes.len();
     let report = Report {
         machine: machine(),
         version: env!("CARGO_PKG_VERSION"),
@@ -136,10 +145,15 @@ pub fn run(args: Args) -> Result<()> {
         file_bytes,
         memory_bytes_per_second: bandwidth,
         read_seconds: median(read_seconds.into_iter()),
-        context: args.context,
+        context,
         results,
     };
-    if args.json { output::json(&report) } else { report.print() }
+    if args.json {
+        output::json(&report)?
+    } else {
+        report.print()?
+    }
+    output::done(interrupted)
 }
 
 fn weight_files(description: &Description) -> Result<Vec<(PathBuf, u64)>> {
@@ -173,22 +187,28 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
     Ok(clock.elapsed().as_secs_f64())
 }
 
-fn measure(args: &Args, directory: &Path, precision: Precision, bandwidth: f64) -> Result<Row> {
+fn measure(
+    args: &Args,
+    directory: &Path,
+    precision: Precision,
+    bandwidth: f64,
+    context: usize,
+) -> Result<Row> {
     let before = memory::reset_peak();
     let clock = Instant::now();
     let mut model =
         load(directory, LoadOptions { precision, ..LoadOptions::default() }).map_err(models::advise)?.model;
     let load_seconds = clock.elapsed().as_secs_f64();
     let load_peak_bytes = before.and_then(|before| Some(memory::peak()?.saturating_sub(before)));
-    check(&mut model, args.context)?;
+    check(&mut model, context)?;
 
     let mut passes = Vec::new();
     for &nodes in std::iter::once(&1).chain(args.nodes.iter().filter(|n| **n != 1)) {
-        let seconds = time_pass(&mut model, nodes, args)?;
+        let seconds = time_pass(&mut model, nodes, context, args.passes)?;
         passes.push((nodes, seconds));
     }
     let one = passes[0].1;
-    let sequences = together::measure(&mut model, &args.sequences, args.context, args.passes)?;
+    let sequences = together::measure(&mut model, &args.sequences, context, args.passes)?;
     let bytes_per_second = model.bytes_per_pass() as f64 / one;
     Ok(Row {
         dtype: precision.name(),
@@ -239,18 +259,17 @@ fn check(model: &mut CandleModel, context: usize) -> Result<()> {
 }
 
 /// Seconds of a pass over so many tokens behind the context, the median.
-fn time_pass(model: &mut CandleModel, nodes: usize, args: &Args) -> Result<f64> {
+fn time_pass(model: &mut CandleModel, nodes: usize, context: usize, passes: usize) -> Result<f64> {
     let mut tree = DraftTree::new();
     for number in 1..nodes {
         // Pairs of siblings: neither a chain nor a star.
         tree.add((number - 1) / 2, number as Token % model.facts().vocabulary.size() as Token);
     }
-    let length = args.context.min(model.facts().context.saturating_sub(16));
     let sequence = model.open()?;
-    model.extend(sequence, &text(model, length))?;
+    model.extend(sequence, &text(model, context))?;
     model.score(&[(sequence, &DraftTree::new())])?;
     let mut seconds = Vec::new();
-    for pass in 0..args.passes + 2 {
+    for pass in 0..passes + 2 {
         model.commit(sequence, &tree, &[])?;
         let clock = Instant::now();
         model.score(&[(sequence, &tree)])?;

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use pulp::Simd;
 
 use super::super::blocks::{Q8_0, widened};
+use super::super::fetch::fetch;
 use super::super::tiles::{Fill, Piece, Read, TILE};
 use super::{STEP, Step};
 
@@ -58,6 +59,9 @@ fn steps<S: Simd, W: Widen, const N: usize, const V: usize>(
     let zero = simd.splat_f32s(0.0);
     let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
     for (x, w) in x.iter().zip(w) {
+        if first == 0 {
+            fetch(w);
+        }
         let mut wide = [[zero; STEP]; V];
         for (v, wide) in wide.iter_mut().enumerate() {
             *wide = w.widen(simd, first + v);
@@ -259,6 +263,9 @@ impl Words for Q8_0 {
         let zero = simd.splat_f32s(0.0);
         let mut out = [[zero; V]; N];
         for (x, w) in x.as_chunks::<{ Q8_0::COLUMNS / STEP }>().0.iter().zip(w) {
+            if first == 0 {
+                fetch(w);
+            }
             let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
             for (x, words) in x.iter().zip(&w.numbers) {
                 let mut wide = [[zero; STEP]; V];
