@@ -60,13 +60,13 @@ fn it_drafts_without_changing_the_text() {
         let engine = Engine::new(Box::new(model), Some(Box::new(drafter)));
         let mut pair = Pair { engine, language };
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        let plain = pair.decode(&TEXT, sampling.clone(), None, Some(60), 1);
+        let plain = pair.decode(&TEXT, sampling, None, Some(60), 1);
         let speculation = || {
             let verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
             let policy = PolicyKind::paths(2, 3).build().unwrap();
-            Speculation { verifier, policy, sampling: sampling.clone() }
+            Speculation { verifier, policy, sampling }
         };
-        let drafted = pair.decode(&TEXT, sampling.clone(), Some(speculation()), Some(60), 1);
+        let drafted = pair.decode(&TEXT, sampling, Some(speculation()), Some(60), 1);
         assert_eq!(drafted.tokens, plain.tokens);
         assert!(drafted.statistics.block_efficiency() > 2.0, "{}", drafted.statistics.block_efficiency());
     }

@@ -7,3 +7,4 @@ pub mod generate;
 pub mod inspect;
 pub mod list;
 pub mod man;
+pub mod score;

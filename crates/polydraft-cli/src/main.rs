@@ -53,6 +53,7 @@ enum Command {
     Chat(commands::chat::Args),
     Inspect(commands::inspect::Args),
     List(commands::list::Args),
+    Score(commands::score::Args),
     Certify(commands::certify::Args),
     #[cfg(feature = "lab")]
     #[command(flatten)]
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => commands::chat::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::List(args) => commands::list::run(args),
+        Command::Score(args) => commands::score::run(args),
         Command::Certify(args) => commands::certify::run(args),
         #[cfg(feature = "lab")]
         Command::Lab(command) => polydraft_lab::run(command),

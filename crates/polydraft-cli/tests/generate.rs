@@ -200,7 +200,7 @@ fn bad_models_are_named() {
     };
     try_draft(Path::new("/no/such/model"), &["draft", "/no/such/model"]);
     try_draft(tempfile::tempdir().unwrap().path(), &["config.json"]);
-    try_draft(&target.join("config.json"), &["a file"]);
+    try_draft(&target.join("config.json"), &["got another file"]);
     let spoilt = copy(|d| fs::remove_file(d.join("model.safetensors")).unwrap());
     try_draft(spoilt.path(), &["model.safetensors"]);
     let spoilt = copy(|d| {

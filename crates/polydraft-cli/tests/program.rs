@@ -13,7 +13,7 @@ fn ok(args: &[&str]) -> String {
 }
 
 /// Commands that a build has in any case.
-const COMMANDS: [&str; 7] = ["generate", "chat", "inspect", "certify", "list", "completions", "man"];
+const COMMANDS: [&str; 8] = ["generate", "chat", "score", "inspect", "certify", "list", "completions", "man"];
 /// Commands of the laboratory.
 const LAB: [&str; 3] = ["couple", "efficiency", "bench"];
 

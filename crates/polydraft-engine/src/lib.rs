@@ -15,6 +15,7 @@ pub mod engine;
 mod error;
 mod laws;
 pub mod model;
+mod score;
 pub mod session;
 pub mod statistics;
 pub mod stop;
@@ -25,6 +26,7 @@ pub use drafter::{Drafter, DrafterKind, ModelDrafter};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use model::{Facts, Model, Sequence};
+pub use score::{Scored, score};
 pub use session::{
     Emitted, Finish, Generation, Limits, NoText, Origin, Piece, Request, Session, Speculation, TextStream,
 };

@@ -4,6 +4,7 @@ mod acceptance;
 mod decode;
 mod model;
 mod solve_time;
+mod speed;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -11,6 +12,7 @@ use clap::Subcommand;
 /// Measure, after checking the answers.
 #[derive(Subcommand)]
 pub enum Bench {
+    Speed(speed::Args),
     Decode(decode::Args),
     Acceptance(acceptance::Args),
     SolveTime(solve_time::Args),
@@ -20,6 +22,7 @@ pub enum Bench {
 /// Runs one of them.
 pub fn run(bench: Bench) -> Result<()> {
     match bench {
+        Bench::Speed(args) => speed::run(args),
         Bench::Decode(args) => decode::run(args),
         Bench::Acceptance(args) => acceptance::run(args),
         Bench::SolveTime(args) => solve_time::run(args),

@@ -22,6 +22,9 @@ pub struct ChatArgs {
     /// Leave the sampling settings of generation_config.json alone.
     #[arg(long, requires = "chat")]
     ignore_published: bool,
+    /// Print what the model is given, as its chat template makes it, to standard error.
+    #[arg(long, requires = "chat")]
+    show_prompt: bool,
 }
 
 impl ChatArgs {
@@ -35,7 +38,13 @@ impl ChatArgs {
         if !self.chat {
             return Ok(language.text.encode_within(prompt, context)?);
         }
-        Ok(language.encode_chat_within(&opening(self.system.as_deref(), prompt), context)?)
+        let messages = opening(self.system.as_deref(), prompt);
+        if self.show_prompt
+            && let Some(template) = &language.chat
+        {
+            note(template.render(&messages)?);
+        }
+        Ok(language.encode_chat_within(&messages, context)?)
     }
 
     /// The tokens that end the text.

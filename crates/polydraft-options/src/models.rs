@@ -21,7 +21,8 @@ pub struct ModelArgs {
     /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// The draft model, of the same vocabulary; 'self': the target's own weights once more, in q4_0 or as self:TYPE says; or
+    /// The draft model, of the same vocabulary; 'self': the target's own weights once more, in q8_0 if that is
+    /// much less than the target takes, else in q4_0, or as self:TYPE says; or
     /// 'ngram': what the text itself has said before, and no model [default: the demo pair's, with its target].
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
@@ -84,7 +85,7 @@ impl ModelArgs {
             None => demo()?.join("target"),
         };
         let own = if with_draft { self.own_copy()? } else { None };
-        let Loaded { model, copy, language, .. } = self.open(&target, "target", own)?;
+        let (Loaded { model, copy, language, .. }, own) = self.open(&target, "target", own)?;
         let target: Box<dyn Model> = Box::new(model);
         let drafter: Option<Box<dyn Drafter>> = match copy {
             Some(copy) => Some(Box::new(ModelDrafter::new(Box::new(copy), &target.facts().vocabulary)?)),
@@ -92,7 +93,7 @@ impl ModelArgs {
             None => None,
         };
         let draft = match own {
-            Some(own) => Some(format!("self:{}", own.precision())),
+            Some(own) => Some(format!("self:{own}")),
             None => self.draft.clone().filter(|_| with_draft),
         };
         Ok(Models { engine: Engine::new(target, drafter), language, draft })
@@ -111,7 +112,7 @@ impl ModelArgs {
                 Some(name) => locate(name, self.offline),
                 None => demo().map(|demo| demo.join(role)),
             };
-            self.open(&path?, role, None).map(LanguageModel::from)
+            self.open(&path?, role, None).map(|(loaded, _)| LanguageModel::from(loaded))
         });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
@@ -135,12 +136,15 @@ impl ModelArgs {
             }
         };
         let target = of(self.target.as_deref(), "target");
-        let dtype = self.dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string());
-        let drafts = self.draft_dtype.map_or(String::new(), |dtype| format!("drafts as {dtype}"));
-        vec![target, of(self.draft.as_deref(), "draft"), dtype, drafts, self.device.to_string()]
+        let held = |dtype: Option<Precision>| {
+            dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string())
+        };
+        let draft = of(self.draft.as_deref(), "draft");
+        vec![target, draft, held(self.dtype), held(self.draft_dtype), self.device.to_string()]
     }
 
-    fn open(&self, path: &Path, role: &str, own: Option<OwnCopy>) -> Result<Loaded> {
+    /// With how its own copy is held, if there is to be one.
+    fn open(&self, path: &Path, role: &str, own: Option<OwnCopy>) -> Result<(Loaded, Option<Precision>)> {
         let precision = match role {
             "draft" => self.draft_dtype.unwrap_or_else(|| self.precision(path)),
             _ => self.precision(path),
@@ -148,16 +152,14 @@ impl ModelArgs {
         let failed = |error| advise(error).context(format!("loading the {role} model"));
         let clock = Instant::now();
         let opened = Opened::new(path).map_err(failed)?;
+        let mut copy = None;
         if let Some(own) = own {
-            let bytes = own.check(&opened.description, precision).map_err(|problem| {
+            let (own, bytes) = own.beside(&opened.description, precision).map_err(|problem| {
                 Usage::error(format!("--draft self: {problem}; see --dtype and --draft-dtype"))
             })?;
-            note(format_args!(
-                "note: the target's own weights in {} draft for it: {bytes} more",
-                own.precision()
-            ));
+            note(format_args!("note: the target's own weights in {own} draft for it: {bytes} more"));
+            copy = Some(own);
         }
-        let copy = own.map(OwnCopy::precision);
         let options = LoadOptions { precision, device: self.device, memory: None, copy };
         let loaded = opened.load(options).map_err(failed)?;
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
@@ -165,7 +167,7 @@ impl ModelArgs {
         detail(format_args!(
             "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
         ));
-        Ok(loaded)
+        Ok((loaded, copy))
     }
 
     /// The copy of the target that drafts, if that is what `--draft` names.
@@ -200,7 +202,7 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("draft"),
         };
-        let draft = self.open(&draft, "draft", None)?;
+        let (draft, _) = self.open(&draft, "draft", None)?;
         Ok(Box::new(ModelDrafter::new(Box::new(draft.model), &target.facts().vocabulary)?))
     }
 

@@ -5,8 +5,9 @@ use polydraft_candle::{Bytes, Description, Precision};
 
 use crate::output::Usage;
 
-/// How a copy of the target is held where nothing is said: in the type whose products are the fastest.
-const COPY: Precision = Precision::Q4_0;
+/// How a copy of the target is held where nothing is said: the first that is small enough. Eight bits agree with the target
+/// almost always, and small models need them: four cost a third less a pass and lose more than that.
+const DEFAULTS: [Precision; 2] = [Precision::Q8_0, Precision::Q4_0];
 /// A copy must take less than this of what the target takes: its passes would be no faster.
 const COPY_SHARE: f64 = 0.7;
 
@@ -40,22 +41,19 @@ impl OwnCopy {
         }
     }
 
-    /// How it is held.
-    pub fn precision(self) -> Precision {
-        self.0.unwrap_or(COPY)
-    }
-
-    /// What it takes beside a target that is held so; why it would be no use, if it would not.
-    pub fn check(self, target: &Description, precision: Precision) -> Result<Bytes, String> {
-        let copy = self.precision();
-        let [whole, less] = [precision, copy].map(|precision| target.copy_bytes(precision));
-        match less as f64 > COPY_SHARE * whole as f64 {
-            true => Err(format!(
-                "a copy in {copy} would take {}, the target's own matrices take {}: too near for the copy to be faster",
-                Bytes(less),
+    /// How it is held beside a target that is held so, and what it takes; why it would be no use, if it would not.
+    pub fn beside(self, target: &Description, precision: Precision) -> Result<(Precision, Bytes), String> {
+        let whole = target.copy_bytes(precision);
+        let most = COPY_SHARE * whole as f64;
+        let small = |copy: &Precision| target.copy_bytes(*copy) as f64 <= most;
+        let copy = self.0.or_else(|| DEFAULTS.into_iter().find(small)).unwrap_or(DEFAULTS[1]);
+        let bytes = Bytes(target.copy_bytes(copy));
+        match small(&copy) {
+            true => Ok((copy, bytes)),
+            false => Err(format!(
+                "a copy in {copy} would take {bytes}, the target's own matrices take {}: too near for the copy to be faster",
                 Bytes(whole)
             )),
-            false => Ok(Bytes(less)),
         }
     }
 }

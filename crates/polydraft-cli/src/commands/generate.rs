@@ -7,13 +7,16 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use polydraft_engine::Limits;
+use clap::builder::RangedU64ValueParser;
+use polydraft::Token;
+use polydraft_engine::{Limits, score};
 use polydraft_files::Kind;
 
+use super::score::TokenScore;
 use crate::conversation::ChatArgs;
 use crate::costs;
 use crate::interrupts::Orderly;
-use crate::models::ModelArgs;
+use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
@@ -85,6 +88,9 @@ struct OutputArgs {
     /// Print one JSON object instead of text and summary.
     #[arg(long)]
     json: bool,
+    /// With --json: the log-probability of every token, of the model's own distribution, and the N likeliest in its place.
+    #[arg(long, value_name = "N", requires = "json", value_parser = RangedU64ValueParser::<usize>::new().range(0..=1000))]
+    logprobs: Option<usize>,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -125,11 +131,26 @@ pub fn run(args: Args) -> Result<()> {
     printer.finish()?;
     if args.output.json {
         let text = if args.echo { format!("{prompt}{}", generation.text) } else { generation.text.clone() };
-        output::json(&Report::new(text, &generation, tokens.len(), seed, models.draft))?;
+        let logprobs = match args.output.logprobs {
+            Some(top) => Some(logprobs(&mut models, &tokens, &generation.tokens, top)?),
+            None => None,
+        };
+        let mut report = Report::new(text, &generation, &tokens, seed);
+        report.draft = models.draft;
+        report.logprobs = logprobs;
+        output::json(&report)?;
     } else {
         summary(&generation, seed, args.output.show_drafts, models.draft.as_deref());
     }
     output::done(interrupted)
+}
+
+/// Scores what was decided. A token's logits do not depend on the pass that computes them, so they are those it was drawn
+/// from.
+fn logprobs(models: &mut Models, prompt: &[Token], tokens: &[Token], top: usize) -> Result<Vec<TokenScore>> {
+    let text = [prompt, tokens].concat();
+    let scored = score(models.engine.target(), &text, prompt.len(), top, &mut |_| true)?;
+    TokenScore::all(&scored, &models.language)
 }
 
 fn read_prompt(args: &Args) -> Result<String> {

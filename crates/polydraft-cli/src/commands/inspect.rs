@@ -216,12 +216,12 @@ impl Draft {
 
     /// Its own weights, beside a target that is held as it would be by default.
     fn own(target: &Description, own: OwnCopy) -> Self {
-        let checked = own.check(target, models::default_precision(&target.directory));
+        let checked = own.beside(target, models::default_precision(&target.directory));
         Self {
-            directory: format!("self:{}", own.precision()),
+            directory: checked.as_ref().map_or("self".to_owned(), |(copy, _)| format!("self:{copy}")),
             parameters: target.parameters,
             fits: checked.is_ok(),
-            copy_bytes: checked.as_ref().ok().map(|bytes| bytes.0),
+            copy_bytes: checked.as_ref().ok().map(|(_, bytes)| bytes.0),
             problem: checked.err(),
         }
     }

@@ -63,7 +63,8 @@ const RULES: [(&str, &str); 11] = [
     ("global-resolution", "reference: the optimum by Global Resolution, where it finds a solution"),
 ];
 
-const TREES: [(&str, &str); 9] = [
+const TREES: [(&str, &str); 10] = [
+    ("--tree auto", "the default: at each step and token what gives the most tokens per second"),
     ("--paths K --depth L", "K i.i.d. paths of L tokens; also --tree paths:K,L"),
     ("--tree delayed:L1,K,L2", "one path of L1 tokens, then K of L2 from its end"),
     ("--stop-below P", "end paths where the draft is no longer sure; with any tree"),

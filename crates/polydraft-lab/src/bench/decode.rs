@@ -8,10 +8,11 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::{Sampling, Token};
+use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::{Generation, Limits};
 use polydraft_reference::VerifierKind;
 
+use crate::costs;
 use crate::interrupts::{self, Orderly};
 use crate::models::{ModelArgs, Models, parting};
 use crate::output::{self, Usage, note};
@@ -30,6 +31,7 @@ use ways::{Way, ways};
 #[command(after_help = "\
 Examples:
   polydraft bench decode --verifiers token,block --depths 1,2,3,4,8
+  polydraft bench decode --verifiers nested-priority --tree auto --paths 1,2,4 --depths 1,2,3,4,6
   polydraft bench decode --paths 2,4 --depths 4,8 --plot efficiency.svg --json > record.json
   polydraft bench decode --target DIR --draft DIR --prompts questions.jsonl --rounds 3")]
 pub struct Args {
@@ -53,6 +55,13 @@ pub struct Args {
     /// Depths of speculation to compare.
     #[arg(long, short = 'd', value_name = "L,..", default_value = "2,4", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     depths: Vec<u32>,
+    /// Another tree to compare, as for 'generate --tree', such as auto; with the verifiers that are exact for it. May be
+    /// repeated.
+    #[arg(long = "tree", value_name = "TREE")]
+    trees: Vec<PolicyKind>,
+    /// What passes cost, for --tree auto: as for 'generate'.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
     /// Temperatures of the timed runs, for target and draft.
     #[arg(
         long,
@@ -91,6 +100,10 @@ pub fn run(args: Args) -> Result<()> {
     let mut ways = ways(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
+    for way in &mut ways {
+        let file = args.costs.as_deref();
+        costs::settle(file, &args.models, &mut models, &way.sampling, way.speculation.as_mut())?;
+    }
     let context = models.engine.facts().context;
     let prompts: Vec<Vec<Token>> = prompts
         .iter()

@@ -5,6 +5,7 @@ use polydraft_engine::{Finish, Generation, Statistics};
 use serde::Serialize;
 
 use super::printer::legend;
+use crate::commands::score::TokenScore;
 use crate::output::note;
 
 /// What `--json` prints.
@@ -15,8 +16,12 @@ pub struct Report<'a> {
     finish_reason: Finish,
     seed: u64,
     prompt_tokens: usize,
+    prompt_token_ids: &'a [polydraft::Token],
     /// What drafted, where it was named.
-    draft: Option<String>,
+    pub draft: Option<String>,
+    /// Of the tokens, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenScore>>,
     stats: Stats,
 }
 
@@ -57,13 +62,7 @@ struct Times {
 }
 
 impl<'a> Report<'a> {
-    pub fn new(
-        text: String,
-        generation: &'a Generation,
-        prompt_tokens: usize,
-        seed: u64,
-        draft: Option<String>,
-    ) -> Self {
+    pub fn new(text: String, generation: &'a Generation, prompt: &'a [polydraft::Token], seed: u64) -> Self {
         let s = &generation.statistics;
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         let time_ms = Times {
@@ -89,8 +88,10 @@ impl<'a> Report<'a> {
             tokens: &generation.tokens,
             finish_reason: generation.finish,
             seed,
-            prompt_tokens,
-            draft,
+            prompt_tokens: prompt.len(),
+            prompt_token_ids: prompt,
+            draft: None,
+            logprobs: None,
             stats,
         }
     }

@@ -33,6 +33,9 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<serde_json::Value>,
     pub temperature: f64,
+    /// The tree, where it is no number of paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tree: Option<String>,
     pub paths: Option<usize>,
     pub depth: Option<usize>,
     pub block_efficiency: f64,
@@ -86,6 +89,7 @@ fn row(way: &Way, plain: &[Round]) -> Row {
         verifier: way.verifier(),
         settings: way.speculation.as_ref().and_then(|s| serde_json::to_value(&s.verifier).ok()),
         temperature: way.sampling.temperature,
+        tree: way.tree(),
         paths: way.paths_and_depth().map(|(paths, _)| paths),
         depth: way.paths_and_depth().map(|(_, depth)| depth),
         block_efficiency: mean,
@@ -112,7 +116,7 @@ pub fn print(report: &Report) -> Result<()> {
     )?;
     writeln!(
         out,
-        "{:<16} {:>4} {:>3} {:>3} {:>16} {:>6} {:>9} {:>7}   {:>5} {:>7} {:>9}",
+        "{:<20} {:>4} {:>3} {:>3} {:>16} {:>6} {:>9} {:>7}   {:>5} {:>7} {:>9}",
         "verifier",
         "T",
         "K",
@@ -127,15 +131,15 @@ pub fn print(report: &Report) -> Result<()> {
     )?;
     // Other verifiers' errors stand in the same column; a single round has none.
     let error = |r: &Row| match r.block_efficiency_error {
-        Some(error) if r.paths.is_some() => format!(" ± {error:<4.3}"),
+        Some(error) if r.paths.is_some() || r.tree.is_some() => format!(" ± {error:<4.3}"),
         _ => String::new(),
     };
     let number = |value: Option<usize>| value.map_or(String::new(), |value| value.to_string());
     for r in &report.results {
         writeln!(
             out,
-            "{:<16} {:>4} {:>3} {:>3} {:>8.3}{:<8} {:>6.1} {:>9.0} {:>6.2}x   {:>3.0} % {:>5.0} % {:>7.0} %",
-            r.verifier,
+            "{:<20} {:>4} {:>3} {:>3} {:>8.3}{:<8} {:>6.1} {:>9.0} {:>6.2}x   {:>3.0} % {:>5.0} % {:>7.0} %",
+            r.tree.as_ref().map_or(r.verifier.clone(), |tree| format!("{} {tree}", r.verifier)),
             r.temperature,
             number(r.paths),
             number(r.depth),

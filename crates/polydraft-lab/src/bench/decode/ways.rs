@@ -52,8 +52,21 @@ impl Way {
         })
     }
 
+    /// The tree, where it is no number of paths.
+    pub fn tree(&self) -> Option<String> {
+        self.speculation.as_ref().and_then(|s| match &s.tree {
+            PolicyKind::Paths(_) => None,
+            PolicyKind::Auto(_) => Some("auto".to_owned()),
+            tree => Some(tree.to_string()),
+        })
+    }
+
     pub fn name(&self) -> String {
-        let tree = self.paths_and_depth().map_or(String::new(), |(k, l)| format!(", K = {k}, L = {l}"));
+        let tree = match (self.paths_and_depth(), self.tree()) {
+            (Some((k, l)), _) => format!(", K = {k}, L = {l}"),
+            (None, Some(tree)) => format!(", {tree}"),
+            (None, None) => String::new(),
+        };
         format!("{}{tree}", self.verifier())
     }
 
@@ -84,7 +97,14 @@ impl Way {
     }
 }
 
-/// Plain decoding and all verifiers × paths × depths, at each temperature; verifiers of one path with one.
+fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Result<Way> {
+    let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
+    speculation.build().map_err(Usage::error)?;
+    Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
+}
+
+/// Plain decoding and all verifiers × paths × depths, at each temperature; verifiers of one path with one. Besides, the
+/// trees that were named, each with the verifiers that are exact for it.
 pub fn ways(args: &Args) -> Result<Vec<Way>> {
     let mut ways = Vec::new();
     for &temperature in &args.temperatures {
@@ -96,10 +116,13 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
                     args.paths.iter().map(|&paths| tree(verifier, paths as usize, depth as usize)).collect();
                 trees.dedup();
                 for tree in trees {
-                    let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
-                    speculation.build().map_err(Usage::error)?;
-                    ways.push(Way { sampling, speculation: Some(speculation), rounds: Vec::new() });
+                    ways.push(way(verifier, tree, sampling)?);
                 }
+            }
+        }
+        for tree in &args.trees {
+            for verifier in args.verifiers.iter().filter(|verifier| supports(verifier, tree)) {
+                ways.push(way(verifier, tree.clone(), sampling)?);
             }
         }
     }

@@ -1,0 +1,154 @@
+//! `polydraft score`: what a model thinks of a text that is there.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser;
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft_engine::{Scored, score};
+use polydraft_files::Kind;
+use polydraft_text::Language;
+use serde::Serialize;
+
+use crate::interrupts::Orderly;
+use crate::models::ModelArgs;
+use crate::output;
+
+/// Print the perplexity of a text under the target model, and the log-probability of every token.
+///
+/// Log-probabilities are natural ones, of the model's own distribution: no temperature, nothing cut. A text longer than
+/// the context is scored in windows, each token behind at least half a context.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft score src/main.rs
+  echo 'impl Iterator for Foo' | polydraft score --tokens --top 3
+  polydraft score --target DIR --dtype q8_0 text.txt --json")]
+pub struct Args {
+    /// The text [default: standard input, which '-' is too].
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Print every token too.
+    #[arg(long)]
+    tokens: bool,
+    /// With every token the N likeliest in its place.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = RangedU64ValueParser::<usize>::new().range(0..=1000))]
+    top: usize,
+    #[command(flatten)]
+    models: ModelArgs,
+    /// Print one JSON object, with all tokens.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    /// Of the text, the first one included where the model cannot score it.
+    tokens: usize,
+    /// Tokens that have a score.
+    scored: usize,
+    /// Sum of the natural logarithms.
+    logprob: f64,
+    /// e to the minus mean of them.
+    perplexity: f64,
+    /// Of the whole text.
+    bits_per_byte: f64,
+    results: Vec<TokenScore>,
+}
+
+/// A token, its text and its score, as `generate --json --logprobs` has them too.
+#[derive(Serialize)]
+pub struct TokenScore {
+    token: polydraft::Token,
+    text: String,
+    logprob: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top: Vec<Alternative>,
+}
+
+#[derive(Serialize)]
+struct Alternative {
+    token: polydraft::Token,
+    text: String,
+    logprob: f64,
+}
+
+impl TokenScore {
+    /// With texts.
+    pub fn all(scored: &[Scored], language: &Language) -> Result<Vec<Self>> {
+        let text = |token| language.text.decode(&[token]);
+        let of = |scored: &Scored| {
+            let alternative =
+                |&(token, logprob): &(_, _)| Ok(Alternative { token, text: text(token)?, logprob });
+            Ok(Self {
+                token: scored.token,
+                text: text(scored.token)?,
+                logprob: scored.logprob,
+                top: scored.top.iter().map(alternative).collect::<Result<_>>()?,
+            })
+        };
+        scored.iter().map(of).collect()
+    }
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let text = read(&args)?;
+    let mut models = args.models.load(false)?;
+    let tokens = models.language.text.encode(&text)?;
+    let from = usize::from(!models.engine.facts().begins);
+    ensure!(tokens.len() > from, "there is nothing to score: the text has {} tokens", tokens.len());
+    let bar = ProgressBar::new((tokens.len() - from) as u64)
+        .with_style(ProgressStyle::with_template("scoring [{bar:30}] {pos}/{len} tokens, {eta} left")?);
+    let orderly = Orderly::begin();
+    let scored = score(models.engine.target(), &tokens, from, args.top, &mut |done| {
+        bar.set_position(done as u64);
+        !orderly.asked()
+    })?;
+    bar.finish_and_clear();
+    let interrupted = orderly.asked();
+    let logprob: f64 = scored.iter().map(|scored| scored.logprob).sum();
+    let report = Report {
+        tokens: tokens.len(),
+        scored: scored.len(),
+        logprob,
+        perplexity: (-logprob / scored.len() as f64).exp(),
+        bits_per_byte: -logprob / std::f64::consts::LN_2 / text.len() as f64,
+        results: TokenScore::all(&scored, &models.language)?,
+    };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        report.print(args.tokens || args.top > 0)?;
+    }
+    output::done(interrupted)
+}
+
+impl Report {
+    fn print(&self, tokens: bool) -> Result<()> {
+        let mut out = io::stdout().lock();
+        for token in self.results.iter().filter(|_| tokens) {
+            write!(out, "{:>9.4}  {:<16}", token.logprob, format!("{:?}", token.text))?;
+            for other in &token.top {
+                write!(out, "  {:?} {:.3}", other.text, other.logprob)?;
+            }
+            writeln!(out)?;
+        }
+        writeln!(
+            out,
+            "{} tokens, {} scored: log-probability {:.3}, perplexity {:.4}, {:.4} bits per byte",
+            self.tokens, self.scored, self.logprob, self.perplexity, self.bits_per_byte
+        )?;
+        Ok(())
+    }
+}
+
+fn read(args: &Args) -> Result<String> {
+    match args.file.as_ref().filter(|file| file.as_os_str() != "-") {
+        Some(file) => polydraft_files::read_text(file, Kind::PROMPT)
+            .with_context(|| format!("cannot read the text {}", file.display())),
+        None => polydraft_files::read_stream(io::stdin().lock(), Kind::PROMPT)
+            .and_then(polydraft_files::text)
+            .context("cannot read the text from standard input"),
+    }
+}

@@ -1,0 +1,150 @@
+//! What a model thinks of a text that is there: the log-probability of every token.
+//!
+//! Method: chunks of the text as chains behind what is committed, each in one pass. Of a text longer than the context,
+//! windows: the first is as long as the context, each later one begins half a context further on, so that every token is
+//! scored behind at least half a context.
+
+use polydraft::{DraftTree, Token};
+
+use crate::{Error, Model, Result, Sequence};
+
+/// Tokens of one pass.
+const CHUNK: usize = 64;
+
+/// A token and what the model gave it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// Its id.
+    pub token: Token,
+    /// The natural logarithm of its probability, of the model's own distribution at temperature 1.
+    pub logprob: f64,
+    /// The likeliest tokens in its place, the likeliest first, with theirs.
+    pub top: Vec<(Token, f64)>,
+}
+
+/// Scores all tokens from number `from` on, with the `top` likeliest in the place of each. `progress` is told how many are
+/// done, and says whether to go on; what was done by then is returned.
+///
+/// The first token of a text has a score only if the model says what begins a text; else `from` is at least 1.
+///
+/// ```
+/// use polydraft_engine::{TableModel, score};
+///
+/// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75]}}"#;
+/// let mut model = TableModel::from_json("example", json)?;
+/// let scored = score(&mut model, &[1, 0], 0, 1, &mut |_| true)?;
+/// assert!((scored[1].logprob.exp() - 0.25).abs() < 1e-6);
+/// assert_eq!(scored[1].top[0].0, 1);
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
+///
+/// # Errors
+/// Failures of the model; tokens outside its vocabulary; nothing before the first token to be scored, where the model
+/// needs something.
+pub fn score(
+    model: &mut dyn Model,
+    tokens: &[Token],
+    from: usize,
+    top: usize,
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<Vec<Scored>> {
+    if from == 0 && !tokens.is_empty() && !model.facts().begins {
+        return Err(Error::EmptyPrompt);
+    }
+    let mut scored = Vec::new();
+    while from + scored.len() < tokens.len() {
+        let next = from + scored.len();
+        // The window ends at most a context after it begins, the tokens to be scored included.
+        let context = model.facts().context.max(2);
+        let begin = if next < context { 0 } else { next - context / 2 };
+        let end = tokens.len().min(begin + context);
+        let sequence = model.open()?;
+        let window = (&tokens[..end], begin, next);
+        let done = behind(model, sequence, window, top, &mut scored, progress);
+        model.close(sequence);
+        if !done? {
+            break;
+        }
+    }
+    Ok(scored)
+}
+
+/// Scores the tokens of one window from `next` on; whether to go on.
+fn behind(
+    model: &mut dyn Model,
+    sequence: Sequence,
+    (tokens, begin, next): (&[Token], usize, usize),
+    top: usize,
+    scored: &mut Vec<Scored>,
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<bool> {
+    model.extend(sequence, &tokens[begin..next])?;
+    for chunk in tokens[next..].chunks(CHUNK) {
+        let mut tree = DraftTree::new();
+        let mut path = Vec::with_capacity(chunk.len());
+        // The last token's own logits nobody asks for.
+        for &token in &chunk[..chunk.len() - 1] {
+            path.push(tree.add(path.last().copied().unwrap_or(DraftTree::ROOT), token));
+        }
+        model.score(&[(sequence, &tree)])?;
+        for (&token, node) in chunk.iter().zip([DraftTree::ROOT].iter().chain(&path)) {
+            let logits = model.logits(sequence, *node);
+            scored.push(of(logits, token, top)?);
+        }
+        model.commit(sequence, &tree, &path)?;
+        model.extend(sequence, &chunk[chunk.len() - 1..])?;
+        if !progress(scored.len()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
+    let (Some(&own), true) = (logits.get(token as usize), sum.is_finite()) else {
+        let (operation, expected) = ("score", "finite logits for every token".to_owned());
+        let got = format!("{most} as the largest, for token {token} of {}", logits.len());
+        return Err(polydraft::Error::Unsupported { operation, expected, got }.into());
+    };
+    let logprob = |logit: f32| f64::from(logit - most) - sum.ln();
+    let mut order: Vec<Token> = (0..logits.len() as Token).collect();
+    let count = top.min(order.len());
+    let likelier = |a: &Token, b: &Token| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    if count > 0 && count < order.len() {
+        order.select_nth_unstable_by(count - 1, likelier);
+    }
+    order.truncate(count);
+    order.sort_unstable_by(likelier);
+    let top = order.into_iter().map(|token| (token, logprob(logits[token as usize]))).collect();
+    Ok(Scored { token, logprob: logprob(own), top })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TableModel;
+
+    /// A token is as likely as the one before it says, whatever the window.
+    #[test]
+    fn long_texts_are_scored_in_windows() {
+        let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "0": [0.9, 0.1], "1": [0.2, 0.8]}}"#;
+        let mut model = TableModel::from_json("example", json).unwrap().with_context_length(8);
+        let tokens: Vec<Token> = (0..200u32).map(|n| n * n % 7 % 2).collect();
+        let scored = score(&mut model, &tokens, 1, 2, &mut |_| true).unwrap();
+        assert_eq!(scored.len(), 199);
+        for (pair, scored) in tokens.windows(2).zip(&scored) {
+            let law = [[0.9f64, 0.1], [0.2, 0.8]][pair[0] as usize];
+            assert!((scored.logprob - law[pair[1] as usize].ln()).abs() < 1e-5, "{pair:?}: {scored:?}");
+            assert_eq!(scored.top[0].0, pair[0]);
+            assert!(scored.top[0].1 > scored.top[1].1);
+        }
+        let mut told = 0;
+        let part = score(&mut model, &tokens, 1, 0, &mut |done| {
+            told = done;
+            false
+        });
+        assert_eq!(part.unwrap().len(), told);
+    }
+}

@@ -1,0 +1,266 @@
+//! `polydraft bench speed`: what to use for these models on this machine, how much it gives, and why.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::policy::{Auto, Costs};
+use polydraft::{PolicyKind, Sampling, Token};
+use polydraft_engine::{Limits, Statistics};
+use serde::Serialize;
+
+use super::median;
+use crate::interrupts::Orderly;
+use crate::models::{ModelArgs, Models};
+use crate::output::{self, Usage, machine};
+use crate::provenance::Provenance;
+use crate::speculation::Speculation;
+use crate::texts::{self, Settings};
+use crate::{costs, prompts};
+
+/// Find out in about a minute what to use for a target and its draft, how much it gives, and why.
+///
+/// Decodes plainly, with the tree that chooses itself, and with some fixed trees, in turn, text by text, so that a drift of
+/// the machine hits all alike.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft bench speed
+  polydraft bench speed --target DIR --draft DIR --prompts questions.jsonl --temperature 0.7
+  polydraft bench speed --target model.gguf --draft ngram --seconds 20")]
+pub struct Args {
+    #[command(flatten)]
+    models: ModelArgs,
+    /// Prompts, as for 'bench decode' [default: the project's own, Rust code].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Temperature of target and draft.
+    #[arg(long, short = 't', value_name = "T", default_value_t = 1.0, allow_negative_numbers = true)]
+    temperature: f64,
+    /// Tokens of each text.
+    #[arg(long, short = 'n', default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..))]
+    max_tokens: u32,
+    /// Seconds to measure, about; every way gets one text at least.
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// What passes cost, for --tree auto: as for 'generate'.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Trees beside the one that chooses itself.
+const FIXED: [&str; 6] = ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
+/// Ratios nearer to plain decoding than this are taken for the machine's noise.
+const NOISE: f64 = 0.03;
+
+#[derive(Serialize)]
+struct Report {
+    machine: String,
+    version: &'static str,
+    #[serde(flatten)]
+    provenance: Provenance,
+    target: String,
+    draft: String,
+    temperature: f64,
+    /// Texts of each way.
+    texts: usize,
+    costs: Costs,
+    results: Vec<Row>,
+    /// The tree that was fastest, or `none`.
+    fastest: String,
+    /// Why.
+    verdict: String,
+}
+
+#[derive(Serialize)]
+struct Row {
+    tree: String,
+    tokens_per_second: f64,
+    /// Of plain decoding's speed, the median over texts.
+    ratio: f64,
+    block_efficiency: f64,
+    nodes_per_call: f64,
+    draft_share: f64,
+}
+
+/// One way to decode, and its texts.
+struct Way {
+    name: String,
+    settings: Settings,
+    texts: Vec<Statistics>,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let sampling = Sampling { temperature: args.temperature, ..Sampling::default() };
+    sampling.validate().map_err(Usage::error)?;
+    let prompts = prompts::read(args.prompts.as_deref())?;
+    let mut models = args.models.load(true)?;
+    let mut ways = vec![Way {
+        name: "none".to_owned(),
+        settings: Settings { sampling, speculation: None },
+        texts: Vec::new(),
+    }];
+    let mut auto = Speculation {
+        verifier: "nested-priority".parse()?,
+        tree: PolicyKind::Auto(Auto::default()),
+        sampling,
+    };
+    costs::settle(args.costs.as_deref(), &args.models, &mut models, &sampling, Some(&mut auto))?;
+    let PolicyKind::Auto(Auto { costs, .. }) = auto.tree.clone() else { unreachable!("it was set above") };
+    for tree in FIXED {
+        let fixed = Speculation { tree: tree.parse()?, ..auto.clone() };
+        ways.push(Way {
+            name: tree.to_owned(),
+            settings: Settings { sampling, speculation: Some(fixed) },
+            texts: Vec::new(),
+        });
+    }
+    ways.insert(
+        1,
+        Way {
+            name: "auto".to_owned(),
+            settings: Settings { sampling, speculation: Some(auto) },
+            texts: Vec::new(),
+        },
+    );
+    let context = models.engine.facts().context;
+    let prompts: Vec<Vec<Token>> = prompts
+        .iter()
+        .map(|prompt| models.language.text.encode_within(prompt, context))
+        .collect::<Result<_, _>>()?;
+    let interrupted = measure(&args, &mut models, &prompts, &mut ways)?;
+    let report = report(&args, &models, costs, &ways);
+    if args.json {
+        output::json(&report)?;
+    } else {
+        report.print()?;
+    }
+    output::done(interrupted)
+}
+
+/// Text by text in all ways, until the time is up; whether the user interrupted.
+fn measure(args: &Args, models: &mut Models, prompts: &[Vec<Token>], ways: &mut [Way]) -> Result<bool> {
+    let orderly = Orderly::begin();
+    let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
+    let bar = ProgressBar::new(args.seconds)
+        .with_style(ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left")?);
+    let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
+    for number in 0.. {
+        if number > 0 && (start.elapsed() >= time || orderly.asked()) {
+            break;
+        }
+        let prompt = &prompts[number % prompts.len()];
+        for way in ways.iter_mut() {
+            let mut random = texts::random(number as u64);
+            let generation =
+                texts::decode(models, prompt, &way.settings, &limits, &mut random, &mut |_| true)?;
+            way.texts.push(generation.statistics);
+            bar.set_position(start.elapsed().as_secs().min(args.seconds));
+        }
+    }
+    bar.finish_and_clear();
+    Ok(orderly.asked())
+}
+
+fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
+    let results: Vec<Row> = ways.iter().map(|way| row(way, &ways[0])).collect();
+    let fastest = results.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio)).map_or(&results[0], |row| row);
+    let verdict = verdict(&results, fastest, &costs, &ways[2].texts);
+    Report {
+        machine: machine(),
+        version: env!("CARGO_PKG_VERSION"),
+        provenance: Provenance::here(),
+        target: models.engine.facts().name.clone(),
+        draft: models.engine.drafter().unwrap_or_default().to_owned(),
+        temperature: args.temperature,
+        texts: ways[0].texts.len(),
+        fastest: fastest.tree.clone(),
+        costs,
+        results,
+        verdict,
+    }
+}
+
+fn row(way: &Way, plain: &Way) -> Row {
+    let sum = |of: fn(&Statistics) -> f64| way.texts.iter().map(of).sum::<f64>();
+    let pairs = way.texts.iter().zip(&plain.texts);
+    Row {
+        tree: way.name.clone(),
+        tokens_per_second: median(way.texts.iter().map(Statistics::tokens_per_second)),
+        ratio: median(pairs.map(|(text, plain)| text.tokens_per_second() / plain.tokens_per_second())),
+        block_efficiency: sum(|s| s.tokens as f64) / sum(|s| s.target_calls as f64),
+        nodes_per_call: sum(|s| s.nodes as f64) / sum(|s| s.target_calls as f64),
+        draft_share: sum(|s| s.draft_time.as_secs_f64()) / sum(|s| s.total_time.as_secs_f64()),
+    }
+}
+
+/// What to use, and why; `chain` are the texts that drafted one token a step.
+fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
+    let auto = &results[1];
+    let (plain, pass) = (costs.target.at(1.0), costs.draft.at(1.0));
+    let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
+    let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
+    let why = format!(
+        "a drafted token is accepted {:.0} % of the time; a pass of the draft costs {:.2} of the target's, and the target's \
+         pass over 4 tokens {:.2} of that over one",
+        100.0 * accepted as f64 / (drafted as f64).max(1.0),
+        pass / plain,
+        costs.target.at(4.0) / plain
+    );
+    if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
+        format!("use --tree auto, the default: {:.2} times as fast as plain decoding; {why}", auto.ratio)
+    } else if fastest.ratio > 1.0 + NOISE {
+        format!(
+            "use --tree {}: {:.2} times as fast as plain decoding ({:.2} with --tree auto); {why}",
+            fastest.tree, fastest.ratio, auto.ratio
+        )
+    } else {
+        format!(
+            "nothing is faster than plain decoding here, --verifier none (auto: {:.2}); {why}",
+            auto.ratio
+        )
+    }
+}
+
+impl Report {
+    fn print(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(
+            out,
+            "{}\n{} with {}, temperature {}, {} texts each way\n",
+            self.machine, self.target, self.draft, self.temperature, self.texts
+        )?;
+        writeln!(
+            out,
+            "{:<12} {:>9} {:>6} {:>17} {:>6} {:>12}",
+            "tree", "tokens/s", "ratio", "block efficiency", "nodes", "draft's time"
+        )?;
+        for r in &self.results {
+            writeln!(
+                out,
+                "{:<12} {:>9.1} {:>5.2}x {:>17.2} {:>6.1} {:>10.0} %",
+                r.tree,
+                r.tokens_per_second,
+                r.ratio,
+                r.block_efficiency,
+                r.nodes_per_call,
+                100.0 * r.draft_share
+            )?;
+        }
+        for (name, passes) in [("target", &self.costs.target), ("draft", &self.costs.draft)] {
+            let pairs: Vec<String> = passes
+                .pairs()
+                .iter()
+                .map(|(rows, seconds)| format!("{rows}: {:.2} ms", 1e3 * seconds))
+                .collect();
+            write!(out, "\na pass of the {name} over so many tokens  {}", pairs.join("  "))?;
+        }
+        writeln!(out, "\n\n{}", self.verdict)?;
+        Ok(())
+    }
+}
