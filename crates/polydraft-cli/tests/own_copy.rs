@@ -17,6 +17,7 @@ fn ok(args: &[&str]) -> (String, String) {
 
 const GENERATE: [&str; 9] =
     ["generate", "--prompt", "pub fn ", "-n", "40", "--temperature", "0", "--seed", "1"];
+const TREE: [&str; 2] = ["--tree", "paths:2,3"];
 
 #[test]
 fn it_drafts_and_is_named() {
@@ -26,7 +27,7 @@ fn it_drafts_and_is_named() {
         (&["--draft", "self", "--draft-dtype", "q4_1"], "self:q4_1"),
         (&["--draft", "self", "--dtype", "q8_0"], "self:q4_0"),
     ] {
-        let (out, err) = ok(&[&GENERATE[..], options].concat());
+        let (out, err) = ok(&[&GENERATE[..], &TREE, options].concat());
         let dtype: &[&str] = if options.contains(&"--dtype") { &["--dtype", "q8_0"] } else { &[] };
         let plain = ok(&[&GENERATE[..], &["--verifier", "none"], dtype].concat()).0;
         assert_eq!(out, plain, "{options:?}");
@@ -35,7 +36,7 @@ fn it_drafts_and_is_named() {
         assert!(err.starts_with(&said) && err.contains("MB more"), "{err}");
         assert!(err.contains(&format!("; drafts by {name}")), "{err}");
         let json: Value =
-            serde_json::from_str(&ok(&[&GENERATE[..], options, &["--json"]].concat()).0).unwrap();
+            serde_json::from_str(&ok(&[&GENERATE[..], &TREE, options, &["--json"]].concat()).0).unwrap();
         assert_eq!(json["draft"], name);
         assert!(json["stats"]["block_efficiency"].as_f64().unwrap() > 2.0, "{json}");
     }
@@ -48,7 +49,7 @@ fn it_drafts_and_is_named() {
 fn a_draft_may_be_held_in_another_type() {
     // With one seed, another draft draws another text of the same law.
     let of = |options: &[&str]| {
-        ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], options].concat()).0
+        ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], &TREE, options].concat()).0
     };
     assert_eq!(of(&["--draft-dtype", "f32"]), of(&[]));
     assert_ne!(of(&["--draft-dtype", "q4_0"]), of(&[]));
