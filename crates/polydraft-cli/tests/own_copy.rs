@@ -17,24 +17,26 @@ fn ok(args: &[&str]) -> (String, String) {
 
 const GENERATE: [&str; 9] =
     ["generate", "--prompt", "pub fn ", "-n", "40", "--temperature", "0", "--seed", "1"];
+const TREE: [&str; 2] = ["--tree", "paths:2,3"];
 
 #[test]
 fn it_drafts_and_is_named() {
-    let plain = ok(&[&GENERATE[..], &["--verifier", "none"]].concat()).0;
     for (options, name) in [
-        (&["--draft", "self"][..], "self:q4_0"),
-        (&["--draft", "self:q8_0"], "self:q8_0"),
+        (&["--draft", "self"][..], "self:q8_0"),
+        (&["--draft", "self:q4_0"], "self:q4_0"),
         (&["--draft", "self", "--draft-dtype", "q4_1"], "self:q4_1"),
-        (&["--draft", "self", "--dtype", "bf16"], "self:q4_0"),
+        (&["--draft", "self", "--dtype", "q8_0"], "self:q4_0"),
     ] {
-        let (out, err) = ok(&[&GENERATE[..], options].concat());
+        let (out, err) = ok(&[&GENERATE[..], &TREE, options].concat());
+        let dtype: &[&str] = if options.contains(&"--dtype") { &["--dtype", "q8_0"] } else { &[] };
+        let plain = ok(&[&GENERATE[..], &["--verifier", "none"], dtype].concat()).0;
         assert_eq!(out, plain, "{options:?}");
         let kind = name.strip_prefix("self:").unwrap();
         let said = format!("note: the target's own weights in {kind} draft for it: ");
         assert!(err.starts_with(&said) && err.contains("MB more"), "{err}");
         assert!(err.contains(&format!("; drafts by {name}")), "{err}");
         let json: Value =
-            serde_json::from_str(&ok(&[&GENERATE[..], options, &["--json"]].concat()).0).unwrap();
+            serde_json::from_str(&ok(&[&GENERATE[..], &TREE, options, &["--json"]].concat()).0).unwrap();
         assert_eq!(json["draft"], name);
         assert!(json["stats"]["block_efficiency"].as_f64().unwrap() > 2.0, "{json}");
     }
@@ -47,7 +49,7 @@ fn it_drafts_and_is_named() {
 fn a_draft_may_be_held_in_another_type() {
     // With one seed, another draft draws another text of the same law.
     let of = |options: &[&str]| {
-        ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], options].concat()).0
+        ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], &TREE, options].concat()).0
     };
     assert_eq!(of(&["--draft-dtype", "f32"]), of(&[]));
     assert_ne!(of(&["--draft-dtype", "q4_0"]), of(&[]));
@@ -74,7 +76,7 @@ fn what_makes_no_sense_is_refused() {
 fn inspect_says_what_it_takes() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     let (out, _) = ok(&["inspect", target, "self"]);
-    assert!(out.contains("self:q4_0") && out.contains("yes, it can draft: the same parameters in "), "{out}");
+    assert!(out.contains("self:q8_0") && out.contains("yes, it can draft: the same parameters in "), "{out}");
     let json: Value = serde_json::from_str(&ok(&["inspect", target, "self:q8_0", "--json"]).0).unwrap();
     let draft = &json["draft"];
     assert_eq!((&draft["directory"], &draft["fits"]), (&Value::from("self:q8_0"), &Value::from(true)));

@@ -11,6 +11,7 @@ mod hub;
 pub mod interrupts;
 pub mod models;
 pub mod output;
+pub mod own_copy;
 pub mod prompts;
 pub mod sampling;
 pub mod save;

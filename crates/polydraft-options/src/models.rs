@@ -6,11 +6,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{Bytes, Description, DeviceName, LoadOptions, Loaded, Opened, Precision, is_gguf};
+use polydraft_candle::{DeviceName, LoadOptions, Loaded, Opened, Precision, is_gguf};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
 use crate::output::{Usage, detail, note};
+use crate::own_copy::OwnCopy;
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -20,7 +21,8 @@ pub struct ModelArgs {
     /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// The draft model, of the same vocabulary; 'self': the target's own weights once more, in q4_0 or as self:TYPE says; or
+    /// The draft model, of the same vocabulary; 'self': the target's own weights once more, in q8_0 if that is
+    /// much less than the target takes, else in q4_0, or as self:TYPE says; or
     /// 'ngram': what the text itself has said before, and no model [default: the demo pair's, with its target].
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
@@ -30,8 +32,8 @@ pub struct ModelArgs {
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
     /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
     /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
-    /// inputs not rounded); file (each as its file has it, nothing rounded; types of blocks other than these are held
-    /// as f32) [default: file for a .gguf file, else f32].
+    /// inputs not rounded); file (each as its file has it, nothing rounded; blocks of other types are multiplied as f32
+    /// would be) [default: file for a .gguf file, else f32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
     /// How the weights of the draft are held, if not as --dtype says.
@@ -63,53 +65,6 @@ pub struct Models {
     pub draft: Option<String>,
 }
 
-/// How a copy of the target is held where nothing is said: in the type whose products are the fastest.
-const COPY: Precision = Precision::Q4_0;
-/// A copy must take less than this of what the target takes: its passes would be no faster.
-const COPY_SHARE: f64 = 0.7;
-
-/// `self` or `self:TYPE`: the target's own weights, in fewer bits, as its draft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnCopy(Option<Precision>);
-
-impl OwnCopy {
-    /// If that is what a name says.
-    pub fn named(name: &str) -> Result<Option<Self>> {
-        let kind = match name.split_once(':') {
-            None if name == "self" => None,
-            Some(("self", kind)) => {
-                Some(kind.parse().map_err(|e| Usage::error(format!("--draft self:TYPE: {e}")))?)
-            }
-            _ => return Ok(None),
-        };
-        match kind {
-            Some(Precision::File) => Err(Usage::error(
-                "--draft self:file: that would be the target again; name a type of fewer bits",
-            )),
-            kind => Ok(Some(Self(kind))),
-        }
-    }
-
-    /// How it is held.
-    pub fn precision(self) -> Precision {
-        self.0.unwrap_or(COPY)
-    }
-
-    /// What it takes beside a target that is held so; why it would be no use, if it would not.
-    pub fn check(self, target: &Description, precision: Precision) -> Result<Bytes, String> {
-        let copy = self.precision();
-        let [whole, less] = [precision, copy].map(|precision| target.copy_bytes(precision));
-        match less as f64 > COPY_SHARE * whole as f64 {
-            true => Err(format!(
-                "a copy in {copy} would take {}, the target's own matrices take {}: too near for the copy to be faster",
-                Bytes(less),
-                Bytes(whole)
-            )),
-            false => Ok(Bytes(less)),
-        }
-    }
-}
-
 impl ModelArgs {
     /// Loads the target and, if one is needed, what drafts for it.
     pub fn load(&self, with_draft: bool) -> Result<Models> {
@@ -121,8 +76,8 @@ impl ModelArgs {
         }
         if with_draft && self.target.is_some() && self.draft.is_none() {
             return Err(Usage::error(
-                "speculation needs a draft model for this target: give --draft DIR, --draft ngram to draft without one, \
-                 or --verifier none to do without",
+                "speculation needs a draft model for this target: give --draft DIR, --draft self or --draft ngram to draft \
+                 without one, or --verifier none to do without",
             ));
         }
         let target = match &self.target {
@@ -130,7 +85,7 @@ impl ModelArgs {
             None => demo()?.join("target"),
         };
         let own = if with_draft { self.own_copy()? } else { None };
-        let Loaded { model, copy, language, .. } = self.open(&target, "target", own)?;
+        let (Loaded { model, copy, language, .. }, own) = self.open(&target, "target", own)?;
         let target: Box<dyn Model> = Box::new(model);
         let drafter: Option<Box<dyn Drafter>> = match copy {
             Some(copy) => Some(Box::new(ModelDrafter::new(Box::new(copy), &target.facts().vocabulary)?)),
@@ -138,7 +93,7 @@ impl ModelArgs {
             None => None,
         };
         let draft = match own {
-            Some(own) => Some(format!("self:{}", own.precision())),
+            Some(own) => Some(format!("self:{own}")),
             None => self.draft.clone().filter(|_| with_draft),
         };
         Ok(Models { engine: Engine::new(target, drafter), language, draft })
@@ -157,7 +112,7 @@ impl ModelArgs {
                 Some(name) => locate(name, self.offline),
                 None => demo().map(|demo| demo.join(role)),
             };
-            self.open(&path?, role, None).map(LanguageModel::from)
+            self.open(&path?, role, None).map(|(loaded, _)| LanguageModel::from(loaded))
         });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
@@ -188,46 +143,38 @@ impl ModelArgs {
         vec![target, draft, held(self.dtype), held(self.draft_dtype), self.device.to_string()]
     }
 
-    fn open(&self, path: &Path, role: &str, own: Option<OwnCopy>) -> Result<Loaded> {
+    /// With how its own copy is held, if there is to be one.
+    fn open(&self, path: &Path, role: &str, own: Option<OwnCopy>) -> Result<(Loaded, Option<Precision>)> {
         let precision = match role {
             "draft" => self.draft_dtype.unwrap_or_else(|| self.precision(path)),
             _ => self.precision(path),
         };
         let failed = |error| advise(error).context(format!("loading the {role} model"));
+        let clock = Instant::now();
         let opened = Opened::new(path).map_err(failed)?;
+        let mut copy = None;
         if let Some(own) = own {
-            let bytes = own.check(&opened.description, precision).map_err(|problem| {
+            let (own, bytes) = own.beside(&opened.description, precision).map_err(|problem| {
                 Usage::error(format!("--draft self: {problem}; see --dtype and --draft-dtype"))
             })?;
-            note(format_args!(
-                "note: the target's own weights in {} draft for it: {bytes} more",
-                own.precision()
-            ));
+            note(format_args!("note: the target's own weights in {own} draft for it: {bytes} more"));
+            copy = Some(own);
         }
-        let copy = own.map(OwnCopy::precision);
-        let clock = Instant::now();
-        let loaded = opened
-            .load(LoadOptions { precision, device: self.device, memory: None, copy })
-            .map_err(failed)?;
+        let options = LoadOptions { precision, device: self.device, memory: None, copy };
+        let loaded = opened.load(options).map_err(failed)?;
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
-        let (path, device) = (path.display(), self.device);
+        let (path, dtype, device) = (path.display(), precision, self.device);
         detail(format_args!(
-            "{role}: {path} in {precision} on {device}, {threads} threads; loaded in {seconds:.2} s"
+            "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
         ));
-        Ok(loaded)
+        Ok((loaded, copy))
     }
 
     /// The copy of the target that drafts, if that is what `--draft` names.
     fn own_copy(&self) -> Result<Option<OwnCopy>> {
-        let Some(named) = self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten() else {
-            return Ok(None);
-        };
-        match (named.0, self.draft_dtype) {
-            (Some(named), Some(other)) if named != other => Err(Usage::error(format!(
-                "--draft self:{named} and --draft-dtype {other} contradict each other: give one of them"
-            ))),
-            (None, Some(Precision::File)) => OwnCopy::named("self:file"),
-            (kind, other) => Ok(Some(OwnCopy(kind.or(other)))),
+        match self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten() {
+            Some(own) => own.or(self.draft_dtype).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -255,7 +202,7 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("draft"),
         };
-        let draft = self.open(&draft, "draft", None)?;
+        let (draft, _) = self.open(&draft, "draft", None)?;
         Ok(Box::new(ModelDrafter::new(Box::new(draft.model), &target.facts().vocabulary)?))
     }
 

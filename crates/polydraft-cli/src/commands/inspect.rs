@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use polydraft_candle::{
     Bytes, Description, DeviceName, LoadOptions, Positions, Precision, Scaling, available_memory,
 };
+use polydraft_options::own_copy::OwnCopy;
 use serde::Serialize;
 
 use crate::models;
@@ -84,7 +85,7 @@ pub fn run(args: Args) -> Result<()> {
     let model = open(&args.model, "model")?;
     let draft = match args.draft.as_deref() {
         None => None,
-        Some(name) => Some(match models::OwnCopy::named(name)? {
+        Some(name) => Some(match OwnCopy::named(name)? {
             Some(own) => Draft::own(&model, own),
             None => Draft::new(&model, &open(name, "draft")?),
         }),
@@ -214,13 +215,13 @@ impl Draft {
     }
 
     /// Its own weights, beside a target that is held as it would be by default.
-    fn own(target: &Description, own: models::OwnCopy) -> Self {
-        let checked = own.check(target, models::default_precision(&target.directory));
+    fn own(target: &Description, own: OwnCopy) -> Self {
+        let checked = own.beside(target, models::default_precision(&target.directory));
         Self {
-            directory: format!("self:{}", own.precision()),
+            directory: checked.as_ref().map_or("self".to_owned(), |(copy, _)| format!("self:{copy}")),
             parameters: target.parameters,
             fits: checked.is_ok(),
-            copy_bytes: checked.as_ref().ok().map(|bytes| bytes.0),
+            copy_bytes: checked.as_ref().ok().map(|(_, bytes)| bytes.0),
             problem: checked.err(),
         }
     }

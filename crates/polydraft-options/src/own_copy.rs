@@ -1,0 +1,59 @@
+//! `--draft self`: the target's own weights, in fewer bits, as its draft.
+
+use anyhow::Result;
+use polydraft_candle::{Bytes, Description, Precision};
+
+use crate::output::Usage;
+
+/// How a copy of the target is held where nothing is said: the first that is small enough. Eight bits agree with the target
+/// almost always, and small models need them: four cost a third less a pass and lose more than that.
+const DEFAULTS: [Precision; 2] = [Precision::Q8_0, Precision::Q4_0];
+/// A copy must take less than this of what the target takes: its passes would be no faster.
+const COPY_SHARE: f64 = 0.7;
+
+/// `self` or `self:TYPE`: the target's own weights, in fewer bits, as its draft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnCopy(Option<Precision>);
+
+impl OwnCopy {
+    /// If that is what a name says.
+    pub fn named(name: &str) -> Result<Option<Self>> {
+        let kind = match name.split_once(':') {
+            None if name == "self" => None,
+            Some(("self", kind)) => {
+                Some(kind.parse().map_err(|e| Usage::error(format!("--draft self:TYPE: {e}")))?)
+            }
+            _ => return Ok(None),
+        };
+        Self(None).or(kind).map(Some)
+    }
+
+    /// Held so, where its name does not say how.
+    pub fn or(self, kind: Option<Precision>) -> Result<Self> {
+        match (self.0, kind) {
+            (Some(named), Some(other)) if named != other => Err(Usage::error(format!(
+                "--draft self:{named} and --draft-dtype {other} contradict each other: give one of them"
+            ))),
+            (_, Some(Precision::File)) => Err(Usage::error(
+                "--draft self:file: that would be the target again; name a type of fewer bits",
+            )),
+            (named, other) => Ok(Self(named.or(other))),
+        }
+    }
+
+    /// How it is held beside a target that is held so, and what it takes; why it would be no use, if it would not.
+    pub fn beside(self, target: &Description, precision: Precision) -> Result<(Precision, Bytes), String> {
+        let whole = target.copy_bytes(precision);
+        let most = COPY_SHARE * whole as f64;
+        let small = |copy: &Precision| target.copy_bytes(*copy) as f64 <= most;
+        let copy = self.0.or_else(|| DEFAULTS.into_iter().find(small)).unwrap_or(DEFAULTS[1]);
+        let bytes = Bytes(target.copy_bytes(copy));
+        match small(&copy) {
+            true => Ok((copy, bytes)),
+            false => Err(format!(
+                "a copy in {copy} would take {bytes}, the target's own matrices take {}: too near for the copy to be faster",
+                Bytes(whole)
+            )),
+        }
+    }
+}
