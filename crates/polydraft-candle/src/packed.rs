@@ -68,6 +68,8 @@ trait Matrix: Debug + Send + Sync {
     fn bytes(&self) -> usize;
     /// Appends a row in f32.
     fn row(&self, row: usize, values: &mut Vec<f32>);
+    /// Some rows, held in the same way.
+    fn select(&self, rows: &[u32]) -> Box<dyn Matrix>;
     /// y `[rows, out]` for x `[rows, in]`.
     fn product(&self, x: &[f32], rows: usize) -> Vec<f32>;
 }
@@ -93,6 +95,10 @@ macro_rules! matrix {
 
             fn row(&self, row: usize, values: &mut Vec<f32>) {
                 self.0.row(row, values);
+            }
+
+            fn select(&self, rows: &[u32]) -> Box<dyn Matrix> {
+                Box::new(Self(self.0.select(rows)))
             }
 
             fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
@@ -158,6 +164,15 @@ impl Packed {
             self.0.row(id as usize, &mut values);
         }
         Tensor::from_vec(values, (ids.len(), columns), &Device::Cpu)
+    }
+
+    /// The rows at `ids` as a matrix of their own, held in the same way.
+    pub fn select(&self, ids: &[u32]) -> Result<Self> {
+        let [out, _] = self.0.shape();
+        match ids.iter().find(|id| **id as usize >= out) {
+            Some(id) => candle_core::bail!("packed matrix: expected rows below {out}, got {id}"),
+            None => Ok(Self(self.0.select(ids))),
+        }
     }
 
     /// y `[rows, out]` for x `[rows, in]`.

@@ -1,5 +1,8 @@
 //! The tensors of a model directory, each read from its file once.
 
+mod named;
+pub(crate) mod pickle;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -96,14 +99,15 @@ impl Weights {
             weights.add_shard(single)?;
             return Ok(weights);
         }
+        let pickled = directory.join("pytorch_model.bin");
+        if !index.exists() && pickled.exists() {
+            let tensors = pickle::tensors(&pickled)?;
+            weights.tensors = tensors.into_iter().map(|(name, info)| (name, (0, info))).collect();
+            weights.shards.push(Shard { path: pickled, data: 0 });
+            return Ok(weights);
+        }
         if !index.exists() {
-            let expected = match directory.join("pytorch_model.bin").exists() {
-                true => {
-                    "model.safetensors (pytorch_model.bin cannot be read: convert it, for example with \
-                     save_pretrained of transformers)"
-                }
-                false => "model.safetensors or model.safetensors.index.json",
-            };
+            let expected = "model.safetensors, model.safetensors.index.json or pytorch_model.bin";
             return Err(Error::Missing { directory: directory.to_owned(), expected });
         }
         let wrong = |problem: String| Error::File { path: index.clone(), problem };

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{DeviceName, LoadOptions, Precision, load};
+use polydraft_candle::{
+    DeviceName, HeadOptions, LoadOptions, Loaded, Precision, is_head, load, load_head, read_tokens,
+};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
@@ -19,13 +21,21 @@ pub struct ModelArgs {
     /// or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// The draft model, of the same vocabulary, or 'ngram': what the text itself has said before, and no model [default:
-    /// the demo pair's, with its target].
+    /// What drafts: a model of the same vocabulary, a draft head that was trained for the target (EAGLE), or 'ngram': what
+    /// the text itself has said before, and no model [default: the demo pair's, with its target].
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// A text that --draft ngram may quote besides: a file of the same kind as what is to be written.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
+    /// Tokens that the draft may propose, which leaves it less to compute: a number, for so many of the first (tokenizers
+    /// number what is frequent first), or a file with a JSON list of ids or one that PyTorch saved (FR-Spec).
+    #[arg(long, value_name = "N|FILE")]
+    draft_vocabulary: Option<String>,
+    /// The layers of the target whose inputs a draft head reads, such as 2,15,27, where acceptance shows that its files
+    /// say it wrongly.
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
+    draft_layers: Option<Vec<usize>>,
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
     /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
     /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
@@ -75,12 +85,12 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
-        let LanguageModel { model: target, language } = self.open(&target, "target")?;
+        let mut target = self.open(&target, "target")?;
         let drafter = match with_draft {
-            true => Some(self.open_drafter(target.as_ref(), &language)?),
+            true => Some(self.open_drafter(&mut target)?),
             false => None,
         };
-        Ok(Models { engine: Engine::new(target, drafter), language })
+        Ok(Models { engine: Engine::new(Box::new(target.model), drafter), language: target.language })
     }
 
     /// Loads target and draft as two models, for those who look at the distributions of both.
@@ -93,23 +103,29 @@ impl ModelArgs {
                 Some(name) => locate(name, self.offline),
                 None => demo().map(|demo| demo.join(role)),
             };
-            self.open(&path?, role)
+            let path = path?;
+            if is_head(&path) {
+                return Err(Usage::error(format_args!("{} is a draft head, not a model", path.display())));
+            }
+            self.open(&path, role).map(LanguageModel::from)
         });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
         Ok((target, draft))
     }
 
-    fn open(&self, path: &Path, role: &str) -> Result<LanguageModel> {
+    fn open(&self, path: &Path, role: &str) -> Result<Loaded> {
         let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
-        let loaded =
-            load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))?;
-        Ok(loaded.into())
+        load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))
     }
 
     /// What drafts for `target`.
-    fn open_drafter(&self, target: &dyn Model, language: &Language) -> Result<Box<dyn Drafter>> {
+    fn open_drafter(&self, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
+        let Loaded { model: target, language } = target;
         if let Some(mut kind) = self.drafter() {
+            if self.draft_vocabulary.is_some() || self.draft_layers.is_some() {
+                return Err(Usage::error("--draft-vocabulary and --draft-layers are for drafts with weights"));
+            }
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {
                 let text = std::fs::read_to_string(file)
@@ -123,8 +139,34 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("draft"),
         };
-        let draft = self.open(&draft, "draft")?;
-        Ok(Box::new(ModelDrafter::new(draft.model, &target.facts().vocabulary)?))
+        let tokens = self.draft_tokens(language)?;
+        if is_head(&draft) {
+            let options = HeadOptions { precision: self.dtype, layers: self.draft_layers.clone(), tokens };
+            return Ok(Box::new(load_head(&draft, target, &options).context("loading the draft head")?));
+        }
+        if self.draft_layers.is_some() {
+            return Err(Usage::error("--draft-layers is for draft heads, which read layers of the target"));
+        }
+        let mut draft = self.open(&draft, "draft")?.model;
+        if let Some(tokens) = tokens {
+            draft.cut_output(&tokens)?;
+        }
+        Ok(Box::new(ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?))
+    }
+
+    /// The tokens that the draft may propose, ascending; those that end a text are among them.
+    fn draft_tokens(&self, language: &Language) -> Result<Option<Vec<Token>>> {
+        let Some(chosen) = &self.draft_vocabulary else { return Ok(None) };
+        let vocabulary = language.vocabulary.size();
+        let mut tokens: Vec<Token> = match chosen.parse::<usize>() {
+            Ok(0) => return Err(Usage::error("--draft-vocabulary: expected at least 1, got 0")),
+            Ok(count) => (0..count.min(vocabulary) as Token).collect(),
+            Err(_) => read_tokens(Path::new(chosen), vocabulary)?,
+        };
+        tokens.extend(&language.end_tokens);
+        tokens.sort_unstable();
+        tokens.dedup();
+        Ok(Some(tokens))
     }
 
     /// What `--draft` names, if it is no model.

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::convert::Infallible;
 use std::mem::MaybeUninit;
 
 use half::{bf16, f16};
@@ -86,6 +87,14 @@ impl<P: Piece> Tiles<P> {
         })
     }
 
+    /// Some rows as a matrix of their own; where numbers are held in fewer bits, they are rounded to them once more.
+    pub fn select(&self, rows: &[u32]) -> Self {
+        match Self::load(rows.len(), self.columns, &Selected { all: self, rows }) {
+            Ok(selected) => selected,
+            Err(never) => match never {},
+        }
+    }
+
     /// The pieces of a tile.
     pub fn tile(&self, tile: usize) -> &[P] {
         let count = self.columns.div_ceil(P::COLUMNS);
@@ -111,6 +120,41 @@ impl<P: Piece> Tiles<P> {
             piece.get(row % TILE, &mut values[end..]);
         }
         values.truncate(start + self.columns);
+    }
+}
+
+/// Some rows of a matrix.
+struct Selected<'a, P> {
+    all: &'a Tiles<P>,
+    rows: &'a [u32],
+}
+
+impl<P: Piece + Sync> Selected<'_, P> {
+    fn each<T>(&self, first: usize, values: &mut [T], convert: impl Fn(f32) -> T) {
+        let mut row = Vec::new();
+        let chunks = values.chunks_exact_mut(self.all.columns.max(1));
+        for (id, values) in self.rows[first..].iter().zip(chunks) {
+            row.clear();
+            self.all.row(*id as usize, &mut row);
+            values.iter_mut().zip(&row).for_each(|(value, x)| *value = convert(*x));
+        }
+    }
+}
+
+impl<P: Piece + Sync> Read<Infallible> for Selected<'_, P> {
+    fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), Infallible> {
+        self.each(first, values, |x| x);
+        Ok(())
+    }
+
+    fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), Infallible> {
+        self.each(first, values, f16::from_f32);
+        Ok(())
+    }
+
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), Infallible> {
+        self.each(first, values, bf16::from_f32);
+        Ok(())
     }
 }
 

@@ -66,6 +66,10 @@ impl Drafter for ModelDrafter {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
+        if let Some(tokens) = self.model.outputs() {
+            let vocabulary = self.model.facts().vocabulary.size();
+            return Ok(Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling)?);
+        }
         Ok(match spare {
             None => Distribution::from_logits(logits, sampling)?,
             Some(mut law) => {

@@ -1,0 +1,465 @@
+//! Draft heads against the reference implementation: the logits of heads/, which make.py made. And with an engine: no token
+//! and no probability of the text changes, however bad the head.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device};
+use common::*;
+use polydraft::{DraftTree, Drafting, NodeId, PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_candle::{
+    CandleModel, Head, HeadOptions, LoadOptions, Loaded, Precision, is_head, load, load_head,
+};
+use polydraft_engine::certify::{compare, count_texts};
+use polydraft_engine::{Drafter, Engine, Model, Sequence, Speculation};
+
+const HEADS: [&str; 6] = ["original", "specforge", "speculators", "speculators-qwen3", "whole", "eagle1"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/heads").join(name)
+}
+
+fn target() -> Loaded {
+    load(&folder("target"), LoadOptions::default()).unwrap()
+}
+
+fn open_head(name: &str) -> (CandleModel, Head) {
+    let mut target = target().model;
+    let head = load_head(&folder(name), &mut target, &HeadOptions::default()).unwrap();
+    (target, head)
+}
+
+/// What make.py expects: a text, and `[step][place]` log-probabilities of the tokens that the head can draft.
+struct Expected {
+    text: Vec<Token>,
+    laws: Vec<Vec<Vec<f64>>>,
+}
+
+impl Expected {
+    fn read(name: &str, count: usize) -> Self {
+        let found =
+            candle_core::safetensors::load(folder(name).join("expected.safetensors"), &Device::Cpu).unwrap();
+        let text = found["tokens"].to_vec1::<i64>().unwrap().into_iter().map(|t| t as Token).collect();
+        let logits = found["logits"].to_dtype(DType::F64).unwrap().to_vec3::<f64>().unwrap();
+        let law = |logits: &Vec<f64>| {
+            let top = logits[..count].iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+            let sum: f64 = logits[..count].iter().map(|x| (x - top).exp()).sum();
+            logits[..count].iter().map(|x| x - top - sum.ln()).collect()
+        };
+        let laws = logits.iter().map(|step| step.iter().map(law).collect()).collect();
+        Self { text, laws }
+    }
+}
+
+/// A text that both have read.
+struct Pair {
+    target: CandleModel,
+    head: Head,
+    sequences: [Sequence; 2],
+}
+
+impl Pair {
+    fn open(name: &str) -> Self {
+        let (mut target, mut head) = open_head(name);
+        let sequences = [target.open().unwrap(), head.open().unwrap()];
+        Self { target, head, sequences }
+    }
+
+    fn reset(&mut self) {
+        self.target.close(self.sequences[0]);
+        self.head.close(self.sequences[1]);
+        self.sequences = [self.target.open().unwrap(), self.head.open().unwrap()];
+    }
+
+    /// Reads on, `chunk` tokens at a time.
+    fn extend(&mut self, tokens: &[Token], chunk: usize) {
+        let [own, its] = self.sequences;
+        self.target.extend(own, tokens).unwrap();
+        self.head.extend(its, tokens).unwrap();
+        loop {
+            let left = self.target.prepare(own, chunk).unwrap();
+            let (told, known) = (self.head.told(its).unwrap(), self.target.len(own) - 1 - left);
+            let features = self.target.features(own, told..known).unwrap();
+            self.head.tell(its, &features).unwrap();
+            if left.max(self.head.prepare(its, chunk).unwrap()) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The largest distance of what is drafted along `path` from log-probabilities.
+    fn distance(&mut self, path: &[Token], expected: &[&Vec<f64>]) -> f64 {
+        let mut tree = DraftTree::new();
+        let (mut node, mut worst) = (DraftTree::ROOT, 0.0_f64);
+        for (step, expected) in expected.iter().enumerate() {
+            if step > 0 {
+                node = tree.add(node, path[step - 1]);
+            }
+            self.head.score(&[(self.sequences[1], &tree)]).unwrap();
+            let law = self.head.distribution(self.sequences[1], node, &Sampling::default(), None).unwrap();
+            let mut all = 0.0;
+            for (token, expected) in self.head.tokens().iter().zip(*expected) {
+                worst = worst.max((law.probability(*token).ln() - expected).abs());
+                all += law.probability(*token);
+            }
+            assert!((all - 1.0).abs() < 1e-9, "{all}");
+        }
+        worst
+    }
+}
+
+#[test]
+fn every_variant_gives_the_logits_of_the_reference() {
+    for name in HEADS {
+        let mut pair = Pair::open(name);
+        let Expected { text, laws } = Expected::read(name, pair.head.tokens().len());
+        let expected = |place: usize| {
+            let steps = laws.len().min(text.len() - 1 - place);
+            laws[..steps].iter().map(|step| &step[place]).collect::<Vec<_>>()
+        };
+        let mut worst = 0.0_f64;
+        for place in 0..text.len() - 1 {
+            pair.reset();
+            pair.extend(&text[..place + 2], 5);
+            worst = worst.max(pair.distance(&text[place + 2..], &expected(place)));
+        }
+        // One token after the other: what was drafted gives way to what the target says.
+        pair.reset();
+        pair.extend(&text[..2], 9);
+        for place in 0..text.len() - 1 {
+            worst = worst.max(pair.distance(&text[place + 2..], &expected(place)));
+            if let Some(token) = text.get(place + 2) {
+                pair.extend(&[*token], 9);
+            }
+        }
+        assert!(worst < 1e-4, "{name}: {worst:e}");
+    }
+}
+
+#[test]
+fn another_convention_of_layers_can_be_asked_for() {
+    let mut pair = Pair::open("specforge");
+    let before = pair.head.features().to_vec();
+    let mut target = target().model;
+    let options = HeadOptions { layers: Some(vec![6, 0, 2]), ..HeadOptions::default() };
+    pair.head = load_head(&folder("specforge"), &mut target, &options).unwrap();
+    assert_ne!(pair.head.features(), before);
+    assert_eq!(format!("{:?}", pair.head.features()), "[After(0), After(2), After(6)]");
+}
+
+#[test]
+fn trees_in_company_are_scored_as_alone() {
+    for name in HEADS {
+        let (mut target, mut head) = open_head(name);
+        let text = Expected::read(name, head.tokens().len()).text;
+        let lengths = [3, 18, 2, 11, 1];
+        let sequences: Vec<[Sequence; 2]> = lengths
+            .iter()
+            .map(|&length| {
+                let own = [target.open().unwrap(), head.open().unwrap()];
+                target.extend(own[0], &text[..length]).unwrap();
+                while target.prepare(own[0], 64).unwrap() > 0 {}
+                head.extend(own[1], &text[..length]).unwrap();
+                let features = target.features(own[0], 0..length - 1).unwrap();
+                head.tell(own[1], &features).unwrap();
+                own
+            })
+            .collect();
+        let mut tree = DraftTree::new();
+        for (parent, token) in [(0, 7), (0, 8), (1, 9), (1, 7), (3, 3), (2, 9)] {
+            tree.add(parent, token);
+        }
+        let laws = |head: &Head, sequence: Sequence| -> Vec<Vec<f64>> {
+            let law = |node: NodeId| head.distribution(sequence, node, &Sampling::default(), None).unwrap();
+            (0..tree.len()).map(|node| law(node).to_vec()).collect()
+        };
+        // All at once, whole trees; then each by itself and level by level.
+        let batch: Vec<_> = sequences.iter().map(|own| (own[1], &tree)).collect();
+        head.score(&batch).unwrap();
+        let together: Vec<_> = sequences.iter().map(|own| laws(&head, own[1])).collect();
+        for (own, together) in sequences.iter().zip(together) {
+            head.extend(own[1], &[]).unwrap();
+            let mut growing = DraftTree::new();
+            for node in 1..=tree.len() {
+                head.score(&[(own[1], &growing)]).unwrap();
+                if node < tree.len() {
+                    growing.add(tree.parent(node), tree.token(node));
+                }
+            }
+            assert_eq!(laws(&head, own[1]), together, "{name}");
+        }
+    }
+}
+
+fn engine(name: &str) -> Engine {
+    let (target, head) = open_head(name);
+    Engine::new(Box::new(target), Some(Box::new(head)))
+}
+
+fn ways() -> Vec<(VerifierKind, PolicyKind)> {
+    let way = |verifier: &str, tree| (verifier.parse().unwrap(), tree);
+    vec![
+        way("block", PolicyKind::chain(3)),
+        way("nested-priority", PolicyKind::paths(2, 3)),
+        way("traversal", PolicyKind::levels(&[2, 2, 1], Drafting::WithoutReplacement)),
+    ]
+}
+
+fn speculation((verifier, tree): &(VerifierKind, PolicyKind)) -> Speculation {
+    let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
+    Speculation { verifier, policy, sampling: Sampling::default() }
+}
+
+#[test]
+fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    let Loaded { model, language } = target();
+    let mut plain = common::Pair { engine: Engine::new(Box::new(model), None), language };
+    let prompts = ["a", "what a tree is", "x y z"].map(|text| plain.language.text.encode(text).unwrap());
+    let expected: Vec<_> =
+        prompts.iter().map(|prompt| plain.decode(prompt, greedy, None, None, 0).tokens).collect();
+    for name in HEADS {
+        for way in &ways() {
+            let mut engine = engine(name);
+            let request = |i: usize| {
+                plain.request(&prompts[i], greedy, Some(speculation(way)), None, i as u64)
+            };
+            let mut sessions = vec![engine.open(request(0)).unwrap()];
+            // Others join one by one, and go when they are done.
+            for step in 0.. {
+                if step < 2 {
+                    sessions.push(engine.open(request(step + 1)).unwrap());
+                }
+                if sessions.iter().all(|session| session.is_done()) {
+                    break;
+                }
+                engine.step(&mut sessions.iter_mut().collect::<Vec<_>>()).unwrap();
+            }
+            for (session, expected) in sessions.into_iter().zip(&expected) {
+                assert_eq!(engine.close(session).unwrap().tokens, *expected, "{name}, {way:?}");
+            }
+            // What the target still knows of a text comes with its states.
+            let mut session = engine.open(request(1)).unwrap();
+            while !session.is_done() {
+                engine.step(&mut [&mut session]).unwrap();
+            }
+            assert_eq!(engine.close(session).unwrap().tokens, expected[1], "{name}, {way:?}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text_whatever_the_company() {
+    let Loaded { language, .. } = target();
+    let text = |prompt: &str| language.text.encode(prompt).unwrap();
+    let request = |prompt: &[Token], seed| polydraft_engine::Request {
+        prompt: prompt.to_vec(),
+        sampling: Sampling::default(),
+        speculation: Some(speculation(&ways()[1])),
+        limits: polydraft_engine::Limits { max_tokens: Some(30), ..Default::default() },
+        text: Box::new(polydraft_engine::NoText),
+        chance: Box::new(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
+    };
+    for name in ["speculators", "eagle1"] {
+        let alone = engine(name).generate(request(&text("to be or"), 3), &mut |_| true).unwrap();
+        let mut engine = engine(name);
+        // A text that begins alike has been read before, and two more are written beside it.
+        engine.generate(request(&text("to be or not to be"), 5), &mut |_| true).unwrap();
+        let mut sessions = [("xyz", 1), ("to be or", 3), ("q", 2)]
+            .map(|(prompt, seed)| engine.open(request(&text(prompt), seed)).unwrap());
+        while !sessions[1].is_done() {
+            engine.step(&mut sessions.iter_mut().collect::<Vec<_>>()).unwrap();
+        }
+        let [_, session, _] = sessions;
+        let found = engine.close(session).unwrap();
+        assert_eq!(found.tokens, alone.tokens, "{name}");
+        assert_eq!(found.statistics.target_calls, alone.statistics.target_calls, "{name}");
+    }
+}
+
+/// Of correct programs with random seeds, one in so many would fail a test against this.
+const FALSE_ALARM: f64 = 1e-4;
+
+#[test]
+fn temperature_one_gives_the_targets_law_also_of_tokens_that_the_head_cannot_say() {
+    let Loaded { language, .. } = target();
+    let prompt = language.text.encode("to be or not").unwrap();
+    // Few tokens, so that some texts are much likelier than others.
+    let sampling = Sampling { top_k: Some(8), ..Sampling::default() };
+    for name in HEADS {
+        for way in ways() {
+            let mut engine = engine(name);
+            let mut request = |run: usize| {
+                Ok::<_, polydraft_engine::Error>(polydraft_engine::Request {
+                    prompt: prompt.clone(),
+                    sampling,
+                    speculation: Some(speculation(&way)),
+                    limits: Default::default(),
+                    text: Box::new(polydraft_engine::NoText),
+                    chance: Box::new(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(
+                        23_000 + run as u64,
+                    )),
+                })
+            };
+            let counts = count_texts(&mut engine, 2, 2000, &mut request, &mut || ()).unwrap();
+            let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
+            assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
+            let p = test.p_value();
+            assert!(p > FALSE_ALARM, "{name}, {way:?}: p = {p:e}");
+        }
+    }
+}
+
+#[test]
+fn a_smaller_vocabulary_is_the_same_law_on_fewer_tokens() {
+    for name in HEADS {
+        let mut whole = Pair::open(name);
+        let text = Expected::read(name, whole.head.tokens().len()).text;
+        let kept: Vec<Token> = whole.head.tokens().iter().copied().step_by(3).collect();
+        let mut cut = Pair::open(name);
+        let options = HeadOptions { tokens: Some(kept.clone()), ..HeadOptions::default() };
+        cut.target.close(cut.sequences[0]);
+        cut.head = load_head(&folder(name), &mut cut.target, &options).unwrap();
+        cut.sequences = [cut.target.open().unwrap(), cut.head.open().unwrap()];
+        assert_eq!(cut.head.tokens(), kept);
+        let mut laws = [&mut whole, &mut cut].map(|pair| {
+            pair.extend(&text, 64);
+            pair.head.score(&[(pair.sequences[1], &DraftTree::new())]).unwrap();
+            pair.head.distribution(pair.sequences[1], 0, &Sampling::default(), None).unwrap().to_vec()
+        });
+        let mass: f64 = kept.iter().map(|t| laws[0][*t as usize]).sum();
+        (0..).zip(&mut laws[0]).for_each(|(t, p)| *p = if kept.contains(&t) { *p / mass } else { 0.0 });
+        let [whole, cut] = laws;
+        assert!(whole.iter().zip(&cut).all(|(a, b)| (a - b).abs() < 1e-9), "{name}");
+    }
+}
+
+#[test]
+fn a_model_with_a_smaller_output_drafts_the_same_law_on_fewer_tokens() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
+        let options = LoadOptions { precision, ..LoadOptions::default() };
+        let [mut whole, mut cut] = [(); 2].map(|()| load(&demo("draft"), options).unwrap().model);
+        let kept: Vec<Token> = (0..4096).step_by(7).collect();
+        cut.cut_output(&kept).unwrap();
+        let [whole, cut] = [&mut whole, &mut cut].map(|model| {
+            let sequence = model.open().unwrap();
+            model.extend(sequence, &[1, 50, 300]).unwrap();
+            model.score(&[(sequence, &DraftTree::new())]).unwrap();
+            model.logits(sequence, 0).to_vec()
+        });
+        let chosen: Vec<f32> = kept.iter().map(|t| whole[*t as usize]).collect();
+        // Rounding what was rounded may move a number by a step.
+        let tolerance = if precision == Precision::Q8_0 { 0.05 } else { 0.0 };
+        assert!(distance(&chosen, &cut) <= tolerance, "{precision}: {}", distance(&chosen, &cut));
+    }
+}
+
+/// A head's directory with something changed.
+fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(folder(name)).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
+    }
+    change(directory.path());
+    directory
+}
+
+fn message(directory: &Path) -> String {
+    load_head(directory, &mut target().model, &HeadOptions::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn malformed_heads_are_refused_by_name() {
+    use candle_core::Tensor;
+    use serde_json::json;
+    let tensor = |name: &str, tensor: &str, change: &dyn Fn(&Tensor) -> Option<Tensor>, expected: &[&str]| {
+        let directory = changed(name, |directory| {
+            let path = directory.join("model.safetensors");
+            let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+            let old = tensors.remove(tensor);
+            let old = old.unwrap_or_else(|| Tensor::zeros((1, 96), DType::F32, &Device::Cpu).unwrap());
+            if let Some(new) = change(&old) {
+                tensors.insert(tensor.to_owned(), new);
+            }
+            candle_core::safetensors::save(&tensors, path).unwrap();
+        });
+        let found = message(directory.path());
+        for part in [&[tensor], expected].concat() {
+            assert!(found.contains(part), "{name}, {tensor}: {found}, expected {part}");
+        }
+    };
+    let shorter = |x: &Tensor| Some(x.narrow(0, 0, x.dim(0).unwrap() - 1).unwrap());
+    tensor("specforge", "fc.weight", &|_| None, &["expected shape [32, 96]", "no tensor of that name"]);
+    tensor("specforge", "fc.weight", &shorter, &["expected shape [32, 96]", "got shape [31, 96]"]);
+    tensor("specforge", "lm_head.weight", &shorter, &["expected shape [24, 32]", "got shape [23, 32]"]);
+    tensor("specforge", "input_norm.weight", &|_| None, &["expected shape [96]"]);
+    tensor("speculators", "layers.0.hidden_norm.weight", &|_| None, &["expected shape [32]"]);
+    tensor("speculators", "layers.1.mlp.up_proj.weight", &shorter, &["got shape [23, 32]"]);
+    tensor("eagle1", "fc.bias", &|_| None, &["expected shape [32]", "no tensor of that name"]);
+    tensor("eagle1", "layers.0.self_attn.q_proj.weight", &shorter, &["got shape [31, 32]"]);
+    tensor("specforge", "mask_hidden", &|x| Some(x.clone()), &["several at once"]);
+    tensor("specforge", "something.else", &|x| Some(x.clone()), &["no such tensor"]);
+    tensor("specforge", "d2t", &|_| None, &["expected shape [24]", "no tensor of that name"]);
+    let numbers = |change: fn(&mut Vec<i64>)| {
+        move |x: &Tensor| {
+            let mut numbers = x.to_vec1::<i64>().unwrap();
+            change(&mut numbers);
+            Some(Tensor::new(numbers, &Device::Cpu).unwrap())
+        }
+    };
+    tensor("specforge", "d2t", &numbers(|d| d[3] = 1000), &["below the target's 64", "got 1003 at entry 3"]);
+    tensor("specforge", "d2t", &numbers(|d| d[0] = -1), &["got -1 at entry 0"]);
+    tensor("specforge", "d2t", &numbers(|d| d[5] = d[4] - 1), &["every token once", "again at entry 5"]);
+    tensor("specforge", "d2t", &numbers(|d| d.truncate(9)), &["expected shape [24], got shape [9]"]);
+    tensor("specforge", "d2t", &|x| Some(x.to_dtype(DType::F32).unwrap()), &["type I64", "got type F32"]);
+
+    let field = |name: &str, path: &str, value: serde_json::Value, expected: &str| {
+        let directory = changed(name, |directory| {
+            change_config(directory, |config| *config.pointer_mut(path).unwrap() = value);
+        });
+        let found = message(directory.path());
+        assert!(found.contains("config.json") && found.contains(expected), "{path}: {found}");
+    };
+    field("specforge", "/vocab_size", json!(65), "vocab_size: expected the target's 64, got 65");
+    field("specforge", "/hidden_size", json!(48), "hidden_size: expected the target's 32, got 48");
+    field("specforge", "/draft_vocab_size", json!(65), "draft_vocab_size: expected from 1 to vocab_size");
+    let nested = "/eagle_config/use_aux_hidden_state";
+    field("specforge", nested, json!(false), "use_aux_hidden_state: expected true, got false");
+    field("specforge", "/eagle_config", json!({"new": 1}), "expected no unknown choice, got new");
+    let layers = "/eagle_config/eagle_aux_hidden_state_layer_ids";
+    field("specforge", layers, json!([0, 2, 8]), "expected at most its 8, got 9");
+    field("specforge", layers, json!([0, 2, 2]), "expected layers that differ, got 3 twice");
+    field("speculators", "/norm_before_residual", json!(null), "expected true or false in this format");
+    field("speculators", "/speculators_model_type", json!("peagle"), "expected eagle3, got \"peagle\"");
+    field("speculators", "/fc_norm", json!(true), "");
+    let sliding = json!(["sliding_attention"]);
+    let types = "/transformer_layer_config/layer_types";
+    field("speculators-qwen3", types, sliding, "layer_types: expected full_attention");
+}
+
+#[test]
+fn broken_pickles_are_refused() {
+    let path = |directory: &Path| directory.join("pytorch_model.bin");
+    let bytes = fs::read(path(&folder("original"))).unwrap();
+    let found = changed("original", |directory| fs::write(path(directory), &bytes[..900]).unwrap());
+    assert!(message(found.path()).contains("expected a zip"), "{}", message(found.path()));
+    // Any byte of the list of tensors: an error or another head, never a panic.
+    let list = bytes.windows(8).position(|w| w == b"data.pkl").unwrap() + 8;
+    for at in (list..list + 3000).step_by(7) {
+        let mut broken = bytes.clone();
+        broken[at] ^= 0x55;
+        let found = changed("original", |directory| fs::write(path(directory), &broken).unwrap());
+        let _ = load_head(found.path(), &mut target().model, &HeadOptions::default());
+    }
+}
+
+#[test]
+fn heads_are_told_from_models() {
+    for name in HEADS {
+        assert!(is_head(&folder(name)), "{name}");
+    }
+    assert!(!is_head(&folder("target")) && !is_head(&demo("draft")) && !is_head(Path::new("/nowhere")));
+}
