@@ -79,7 +79,8 @@ impl Head {
     fn compute(&mut self, work: &[Work]) -> candle_core::Result<()> {
         let (width, reads) = (self.net.width(), self.net.features);
         let text = |number: usize| self.texts[number].as_ref().expect("an open sequence");
-        let told: Vec<f32> = work.iter().flat_map(|w| text(w.number).inputs(&w.slots, reads)).copied().collect();
+        let told: Vec<f32> =
+            work.iter().flat_map(|w| text(w.number).inputs(&w.slots, reads)).copied().collect();
         let combined = self.net.combine(told)?;
         let mut combined = &combined[..];
         let mut states = Vec::with_capacity(work.iter().map(|w| w.slots.len()).sum::<usize>() * width);

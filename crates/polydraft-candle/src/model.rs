@@ -11,11 +11,13 @@ mod text;
 use std::ops::Range;
 use std::sync::Arc;
 
+use candle_core::{DType, Device};
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_features, too_many_sequences};
 use polydraft_engine::{Error as EngineError, Facts, Feature, Model, Result, Sequence, Vocabulary};
 
 use crate::Config;
+use crate::linear::Matrix;
 use crate::transformer::Transformer;
 use crate::transformer::pass::Part;
 use kept::Kept;
@@ -78,6 +80,22 @@ impl CandleModel {
         self.transformer.set_head(Arc::new(head));
         self.outputs = Some(tokens.to_vec());
         Ok(())
+    }
+
+    /// What tokens are embedded as, before any scaling: `[tokens, embedding]`.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn embedding_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
+        rows_of(self.transformer.embedding(), tokens, &self.transformer.device)
+    }
+
+    /// What the last hidden state is multiplied with for the logits of tokens: `[tokens, embedding]`.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn output_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
+        rows_of(self.transformer.head(), tokens, &self.transformer.device)
     }
 
     /// Numbers in a row of logits.
@@ -198,6 +216,10 @@ impl CandleModel {
         }
         Ok(())
     }
+}
+
+fn rows_of(matrix: &Matrix, tokens: &[Token], device: &Device) -> crate::Result<Vec<f32>> {
+    Ok(matrix.rows(tokens, device)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
 }
 
 /// Slots of a text that are to be computed.

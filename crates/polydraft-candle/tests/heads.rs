@@ -223,9 +223,8 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
     for name in HEADS {
         for way in &ways() {
             let mut engine = engine(name);
-            let request = |i: usize| {
-                plain.request(&prompts[i], greedy, Some(speculation(way)), None, i as u64)
-            };
+            let request =
+                |i: usize| plain.request(&prompts[i], greedy, Some(speculation(way)), None, i as u64);
             let mut sessions = vec![engine.open(request(0)).unwrap()];
             // Others join one by one, and go when they are done.
             for step in 0.. {
@@ -332,7 +331,8 @@ fn a_smaller_vocabulary_is_the_same_law_on_fewer_tokens() {
         let mass: f64 = kept.iter().map(|t| laws[0][*t as usize]).sum();
         (0..).zip(&mut laws[0]).for_each(|(t, p)| *p = if kept.contains(&t) { *p / mass } else { 0.0 });
         let [whole, cut] = laws;
-        assert!(whole.iter().zip(&cut).all(|(a, b)| (a - b).abs() < 1e-9), "{name}");
+        // The same logits, whose powers are taken against another largest, in single precision.
+        assert!(whole.iter().zip(&cut).all(|(a, b)| (a - b).abs() <= 2e-6 * a), "{name}");
     }
 }
 
@@ -367,6 +367,13 @@ fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
     directory
 }
 
+/// All but what says which tokens are in the draft vocabulary, which nobody needs.
+fn tensors_of(path: &Path) -> std::collections::HashMap<String, candle_core::Tensor> {
+    let file = candle_core::safetensors::BufferedSafetensors::new(fs::read(path).unwrap()).unwrap();
+    let names = file.tensors().into_iter().map(|(name, _)| name).filter(|name| name != "t2d");
+    names.map(|name| (name.clone(), file.load(&name, &Device::Cpu).unwrap())).collect()
+}
+
 fn message(directory: &Path) -> String {
     load_head(directory, &mut target().model, &HeadOptions::default()).unwrap_err().to_string()
 }
@@ -378,7 +385,7 @@ fn malformed_heads_are_refused_by_name() {
     let tensor = |name: &str, tensor: &str, change: &dyn Fn(&Tensor) -> Option<Tensor>, expected: &[&str]| {
         let directory = changed(name, |directory| {
             let path = directory.join("model.safetensors");
-            let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+            let mut tensors = tensors_of(&path);
             let old = tensors.remove(tensor);
             let old = old.unwrap_or_else(|| Tensor::zeros((1, 96), DType::F32, &Device::Cpu).unwrap());
             if let Some(new) = change(&old) {
@@ -434,7 +441,8 @@ fn malformed_heads_are_refused_by_name() {
     field("specforge", layers, json!([0, 2, 2]), "expected layers that differ, got 3 twice");
     field("speculators", "/norm_before_residual", json!(null), "expected true or false in this format");
     field("speculators", "/speculators_model_type", json!("peagle"), "expected eagle3, got \"peagle\"");
-    field("speculators", "/fc_norm", json!(true), "");
+    let both = json!({"norm_before_fc": true, "fc_norm": true});
+    field("specforge", "/eagle_config", both, "norm_before_fc: expected false beside fc_norm");
     let sliding = json!(["sliding_attention"]);
     let types = "/transformer_layer_config/layer_types";
     field("speculators-qwen3", types, sliding, "layer_types: expected full_attention");

@@ -124,7 +124,9 @@ impl ModelArgs {
         let Loaded { model: target, language } = target;
         if let Some(mut kind) = self.drafter() {
             if self.draft_vocabulary.is_some() || self.draft_layers.is_some() {
-                return Err(Usage::error("--draft-vocabulary and --draft-layers are for drafts with weights"));
+                return Err(Usage::error(
+                    "--draft-vocabulary and --draft-layers are for drafts with weights",
+                ));
             }
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {

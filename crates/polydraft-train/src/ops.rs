@@ -6,20 +6,20 @@
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+pub(crate) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let Some((start, end)) = layout.contiguous_offsets() else {
         candle_core::bail!("expected a contiguous tensor, got {layout:?}")
     };
     Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
-fn done(values: Vec<f32>, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+pub(crate) fn done(values: Vec<f32>, layout: &Layout) -> Result<(CpuStorage, Shape)> {
     Ok((CpuStorage::F32(values), layout.shape().clone()))
 }
 
 /// e^x to about 2e-7 relative, in a form that compilers vectorise.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     let x = x.max(-87.0);
     let k = (x * std::f32::consts::LOG2_E).round();
     let r = k.mul_add(-0.693_359_4, x);

@@ -14,13 +14,8 @@ use crate::family::{Family, LLAMA_NAMES, Names, llama_like};
 use crate::{Biases, Config, Error, Result};
 
 /// Names of the tensors once they are brought into one form.
-pub(super) const NAMES: Names = Names {
-    embedding: "embed_tokens",
-    layers: "layers",
-    norm: "norm",
-    head: "lm_head",
-    ..LLAMA_NAMES
-};
+pub(super) const NAMES: Names =
+    Names { embedding: "embed_tokens", layers: "layers", norm: "norm", head: "lm_head", ..LLAMA_NAMES };
 
 /// What a head is.
 #[derive(Debug, Clone, PartialEq)]
@@ -160,8 +155,7 @@ fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<K
     if speculators && fields.get::<bool>("norm_before_residual")?.is_none() {
         return Err("norm_before_residual: expected true or false in this format, got none".to_owned());
     }
-    let residual =
-        if anywhere("norm_before_residual")? { Residual::NormedState } else { Residual::State };
+    let residual = if anywhere("norm_before_residual")? { Residual::NormedState } else { Residual::State };
     let fed_back = if anywhere("norm_output")? { FedBack::AfterNorm } else { FedBack::BeforeNorm };
     Ok(Kind::Eagle3 { norms, residual, fed_back })
 }
@@ -229,4 +223,3 @@ pub(super) fn default_features(layers: usize) -> Read<Vec<Feature>> {
         )),
     }
 }
-

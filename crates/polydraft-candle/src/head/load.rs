@@ -115,14 +115,8 @@ pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptio
     decoder.set_norm(norm);
     decoder.set_head(output);
     target.watch(&reads)?;
-    let net = Net {
-        decoder,
-        join,
-        tokens: tokens.ids,
-        logit_scale: config.logit_scale,
-        features: width,
-        reads,
-    };
+    let net =
+        Net { decoder, join, tokens: tokens.ids, logit_scale: config.logit_scale, features: width, reads };
     let name = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
     Ok(Head::new(name, vocabulary, target.facts().context, net))
 }

@@ -57,9 +57,8 @@ impl Combine {
             0 => x.clone(),
             count => {
                 let width = x.dim(1)? / count;
-                let part = |(i, norm): (usize, &Norm)| {
-                    norm.forward(&x.narrow(1, i * width, width)?.contiguous()?)
-                };
+                let part =
+                    |(i, norm): (usize, &Norm)| norm.forward(&x.narrow(1, i * width, width)?.contiguous()?);
                 Tensor::cat(&self.norms.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?, 1)?
             }
         };

@@ -169,6 +169,8 @@ def eagle1(target, tokens, states, generator):
     layer.input_layernorm = torch.nn.Identity()
     randomise(layer, generator)
     randomise(fc, generator)
+    # There is no norm before the output matrix to keep logits small.
+    fc.weight.data.mul_(0.25)
     # Of step s the state at place i, and of the keys those of the first step up to i and those of later ones at i alone.
     state, count, cache, logits = states[-1][None, :-1], len(tokens) - 1, DynamicCache(), []
     mask = torch.full((count, count), float("-inf")).triu(1)

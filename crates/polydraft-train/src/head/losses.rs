@@ -1,0 +1,187 @@
+//! What a head is taught: to be like the target, then to be accepted.
+//!
+//! With p the target's law on the tokens that the head can say, not renormalised, and q the head's own:
+//! 1. Divergence: Σ p̃ log(p̃ / q), p̃ = p / Σ p. It pulls everywhere and gets a head going.
+//! 2. Rejection of K i.i.d. drafts under the best rule that there is: max over sets S of tokens of Z(S)^K − P(S), where Z
+//!    and P are what q and p give to S (Sun et al. 2023 for the bound, reached by the priority coupling). Only what pays is
+//!    learned: a head too small to follow its target everywhere follows it where it is accepted.
+//! The derivative of 2 is that of Z(S)^K at the best S, by the envelope theorem: with softmax K Z^(K−1) q (1[S] − Z).
+//! Method: the best S holds the tokens of the smallest p / q. These are sorted into buckets by their ratio's exponent and
+//! leading bits; the best end of a bucket is then improved by S = {p < c q}, c = K Z^(K−1), which never loses.
+//! Complexity: linear in the vocabulary.
+
+use crate::ops::softmax_in_place;
+
+/// What is learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    Divergence,
+    /// One minus the acceptance of so many i.i.d. drafts.
+    Rejection(usize),
+}
+
+/// Replaces a row of logits by the gradient of the loss; `p` is the target's law on the same tokens. Returns the loss, and
+/// leaves the head's law in `q`.
+pub fn gradient(loss: Loss, p: &[f32], logits: &mut [f32], q: &mut [f32]) -> f64 {
+    softmax_in_place(logits);
+    q.copy_from_slice(logits);
+    match loss {
+        Loss::Divergence => {
+            let mass: f32 = p.iter().sum::<f32>().max(f32::MIN_POSITIVE);
+            let mut divergence = 0.0_f64;
+            for (gradient, p) in logits.iter_mut().zip(p) {
+                let p = p / mass;
+                if p > 0.0 {
+                    divergence += f64::from(p * (p / gradient.max(f32::MIN_POSITIVE)).ln());
+                }
+                *gradient -= p;
+            }
+            divergence
+        }
+        Loss::Rejection(drafts) => {
+            let best = worst_set(p, q, drafts);
+            let slope = drafts as f32 * best.z.powi(drafts as i32 - 1) as f32;
+            for (gradient, p) in logits.iter_mut().zip(p) {
+                let within = if *p < best.ratio * *gradient { 1.0 } else { 0.0 };
+                *gradient *= slope * (within - best.z as f32);
+            }
+            best.value(drafts)
+        }
+    }
+}
+
+/// Tokens with p below `ratio` · q, and what both laws give them.
+#[derive(Debug, Clone, Copy)]
+struct Set {
+    ratio: f32,
+    z: f64,
+    p: f64,
+}
+
+impl Set {
+    fn of(p: &[f32], q: &[f32], ratio: f32) -> Self {
+        let (mut z, mut own) = (0.0_f64, 0.0_f64);
+        for (p, q) in p.chunks(64).zip(q.chunks(64)) {
+            let (mut a, mut b) = (0.0_f32, 0.0_f32);
+            for (p, q) in p.iter().zip(q) {
+                let within = if *p < ratio * *q { 1.0 } else { 0.0 };
+                a += within * q;
+                b += within * p;
+            }
+            (z, own) = (z + f64::from(a), own + f64::from(b));
+        }
+        Self { ratio, z, p: own }
+    }
+
+    fn value(&self, drafts: usize) -> f64 {
+        self.z.powi(drafts as i32) - self.p
+    }
+}
+
+/// The set at which `drafts` drafts are rejected most.
+fn worst_set(p: &[f32], q: &[f32], drafts: usize) -> Set {
+    let one = Set::of(p, q, 1.0);
+    if drafts == 1 {
+        return one;
+    }
+    // Ratios of 2^-8 to 2^8, a quarter of an octave each; nothing above K belongs to the set.
+    const STEPS: usize = 64;
+    let place = |ratio: f32| (((ratio.log2() + 8.0) * 4.0).max(0.0) as usize).min(STEPS - 1);
+    let (mut z, mut own) = ([0.0_f64; STEPS], [0.0_f64; STEPS]);
+    for (p, q) in p.iter().zip(q).filter(|(_, q)| **q > 0.0) {
+        let at = place(p / q);
+        z[at] += f64::from(*q);
+        own[at] += f64::from(*p);
+    }
+    let (mut best, mut so_far) = (one, (0.0, 0.0));
+    for at in 0..STEPS - 1 {
+        so_far = (so_far.0 + z[at], so_far.1 + own[at]);
+        let ratio = 2.0_f32.powf((at + 1) as f32 / 4.0 - 8.0);
+        let set = Set { ratio, z: so_far.0, p: so_far.1 };
+        if set.value(drafts) > best.value(drafts) {
+            best = set;
+        }
+    }
+    best = Set::of(p, q, best.ratio);
+    for _ in 0..3 {
+        let ratio = drafts as f32 * best.z.powi(drafts as i32 - 1) as f32;
+        let next = Set::of(p, q, ratio);
+        if next.value(drafts) > best.value(drafts) {
+            best = next;
+        }
+    }
+    best
+}
+
+/// The acceptance of so many i.i.d. drafts.
+pub fn acceptance(p: &[f32], q: &[f32], drafts: usize) -> f64 {
+    1.0 - worst_set(p, q, drafts).value(drafts).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha12Rng;
+
+    use super::*;
+
+    fn law(rng: &mut ChaCha12Rng, count: usize, spread: f32) -> Vec<f32> {
+        let mut law: Vec<f32> = (0..count).map(|_| rng.random_range(-spread..spread)).collect();
+        softmax_in_place(&mut law);
+        law
+    }
+
+    /// By sorting.
+    fn exact(p: &[f32], q: &[f32], drafts: usize) -> f64 {
+        let mut order: Vec<usize> = (0..p.len()).collect();
+        order.sort_by(|a, b| (p[*a] / q[*a]).total_cmp(&(p[*b] / q[*b])));
+        let (mut z, mut own, mut best) = (0.0_f64, 0.0_f64, 0.0_f64);
+        for i in order {
+            (z, own) = (z + f64::from(q[i]), own + f64::from(p[i]));
+            best = best.max(z.powi(drafts as i32) - own);
+        }
+        1.0 - best
+    }
+
+    #[test]
+    fn acceptance_is_that_of_the_best_rule() {
+        let mut rng = ChaCha12Rng::seed_from_u64(1);
+        for drafts in 1..=4 {
+            for _ in 0..200 {
+                let (spread, mass) = (rng.random_range(0.5..8.0), rng.random_range(0.7..1.0));
+                let q = law(&mut rng, 50, spread);
+                let p: Vec<f32> = law(&mut rng, 50, spread).into_iter().map(|p| p * mass).collect();
+                let (found, expected) = (acceptance(&p, &q, drafts), exact(&p, &q, drafts));
+                assert!((found - expected).abs() < 1e-5, "{drafts}: {found}, {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_are_those_of_finite_differences() {
+        let mut rng = ChaCha12Rng::seed_from_u64(2);
+        for loss in [Loss::Divergence, Loss::Rejection(1), Loss::Rejection(2), Loss::Rejection(4)] {
+            let (mut checked, mut off) = (0, 0);
+            for _ in 0..20 {
+                let p: Vec<f32> = law(&mut rng, 12, 3.0).into_iter().map(|p| p * 0.9).collect();
+                let logits: Vec<f32> = (0..12).map(|_| rng.random_range(-3.0..3.0)).collect();
+                let value =
+                    |logits: &[f32]| gradient(loss, &p, &mut logits.to_vec(), &mut vec![0.0; logits.len()]);
+                let mut found = logits.clone();
+                gradient(loss, &p, &mut found, &mut [0.0; 12]);
+                for i in 0..12 {
+                    let at = |step: f32| {
+                        let mut moved = logits.clone();
+                        moved[i] += step;
+                        value(&moved)
+                    };
+                    let expected = (at(0.01) - at(-0.01)) / 0.02;
+                    checked += 1;
+                    off += usize::from((f64::from(found[i]) - expected).abs() > 1e-3);
+                }
+            }
+            // The best set changes somewhere: the loss has edges.
+            assert!(off * 50 < checked, "{loss:?}: {off} of {checked}");
+        }
+    }
+}
