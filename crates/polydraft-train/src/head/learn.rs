@@ -13,7 +13,7 @@ use rand_chacha::ChaCha12Rng;
 use super::losses::{Loss, acceptance, gradient};
 use super::net::{Net, Shape};
 use super::text::Lesson;
-use crate::ops::softmax_in_place;
+use crate::ops::{exp, softmax_in_place};
 use crate::optimizer::Slot;
 
 /// Each further step of a draft counts this much of the one before it: it is reached as often.
@@ -173,7 +173,7 @@ pub fn pass(
     let vocabulary = target.tokens.len();
     for (row, law) in laws.chunks_exact_mut(vocabulary).enumerate() {
         let sum = log_sums[first + row + 1];
-        law.iter_mut().for_each(|logit| *logit = (*logit - sum).min(0.0).exp());
+        law.iter_mut().for_each(|logit| *logit = exp((*logit - sum).min(0.0)));
     }
     // Of each place the product of what its drafts' acceptances would be on the text itself.
     let mut path: HashMap<usize, f64> = HashMap::new();

@@ -10,7 +10,9 @@
 //! leading bits; the best end of a bucket is then improved by S = {p < c q}, c = K Z^(K−1), which never loses.
 //! Complexity: linear in the vocabulary.
 
-use crate::ops::softmax_in_place;
+use pulp::{Arch, NullaryFnOnce};
+
+use crate::ops::{softmax, sum};
 
 /// What is learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,31 +25,49 @@ pub enum Loss {
 /// Replaces a row of logits by the gradient of the loss; `p` is the target's law on the same tokens. Returns the loss, and
 /// leaves the head's law in `q`.
 pub fn gradient(loss: Loss, p: &[f32], logits: &mut [f32], q: &mut [f32]) -> f64 {
-    softmax_in_place(logits);
-    q.copy_from_slice(logits);
-    match loss {
-        Loss::Divergence => {
-            let mass: f32 = p.iter().sum::<f32>().max(f32::MIN_POSITIVE);
-            let mut divergence = 0.0_f64;
-            for (gradient, p) in logits.iter_mut().zip(p) {
-                let p = p / mass;
-                if p > 0.0 {
-                    divergence += f64::from(p * (p / gradient.max(f32::MIN_POSITIVE)).ln());
-                }
-                *gradient -= p;
+    struct Row<'a>(Loss, &'a [f32], &'a mut [f32], &'a mut [f32]);
+
+    impl NullaryFnOnce for Row<'_> {
+        type Output = f64;
+
+        #[inline(always)]
+        fn call(self) -> f64 {
+            let Self(loss, p, logits, q) = self;
+            softmax(logits);
+            q.copy_from_slice(logits);
+            match loss {
+                Loss::Divergence => divergence(p, logits),
+                Loss::Rejection(drafts) => rejection(p, logits, drafts),
             }
-            divergence
-        }
-        Loss::Rejection(drafts) => {
-            let best = worst_set(p, q, drafts);
-            let slope = drafts as f32 * best.z.powi(drafts as i32 - 1) as f32;
-            for (gradient, p) in logits.iter_mut().zip(p) {
-                let within = if *p < best.ratio * *gradient { 1.0 } else { 0.0 };
-                *gradient *= slope * (within - best.z as f32);
-            }
-            best.value(drafts)
         }
     }
+    Arch::new().dispatch(Row(loss, p, logits, q))
+}
+
+#[inline(always)]
+fn divergence(p: &[f32], q: &mut [f32]) -> f64 {
+    let scale = 1.0 / sum(p).max(f32::MIN_POSITIVE);
+    let mut divergence = 0.0_f64;
+    for (q, p) in q.iter_mut().zip(p) {
+        let p = p * scale;
+        // What is next to nothing takes as long as the rest, and adds as little.
+        if p > 1e-7 {
+            divergence += f64::from(p * (p / q.max(f32::MIN_POSITIVE)).ln());
+        }
+        *q -= p;
+    }
+    divergence
+}
+
+#[inline(always)]
+fn rejection(p: &[f32], q: &mut [f32], drafts: usize) -> f64 {
+    let best = worst_set(p, q, drafts);
+    let slope = drafts as f32 * best.z.powi(drafts as i32 - 1) as f32;
+    for (q, p) in q.iter_mut().zip(p) {
+        let within = if *p < best.ratio * *q { 1.0 } else { 0.0 };
+        *q *= slope * (within - best.z as f32);
+    }
+    best.value(drafts)
 }
 
 /// Tokens with p below `ratio` · q, and what both laws give them.
@@ -59,18 +79,23 @@ struct Set {
 }
 
 impl Set {
+    #[inline(always)]
     fn of(p: &[f32], q: &[f32], ratio: f32) -> Self {
-        let (mut z, mut own) = (0.0_f64, 0.0_f64);
-        for (p, q) in p.chunks(64).zip(q.chunks(64)) {
-            let (mut a, mut b) = (0.0_f32, 0.0_f32);
-            for (p, q) in p.iter().zip(q) {
-                let within = if *p < ratio * *q { 1.0 } else { 0.0 };
-                a += within * q;
-                b += within * p;
+        let (ps, p_rest) = p.as_chunks::<16>();
+        let (qs, q_rest) = q.as_chunks::<16>();
+        let (mut z, mut own) = ([0f32; 16], [0f32; 16]);
+        for (p, q) in ps.iter().zip(qs) {
+            for i in 0..16 {
+                let within = if p[i] < ratio * q[i] { 1.0 } else { 0.0 };
+                z[i] += within * q[i];
+                own[i] += within * p[i];
             }
-            (z, own) = (z + f64::from(a), own + f64::from(b));
         }
-        Self { ratio, z, p: own }
+        let (mut z, mut own) = (sum(&z), sum(&own));
+        for (p, q) in p_rest.iter().zip(q_rest).filter(|(p, q)| **p < ratio * **q) {
+            (z, own) = (z + q, own + p);
+        }
+        Self { ratio, z: f64::from(z), p: f64::from(own) }
     }
 
     fn value(&self, drafts: usize) -> f64 {
@@ -79,16 +104,17 @@ impl Set {
 }
 
 /// The set at which `drafts` drafts are rejected most.
+#[inline(always)]
 fn worst_set(p: &[f32], q: &[f32], drafts: usize) -> Set {
     let one = Set::of(p, q, 1.0);
     if drafts == 1 {
         return one;
     }
-    // Ratios of 2^-8 to 2^8, a quarter of an octave each; nothing above K belongs to the set.
+    // Ratios of 2^-8 to 2^8, a quarter of an octave each.
     const STEPS: usize = 64;
     let place = |ratio: f32| (((ratio.log2() + 8.0) * 4.0).max(0.0) as usize).min(STEPS - 1);
     let (mut z, mut own) = ([0.0_f64; STEPS], [0.0_f64; STEPS]);
-    for (p, q) in p.iter().zip(q).filter(|(_, q)| **q > 0.0) {
+    for (p, q) in p.iter().zip(q).filter(|(p, q)| **q > 1e-8 || **p > 1e-8) {
         let at = place(p / q);
         z[at] += f64::from(*q);
         own[at] += f64::from(*p);
@@ -124,6 +150,7 @@ mod tests {
     use rand_chacha::ChaCha12Rng;
 
     use super::*;
+    use crate::ops::softmax_in_place;
 
     fn law(rng: &mut ChaCha12Rng, count: usize, spread: f32) -> Vec<f32> {
         let mut law: Vec<f32> = (0..count).map(|_| rng.random_range(-spread..spread)).collect();
