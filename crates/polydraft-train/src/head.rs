@@ -105,6 +105,8 @@ impl HeadArgs {
 
 /// Part of `--tokens` that is only looked at, never learned from: the first shard.
 const HELD_OUT: usize = 0;
+/// Steps between checkpoints.
+const SAVED: usize = 20;
 /// Texts of the held-out part that are looked at each time.
 const CHECKED: usize = 48;
 
@@ -195,6 +197,10 @@ impl School {
                 let (aim, rate) = (self.aim(), self.rate());
                 recent.fade(0.97);
                 recent.add(&self.pupil.batch(&target, &samples, &aim, self.args.workers(), Some(rate))?);
+                if self.pupil.steps.is_multiple_of(SAVED) {
+                    self.pupil.save(&checkpoint)?;
+                    eprintln!("step {}, {} tokens learned: {recent}", self.pupil.steps, self.pupil.tokens);
+                }
             }
             self.pupil.save(&checkpoint)?;
             let speed = (self.pupil.tokens - before) as f64 / clock.elapsed().as_secs_f64().max(1e-9);

@@ -180,7 +180,8 @@ pub fn pass(
     let mut total: Option<Tensor> = None;
     let (mut q, mut weight) = (vec![0f32; vocabulary], 1.0);
     for (step, found) in unrolled.iter().enumerate() {
-        let rows: Vec<usize> = (0..found.rows).filter(|row| taught[places[*row] + 2 + step]).collect();
+        let rows: Vec<usize> =
+            (0..found.rows).filter(|row| taught.get(places[*row] + 2 + step) == Some(&true)).collect();
         if rows.is_empty() {
             continue;
         }

@@ -6,9 +6,9 @@
 //!    and P are what q and p give to S (Sun et al. 2023 for the bound, reached by the priority coupling). Only what pays is
 //!    learned: a head too small to follow its target everywhere follows it where it is accepted.
 //! The derivative of 2 is that of Z(S)^K at the best S, by the envelope theorem: with softmax K Z^(K−1) q (1[S] − Z).
-//! Method: the best S holds the tokens of the smallest p / q. These are sorted into buckets by their ratio's exponent and
-//! leading bits; the best end of a bucket is then improved by S = {p < c q}, c = K Z^(K−1), which never loses.
-//! Complexity: linear in the vocabulary.
+//! Method: the best S holds the tokens of the smallest p / q. These are put into buckets by that ratio; only buckets inside
+//! of which the best end of all can be exceeded are sorted.
+//! Complexity: linear in the vocabulary, and a sort of a few buckets.
 
 use pulp::{Arch, NullaryFnOnce};
 
@@ -119,21 +119,32 @@ fn worst_set(p: &[f32], q: &[f32], drafts: usize) -> Set {
         z[at] += f64::from(*q);
         own[at] += f64::from(*p);
     }
-    let (mut best, mut so_far) = (one, (0.0, 0.0));
-    for at in 0..STEPS - 1 {
-        so_far = (so_far.0 + z[at], so_far.1 + own[at]);
+    // What is before each bucket, and the best among the ends.
+    let (mut best, mut before) = (one, [(0.0, 0.0); STEPS + 1]);
+    for at in 0..STEPS {
+        before[at + 1] = (before[at].0 + z[at], before[at].1 + own[at]);
+        let (z, p) = before[at + 1];
         let ratio = 2.0_f32.powf((at + 1) as f32 / 4.0 - 8.0);
-        let set = Set { ratio, z: so_far.0, p: so_far.1 };
-        if set.value(drafts) > best.value(drafts) {
+        let set = Set { ratio, z, p };
+        if at + 1 < STEPS && set.value(drafts) > best.value(drafts) {
             best = set;
         }
     }
-    best = Set::of(p, q, best.ratio);
-    for _ in 0..3 {
-        let ratio = drafts as f32 * best.z.powi(drafts as i32 - 1) as f32;
-        let next = Set::of(p, q, ratio);
-        if next.value(drafts) > best.value(drafts) {
-            best = next;
+    // Inside of a bucket there is more than at its ends only if all of its q and none of its p would be.
+    for at in 0..STEPS {
+        if before[at + 1].0.powi(drafts as i32) - before[at].1 <= best.value(drafts) + 1e-6 {
+            continue;
+        }
+        let within = p.iter().zip(q).filter(|(p, q)| (**q > 1e-8 || **p > 1e-8) && place(*p / *q) == at);
+        let mut within: Vec<(f32, f32, f32)> = within.map(|(p, q)| (p / q, *p, *q)).collect();
+        within.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut z, mut own) = before[at];
+        for (ratio, p, q) in within {
+            let set = Set { ratio, z, p: own };
+            if set.value(drafts) > best.value(drafts) {
+                best = set;
+            }
+            (z, own) = (z + f64::from(q), own + f64::from(p));
         }
     }
     best
