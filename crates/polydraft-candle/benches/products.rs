@@ -99,7 +99,9 @@ fn measure(threads: usize) {
     for kind in KINDS {
         check(kind);
         let one: usize = SHAPES.iter().map(|[out, columns]| out * columns).sum();
-        let sets = (BYTES / kind.bytes(one as u64) as usize).max(1);
+        let held: u64 =
+            SHAPES.iter().map(|[out, columns]| ProductProbe::bytes_of(kind, *out, *columns)).sum();
+        let sets = (BYTES / held as usize).max(1);
         let clock = Instant::now();
         let matrices: Vec<ProductProbe> = (0..sets * SHAPES.len())
             .map(|n| {

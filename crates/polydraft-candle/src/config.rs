@@ -3,6 +3,7 @@
 //! One [`Config`] describes every family: what differs between them is data here, and `family/` says how each family's
 //! file is to be read.
 
+mod gguf;
 mod rope;
 
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::{Error, Result};
 /// The shape of a decoder, in the terms of Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The family, as `config.json` names its architecture.
+    /// The family, as `config.json` or a GGUF file names its architecture.
     pub architecture: &'static str,
     /// Rows of the embedding, padding included.
     pub vocabulary: usize,
@@ -91,6 +92,8 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Which layers have the window; empty without one.
     pub windowed: Vec<bool>,
+    /// The rotation in those layers, if another.
+    pub window_rope: Option<Rope>,
 }
 
 /// A norm's arithmetic.
@@ -177,8 +180,8 @@ impl Config {
     /// A file that is missing or no such JSON; an architecture or a feature that is not known; sizes that are absurd
     /// or contradict each other. The field is named.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let text = polydraft_files::read_text(path, polydraft_files::Kind::SETTINGS)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|problem| Error::File { path: path.to_owned(), problem })
     }
 

@@ -9,8 +9,8 @@ use crate::{DeviceName, Precision};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A directory that is none.
-    #[error("{path}: expected a model directory, got {got}")]
+    /// Neither a directory nor a GGUF file.
+    #[error("{path}: expected a model directory or a .gguf file, got {got}")]
     Directory {
         /// The path that was given.
         path: PathBuf,
@@ -53,6 +53,9 @@ pub enum Error {
         /// What the file has.
         got: String,
     },
+    /// A GGUF file that contradicts the format or itself.
+    #[error(transparent)]
+    Gguf(#[from] polydraft_gguf::Error),
     /// What stands between text and tokens.
     #[error(transparent)]
     Text(#[from] polydraft_text::Error),

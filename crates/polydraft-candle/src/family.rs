@@ -3,6 +3,7 @@
 //! A new family is a file here and an entry in [`FAMILIES`]; the decoder itself knows none of them by name.
 
 mod gemma2;
+mod gemma3;
 mod llama;
 mod mistral;
 mod opt;
@@ -25,8 +26,15 @@ pub(crate) struct Family {
 }
 
 /// Every family that can be loaded.
-pub(crate) const FAMILIES: &[Family] =
-    &[llama::FAMILY, mistral::FAMILY, qwen2::FAMILY, qwen3::FAMILY, gemma2::FAMILY, opt::FAMILY];
+pub(crate) const FAMILIES: &[Family] = &[
+    llama::FAMILY,
+    mistral::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    gemma2::FAMILY,
+    gemma3::FAMILY,
+    opt::FAMILY,
+];
 
 /// The architectures that can be loaded, as `config.json` names them.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
@@ -101,6 +109,7 @@ pub(crate) fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
             head_norms: false,
             window: None,
             windowed: Vec::new(),
+            window_rope: None,
         },
         norm: NormKind::Rms,
         norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(1e-6),

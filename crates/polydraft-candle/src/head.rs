@@ -221,10 +221,11 @@ impl Drafter for Head {
                 &unknown
             }
         };
-        Ok(match tokens.len() == self.vocabulary {
-            true => Distribution::from_logits(logits, sampling)?,
-            false => Distribution::from_sparse_logits(self.vocabulary, tokens, logits, sampling)?,
-        })
+        let law = match tokens.len() == self.vocabulary {
+            true => Distribution::from_logits(logits, sampling),
+            false => Distribution::from_sparse_logits(self.vocabulary, tokens, logits, sampling),
+        };
+        law.map_err(|source| EngineError::Logits { role: "draft", model: self.name.clone(), source })
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

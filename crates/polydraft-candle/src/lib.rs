@@ -1,6 +1,6 @@
 //! Language models for polydraft on candle.
 //!
-//! [`load`] reads a directory in Hugging Face layout, of any family in [`architectures`]. The forward pass is our own:
+//! [`load`] reads a directory in Hugging Face layout, of any family in [`architectures`], or a GGUF file. The forward pass is our own:
 //! the models of candle-transformers build their masks inside, take scalar positions and keep private caches, so they
 //! can neither score a tree nor take tokens back. What needs no tensors (tokenizer, chat template) is
 //! [`polydraft_text`]'s.
@@ -28,7 +28,7 @@ pub use error::{Bytes, Error, Result};
 pub use family::architectures;
 pub use head::{Head, HeadOptions, is_head, load_head, read_tokens};
 pub use linear::Precision;
-pub use load::{Description, LoadOptions, Loaded, load};
+pub use load::{Description, LoadOptions, Loaded, is_gguf, load};
 pub use model::{CandleModel, SequenceLimits};
 #[doc(hidden)]
 pub use packed::ProductProbe;

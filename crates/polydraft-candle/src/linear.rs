@@ -7,7 +7,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::packed::{Format, Packed};
-use crate::weights::{Part, Weights};
+use crate::weights::{Part, Rows, Weights};
 
 /// How weight matrices are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,12 +33,25 @@ pub enum Precision {
     /// 4 bits in blocks of 256 with two levels of scales and minima; inputs rounded as for `Q8_0`. Matrices that such
     /// blocks do not fit into are held in `Q8_0`. Slow to load: good scales are searched for.
     Q4K,
+    /// Each matrix as its file has it, in about the bytes that it has there: nothing is rounded. What is in blocks of
+    /// `Q8_0`, `Q4_0`, `Q4_1` or `Q4K` is multiplied as those are, their inputs rounded; what is in blocks of other kinds
+    /// as `F32` would be, to the bit. On a card all matrices are held in 32 bits.
+    File,
 }
 
 impl Precision {
     /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q8_0F32, Self::Q4_0, Self::Q4_1, Self::Q4K];
+    pub const ALL: [Self; 9] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q8_0,
+        Self::Q8_0F32,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q4K,
+        Self::File,
+    ];
 
     /// The name that users type.
     pub fn name(self) -> &'static str {
@@ -51,24 +64,13 @@ impl Precision {
             Self::Q4_0 => "q4_0",
             Self::Q4_1 => "q4_1",
             Self::Q4K => "q4_k",
-        }
-    }
-
-    /// Bytes that so many numbers of matrices take.
-    pub fn bytes(self, numbers: u64) -> u64 {
-        match self {
-            Self::F32 => numbers * 4,
-            Self::F16 | Self::Bf16 => numbers * 2,
-            Self::Q8_0 | Self::Q8_0F32 => numbers + numbers / 16,
-            Self::Q4_0 => numbers * 9 / 16,
-            Self::Q4_1 => numbers * 5 / 8,
-            Self::Q4K => numbers * 37 / 64,
+            Self::File => "file",
         }
     }
 
     /// Whether numbers are rounded to blocks of integers.
     pub fn is_quantised(self) -> bool {
-        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::File)
     }
 
     /// How a matrix is held that is only read by rows: never quantised.
@@ -79,7 +81,8 @@ impl Precision {
     /// On a processor.
     pub(crate) fn format(self) -> Format {
         match self {
-            Self::F32 => Format::F32,
+            // What is held as in the file is asked for by what is exact there.
+            Self::F32 | Self::File => Format::F32,
             Self::F16 => Format::F16,
             Self::Bf16 => Format::Bf16,
             Self::Q8_0 => Format::Q8_0,
@@ -93,7 +96,7 @@ impl Precision {
     /// On a card, where it is quantised there.
     fn kind(self) -> Option<GgmlDType> {
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 => None,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::File => None,
             Self::Q8_0 | Self::Q8_0F32 => Some(GgmlDType::Q8_0),
             Self::Q4_0 => Some(GgmlDType::Q4_0),
             Self::Q4_1 => Some(GgmlDType::Q4_1),
@@ -102,7 +105,7 @@ impl Precision {
     }
 
     /// What a matrix of so many columns is held in.
-    fn fitting(self, columns: usize) -> Self {
+    pub(crate) fn fitting(self, columns: usize) -> Self {
         [self, Self::Q8_0]
             .into_iter()
             .find(|p| columns.is_multiple_of(p.format().unit()))
@@ -134,7 +137,7 @@ impl FromStr for Precision {
         Self::ALL
             .into_iter()
             .find(|p| p.name() == name)
-            .ok_or_else(|| format!("expected one of {}, found {name:?}", names.join(", ")))
+            .ok_or_else(|| format!("expected one of {}, got {name:?}", names.join(", ")))
     }
 }
 
@@ -147,6 +150,8 @@ pub(crate) enum Matrix {
     Packed(Packed),
     /// On a card, in a format of candle's own.
     Quantised(QTensor),
+    /// Rows of one behind those of the other, each held in its own way.
+    Stacked(Vec<Matrix>),
 }
 
 impl Matrix {
@@ -158,10 +163,24 @@ impl Matrix {
         precision: Precision,
         device: &Device,
     ) -> crate::Result<Self> {
+        let rows = weights.stacked(parts, columns)?;
+        if precision != Precision::File || !device.is_cpu() {
+            return Self::held(precision, &rows, device);
+        }
+        let runs = rows.exactly().into_iter();
+        let matrices = runs.map(|(format, rows)| Self::packed(format, &rows));
+        let mut matrices = matrices.collect::<crate::Result<Vec<Self>>>()?;
+        match matrices.len() {
+            1 => Ok(matrices.remove(0)),
+            _ => Ok(Self::Stacked(matrices)),
+        }
+    }
+
+    fn held(precision: Precision, rows: &Rows, device: &Device) -> crate::Result<Self> {
+        let columns = rows.columns;
         let precision = precision.fitting(columns);
-        let rows = &weights.stacked(parts, columns)?;
         if device.is_cpu() {
-            return Packed::load(precision.format(), rows.count(), columns, rows).map(Self::Packed);
+            return Self::packed(precision.format(), rows);
         }
         match precision.kind() {
             Some(kind) => Ok(Self::quantised(rows.all()?, columns, kind, device)?),
@@ -170,6 +189,10 @@ impl Matrix {
                 Ok(Self::Full(tensor.to_dtype(precision.compute(device))?.to_device(device)?))
             }
         }
+    }
+
+    fn packed(format: Format, rows: &Rows) -> crate::Result<Self> {
+        Packed::load(format, rows.count(), rows.columns, rows).map(Self::Packed)
     }
 
     fn quantised(values: Vec<f32>, columns: usize, kind: GgmlDType, device: &Device) -> Result<Self> {
@@ -183,6 +206,10 @@ impl Matrix {
             Self::Full(weights) => x.matmul(&weights.t()?),
             Self::Packed(weights) => x.apply_op1_no_bwd(weights),
             Self::Quantised(weights) => x.apply_op1_no_bwd(weights),
+            Self::Stacked(parts) => {
+                let parts = parts.iter().map(|part| part.forward(x)).collect::<Result<Vec<_>>>()?;
+                Tensor::cat(&parts, 1)
+            }
         }
     }
 
@@ -192,6 +219,7 @@ impl Matrix {
             Self::Full(weights) => weights.index_select(&Tensor::new(ids, device)?, 0),
             Self::Packed(weights) => weights.rows(ids),
             Self::Quantised(weights) => weights.embedding(&Tensor::new(ids, device)?),
+            Self::Stacked(_) => candle_core::bail!("rows of a matrix: expected one tensor, got several"),
         }
     }
 
@@ -204,6 +232,7 @@ impl Matrix {
                 let rows = weights.embedding(&Tensor::new(ids, device)?)?.to_device(&Device::Cpu)?;
                 Self::Quantised(QTensor::quantize_onto(&rows, weights.dtype(), device)?)
             }
+            Self::Stacked(_) => candle_core::bail!("rows of a matrix: expected one tensor, got several"),
         })
     }
 
@@ -213,6 +242,7 @@ impl Matrix {
             Self::Full(weights) => weights.elem_count() * weights.dtype().size_in_bytes(),
             Self::Packed(weights) => weights.bytes(),
             Self::Quantised(weights) => weights.storage_size_in_bytes(),
+            Self::Stacked(parts) => parts.iter().map(Self::bytes).sum(),
         }
     }
 }

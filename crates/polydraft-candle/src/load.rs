@@ -1,13 +1,16 @@
-//! From a directory in Hugging Face layout to a model with its tokenizer.
+//! From a directory in Hugging Face layout, or from a GGUF file, to a model with its tokenizer.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use polydraft_gguf::{Gguf, ModelDescription};
 use polydraft_text::{Language, LanguageModel};
 
 use crate::device::available_memory;
 use crate::error::Bytes;
+use crate::packed::Format;
 use crate::transformer::Transformer;
-use crate::weights::Weights;
+use crate::weights::{Listed, Weights};
 use crate::{CandleModel, Config, DeviceName, Error, Precision, Result};
 
 /// How to load.
@@ -39,7 +42,7 @@ impl From<Loaded> for LanguageModel {
 /// Everything about a model but its weights: what can be said without reading them.
 #[derive(Debug)]
 pub struct Description {
-    /// Where it is.
+    /// Where it is: a directory, or a GGUF file.
     pub directory: PathBuf,
     /// Its shape.
     pub config: Config,
@@ -47,10 +50,35 @@ pub struct Description {
     pub language: Language,
     /// Numbers in all tensors.
     pub parameters: u64,
-    /// How they are stored, for example `BF16`; the first of several.
+    /// How matrices are stored, for example `BF16`; of several types the one of most numbers first.
     pub stored: String,
-    /// Numbers in matrices that are multiplied with, which a [`Precision`] is for.
-    multiplied: u64,
+    /// The files that the weights are in.
+    pub files: Vec<PathBuf>,
+    matrices: Vec<Sized>,
+    /// Bytes of all else, which is held in f32.
+    rest: u64,
+}
+
+/// A matrix that is not read yet.
+#[derive(Debug)]
+struct Sized {
+    shape: [usize; 2],
+    /// In which it loses nothing.
+    exact: Format,
+    /// Only read by rows.
+    looked_up: bool,
+}
+
+impl Sized {
+    fn bytes(&self, precision: Precision) -> u64 {
+        let [rows, columns] = self.shape;
+        let precision = if self.looked_up { precision.for_lookup() } else { precision };
+        let format = match precision {
+            Precision::File => self.exact,
+            precision => precision.fitting(columns).format(),
+        };
+        format.bytes(rows, columns)
+    }
 }
 
 impl Description {
@@ -58,34 +86,52 @@ impl Description {
     ///
     /// # Errors
     /// As for [`load`], but for what only the weights can show.
-    pub fn read(directory: &Path) -> Result<Self> {
-        let weights = Weights::open(known(directory)?)?;
-        Self::with_weights(directory, &weights)
+    pub fn read(path: &Path) -> Result<Self> {
+        Ok(Self::open(path)?.0)
     }
 
-    fn with_weights(directory: &Path, weights: &Weights) -> Result<Self> {
-        let config = Config::read(&directory.join("config.json"))?;
-        let language = Language::read(directory, config.vocabulary, &config.end_tokens)?;
-        let mut parameters = 0u64;
-        let mut multiplied = 0u64;
-        let mut stored = String::new();
-        for (name, shape, dtype) in weights.tensors() {
+    /// With the weights, of which no more than the headers are read.
+    fn open(path: &Path) -> Result<(Self, Weights)> {
+        let (config, language, weights) = match is_gguf(path) {
+            true => open_file(path)?,
+            false => open_directory(path)?,
+        };
+        let mut model = Self {
+            directory: path.to_owned(),
+            config,
+            language,
+            parameters: 0,
+            stored: String::new(),
+            files: weights.files(),
+            matrices: Vec::new(),
+            rest: 0,
+        };
+        let mut types: BTreeMap<String, u64> = BTreeMap::new();
+        for Listed { name, shape, stored, exact } in weights.tensors() {
             let numbers = shape.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
-            parameters = parameters.saturating_add(numbers);
-            if shape.len() == 2 && !(config.is_looked_up(name)) {
-                multiplied = multiplied.saturating_add(numbers);
-                if stored.is_empty() {
-                    stored = format!("{dtype:?}");
-                }
+            model.parameters = model.parameters.saturating_add(numbers);
+            let Ok(shape) = <[usize; 2]>::try_from(shape) else {
+                model.rest = model.rest.saturating_add(numbers.saturating_mul(4));
+                continue;
+            };
+            let looked_up = model.config.is_looked_up(&name);
+            model.matrices.push(Sized { shape, exact, looked_up });
+            if !looked_up {
+                let count = types.entry(stored).or_default();
+                *count = count.saturating_add(numbers);
             }
         }
-        Ok(Self { directory: directory.to_owned(), config, language, parameters, stored, multiplied })
+        let mut types: Vec<_> = types.into_iter().collect();
+        types.sort_by_key(|(_, numbers)| std::cmp::Reverse(*numbers));
+        let names: Vec<String> = types.into_iter().map(|(name, _)| name).collect();
+        model.stored = names.join(", ");
+        Ok((model, weights))
     }
 
-    /// Bytes that the weights take.
+    /// Bytes that the weights take on a processor.
     pub fn weight_bytes(&self, precision: Precision) -> u64 {
-        let rest = self.parameters - self.multiplied;
-        precision.bytes(self.multiplied).saturating_add(precision.for_lookup().bytes(rest))
+        let matrices = self.matrices.iter().map(|matrix| matrix.bytes(precision));
+        matrices.fold(self.rest, u64::saturating_add)
     }
 
     /// Bytes that the keys and values of so many tokens take.
@@ -98,7 +144,11 @@ impl Description {
     /// Bytes that weights and a context of 1,000 tokens take.
     pub fn needed_bytes(&self, options: LoadOptions) -> u64 {
         let tokens = self.config.context.min(1_000);
-        self.weight_bytes(options.precision).saturating_add(self.cache_bytes(tokens, options))
+        let precision = match options.precision {
+            Precision::File if options.device != DeviceName::Cpu => Precision::F32,
+            precision => precision,
+        };
+        self.weight_bytes(precision).saturating_add(self.cache_bytes(tokens, options))
     }
 
     /// That there is memory enough.
@@ -122,8 +172,8 @@ impl Description {
     }
 }
 
-/// Loads `config.json`, the tokenizer, `generation_config.json`, the chat template (where there are such) and the
-/// weights.
+/// Loads a model: of a directory `config.json`, the tokenizer, `generation_config.json`, the chat template (where there
+/// are such) and the weights; all of it from a path that ends in `.gguf`.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -162,10 +212,8 @@ impl Description {
 /// # Errors
 /// Anything that is missing, cut short, unknown, too large for the memory, or contradicts another part; file and field
 /// or tensor are named.
-pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
-    let directory = known(directory)?;
-    let weights = Weights::open(directory)?;
-    let description = Description::with_weights(directory, &weights)?;
+pub fn load(path: &Path, options: LoadOptions) -> Result<Loaded> {
+    let (description, weights) = Description::open(path)?;
     description.check_memory(options)?;
     let device = options.device.open()?;
     let Description { config, language, .. } = description;
@@ -175,10 +223,35 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     Ok(Loaded { model, language })
 }
 
+/// Whether a path is that of a GGUF file: by its ending, also where there is nothing.
+pub fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
+}
+
+fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
+    let weights = Weights::open(known(directory)?)?;
+    let config = Config::read(&directory.join("config.json"))?;
+    let language = Language::read(directory, config.vocabulary, &config.end_tokens)?;
+    Ok((config, language, weights))
+}
+
+fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
+    if !path.exists() {
+        return Err(Error::Directory { path: path.to_owned(), got: "nothing there" });
+    }
+    let gguf = Gguf::open(path)?;
+    let model = ModelDescription::read(&gguf)?;
+    let wrong = |problem| Error::File { path: path.to_owned(), problem };
+    let config = Config::of_gguf(&model).map_err(wrong)?;
+    let language = Language::from_gguf(&gguf, config.vocabulary)?;
+    let config = Config { end_tokens: language.end_tokens.clone(), ..config };
+    Ok((config, language, Weights::of_gguf(gguf, &model)?))
+}
+
 /// That this is a model's directory, before its other files are asked for.
 fn known(directory: &Path) -> Result<&Path> {
     if !directory.is_dir() {
-        let got = if directory.exists() { "a file" } else { "nothing there" };
+        let got = if directory.exists() { "another file" } else { "nothing there" };
         return Err(Error::Directory { path: directory.to_owned(), got });
     }
     match directory.join("config.json").exists() {

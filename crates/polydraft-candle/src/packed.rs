@@ -9,6 +9,7 @@
 
 mod blocks;
 mod exact;
+mod fetch;
 mod file;
 mod inputs;
 mod integer;
@@ -18,18 +19,20 @@ mod probe;
 mod quantise;
 mod tiles;
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+use half::{bf16, f16};
 
-use crate::Error;
-use crate::weights::Rows;
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
-use exact::{Bf16, F16, F32, Words};
+use exact::{Bf16, F16, F32, Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K, Words};
+use file::Filed;
+use polydraft_gguf::TensorType;
 #[doc(hidden)]
 pub use probe::ProductProbe;
-pub(crate) use tiles::Read;
-use tiles::{Piece, Tiles};
+pub(crate) use tiles::{Blocks, Read};
+use tiles::{Piece, TILE, Tiles};
 
 /// How a matrix is held, and multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,22 +47,76 @@ pub(crate) enum Format {
     Q4_0,
     Q4_1,
     Q4K,
+    /// As a file has them, and only so: nothing is rounded to these. Products in f32.
+    Q5_0,
+    Q5_1,
+    Q2K,
+    Q3K,
+    Q5K,
+    Q6K,
 }
 
 impl Format {
+    /// What a block of a file is held in, where nothing is lost; f32 for types that have no blocks here.
+    pub fn of_file(kind: TensorType) -> Self {
+        match kind {
+            TensorType::F16 => Self::F16,
+            TensorType::BF16 => Self::Bf16,
+            TensorType::Q8_0 => Self::Q8_0,
+            TensorType::Q4_0 => Self::Q4_0,
+            TensorType::Q4_1 => Self::Q4_1,
+            TensorType::Q4_K => Self::Q4K,
+            TensorType::Q5_0 => Self::Q5_0,
+            TensorType::Q5_1 => Self::Q5_1,
+            TensorType::Q2_K => Self::Q2K,
+            TensorType::Q3_K => Self::Q3K,
+            TensorType::Q5_K => Self::Q5K,
+            TensorType::Q6_K => Self::Q6K,
+            _ => Self::F32,
+        }
+    }
+
     /// Columns must be a multiple of this.
     pub fn unit(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => 1,
-            Self::Q8_0F32 | Self::Q8_0 | Self::Q4_0 | Self::Q4_1 => Q8_0::COLUMNS,
-            Self::Q4K => Q4K::COLUMNS,
+            _ => self.piece().0,
         }
+    }
+
+    /// Columns of a piece of a tile, and its bytes.
+    fn piece(self) -> (usize, usize) {
+        fn of<P: Piece>() -> (usize, usize) {
+            (P::COLUMNS, size_of::<P>())
+        }
+        match self {
+            Self::F32 => of::<F32>(),
+            Self::Bf16 => of::<Bf16>(),
+            Self::F16 => of::<F16>(),
+            Self::Q8_0F32 | Self::Q8_0 => of::<Q8_0>(),
+            Self::Q4_0 => of::<Q4_0>(),
+            Self::Q4_1 => of::<Q4_1>(),
+            Self::Q4K => of::<Q4K>(),
+            Self::Q5_0 => of::<Q5_0>(),
+            Self::Q5_1 => of::<Q5_1>(),
+            Self::Q2K => of::<Q2K>(),
+            Self::Q3K => of::<Q3K>(),
+            Self::Q5K => of::<Q5K>(),
+            Self::Q6K => of::<Q6K>(),
+        }
+    }
+
+    /// Bytes that so many rows take: tiles are whole.
+    pub fn bytes(self, rows: usize, columns: usize) -> u64 {
+        let (width, bytes) = self.piece();
+        let pieces = (rows.div_ceil(TILE) as u64).saturating_mul(columns.div_ceil(width) as u64);
+        pieces.saturating_mul(bytes as u64)
     }
 }
 
-/// A matrix `[out, in]`.
+/// A matrix `[out, in]`, and how it is held.
 #[derive(Debug)]
-pub(crate) struct Packed(Box<dyn Matrix>);
+pub(crate) struct Packed(Box<dyn Matrix>, Format);
 
 /// What a matrix can do, however it is held.
 trait Matrix: Debug + Send + Sync {
@@ -68,8 +125,6 @@ trait Matrix: Debug + Send + Sync {
     fn bytes(&self) -> usize;
     /// Appends a row in f32.
     fn row(&self, row: usize, values: &mut Vec<f32>);
-    /// Some rows, held in the same way.
-    fn select(&self, rows: &[u32]) -> Box<dyn Matrix>;
     /// y `[rows, out]` for x `[rows, in]`.
     fn product(&self, x: &[f32], rows: usize) -> Vec<f32>;
 }
@@ -97,10 +152,6 @@ macro_rules! matrix {
                 self.0.row(row, values);
             }
 
-            fn select(&self, rows: &[u32]) -> Box<dyn Matrix> {
-                Box::new(Self(self.0.select(rows)))
-            }
-
             fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
                 $product(&self.0, x, rows)
             }
@@ -110,22 +161,9 @@ macro_rules! matrix {
 matrix!(Exact, Words, exact::product);
 matrix!(Integer, Block, integer::product);
 
-impl Read<Error> for &Rows {
-    fn f32(&self, first: usize, values: &mut [f32]) -> crate::Result<()> {
-        self.read(first, values)
-    }
-
-    fn f16(&self, first: usize, values: &mut [half::f16]) -> crate::Result<()> {
-        self.read(first, values)
-    }
-
-    fn bf16(&self, first: usize, values: &mut [half::bf16]) -> crate::Result<()> {
-        self.read(first, values)
-    }
-}
-
 impl Packed {
-    /// Reads rows, a tile at a time on all threads, straight into their place; formats of fewer bits round them.
+    /// Reads rows, a tile at a time on all threads, straight into their place; formats of fewer bits round them, unless
+    /// they lie in the file in the same blocks.
     ///
     /// The columns must be a multiple of the format's [`Format::unit`].
     pub fn load<E: Send>(
@@ -136,16 +174,23 @@ impl Packed {
     ) -> std::result::Result<Self, E> {
         assert!(columns.is_multiple_of(format.unit()), "{format:?} of {columns} columns");
         let rows = &rows;
-        Ok(Self(match format {
+        let matrix: Box<dyn Matrix> = match format {
             Format::F32 => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
             Format::Bf16 => Box::new(Exact(Tiles::<Bf16>::load(out, columns, rows)?)),
             Format::F16 => Box::new(Exact(Tiles::<F16>::load(out, columns, rows)?)),
-            Format::Q8_0F32 => Box::new(Exact(Tiles::<Q8_0>::load(out, columns, rows)?)),
-            Format::Q8_0 => Box::new(Integer(Tiles::<Q8_0>::load(out, columns, rows)?)),
-            Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::load(out, columns, rows)?)),
-            Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::load(out, columns, rows)?)),
-            Format::Q4K => Box::new(Integer(Tiles::<Q4K>::load(out, columns, rows)?)),
-        }))
+            Format::Q8_0F32 => Box::new(Exact(Tiles::<Q8_0>::held(out, columns, rows)?)),
+            Format::Q8_0 => Box::new(Integer(Tiles::<Q8_0>::held(out, columns, rows)?)),
+            Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::held(out, columns, rows)?)),
+            Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::held(out, columns, rows)?)),
+            Format::Q4K => Box::new(Integer(Tiles::<Q4K>::held(out, columns, rows)?)),
+            Format::Q5_0 => as_filed::<Q5_0, E>(out, columns, rows)?,
+            Format::Q5_1 => as_filed::<Q5_1, E>(out, columns, rows)?,
+            Format::Q2K => as_filed::<Q2K, E>(out, columns, rows)?,
+            Format::Q3K => as_filed::<Q3K, E>(out, columns, rows)?,
+            Format::Q5K => as_filed::<Q5K, E>(out, columns, rows)?,
+            Format::Q6K => as_filed::<Q6K, E>(out, columns, rows)?,
+        };
+        Ok(Self(matrix, format))
     }
 
     /// Bytes held.
@@ -166,12 +211,21 @@ impl Packed {
         Tensor::from_vec(values, (ids.len(), columns), &Device::Cpu)
     }
 
-    /// The rows at `ids` as a matrix of their own, held in the same way.
+    /// The rows at `ids` as a matrix of their own, held in the same way where numbers can be rounded to it, else in
+    /// `Q8_0`.
     pub fn select(&self, ids: &[u32]) -> Result<Self> {
-        let [out, _] = self.0.shape();
-        match ids.iter().find(|id| **id as usize >= out) {
-            Some(id) => candle_core::bail!("packed matrix: expected rows below {out}, got {id}"),
-            None => Ok(Self(self.0.select(ids))),
+        let [out, columns] = self.0.shape();
+        if let Some(id) = ids.iter().find(|id| **id as usize >= out) {
+            candle_core::bail!("packed matrix: expected rows below {out}, got {id}");
+        }
+        let format = match self.1 {
+            Format::Q5_0 | Format::Q5_1 | Format::Q2K | Format::Q3K | Format::Q5K | Format::Q6K => Format::Q8_0,
+            format => format,
+        };
+        let rows = Selected { all: self.0.as_ref(), columns, ids };
+        match Self::load::<Infallible>(format, ids.len(), columns, rows) {
+            Ok(selected) => Ok(selected),
+            Err(never) => match never {},
         }
     }
 
@@ -179,6 +233,53 @@ impl Packed {
     pub fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
         assert_eq!(x.len(), rows * self.0.shape()[1]);
         self.0.product(x, rows)
+    }
+}
+
+/// Blocks as a file has them; in f32 what it has otherwise.
+fn as_filed<P: Words + Filed, E: Send>(
+    out: usize,
+    columns: usize,
+    rows: &impl Read<E>,
+) -> std::result::Result<Box<dyn Matrix>, E> {
+    Ok(match rows.blocks(P::KIND) {
+        Some(blocks) => Box::new(Exact(Tiles::<P>::from_file(out, columns, blocks)?)),
+        None => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
+    })
+}
+
+/// Some rows of a matrix.
+struct Selected<'a> {
+    all: &'a dyn Matrix,
+    columns: usize,
+    ids: &'a [u32],
+}
+
+impl Selected<'_> {
+    fn each<T>(&self, first: usize, values: &mut [T], convert: impl Fn(f32) -> T) {
+        let mut row = Vec::with_capacity(self.columns);
+        for (id, values) in self.ids[first..].iter().zip(values.chunks_exact_mut(self.columns.max(1))) {
+            row.clear();
+            self.all.row(*id as usize, &mut row);
+            values.iter_mut().zip(&row).for_each(|(value, x)| *value = convert(*x));
+        }
+    }
+}
+
+impl Read<Infallible> for Selected<'_> {
+    fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), Infallible> {
+        self.each(first, values, |x| x);
+        Ok(())
+    }
+
+    fn f16(&self, first: usize, values: &mut [f16]) -> std::result::Result<(), Infallible> {
+        self.each(first, values, f16::from_f32);
+        Ok(())
+    }
+
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> std::result::Result<(), Infallible> {
+        self.each(first, values, bf16::from_f32);
+        Ok(())
     }
 }
 

@@ -45,7 +45,8 @@ pub(crate) struct Layer {
 /// How tokens are told apart by their place.
 #[derive(Debug)]
 pub(crate) enum Place {
-    Rotary(Frequencies),
+    /// The second in layers with a window, if another.
+    Rotary(Frequencies, Option<Frequencies>),
     /// Rows by position.
     Learned(Matrix, usize),
 }
@@ -70,10 +71,23 @@ pub(crate) struct Transformer {
 
 /// What attention needs besides the tokens' numbers, made once for all layers.
 pub(crate) enum Ways {
-    /// On a processor: cosines and sines `[tokens, head / 2]`.
-    Host(Option<[Vec<f32>; 2]>),
-    /// On a card: the same, and the masks of each part.
-    Device(Option<[Tensor; 2]>, Vec<device::Masks>),
+    /// On a processor.
+    Host(Rotations<[Vec<f32>; 2]>),
+    /// On a card; with the masks of each part.
+    Device(Rotations<[Tensor; 2]>, Vec<device::Masks>),
+}
+
+/// Cosines and sines `[tokens, head / 2]`.
+pub(crate) struct Rotations<T> {
+    all: Option<T>,
+    /// Those of layers with a window, if others.
+    windowed: Option<T>,
+}
+
+impl<T> Rotations<T> {
+    fn of(&self, windowed: bool) -> Option<&T> {
+        self.windowed.as_ref().filter(|_| windowed).or(self.all.as_ref())
+    }
 }
 
 impl Transformer {
@@ -191,27 +205,29 @@ impl Transformer {
 
     /// Angles are computed anew for the few positions of a pass, so that a long context costs no table.
     pub fn ways(&self, parts: &[Part], positions: &[usize]) -> Result<Ways> {
-        let rotation = match &self.place {
-            Place::Learned(..) => None,
-            Place::Rotary(Frequencies { values, amplitude }) => {
-                let angles = || positions.iter().flat_map(|&p| values.iter().map(move |f| p as f64 * f));
-                let cos: Vec<f32> = angles().map(|a| (amplitude * a.cos()) as f32).collect();
-                Some([cos, angles().map(|a| (amplitude * a.sin()) as f32).collect()])
-            }
+        let turned = |Frequencies { values, amplitude }: &Frequencies| {
+            let angles = || positions.iter().flat_map(|&p| values.iter().map(move |f| p as f64 * f));
+            let cos: Vec<f32> = angles().map(|a| (amplitude * a.cos()) as f32).collect();
+            [cos, angles().map(|a| (amplitude * a.sin()) as f32).collect()]
+        };
+        let (all, windowed) = match &self.place {
+            Place::Learned(..) => (None, None),
+            Place::Rotary(all, windowed) => (Some(turned(all)), windowed.as_ref().map(turned)),
         };
         if self.device.is_cpu() {
-            return Ok(Ways::Host(rotation));
+            return Ok(Ways::Host(Rotations { all, windowed }));
         }
         let tensor = |values: Vec<f32>| {
             Tensor::from_vec(values, (positions.len(), ()), &self.device)?.to_dtype(self.dtype)
         };
-        let rotation = match rotation {
-            None => None,
-            Some([cos, sin]) => Some([tensor(cos)?, tensor(sin)?]),
+        let tensors = |rotation: Option<[Vec<f32>; 2]>| match rotation {
+            None => Ok::<_, candle_core::Error>(None),
+            Some([cos, sin]) => Ok(Some([tensor(cos)?, tensor(sin)?])),
         };
+        let rotations = Rotations { all: tensors(all)?, windowed: tensors(windowed)? };
         let window = self.config.attention.window;
         let masks = parts.iter().map(|part| device::masks(part, window, &self.device, self.dtype));
-        Ok(Ways::Device(rotation, masks.collect::<Result<_>>()?))
+        Ok(Ways::Device(rotations, masks.collect::<Result<_>>()?))
     }
 
     pub fn attend(&self, number: usize, x: &Tensor, ways: &Ways, parts: &mut [Part]) -> Result<Tensor> {
@@ -230,20 +246,21 @@ impl Transformer {
         let keys = part(heads, key_value_heads, Some(1))?;
         let values = part(heads + key_value_heads, key_value_heads, None)?;
         let found = match ways {
-            Ways::Host(rotation) => {
+            Ways::Host(rotations) => {
+                let rotation = rotations.of(layer.windowed);
                 let numbers = |x: &Tensor| x.flatten_all()?.to_vec1::<f32>();
                 let (mut queries, mut keys) = (numbers(&queries)?, numbers(&keys)?);
                 let scale = attention.scale as f32;
-                host::rotate(&mut queries, heads * head, head, rotation.as_ref(), scale);
-                host::rotate(&mut keys, key_value_heads * head, head, rotation.as_ref(), 1.0);
+                host::rotate(&mut queries, heads * head, head, rotation, scale);
+                host::rotate(&mut keys, key_value_heads * head, head, rotation, 1.0);
                 host::write(parts, number, &keys, &numbers(&values)?)?;
                 let window = attention.window.filter(|_| layer.windowed);
                 let softcap = attention.softcap.map(|cap| cap as f32);
                 let rules = host::Rules { layer: number, heads, window, softcap };
                 Tensor::from_vec(host::attend(parts, &queries, rules)?, (n, heads * head), &self.device)?
             }
-            Ways::Device(rotation, masks) => {
-                let placed = |x: Tensor| match rotation {
+            Ways::Device(rotations, masks) => {
+                let placed = |x: Tensor| match rotations.of(layer.windowed) {
                     None => Ok(x),
                     Some([cos, sin]) => rope_thd(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
                 };

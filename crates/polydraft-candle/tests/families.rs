@@ -246,6 +246,27 @@ fn every_feature_is_compared() {
                 ("hidden_activation", json!("silu")),
             ],
         ),
+        (
+            "gemma3",
+            &[
+                ("query_pre_attn_scalar", json!(16)),
+                ("sliding_window", json!(6)),
+                ("layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
+                ("hidden_activation", json!("silu")),
+                ("/rope_parameters/full_attention/rope_theta", json!(900.0)),
+                ("/rope_parameters/full_attention/factor", json!(3.0)),
+                ("/rope_parameters/sliding_attention/rope_theta", json!(90.0)),
+            ],
+        ),
+        ("gemma3/cap", &[("final_logit_softcapping", json!(null))]),
+        (
+            "gemma3/old",
+            &[
+                ("rope_scaling", json!(null)),
+                ("rope_local_base_freq", json!(null)),
+                ("sliding_window_pattern", json!(2)),
+            ],
+        ),
         ("opt", &[("activation_function", json!("gelu"))]),
         ("opt-plain", &[("activation_function", json!("gelu_new")), ("activation_function", json!("relu"))]),
     ];

@@ -6,7 +6,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
-use polydraft_options::{conversation, models, output, prompts, sampling, speculation, texts, threads};
+use polydraft_options::output::Verbosity;
+use polydraft_options::{
+    config, conversation, costs, interrupts, models, output, prompts, sampling, speculation, texts, threads,
+};
 
 /// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
 ///
@@ -19,6 +22,29 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     color: colorchoice_clap::Color,
+    /// Errors only: no summary, no notes.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// Say what is done and how.
+    #[arg(long, short, global = true, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Take the options' defaults from this file [default: polydraft/config.toml below $XDG_CONFIG_HOME, or below
+    /// ~/.config]. Its keys are long names of options, for all commands or in a table such as [generate] for one.
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<std::path::PathBuf>,
+    /// Take no defaults from a file.
+    #[arg(long, global = true)]
+    no_config: bool,
+}
+
+impl Cli {
+    fn verbosity(&self) -> Verbosity {
+        match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, true) => Verbosity::Verbose,
+            (false, false) => Verbosity::Normal,
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -36,12 +62,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let line: Vec<_> = std::env::args_os().collect();
+    let mut program = match config::apply(Cli::command(), &line) {
+        Ok(program) => program,
+        Err(error) => return output::exit_code(Err(error)),
+    };
+    let matches = program.try_get_matches_from_mut(line).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut Cli::command()).exit());
+    output::set_verbosity(cli.verbosity());
     // Before anything that may start a thread.
-    if let Err(error) = threads::settle(&matches) {
+    if let Err(error) = threads::settle(&program, &matches) {
         return output::exit_code(Err(error));
     }
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut Cli::command()).exit());
     cli.color.write_global();
     let result = match cli.command {
         Command::Generate(args) => commands::generate::run(args),

@@ -77,7 +77,8 @@ fn commands_and_mistakes_leave_the_conversation_usable() {
     let chat = ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
     let long = "x".repeat(80);
     let (output, out, err) = run(&chat, &format!("hi\nno\n/halp\n{long}\n/help\n/reset\nhi\n/exit\nhi\n"));
-    assert!(output.status.success(), "{err}");
+    // A script is told that messages were refused.
+    assert_eq!(output.status.code(), Some(1), "{err}");
     let answers: Vec<&str> = out.split_terminator('\n').collect();
     assert!(answers.len() == 2 && answers[0] == answers[1], "{out:?}");
     for part in ["Never no", "/halp is no command", "context holds 64", "/reset begin anew"] {
@@ -89,8 +90,11 @@ fn commands_and_mistakes_leave_the_conversation_usable() {
 
 #[test]
 fn models_without_a_template_say_so() {
-    for arguments in [&["chat"][..], &["generate", "--chat", "--prompt", "hi"]] {
-        let (output, out, err) = run(arguments, "hi\n");
+    let target = model("qwen3");
+    fs::remove_file(target.path().join("tokenizer_config.json")).unwrap();
+    let plain = ["--target", path(&target), "--verifier", "none"];
+    for command in [&["chat"][..], &["generate", "--chat", "--prompt", "hi"]] {
+        let (output, out, err) = run(&[command, &plain].concat(), "hi\n");
         assert_eq!(output.status.code(), Some(1));
         assert!(out.is_empty() && err.contains("chat template") && err.contains("not trained"), "{err}");
     }
@@ -184,4 +188,33 @@ fn every_dtype_decodes_and_absent_devices_are_explained() {
         assert_eq!(output.status.code(), Some(code), "{err}");
         assert!(err.contains(part), "{err}");
     }
+}
+
+#[test]
+fn the_demo_pair_can_be_talked_to() {
+    let (output, out, err) = run(&["chat", "-n", "8", "-t", "0"], "Returns the length\nAnd the name\n");
+    assert!(output.status.success(), "{err}");
+    assert!(err.contains("seed ") && err.matches("block efficiency").count() == 2, "{err}");
+    let once = ["generate", "--prompt", "/// Returns the length\n", "-n", "8", "-t", "0", "-q"];
+    assert!(out.starts_with(&run(&once, "").1), "{out}");
+}
+
+#[test]
+fn bytes_that_are_no_text_do_not_end_a_conversation() {
+    let target = model("qwen3");
+    let chat = ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_polydraft"))
+        .args(chat)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"hi\n\xff\xfe\nhi\0\n/reset\nhi\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let [out, err] = [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
+    let answers: Vec<&str> = out.split_terminator('\n').collect();
+    assert!(answers.len() == 2 && answers[0] == answers[1], "{out:?} {err}");
+    assert!(err.contains("UTF-8") && err.contains("zero byte"), "{err}");
+    assert_eq!(output.status.code(), Some(1));
 }

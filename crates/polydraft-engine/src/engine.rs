@@ -2,7 +2,8 @@
 
 mod bookkeeping;
 
-use polydraft::{Distribution, NodeId, Outcome};
+use polydraft::policy::Costs;
+use polydraft::{Distribution, NodeId, Outcome, Sampling};
 
 use crate::laws::{Pool, StepLaws};
 use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
@@ -72,6 +73,18 @@ impl Engine {
         self.drafter.as_ref().map(|drafter| drafter.name())
     }
 
+    /// What passes cost here, with logits made into distributions by `sampling`, the target's and the draft's. Sessions that
+    /// are open go on as if nothing had been.
+    ///
+    /// # Errors
+    /// No drafter; failures of the models.
+    pub fn costs(&mut self, sampling: [&Sampling; 2]) -> Result<Costs> {
+        match &mut self.drafter {
+            Some(drafter) => crate::costs::measure(self.target.as_mut(), drafter.as_mut(), sampling),
+            None => no_drafter(),
+        }
+    }
+
     /// Begins a session. Nothing is computed yet.
     ///
     /// # Errors
@@ -92,13 +105,7 @@ impl Engine {
                 speculation.validate()?;
                 Some(drafter)
             }
-            (Some(_), None) => {
-                return Err(Error::Setting {
-                    setting: "drafter",
-                    expected: "something that drafts, which speculation needs",
-                    got: "none".to_owned(),
-                });
-            }
+            (Some(_), None) => return no_drafter(),
         };
         let sequence = self.target.open()?;
         let opened = self
@@ -248,8 +255,13 @@ impl Engine {
                         token: law.sample(chance.as_mut()),
                     }),
                 };
-                laws.give_back();
-                outcome.map_err(|error| session.fail(error)).ok()
+                let failed = laws.give_back();
+                let model = || self.target.facts().name.clone();
+                let error = |law: polydraft::Error| match failed {
+                    Some(source) => Error::Logits { role: "target", model: model(), source },
+                    None => law.into(),
+                };
+                outcome.map_err(|law| session.fail(error(law))).ok()
             })
             .collect()
     }
@@ -319,6 +331,14 @@ impl Engine {
             self.step(&mut [&mut *session])?;
         }
     }
+}
+
+fn no_drafter<T>() -> Result<T> {
+    Err(Error::Setting {
+        setting: "drafter",
+        expected: "something that drafts, which speculation needs",
+        got: "none".to_owned(),
+    })
 }
 
 /// A drafter's sequence with this prompt.

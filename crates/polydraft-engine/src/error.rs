@@ -9,6 +9,16 @@ pub enum Error {
     /// The mathematics refused, for example logits that make no distribution.
     #[error(transparent)]
     Law(#[from] polydraft::Error),
+    /// A model's output that makes no distribution: a NaN, or nothing but −∞.
+    #[error("the logits of the {role} {model}: {source}")]
+    Logits {
+        /// Target or draft.
+        role: &'static str,
+        /// What the model calls itself.
+        model: String,
+        /// What is wrong with them.
+        source: polydraft::Error,
+    },
     /// A model failed to compute.
     #[error("the {model} model failed: {source}")]
     Model {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use polydraft::{Distribution, DraftTree, NodeId, Result as LawResult, Sampling, TargetLaws};
+use polydraft::{Distribution, DraftTree, Error, NodeId, Result as LawResult, Sampling, TargetLaws};
 
 /// Distributions whose memory is used again in the next step.
 #[derive(Default)]
@@ -32,12 +32,14 @@ pub(crate) struct StepLaws<'a> {
     sampling: &'a Sampling,
     pool: &'a Pool,
     made: Vec<OnceLock<Distribution>>,
+    /// Logits that made no law: the error is the model's, whatever the verifier makes of it.
+    failed: OnceLock<Error>,
 }
 
 impl<'a> StepLaws<'a> {
     pub fn new(logits: Vec<&'a [f32]>, sampling: &'a Sampling, pool: &'a Pool) -> Self {
         let made = vec![OnceLock::new(); logits.len()];
-        Self { logits, sampling, pool, made }
+        Self { logits, sampling, pool, made, failed: OnceLock::new() }
     }
 
     /// The law of the next token.
@@ -45,8 +47,10 @@ impl<'a> StepLaws<'a> {
         self.target(DraftTree::ROOT)
     }
 
-    pub fn give_back(self) {
+    /// What logits that made no law were refused with.
+    pub fn give_back(self) -> Option<Error> {
         self.pool.give_back(self.made.into_iter().filter_map(OnceLock::into_inner));
+        self.failed.into_inner()
     }
 }
 
@@ -57,12 +61,12 @@ impl TargetLaws for StepLaws<'_> {
             return Ok(law);
         }
         let law = match self.pool.take() {
-            None => Distribution::from_logits(self.logits[node], self.sampling)?,
-            Some(mut law) => {
-                law.set_from_logits(self.logits[node], self.sampling)?;
-                law
-            }
+            None => Distribution::from_logits(self.logits[node], self.sampling),
+            Some(mut law) => law.set_from_logits(self.logits[node], self.sampling).map(|()| law),
         };
+        let law = law.inspect_err(|error| {
+            let _ = self.failed.set(error.clone());
+        })?;
         Ok(cell.get_or_init(|| law))
     }
 }

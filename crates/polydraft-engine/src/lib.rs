@@ -9,6 +9,7 @@
 
 #[cfg(feature = "certify")]
 pub mod certify;
+mod costs;
 pub mod drafter;
 pub mod engine;
 mod error;

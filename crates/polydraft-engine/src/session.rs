@@ -132,7 +132,7 @@ pub struct Request<'c> {
 }
 
 /// A finished text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
     /// All of it, up to the stop string if there was one.
     pub text: String,
@@ -323,7 +323,9 @@ impl<'c> Session<'c> {
     }
 
     /// The whole of it.
-    pub(crate) fn into_generation(self) -> Result<Generation> {
+    pub(crate) fn into_generation(mut self) -> Result<Generation> {
+        let policy = self.speculation.as_ref().map(|speculation| speculation.policy.as_ref());
+        self.statistics.choices = policy.and_then(|policy| policy.choices()).cloned();
         match self.failure {
             Some(error) => Err(error),
             None => Ok(Generation {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use polydraft::policy::Choices;
+
 /// What one step did to one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
@@ -49,7 +51,7 @@ impl StepTime {
 /// assert_eq!(statistics.block_efficiency(), 2.2);
 /// assert_eq!(statistics.accepted_by_position(), [0.8, 0.4]);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Statistics {
     /// Tokens emitted and kept.
     pub tokens: usize,
@@ -67,6 +69,8 @@ pub struct Statistics {
     pub complete_paths: usize,
     /// Nodes at which a weaker algorithm took over from the verifier's own, which could not do them.
     pub fallbacks: u64,
+    /// What the tree chose, if it chose by itself.
+    pub choices: Option<Choices>,
     /// Reading the prompt, by both models.
     pub prompt_time: Duration,
     /// In the draft model, its laws and draws included.

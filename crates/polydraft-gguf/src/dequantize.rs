@@ -14,12 +14,14 @@
 //! # Deviations
 //! 1. No operation is fused, also where a compiler of C may do so in ggml.
 
+mod integers;
 mod k;
 mod plain;
 
 use half::f16;
 
 use crate::tensor_type::TensorType;
+pub use integers::Integers;
 
 /// Why blocks could not be converted.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,7 @@ mod tensor_type;
 mod tokenizer;
 mod value;
 
-pub use dequantize::{DEQUANTIZED, DequantizeError, dequantize};
+pub use dequantize::{DEQUANTIZED, DequantizeError, Integers, dequantize};
 pub use error::{Error, Place, Result};
 pub use gguf::Gguf;
 pub use metadata::Metadata;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use polydraft_gguf::{DEQUANTIZED, Gguf, TensorType, dequantize};
+use half::f16;
+use polydraft_gguf::{DEQUANTIZED, Gguf, Integers, TensorType, dequantize};
 
 fn fixture() -> Gguf {
     Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dequantize.gguf")).unwrap()
@@ -61,4 +62,41 @@ fn whole_blocks_only() {
         assert_eq!(e, format!("{expected}, got {room} from {bytes}"));
     }
     dequantize(TensorType::Q4_0, &[], &mut []).unwrap();
+}
+
+/// The integers of a block make the numbers that its bytes make.
+#[test]
+fn blocks_taken_apart_say_the_same() {
+    use TensorType::*;
+    let gguf = fixture();
+    for kind in DEQUANTIZED {
+        let tensor = gguf.tensor(kind.name()).unwrap();
+        let (bytes, values) = (tensor.read().unwrap(), tensor.dequantize().unwrap());
+        let blocks = bytes.chunks_exact(kind.block_bytes()).zip(values.chunks_exact(kind.block()));
+        for (block, values) in blocks {
+            let Some(integers) = Integers::new(kind, block) else {
+                assert!(![Q5_0, Q5_1, Q2_K, Q3_K, Q5_K, Q6_K].contains(&kind), "{kind}");
+                continue;
+            };
+            assert_eq!(Integers::new(kind, &block[1..]), None);
+            let [scale, minimum] = [integers.scale, integers.minimum].map(|h| f16::from_bits(h).to_f32());
+            let made: Vec<f32> = (0..kind.block())
+                .map(|i| {
+                    let number = f32::from(i16::from(integers.numbers[i]) - Integers::offset(kind) as i16);
+                    let step = integers.steps[i / 16];
+                    match kind {
+                        Q5_0 => scale * number,
+                        Q5_1 => scale * number + minimum,
+                        Q2_K => scale * f32::from(step & 15) * number - minimum * f32::from(step >> 4),
+                        Q5_K => {
+                            let [step, least] = [i / 32, 8 + i / 32].map(|at| f32::from(integers.steps[at]));
+                            scale * step * number - minimum * least
+                        }
+                        _ => scale * f32::from(step as i8) * number,
+                    }
+                })
+                .collect();
+            assert_eq!(bits(&made), bits(values), "{kind}");
+        }
+    }
 }

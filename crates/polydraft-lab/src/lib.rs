@@ -13,7 +13,7 @@ mod rules;
 use anyhow::Result;
 use clap::Subcommand;
 // So that modules name what commands share alike here and in the program.
-use polydraft_options::{models, output, prompts, sampling, speculation, texts, threads};
+use polydraft_options::{interrupts, models, output, prompts, sampling, save, speculation, texts, threads};
 
 /// The laboratory's commands.
 #[derive(Subcommand)]

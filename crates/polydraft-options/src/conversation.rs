@@ -25,12 +25,17 @@ pub struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// The prompt as the tokens that the model continues.
-    pub fn encode(&self, language: &Language, prompt: &str) -> Result<Vec<Token>> {
+    /// Whether it is.
+    pub fn is_conversation(&self) -> bool {
+        self.chat
+    }
+
+    /// The prompt as the tokens that the model continues, whose context holds `context` tokens.
+    pub fn encode(&self, language: &Language, prompt: &str, context: usize) -> Result<Vec<Token>> {
         if !self.chat {
-            return Ok(language.text.encode(prompt)?);
+            return Ok(language.text.encode_within(prompt, context)?);
         }
-        Ok(language.encode_chat(&opening(self.system.as_deref(), prompt))?)
+        Ok(language.encode_chat_within(&opening(self.system.as_deref(), prompt), context)?)
     }
 
     /// The tokens that end the text.

@@ -3,13 +3,17 @@
 //! The program and the laboratory both build on this, so that a model, a verifier or a tree is named the same way
 //! everywhere.
 
+pub mod config;
 pub mod conversation;
+pub mod costs;
 #[cfg(feature = "hub")]
 mod hub;
+pub mod interrupts;
 pub mod models;
 pub mod output;
 pub mod prompts;
 pub mod sampling;
+pub mod save;
 pub mod speculation;
 pub mod texts;
 pub mod threads;

@@ -1,24 +1,25 @@
 //! Which models to load, and where the demo pair is.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{
-    DeviceName, HeadOptions, LoadOptions, Loaded, Precision, is_head, load, load_head, read_tokens,
+    DeviceName, HeadOptions, LoadOptions, Loaded, Precision, is_gguf, is_head, load, load_head, read_tokens,
 };
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
-use crate::output::{Usage, note};
+use crate::output::{Usage, detail, note};
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Models")]
 pub struct ModelArgs {
     /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or shards with an index),
-    /// or a hub id such as org/name or org/name@revision [default: the demo pair's].
+    /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
     /// What drafts: a model of the same vocabulary, a draft head that was trained for the target (EAGLE), or 'ngram': what
@@ -39,9 +40,10 @@ pub struct ModelArgs {
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
     /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
     /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
-    /// inputs not rounded).
-    #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
-    dtype: Precision,
+    /// inputs not rounded); file (each as its file has it, nothing rounded; types of blocks other than these are held
+    /// as f32) [default: file for a .gguf file, else f32].
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<Precision>,
     /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
     device: DeviceName,
@@ -114,9 +116,41 @@ impl ModelArgs {
         Ok((target, draft))
     }
 
+    /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
+    pub(crate) fn identity(&self) -> Vec<String> {
+        let of = |name: Option<&str>, role: &str| match name {
+            Some(name) if DrafterKind::named(name).is_some() => name.to_owned(),
+            name => {
+                let place =
+                    name.map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
+                let place = place.unwrap_or_else(|_| role.into());
+                let place = place.canonicalize().unwrap_or(place);
+                format!("{} of {} bytes", place.display(), weight_bytes(&place))
+            }
+        };
+        let target = of(self.target.as_deref(), "target");
+        let dtype = self.dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string());
+        let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
+        vec![target, of(self.draft.as_deref(), "draft"), words, dtype, self.device.to_string()]
+    }
+
     fn open(&self, path: &Path, role: &str) -> Result<Loaded> {
-        let options = LoadOptions { precision: self.dtype, device: self.device, memory: None };
-        load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))
+        let precision = self.precision(path);
+        let options = LoadOptions { precision, device: self.device, memory: None };
+        let clock = Instant::now();
+        let loaded =
+            load(path, options).map_err(advise).with_context(|| format!("loading the {role} model"))?;
+        let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
+        let (path, dtype, device) = (path.display(), precision, self.device);
+        detail(format_args!(
+            "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
+        ));
+        Ok(loaded)
+    }
+
+    /// How the weights of a model are held.
+    fn precision(&self, path: &Path) -> Precision {
+        self.dtype.unwrap_or(if is_gguf(path) { Precision::File } else { Precision::F32 })
     }
 
     /// What drafts for `target`.
@@ -130,9 +164,9 @@ impl ModelArgs {
             }
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {
-                let text = std::fs::read_to_string(file)
+                let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
                     .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-                settings.corpus = language.text.encode_plain(&text)?;
+                settings.corpus = language.text.encode_pieces(&text)?;
                 settings.corpus_file = Some(file.clone());
             }
             return Ok(kind.build(target.facts())?);
@@ -143,8 +177,10 @@ impl ModelArgs {
         };
         let tokens = self.draft_tokens(language)?;
         if is_head(&draft) {
-            let options = HeadOptions { precision: self.dtype, layers: self.draft_layers.clone(), tokens };
-            return Ok(Box::new(load_head(&draft, target, &options).context("loading the draft head")?));
+            let (precision, layers) = (self.dtype.unwrap_or_default(), self.draft_layers.clone());
+            let options = HeadOptions { precision, layers, tokens };
+            let head = load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
+            return Ok(Box::new(head));
         }
         if self.draft_layers.is_some() {
             return Err(Usage::error("--draft-layers is for draft heads, which read layers of the target"));
@@ -187,10 +223,12 @@ impl ModelArgs {
     /// How far apart a logit may be when computed in another pass. On a processor it is the same to the last bit; on a card
     /// products that quantise their inputs turn the last bit of a sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
-        match self.dtype {
+        let target = self.target.as_deref().unwrap_or_default();
+        match self.precision(Path::new(target)) {
             _ if self.device == DeviceName::Cpu => 1e-3,
             Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
-            Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K => 0.1,
+            // A file may hold such blocks too.
+            Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K | Precision::File => 0.1,
         }
     }
 }
@@ -198,7 +236,11 @@ impl ModelArgs {
 /// Whether a target, the demo pair's if none is named, is here and small.
 pub fn is_small(target: Option<&str>) -> bool {
     let directory = target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
-    directory.is_ok_and(|directory| directory.is_dir() && weight_bytes(&directory) < SMALL)
+    let bytes = |path: &Path| match is_gguf(path) {
+        true => std::fs::metadata(path).ok().map(|file| file.len()),
+        false => path.is_dir().then(|| weight_bytes(path)),
+    };
+    directory.is_ok_and(|path| bytes(&path).is_some_and(|bytes| bytes < SMALL))
 }
 
 /// The error of a model that could not be loaded, and which option helps.
@@ -213,10 +255,10 @@ pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
     }
 }
 
-/// The directory of a model, by its path or its hub id. A directory goes first; `offline`, or `HF_HUB_OFFLINE` in the
-/// environment, asks no network.
+/// The directory or the .gguf file of a model, by its path or its hub id. What is here goes first; `offline`, or
+/// `HF_HUB_OFFLINE` in the environment, asks no network.
 pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
-    if Path::new(name).exists() || !is_hub_id(name) {
+    if Path::new(name).exists() || is_gguf(Path::new(name)) || !is_hub_id(name) {
         return Ok(PathBuf::from(name));
     }
     let variable = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
@@ -265,9 +307,12 @@ pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token
 }
 
 /// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
-fn weight_bytes(directory: &Path) -> u64 {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors"));
+fn weight_bytes(place: &Path) -> u64 {
+    if place.is_file() {
+        return std::fs::metadata(place).map_or(0, |m| m.len());
+    }
+    let files = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors" || e == "bin"));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }
 

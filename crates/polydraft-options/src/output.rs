@@ -1,8 +1,10 @@
 //! What reaches the user: exit codes, and output that may be closed early.
 
-use std::fmt::Display;
+use std::borrow::Cow;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -45,6 +47,20 @@ impl Display for Verdict {
 
 impl std::error::Error for Verdict {}
 
+/// The end of a command that printed what it has: a success, or the exit code of a program that was interrupted.
+///
+/// # Errors
+/// That exit code.
+pub fn done(interrupted: bool) -> Result<()> {
+    match interrupted {
+        false => Ok(()),
+        true => {
+            note("interrupted: this is what there was until then");
+            Err(Verdict::error(crate::interrupts::EXIT_CODE))
+        }
+    }
+}
+
 /// Reports an error: exit code 2 for usage, 1 for the rest. A reader that closed our output is none.
 pub fn exit_code(result: Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
@@ -54,14 +70,84 @@ pub fn exit_code(result: Result<()>) -> ExitCode {
     if let Some(Verdict(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    let red = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
-    note(format_args!("{red}error:{red:#} {error:#}"));
+    complain(causes(&error));
     ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }
 
-/// A line on standard error, for people. Nobody listening is no failure.
+/// An error and what caused it, each said once: many an error says its cause itself.
+fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let _ = write!(text, "{}{cause}", if text.is_empty() { "" } else { ": " });
+        }
+    }
+    text
+}
+
+/// How much is said on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+#[repr(u8)]
+pub enum Verbosity {
+    /// Errors.
+    Quiet,
+    /// Summaries and notes too.
+    Normal,
+    /// And what is done and how.
+    Verbose,
+}
+
+static VERBOSITY: AtomicU8 = AtomicU8::new(Verbosity::Normal as u8);
+
+/// Says how much is to be said, for the whole program.
+pub fn set_verbosity(verbosity: Verbosity) {
+    VERBOSITY.store(verbosity as u8, Ordering::Relaxed);
+}
+
+/// Whether so much is to be said.
+pub fn says(verbosity: Verbosity) -> bool {
+    VERBOSITY.load(Ordering::Relaxed) >= verbosity as u8
+}
+
+/// A line on standard error, for people, unless they asked for quiet. Nobody listening is no failure.
 pub fn note(line: impl Display) {
-    let _ = writeln!(anstream::stderr(), "{line}");
+    if says(Verbosity::Normal) {
+        let _ = writeln!(anstream::stderr(), "{line}");
+    }
+}
+
+/// A line on standard error for people who asked for more.
+pub fn detail(line: impl Display) {
+    if says(Verbosity::Verbose) {
+        let dim = anstyle::Style::new().dimmed();
+        note(format_args!("{dim}{}{dim:#}", visible(&line.to_string())));
+    }
+}
+
+/// A line on standard error about what went wrong, which no one can ask to be spared.
+pub fn complain(line: impl Display) {
+    let red = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
+    let line = line.to_string();
+    let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {}", visible(&line));
+}
+
+/// A text of strangers as a terminal may show it: what could move the cursor, change colours or turn the direction of
+/// writing becomes a sign that stands for it. Lines and tabs stay.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let hidden = |c: char| {
+        (c.is_control() && !matches!(c, '\n' | '\t'))
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(hidden) {
+        return Cow::Borrowed(text);
+    }
+    let sign = |c: char| match c {
+        // Unicode has pictures of the first 32 and of the last of ASCII.
+        '\0'..='\u{1f}' => char::from_u32(0x2400 + c as u32).unwrap_or(c).to_string(),
+        '\u{7f}' => '\u{2421}'.to_string(),
+        _ => format!("\\u{{{:x}}}", c as u32),
+    };
+    Cow::Owned(text.chars().map(|c| if hidden(c) { sign(c) } else { c.to_string() }).collect())
 }
 
 /// A value as indented JSON on standard output, for machines.
@@ -78,4 +164,25 @@ pub fn machine() -> String {
     let model = model.map_or("unknown processor", |(_, name)| name.trim());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn nothing_moves_the_cursor() {
+        assert!(matches!(visible("fn main() {\n\té\n}"), Cow::Borrowed(_)));
+        assert_eq!(visible("\u{1b}[2J\r\u{7f}\u{9b}x\u{202e}"), "␛[2J␍␡\\u{9b}x\\u{202e}");
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow!("No such file").context("cannot read x: No such file");
+        assert_eq!(causes(&error), "cannot read x: No such file");
+        let error: Result<()> = Err(anyhow!("inner"));
+        assert_eq!(causes(&error.context("outer").unwrap_err()), "outer: inner");
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use polydraft_files::{Kind, read_text};
 use serde::Deserialize;
 
 /// The prompts that the project measures with.
@@ -21,7 +22,8 @@ pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
         None => ("bench/prompts.jsonl".to_owned(), OWN.to_owned()),
         Some(path) => {
             let name = path.display().to_string();
-            (name.clone(), std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?)
+            let text = read_text(path, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
+            (name, text)
         }
     };
     let mut prompts = Vec::new();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use polydraft::policy::{Fixed, StopBelow};
+use polydraft::policy::{Auto, Fixed, StopBelow};
 use polydraft::{Drafting, PolicyKind, Sampling, Topology};
 use polydraft_reference::VerifierKind;
 use serde::{Deserialize, Serialize};
@@ -21,14 +21,16 @@ pub struct SpeculationArgs {
     /// decoding.
     #[arg(long, value_name = "NAME", default_value = "nested-priority", value_parser = verifier)]
     verifier: Verifier,
-    /// Paths drafted per pass of the target [default: 2, or 1 for a verifier of one path].
+    /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is given, 1 for a
+    /// verifier of one path].
     #[arg(long, short = 'k', value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
     paths: Option<u32>,
-    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: 3; better drafts deserve more: see the
-    /// README on how to choose].
+    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: as --tree auto finds best; 3 where --paths is
+    /// given].
     #[arg(long, short = 'd', value_name = "L", value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: Option<u32>,
-    /// Where the tree branches: 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
+    /// Where the tree branches: 'auto' chooses before each step and at each token what gives the most tokens per second,
+    /// plain decoding included; 'auto:K,L' at most K paths of L tokens; 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
     /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many at every node,
     /// 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best tree of N nodes for --acceptance.
     #[arg(long, value_name = "TREE")]
@@ -45,6 +47,10 @@ pub struct SpeculationArgs {
     /// those of the demo pair, with its models].
     #[arg(long, value_name = "FILE", requires = "tree")]
     acceptance: Option<PathBuf>,
+    /// What passes cost, for --tree auto: a file that is read, or written if there is none [default: measured once for a
+    /// pair of models, and kept in the user's cache folder].
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
 }
 
 /// The depth where none is given, and the paths of verifiers that take several: with the demo pair's block efficiencies
@@ -141,14 +147,19 @@ pub struct AcceptanceFile {
 
 impl AcceptanceFile {
     fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = polydraft_files::read_text(path, polydraft_files::Kind::RECORD)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text)
             .with_context(|| format!("{}: expected {{\"acceptance\": [0.6, 0.15, ...]}}", path.display()))
     }
 }
 
 impl SpeculationArgs {
+    /// Where costs are read from, or written to.
+    pub fn costs(&self) -> Option<&Path> {
+        self.costs.as_deref()
+    }
+
     /// What the options say; `None` is plain decoding. `sampling` is the draft's, `demo` the acceptances of the demo
     /// pair if it is what is used.
     pub fn speculation(&self, sampling: Sampling, demo: Option<&Path>) -> Result<Option<Speculation>> {
@@ -158,6 +169,7 @@ impl SpeculationArgs {
                 ("--depth", self.depth.is_some()),
                 ("--tree", self.tree.is_some()),
                 ("--stop-below", self.stop_below.is_some()),
+                ("--costs", self.costs.is_some()),
             ];
             if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
                 return Err(Usage::error(format_args!("{option} has no meaning with --verifier none")));
@@ -202,6 +214,10 @@ impl SpeculationArgs {
     fn tree(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
         let depth = self.depth.map_or(DEPTH, |depth| depth as usize);
         let Some(tree) = &self.tree else {
+            let given = self.paths.is_some() || self.depth.is_some() || self.stop_below.is_some();
+            if let Some(auto) = default_tree(verifier).filter(|_| !given) {
+                return Ok(auto);
+            }
             let paths = self.paths.map(|paths| paths as usize);
             return Ok(PolicyKind::paths(paths.unwrap_or_else(|| default_paths(verifier)), depth));
         };
@@ -252,7 +268,13 @@ impl SpeculationArgs {
     }
 }
 
-/// How many paths a verifier gets if nothing is said.
+/// The tree that chooses itself, if the verifier is exact for such trees.
+fn default_tree(verifier: &VerifierKind) -> Option<PolicyKind> {
+    let of = |paths| PolicyKind::Auto(Auto { paths, ..Auto::default() });
+    [Auto::default().paths, 1].into_iter().map(of).find(|tree| supports(verifier, tree))
+}
+
+/// How many paths a verifier gets if nothing but the depth is said.
 fn default_paths(verifier: &VerifierKind) -> usize {
     if supports(verifier, &PolicyKind::paths(PATHS, 1)) { PATHS } else { 1 }
 }

@@ -8,6 +8,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
 use crate::models::Models;
+use crate::output::detail;
 use crate::speculation::Speculation;
 
 /// The generator of every command's random decisions: the same seed gives the same text.
@@ -25,6 +26,21 @@ pub struct Settings {
     pub sampling: Sampling,
     /// How to speculate; `None` is plain decoding.
     pub speculation: Option<Speculation>,
+}
+
+impl Settings {
+    /// Says what they are to people who want to know.
+    pub fn tell(&self) {
+        let Sampling { temperature, top_k, top_p, min_p } = self.sampling;
+        let top_k = top_k.map_or("all".to_owned(), |k| k.to_string());
+        detail(format_args!(
+            "sampling: temperature {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}"
+        ));
+        match &self.speculation {
+            None => detail("plain decoding"),
+            Some(s) => detail(format_args!("verifier {}, {}", s.verifier, s.tree.describe())),
+        }
+    }
 }
 
 /// Decodes one text; `show` gets its pieces as they are decided, and says whether to go on.

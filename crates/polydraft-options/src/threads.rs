@@ -4,27 +4,38 @@
 //! changing that is sound while there is one thread: this file is the one place that does so.
 
 use anyhow::Result;
-use clap::ArgMatches;
+use clap::{ArgMatches, Command};
 
 use crate::models;
 use crate::output::note;
 
-/// Starts the threads that a command is to compute with, if it computes with models: those have `--threads`.
-pub fn settle(matches: &ArgMatches) -> Result<()> {
-    let mut command = matches;
-    while let Some((_, inner)) = command.subcommand() {
-        command = inner;
-    }
-    let Ok(given) = command.try_get_one::<u32>("threads") else { return Ok(()) };
-    let target = command.try_get_one::<String>("target");
-    let small = target.is_ok_and(|target| models::is_small(target.map(String::as_str)));
-    let threads = or_all(given.copied().or(small.then_some(1)));
+/// Starts the threads that the command of `program` which `matches` chose is to compute with, if it computes with
+/// models.
+pub fn settle(program: &Command, matches: &ArgMatches) -> Result<()> {
+    let Some(threads) = wanted(program, matches) else { return Ok(()) };
     for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
         // SAFETY: `main` calls this first, when no other thread runs that could read the environment.
         unsafe { std::env::set_var(variable, threads.to_string()) };
     }
     polydraft_candle::use_threads(threads)?;
     Ok(())
+}
+
+/// Commands that compute with models have `--threads`. A `--target` that is small computes with one, unless told
+/// otherwise.
+fn wanted(program: &Command, matches: &ArgMatches) -> Option<usize> {
+    let (mut command, mut matches) = (program, matches);
+    while let Some((name, inner)) = matches.subcommand() {
+        (command, matches) = (command.find_subcommand(name)?, inner);
+    }
+    // Asked of the command: about an argument that it does not have, matches answer as if it were not given.
+    let has = |name: &str| command.get_arguments().any(|argument| argument.get_id() == name);
+    if !has("threads") {
+        return None;
+    }
+    let given = matches.get_one::<u32>("threads").copied();
+    let small = || has("target") && models::is_small(matches.get_one::<String>("target").map(String::as_str));
+    Some(or_all(given.or_else(|| small().then_some(1))))
 }
 
 /// So many threads, or one per core if nothing is said, and never more.
@@ -43,4 +54,31 @@ pub fn or_all(threads: Option<u32>) -> usize {
 pub fn settled() -> usize {
     let told = std::env::var("RAYON_NUM_THREADS").ok().and_then(|threads| threads.parse().ok());
     told.filter(|threads| *threads > 0).unwrap_or_else(|| or_all(None))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, value_parser};
+
+    use super::*;
+
+    #[test]
+    fn only_a_small_target_means_one_thread() {
+        let threads = || Arg::new("threads").long("threads").value_parser(value_parser!(u32));
+        let bench =
+            Command::new("bench").subcommand(Command::new("model").arg(threads()).arg(Arg::new("model")));
+        let generate = Command::new("generate").arg(threads()).arg(Arg::new("target").long("target"));
+        let mut program = Command::new("polydraft").subcommands([bench, generate, Command::new("list")]);
+        let mut of = |line: &str| {
+            let matches = program.try_get_matches_from_mut(line.split(' ')).unwrap();
+            wanted(&program, &matches)
+        };
+        let all = Some(or_all(None));
+        assert_eq!(of("polydraft bench model"), all, "it has no target, so no small one either");
+        assert_eq!(of("polydraft bench model x"), all);
+        assert_eq!(of("polydraft bench model --threads 1"), Some(1));
+        assert_eq!(of("polydraft generate"), Some(1), "the demo's target is small");
+        assert_eq!(of("polydraft generate --target /nowhere"), all);
+        assert_eq!(of("polydraft list"), None);
+    }
 }

@@ -5,6 +5,7 @@
 
 mod json;
 mod limits;
+mod measured;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, ErrorKind, context};
+use polydraft_files::Kind;
 use serde::Serialize;
 
 use crate::files::read_optional_text;
@@ -67,7 +69,7 @@ impl ChatTemplate {
     /// The same where the special tokens are read already.
     pub(crate) fn read_with(directory: &Path, tokens: SpecialTokens) -> Result<Option<Self>> {
         let path = directory.join("chat_template.jinja");
-        if let Some(text) = read_optional_text(&path)? {
+        if let Some(text) = read_optional_text(&path, Kind::SETTINGS)? {
             return Self::from_source(&text, tokens, path).map(Some);
         }
         let listed = tokens.settings.get("chat_template").and_then(listed);
@@ -160,7 +162,7 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
             .map(Value::from_safe_string)
             .map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
     });
-    environment.add_template_owned(NAME, without_generation_blocks(text))?;
+    environment.add_template_owned(NAME, measured::measured(&without_generation_blocks(text)))?;
     Ok(environment)
 }
 

@@ -30,6 +30,9 @@ pub enum Error {
         /// What was expected and what was got.
         problem: String,
     },
+    /// A GGUF file that contradicts the format or itself.
+    #[error(transparent)]
+    Gguf(#[from] polydraft_gguf::Error),
     /// A tokenizer and a model that do not belong together.
     #[error("{path}: {problem}")]
     Vocabulary {
@@ -48,10 +51,30 @@ pub enum Error {
         /// What it objects to.
         problem: String,
     },
+    /// A text that is too long to be worth encoding.
+    #[error("the prompt has at least {least} tokens, but the model's context holds {most}")]
+    TooLong {
+        /// Tokens that it has at least.
+        least: usize,
+        /// Tokens that the context holds.
+        most: usize,
+    },
+    /// A text that is too long to be a text of so few tokens.
+    #[error(
+        "the prompt has {bytes} bytes: expected at most {allowed}, for the model's context holds {most} tokens"
+    )]
+    TooManyBytes {
+        /// Bytes that it has.
+        bytes: usize,
+        /// Bytes that are encoded at most.
+        allowed: usize,
+        /// Tokens that the context holds.
+        most: usize,
+    },
     /// A conversation with a model that was not made for one.
     #[error(
-        "{model}: expected a chat template (chat_template.jinja, or chat_template in tokenizer_config.json), got none: \
-         this model was not trained for conversations"
+        "{model}: expected a chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
+         tokenizer.chat_template in a GGUF file), got none: this model was not trained for conversations"
     )]
     NoTemplate {
         /// The model.

@@ -77,6 +77,16 @@ impl Language {
         self.text.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
     }
 
+    /// The same for a model whose context holds `most` tokens, in little memory however long the conversation is.
+    ///
+    /// # Errors
+    /// As for [`encode_chat`](Self::encode_chat), and a conversation that leaves no room.
+    pub fn encode_chat_within(&self, messages: &[Message], most: usize) -> Result<Vec<Token>> {
+        let missing = || Error::NoTemplate { model: self.name.clone() };
+        let text = self.chat.as_ref().ok_or_else(missing)?.render(messages)?;
+        self.text.encode_plain_within(&text, most)
+    }
+
     /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the tokenizer's settings name.
     pub fn answer_end_tokens(&self) -> Vec<Token> {
         let named = self.chat.as_ref().and_then(|c| self.text.token(c.end_token()?));

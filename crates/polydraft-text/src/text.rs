@@ -1,5 +1,6 @@
 //! `tokenizer.json`: text to tokens, and tokens to text.
 
+mod long;
 mod vocabulary_files;
 
 use std::collections::{BTreeMap, HashSet};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use polydraft::Token;
 use polydraft_engine::Vocabulary;
+use polydraft_files::Kind;
 use tokenizers::{ModelWrapper, Tokenizer};
 
 use crate::contained::contained;
@@ -47,7 +49,7 @@ impl Text {
     /// # Errors
     /// Files that are missing, cannot be read or are no tokenizer.
     pub fn read(directory: &Path) -> Result<Self> {
-        match read_optional(&directory.join("tokenizer.json"))? {
+        match read_optional(&directory.join("tokenizer.json"), Kind::TOKENIZER)? {
             Some(bytes) => Self::parse(&bytes, directory.join("tokenizer.json")),
             None => Self::read_with(directory, &SpecialTokens::read(directory)?),
         }
@@ -56,7 +58,7 @@ impl Text {
     /// The same where the special tokens are read already.
     pub(crate) fn read_with(directory: &Path, special: &SpecialTokens) -> Result<Self> {
         let path = directory.join("tokenizer.json");
-        if let Some(bytes) = read_optional(&path)? {
+        if let Some(bytes) = read_optional(&path, Kind::TOKENIZER)? {
             return Self::parse(&bytes, path);
         }
         match contained(|| vocabulary_files::read(directory, special)) {
@@ -218,7 +220,7 @@ impl Text {
 }
 
 /// The error of a file that made the library panic.
-fn mangled(path: PathBuf, panic: &str) -> Error {
+pub(crate) fn mangled(path: PathBuf, panic: &str) -> Error {
     Error::File { path, problem: broke(panic) }
 }
 

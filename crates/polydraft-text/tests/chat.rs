@@ -98,7 +98,30 @@ fn hostile_templates_are_errors() {
         ("{{ messages | tojson(indent='x') }}", "line 1"),
         ("{% include 'other' %}", "other"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", ""),
-        ("{{ 'x' * 100000000000 }}", ""),
+        ("{{ 'x' * 100000000000 }}", "repeated at most 1000"),
+        ("{{ ([0] * 100000)|list|length }}", "repeated at most 1000"),
+        (
+            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "longer",
+        ),
+        (
+            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+            "longer",
+        ),
+        (
+            "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(9) %}{% set n.s = n.s * 999 %}{% endfor %}",
+            "longer",
+        ),
+        (
+            "{% set n = namespace(s=1) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}",
+            "never end",
+        ),
+        (
+            "{% set n = namespace(s=1) %}{% for i in range(9999) %}{% set n.s = [n.s] %}{% endfor %}",
+            "inside each other",
+        ),
+        ("{% set n = namespace() %}{% set n.n = n %}{{ n }}", ""),
+        ("{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('x', 99) }}", ""),
         ("{{ [1, 2] | tojson(indent=100000000000) }}", ""),
     ] {
         match rendered(text) {
@@ -110,7 +133,7 @@ fn hostile_templates_are_errors() {
 
 #[test]
 fn templates_that_ask_for_too_much_are_refused() {
-    let long = "a".repeat(50_000_000);
+    let long = "a".repeat(5_000_000);
     let nots = format!("{{{{ {}true }}}}", "not ".repeat(3_000));
     let minuses = format!("{{{{ {}1 }}}}", "-".repeat(100_000));
     let sums = format!("{{{{ 1{} }}}}", " + 1".repeat(100_000));
@@ -126,7 +149,7 @@ fn templates_that_ask_for_too_much_are_refused() {
     let fill =
         "{% set x %}{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor %}{% endset %}";
     for (text, expected) in [
-        (long.as_str(), "at most 1048576 bytes, got 50000000"),
+        (long.as_str(), "at most 1048576 bytes, got 5000000"),
         (&nots, "levels of nesting"),
         (&minuses, "levels of nesting"),
         (&sums, "levels of nesting"),
@@ -137,12 +160,21 @@ fn templates_that_ask_for_too_much_are_refused() {
         (&ifs, "levels of nesting"),
         (&raw, "fuel"),
         (fill, "longer than any prompt"),
-        ("{{ 'x' * 100000000 }}", "longer than any prompt"),
-        ("{{ ('x' * 1000000) | replace('x', 'y' * 1000000) }}", "longer than any prompt"),
-        ("{{ ('x' * 1000000).replace('', 'y' * 1000000) }}", "longer than any prompt"),
-        ("{{ ('x' * 1000000).join([1] * 1000000) }}", "longer than any prompt"),
-        ("{{ ([1] * 1000000) | join('x' * 1000000) }}", "longer than any prompt"),
-        ("{{ ([1] * 50000000) | tojson }}", "longer than any prompt"),
+        ("{{ 'x' * 100000000 }}", "at most 1000 times"),
+        (
+            "{{ ('x' * 1000) | replace('x', 'y' * 1000) | replace('y', 'z' * 1000) }}",
+            "longer than any prompt",
+        ),
+        ("{{ ('x' * 1000).replace('', 'y' * 1000).replace('y', 'z' * 1000) }}", "longer than any prompt"),
+        (
+            "{{ (('x' * 1000) ~ 'x' * 1000).join([1] * 1000 + [1] * 1000 + [1] * 1000) }}",
+            "longer than any prompt",
+        ),
+        (
+            "{{ ([1] * 1000 + [1] * 1000 + [1] * 1000) | join('x' * 1000 ~ 'x' * 1000) }}",
+            "longer than any prompt",
+        ),
+        ("{{ ([1] * 50000000) | tojson }}", "at most 1000 times"),
         ("{{ '%1000000000d' | format(1) }}", "width of at most"),
         ("{{ '{:1000000000}'.format(1) }}", "width of at most"),
         ("{{ '%*d' | format(1000000000, 1) }}", "widths as numbers"),
@@ -176,5 +208,23 @@ fn templates_may_do_what_sensible_ones_do() {
         ("{% raw %}{{ not }}{% endraw %}{", "{{ not }}{".to_owned()),
     ] {
         assert_eq!(rendered(text), Ok(expected));
+    }
+}
+
+/// What is measured is done all the same.
+#[test]
+fn operators_do_what_they_do() {
+    for (text, expected) in [
+        ("{{ 1 + 2 * 3 }}{{ 'a' ~ (1 + 2) }}", "7a3"),
+        ("{{ 1 ~ 2 ~ 'a' }}", "12a"),
+        ("{{ 'ab' * 3 }}{{ -1 + 4 }}{{ (1, 2) + (3,) }}", "ababab3(1, 2, 3)"),
+        ("{% for x in [1] + [2, 3] %}{{ x ~ ',' }}{% endfor %}", "1,2,3,"),
+        ("{{ 'a' ~ 'b'|upper ~ 'c'.upper() ~ {'k': 'v'}['k'] ~ [4][0] }}", "aBCv4"),
+        ("{{ 100000 * 100000 }}{{ 'x' + 'y' if true else 'z' + 'w' }}{{ 2 ** 3 }}", "10000000000xy8"),
+        ("{% raw %}{{ a ~ b }}{% endraw %}", "{{ a ~ b }}"),
+        ("{{ 'a' + 'b' == 'ab' and 'b' in 'a' ~ 'b' }}", "True"),
+    ] {
+        let got = rendered(text).unwrap();
+        assert!(got.starts_with(expected), "{text}: {got}");
     }
 }

@@ -273,3 +273,41 @@ fn tokenizers_that_are_cut_off_are_errors() {
         assert!(message.contains("cut/tokenizer.json"), "{length}: {message}");
     }
 }
+
+/// Prompts that no context can hold are refused in time, and long ones that it can hold are not.
+#[test]
+fn absurd_lengths_are_refused_early() {
+    let file = br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
+                    "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
+    let text = Text::parse(file, "tokenizer.json").unwrap();
+    let long = "one two ".repeat(1 << 20);
+    let clock = std::time::Instant::now();
+    let message = text.encode_within(&long, 1_000).unwrap_err().to_string();
+    assert!(message.contains("at most 64000") && message.contains("context holds 1000"), "{message}");
+    let message = text.encode_within(&long, 150_000).unwrap_err().to_string();
+    assert!(message.contains("at least") && message.contains("context holds 150000"), "{message}");
+    assert!(clock.elapsed().as_secs() < 5);
+    let fits = "one two ".repeat(1 << 16);
+    assert_eq!(text.encode_within(&fits, 1 << 18).unwrap(), text.encode(&fits).unwrap());
+    // A little too long is left to the engine, which knows how much too long.
+    assert_eq!(text.encode_within("one two one", 2).unwrap().len(), 3);
+    assert_eq!(text.encode_pieces(&fits).unwrap(), text.encode(&fits).unwrap());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_no_file_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    let message = Text::read(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("tokenizer.json") && message.contains("expected a regular file"), "{message}");
+    fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let message = Text::read(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("expected a regular file"), "{message}");
+    fs::remove_file(&path).unwrap();
+    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    let message = Text::read(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("at most 64 MiB"), "{message}");
+}

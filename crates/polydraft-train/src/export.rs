@@ -10,7 +10,13 @@ use serde_json::json;
 
 use crate::model::Decoder;
 
-/// `config.json`, `generation_config.json`, `tokenizer.json` and `model.safetensors` (bf16) in `folder`.
+/// The model was not trained to talk: what it is told becomes a comment, and what it says to that is code.
+const CHAT_TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + '\n\n' }}\
+                             {% else %}{{ '/// ' + m.content | replace('\n', '\n/// ') + '\n' }}{% endif %}{% endfor %}";
+const END: &str = "<|endoftext|>";
+
+/// `config.json`, `generation_config.json`, `tokenizer_config.json`, `tokenizer.json` and `model.safetensors` (bf16) in
+/// `folder`.
 pub fn export(model: &Decoder, tokenizer: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let mut config = serde_json::to_value(model.shape)?;
@@ -31,6 +37,8 @@ pub fn export(model: &Decoder, tokenizer: &Path, folder: &Path) -> Result<()> {
     fs::write(folder.join("config.json"), serde_json::to_string_pretty(&config)? + "\n")?;
     let generation = json!({ "bos_token_id": 0, "eos_token_id": 0, "do_sample": true, "temperature": 1.0 });
     fs::write(folder.join("generation_config.json"), serde_json::to_string_pretty(&generation)? + "\n")?;
+    let special = json!({ "bos_token": END, "eos_token": END, "chat_template": CHAT_TEMPLATE });
+    fs::write(folder.join("tokenizer_config.json"), serde_json::to_string_pretty(&special)? + "\n")?;
     fs::copy(tokenizer, folder.join("tokenizer.json"))?;
     let mut tensors: HashMap<String, Tensor> = HashMap::new();
     for (name, var) in &model.parameters {

@@ -91,7 +91,7 @@ fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
     let Some(slowest) = rates.iter().copied().filter(|rate| *rate > 0.0).reduce(f64::min) else {
         return within;
     };
-    let (first, last) = (-40.0 / (count as f64 + 1.0), (40.0 / slowest).ln());
+    let (first, last) = (-40.0 / (count as f64 + 1.0), 40_f64.ln() - slowest.ln());
     let mut rung = vec![0.0; count];
     for node in 0..((last - first) / STEP).ceil() as usize {
         let time = (first + node as f64 * STEP).exp();

@@ -180,8 +180,8 @@ fn agree(what: &'static str, drafts: &[Token], expected: f64, got: f64) -> std::
     Err(Failure::Inconsistent { what, drafts: drafts.to_vec(), expected, got })
 }
 
-/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot laws, disjoint supports, equal laws, tiny
-/// probabilities, and `random` random ones, from dirichlet-like laws of several degrees of flatness.
+/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot laws, disjoint supports, equal laws, equal
+/// ratios of the laws, tiny and subnormal probabilities, one short of 1, and `random` random ones, from dirichlet-like laws of several degrees of flatness.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.
@@ -210,6 +210,13 @@ pub fn cases<R: rand::Rng + ?Sized>(
         shaped(&|i| if i + 1 == vocabulary { 1.0 } else { 1e-300 })?,
         shaped(&|i| [0.5, 0.25, 0.125, 0.125][i % 4])?,
         shaped(&|i| 1e-9_f64.powi(i as i32))?,
+        // Next to the others these have equal ratios on part of the vocabulary.
+        shaped(&|i| if i < vocabulary / 2 { 2.0 } else { 1.0 } * (1.0 + i as f64))?,
+        shaped(&|i| if i == 0 { 1.0 - f64::EPSILON } else { f64::EPSILON / v })?,
+        shaped(&|i| [1e-310, 1.0, 3e-310, 0.0][i % 4])?,
+        shaped(&|i| [1.0, 5e-324, 0.5, 5e-324][i % 4])?,
+        // The smallest that count.
+        shaped(&|i| [1.0, 3e-300, 1.1e-300, 2e-300][i % 4])?,
     ];
     let mut cases = Vec::new();
     let mut push = |target: &Distribution, drafts: Vec<Distribution>| {

@@ -8,6 +8,9 @@ pub use sampling::Sampling;
 use crate::chance::{Chance, Outcomes};
 use crate::{Error, Result, Token};
 
+/// Smaller probabilities count as 0: their reciprocals, and the ratios that rules are made of, would not be numbers.
+const LEAST: f64 = 1e-300;
+
 /// Tokens per entry of the table of cumulative sums.
 const BLOCK: usize = 256;
 
@@ -44,7 +47,8 @@ pub struct Distribution {
 impl Distribution {
     /// Checks probabilities, shape `[vocabulary]`.
     ///
-    /// Their sum may deviate from 1 by a few `f32` roundings (√V + 4 times `f32::EPSILON`), which is removed.
+    /// Their sum may deviate from 1 by a few `f32` roundings (√V + 4 times `f32::EPSILON`), which is removed. What is below
+    /// 1e-300 counts as 0.
     ///
     /// # Errors
     /// No entries; an entry that is negative, NaN or infinite (it is named); a wrong sum.
@@ -75,6 +79,7 @@ impl Distribution {
                 got: mass[index],
             });
         }
+        mass.iter_mut().filter(|p| **p < LEAST).for_each(|p| *p = 0.0);
         let sum: f64 = mass.iter().sum();
         if sum.is_nan() || (sum - 1.0).abs() > tolerance {
             return Err(Error::Sum { operation, tolerance, got: sum });

@@ -7,6 +7,7 @@
 //!
 //! To add a policy: one file here, one line in [`PolicyKind`].
 
+mod auto;
 mod budget;
 mod delayed;
 mod fixed;
@@ -23,6 +24,7 @@ use crate::drafting::{Drafting, Draws};
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 
+pub use auto::{Choices, Costs, Passes, Settings as Auto};
 pub use budget::Settings as Budget;
 pub use delayed::Settings as Delayed;
 pub use fixed::Settings as Fixed;
@@ -98,6 +100,11 @@ pub trait Policy: Send {
 
     /// Takes note of what became of a draft, between steps.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
+
+    /// What it chose, if it chooses.
+    fn choices(&self) -> Option<&Choices> {
+        None
+    }
 }
 
 /// Draws at a node that a budget of distinct tokens allows at most, for each token of the budget.
@@ -208,6 +215,8 @@ crate::registry! {
     Fixed(fixed::Settings) = "fixed",
     /// Another tree, of which nodes are left out that are not likely to be reached.
     StopBelow(stop_below::Settings) = "stop-below",
+    /// Before each step and at each node what gives the most tokens per second.
+    Auto(auto::Settings) = "auto",
 }
 
 impl PolicyKind {

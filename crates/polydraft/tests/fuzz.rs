@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes in which numbers that are special for floats are as common as random ones.
 fn bytes(rng: &mut ChaCha8Rng, length: usize, single: bool) -> Vec<u8> {
-    const SPECIAL: [f64; 16] = [
+    const SPECIAL: [f64; 20] = [
         0.0,
         -0.0,
         1.0,
@@ -25,6 +25,10 @@ fn bytes(rng: &mut ChaCha8Rng, length: usize, single: bool) -> Vec<u8> {
         1e-9,
         0.999_999_999,
         3.4e38,
+        1e-310,
+        f64::MIN_POSITIVE,
+        1.0 - f64::EPSILON,
+        f64::EPSILON,
     ];
     let mut bytes = Vec::new();
     while bytes.len() < length {
@@ -66,4 +70,33 @@ fn distribution() {
 #[test]
 fn priority() {
     drive(fuzz_bodies::priority, 3, false);
+}
+
+#[test]
+fn rules() {
+    drive(fuzz_bodies::rules, 4, false);
+}
+
+#[test]
+fn verifiers() {
+    drive(fuzz_bodies::verifiers, 5, false);
+}
+
+/// What once did not come back, or was emitted by another law: a probability whose reciprocal is no number counts as 0.
+#[test]
+fn subnormal_probabilities() {
+    use polydraft::{Distribution, Drafting, Draws, Problem, Proposal, acceptance};
+    for (target, draft, expected) in [
+        ([0.2, 0.3, 0.5], [1e-310, 1.0, 0.0], 0.3),
+        ([0.2, 0.3, 0.5], [5e-324, 1.0, 0.0], 0.3),
+        ([5e-324, 0.5, 0.5], [0.25, 0.25, 0.5], 1.0),
+        ([0.5, 0.25, 0.25], [1e-310, 1.0, 3e-310], 0.25),
+        ([0.5, 0.25, 0.25], [1e-300, 1.0, 3e-300], 0.75),
+    ] {
+        let [target, draft] = [target, draft].map(|law| Distribution::new(law.to_vec()).unwrap());
+        let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
+        let proposal = Proposal::new(draws, std::slice::from_ref(&draft)).unwrap();
+        let got = acceptance::optimal(&Problem::new(&target, proposal).unwrap()).unwrap();
+        assert!((got - expected).abs() < 1e-12, "{draft:?}: {got}, not {expected}");
+    }
 }

@@ -17,6 +17,10 @@ pub struct Rope {
     pub theta: f64,
     /// What is done to them for contexts longer than those of the training.
     pub scaling: Scaling,
+    /// What they are divided by before that, `[head / 2]`; empty where by nothing.
+    pub divisors: Vec<f32>,
+    /// Cosines and sines are multiplied by this.
+    pub amplitude: f64,
 }
 
 /// A change of the frequencies θ^(−2i/head).
@@ -40,7 +44,7 @@ pub enum Scaling {
         /// The context of the training.
         original: f64,
     },
-    /// As `Llama3`, but mixed by the index of the frequency, and all rotations scaled.
+    /// As `Llama3`, but mixed by the index of the frequency; all rotations are scaled, by [`Rope::amplitude`].
     Yarn {
         /// By how much the context is longer.
         factor: f64,
@@ -52,8 +56,6 @@ pub enum Scaling {
         original: f64,
         /// Whether the range between is widened to whole indices.
         truncate: bool,
-        /// Cosines and sines are multiplied by this.
-        amplitude: f64,
     },
 }
 
@@ -82,17 +84,22 @@ impl Rope {
         if let Some(got) = partial.filter(|f| *f != 1.0) {
             return Err(format!("partial_rotary_factor: expected 1, got {got}"));
         }
-        let scaling = match scaling {
-            None => Scaling::None,
+        Self::of(theta, scaling, context)
+    }
+
+    /// From a base, and the fields of a scaling with the name of the object that they are in.
+    pub(crate) fn of(theta: f64, scaling: Option<(&str, Fields)>, context: usize) -> Result<Self> {
+        let (scaling, amplitude) = match scaling {
+            None => (Scaling::None, 1.0),
             Some((name, fields)) => Scaling::read(&fields, context).map_err(|e| format!("{name}: {e}"))?,
         };
-        Ok(Self { theta, scaling })
+        Ok(Self { theta, scaling, divisors: Vec::new(), amplitude })
     }
 
     /// The frequencies of heads of this width.
     pub fn frequencies(&self, head: usize) -> Frequencies {
-        let plain = (0..head / 2).map(|i| self.theta.powf(-2.0 * i as f64 / head as f64));
-        let mut amplitude = 1.0;
+        let divisor = |i| self.divisors.get(i).map_or(1.0, |divisor| f64::from(*divisor));
+        let plain = (0..head / 2).map(|i| self.theta.powf(-2.0 * i as f64 / head as f64) / divisor(i));
         let values = match self.scaling {
             Scaling::None => plain.collect(),
             Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
@@ -103,8 +110,7 @@ impl Rope {
                     kept * f + (1.0 - kept) * f / factor
                 })
                 .collect(),
-            Scaling::Yarn { factor, fast, slow, original, truncate, amplitude: a } => {
-                amplitude = a;
+            Scaling::Yarn { factor, fast, slow, original, truncate } => {
                 // The index at which a frequency makes so many rotations over the training's context.
                 let index =
                     |turns: f64| head as f64 * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln());
@@ -123,14 +129,15 @@ impl Rope {
                 plain.enumerate().map(mix).collect()
             }
         };
-        Frequencies { values, amplitude }
+        Frequencies { values, amplitude: self.amplitude }
     }
 }
 
 impl Scaling {
     const KNOWN: &str = "default, linear, llama3, yarn";
 
-    fn read(fields: &Fields, context: usize) -> Result<Self> {
+    /// With the amplitude.
+    fn read(fields: &Fields, context: usize) -> Result<(Self, f64)> {
         let kind = fields.get::<String>("rope_type")?;
         let kind = match kind {
             Some(kind) => kind,
@@ -143,8 +150,8 @@ impl Scaling {
         let or = |field: &str, default: f64| Ok::<_, String>(fields.number(field)?.unwrap_or(default));
         let original = or("original_max_position_embeddings", context as f64)?;
         match kind.as_str() {
-            "default" => Ok(Self::None),
-            "linear" => Ok(Self::Linear { factor: needed("factor")? }),
+            "default" => Ok((Self::None, 1.0)),
+            "linear" => Ok((Self::Linear { factor: needed("factor")? }, 1.0)),
             "llama3" => {
                 let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
                 if low >= high {
@@ -152,7 +159,7 @@ impl Scaling {
                         "low_freq_factor: expected less than high_freq_factor = {high}, got {low}"
                     ));
                 }
-                Ok(Self::Llama3 { factor: needed("factor")?, low, high, original })
+                Ok((Self::Llama3 { factor: needed("factor")?, low, high, original }, 1.0))
             }
             "yarn" => {
                 let factor = fields.number("factor")?.unwrap_or(context as f64 / original);
@@ -161,14 +168,14 @@ impl Scaling {
                     (Some(one), Some(all)) => log(one) / log(all),
                     _ => log(1.0),
                 };
-                Ok(Self::Yarn {
+                let scaling = Self::Yarn {
                     factor,
                     fast: or("beta_fast", 32.0)?,
                     slow: or("beta_slow", 1.0)?,
                     original,
                     truncate: fields.flag("truncate", true)?,
-                    amplitude: or("attention_factor", amplitude)?,
-                })
+                };
+                Ok((scaling, or("attention_factor", amplitude)?))
             }
             other => Err(format!("rope_type: expected one of {}, got {other:?}", Self::KNOWN)),
         }

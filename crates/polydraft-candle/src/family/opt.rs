@@ -57,6 +57,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
             head_norms: false,
             window: None,
             windowed: Vec::new(),
+            window_rope: None,
         },
         norm: if learned_norms { NormKind::Layer } else { NormKind::LayerPlain },
         norm_epsilon: 1e-5,

@@ -76,8 +76,8 @@ type Read<T> = std::result::Result<T, String>;
 impl HeadConfig {
     pub fn read(directory: &Path, fc_columns: Option<usize>) -> Result<Self> {
         let path = directory.join("config.json");
-        let text =
-            std::fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+        let text = polydraft_files::read_text(&path, polydraft_files::Kind::SETTINGS)
+            .map_err(|source| Error::Read { path: path.clone(), source })?;
         Self::parse(&text, fc_columns).map_err(|problem| Error::File { path, problem })
     }
 

@@ -32,7 +32,8 @@ pub struct HeadOptions {
 
 /// Whether a directory holds a draft head, and not a model of its own.
 pub fn is_head(directory: &Path) -> bool {
-    let config = std::fs::read_to_string(directory.join("config.json")).unwrap_or_default();
+    let config = polydraft_files::read_text(&directory.join("config.json"), polydraft_files::Kind::SETTINGS);
+    let config = config.unwrap_or_default();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
     let says = ["draft_vocab_size", "speculators_model_type", "eagle_config"];
     says.iter().any(|field| config.get(field).is_some())
@@ -106,7 +107,7 @@ pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptio
     let Positions::Rotary(rope) = &config.layers.positions else {
         return Err(wrong("expected rotary positions".to_owned()));
     };
-    let place = Place::Rotary(rope.frequencies(config.layers.head));
+    let place = Place::Rotary(rope.frequencies(config.layers.head), None);
     loader.weights.finish(|name| {
         name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("verifier_")
     })?;

@@ -17,7 +17,8 @@ use crate::{Error, Result};
 /// A file that is missing or holds something else; a token that is not below `vocabulary`.
 pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<Token>> {
     let wrong = |problem: String| Error::File { path: path.to_owned(), problem };
-    let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let bytes = polydraft_files::read(path, polydraft_files::Kind::TOKENIZER)
+        .map_err(|source| Error::Read { path: path.to_owned(), source })?;
     let ids: Vec<usize> = match bytes.starts_with(b"PK") {
         true => pickle::whole_numbers(path)?,
         false => serde_json::from_slice(&bytes)

@@ -3,8 +3,10 @@
 //! They are ggml's Q8_0, Q4_0, Q4_1 and Q4_K to the bit, laid out anew: thirty-two rows side by side, words of four or
 //! eight neighbouring columns. A number is `scale · q` or `scale · q + minimum`.
 
+use polydraft_gguf::TensorType;
+
 use super::quantise;
-use super::tiles::{Piece, Read, TILE};
+use super::tiles::{Fill, Piece, Read, TILE};
 
 /// Columns that share a scale; an input is rounded in blocks of as many.
 pub(super) const COLUMNS: usize = 32;
@@ -26,13 +28,13 @@ pub(super) enum Factors<'a> {
 }
 
 /// A piece that products in integers take.
-pub(super) trait Block: Piece<Value = f32> {
+pub(super) trait Block: Fill<Value = f32> {
     /// Parts of 32 columns.
     const PARTS: usize = 1;
     /// What is to be subtracted from a number as it is held, for kernels that take it as an unsigned byte.
     const OFFSET: i32;
-    /// Bytes of a row's block in a ggml file.
-    const BYTES: usize;
+    /// What ggml calls it.
+    const KIND: TensorType;
 
     fn numbers(&self, part: usize) -> Numbers<'_>;
     fn scales(&self, part: usize) -> Factors<'_>;
@@ -40,7 +42,7 @@ pub(super) trait Block: Piece<Value = f32> {
         None
     }
 
-    /// Puts a row's block in its place, from its `BYTES` bytes in a ggml file.
+    /// Puts a row's block in its place, from its bytes in a ggml file.
     ///
     /// # Errors
     /// A scale or minimum that is not finite, as it was read.
@@ -144,6 +146,13 @@ macro_rules! piece {
         impl Piece for $block {
             const COLUMNS: usize = $columns;
             const ZERO: Self = $zero;
+
+            fn get(&self, row: usize, out: &mut [f32]) {
+                values(self, row, out);
+            }
+        }
+
+        impl Fill for $block {
             type Value = f32;
 
             fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [f32]) -> Result<(), E> {
@@ -156,10 +165,6 @@ macro_rules! piece {
                 if let Some(block) = values.first_chunk() {
                     $quantise(self, row, block);
                 }
-            }
-
-            fn get(&self, row: usize, out: &mut [f32]) {
-                values(self, row, out);
             }
         }
     };
@@ -197,7 +202,7 @@ fn half(bytes: &[u8]) -> Result<u16, f32> {
 
 impl Block for Q8_0 {
     const OFFSET: i32 = 128;
-    const BYTES: usize = 34;
+    const KIND: TensorType = TensorType::Q8_0;
 
     #[inline(always)]
     fn numbers(&self, _part: usize) -> Numbers<'_> {
@@ -218,7 +223,7 @@ impl Block for Q8_0 {
 
 impl Block for Q4_0 {
     const OFFSET: i32 = 8;
-    const BYTES: usize = 18;
+    const KIND: TensorType = TensorType::Q4_0;
 
     #[inline(always)]
     fn numbers(&self, _part: usize) -> Numbers<'_> {
@@ -239,7 +244,7 @@ impl Block for Q4_0 {
 
 impl Block for Q4_1 {
     const OFFSET: i32 = 0;
-    const BYTES: usize = 20;
+    const KIND: TensorType = TensorType::Q4_1;
 
     #[inline(always)]
     fn numbers(&self, _part: usize) -> Numbers<'_> {
@@ -267,7 +272,7 @@ impl Block for Q4_1 {
 impl Block for Q4K {
     const PARTS: usize = 8;
     const OFFSET: i32 = 0;
-    const BYTES: usize = 144;
+    const KIND: TensorType = TensorType::Q4_K;
 
     #[inline(always)]
     fn numbers(&self, part: usize) -> Numbers<'_> {

@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+mod planes;
 mod words;
 
 use pulp::{Arch, Simd, WithSimd};
@@ -16,6 +17,7 @@ use pulp::{Arch, Simd, WithSimd};
 use super::output::Output;
 use super::pool;
 use super::tiles::{TILE, Tiles};
+pub(super) use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 pub(super) use words::{Bf16, F16, F32, Words};
 
 /// Rows of x at once.

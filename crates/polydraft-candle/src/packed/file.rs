@@ -1,45 +1,62 @@
 //! Blocks as a ggml file has them, row by row.
 
-use super::blocks::Block;
-use super::tiles::Tiles;
+use polydraft_gguf::TensorType;
 
-impl<B: Block> Tiles<B> {
+use super::blocks::Block;
+use super::tiles::{Blocks, Fill, Piece, Read, Tiles};
+
+/// A piece that the blocks of a file fit into.
+pub(super) trait Filed: Piece {
+    /// What ggml calls them.
+    const KIND: TensorType;
+
+    /// Puts a row's block in its place, from its bytes in a ggml file.
+    ///
+    /// # Errors
+    /// A scale or minimum that is not finite, as it was read.
+    fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32>;
+}
+
+impl<B: Block> Filed for B {
+    const KIND: TensorType = <B as Block>::KIND;
+
+    fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32> {
+        Block::set_file(self, row, bytes)
+    }
+}
+
+impl<B: Filed> Tiles<B> {
+    /// Rows as a file holds them, if in these blocks; else rounded to such.
+    pub fn held<E: Send>(out: usize, columns: usize, rows: &impl Read<E>) -> Result<Self, E>
+    where
+        B: Fill,
+    {
+        match rows.blocks(B::KIND) {
+            Some(blocks) => Self::from_file(out, columns, blocks),
+            None => Self::load(out, columns, rows),
+        }
+    }
+
     /// A matrix from the blocks of a file, `out` rows of `columns / B::COLUMNS`; the numbers stay what they are.
     ///
     /// # Errors
-    /// Another number of bytes, and scales that are not finite.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for files of quantised models, which are to come"))]
-    pub fn from_file(out: usize, columns: usize, bytes: &[u8]) -> Result<Self, String> {
-        if !columns.is_multiple_of(B::COLUMNS) {
-            return Err(format!(
-                "blocks of a matrix: expected a multiple of {} columns, got {columns}",
-                B::COLUMNS
-            ));
-        }
-        let width = columns / B::COLUMNS * B::BYTES;
-        if bytes.len() != out * width {
-            let (expected, got) = (out * width, bytes.len());
-            return Err(format!("blocks of a matrix: expected {expected} bytes, got {got}"));
-        }
-        Self::build(
-            out,
-            columns,
-            || (),
-            |first, count, (), pieces| {
-                for row in 0..count {
-                    let blocks = bytes[(first + row) * width..][..width].chunks_exact(B::BYTES);
-                    for (piece, block) in pieces.iter_mut().zip(blocks) {
-                        let wrong = |got| {
-                            format!(
-                                "blocks of a matrix: expected finite scales, got {got} in row {}",
-                                first + row
-                            )
-                        };
-                        piece.set_file(row, block).map_err(wrong)?;
-                    }
+    /// Rows that cannot be read, and scales that are not finite.
+    ///
+    /// # Panics
+    /// Columns that are no whole blocks.
+    pub fn from_file<E: Send>(out: usize, columns: usize, rows: &dyn Blocks<E>) -> Result<Self, E> {
+        assert!(columns.is_multiple_of(B::COLUMNS), "blocks of {} columns in {columns}", B::COLUMNS);
+        let width = columns / B::COLUMNS * B::KIND.block_bytes();
+        Self::build(out, columns, Vec::new, |first, count, bytes, pieces| {
+            bytes.resize(count * width, 0);
+            rows.read(first, width, bytes)?;
+            for (row, bytes) in bytes.chunks_exact(width).enumerate() {
+                let blocks = bytes.chunks_exact(B::KIND.block_bytes());
+                for (piece, block) in pieces.iter_mut().zip(blocks) {
+                    piece.set_file(row, block).map_err(|got| rows.not_finite(first + row, got))?;
                 }
-                Ok(())
-            },
-        )
+            }
+            Ok(())
+        })
     }
 }

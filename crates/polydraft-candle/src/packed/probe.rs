@@ -51,6 +51,11 @@ impl ProductProbe {
         }
     }
 
+    /// Bytes that one would hold.
+    pub fn bytes_of(precision: Precision, out: usize, columns: usize) -> u64 {
+        precision.format().bytes(out, columns)
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.0.bytes()

@@ -110,7 +110,7 @@ pub(super) fn q4_k(block: &mut Q4K, row: usize, values: &[f32; 8 * COLUMNS]) {
     let mut found = [BlockQ4K::zeros()];
     BlockQ4K::from_float(values, &mut found);
     // SAFETY: a `BlockQ4K` is ggml's block_q4_K, `repr(C)`: two numbers of f16 and bytes, without gaps.
-    let bytes = unsafe { std::mem::transmute::<[BlockQ4K; 1], [u8; Q4K::BYTES]>(found) };
+    let bytes = unsafe { std::mem::transmute::<[BlockQ4K; 1], [u8; size_of::<BlockQ4K>()]>(found) };
     if block.set_file(row, &bytes).is_err() {
         // Weights beyond f16's range, which a model does not have: they count as zeros.
         (block.scales[row], block.minima[row]) = (0, 0);

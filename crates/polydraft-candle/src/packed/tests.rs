@@ -40,6 +40,54 @@ impl Read<String> for Memory {
     }
 }
 
+/// Rows in the blocks of a file.
+pub(super) struct Stored {
+    pub kind: TensorType,
+    pub bytes: Vec<u8>,
+    pub columns: usize,
+}
+
+impl Stored {
+    fn values(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.bytes.len() / self.kind.block_bytes() * self.kind.block()];
+        polydraft_gguf::dequantize(self.kind, &self.bytes, &mut values).unwrap();
+        values
+    }
+}
+
+impl Blocks<String> for Stored {
+    fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> std::result::Result<(), String> {
+        let (from, to) = (first * width, first * width + bytes.len());
+        match self.bytes.get(from..to) {
+            Some(found) => bytes.copy_from_slice(found),
+            None => return Err(format!("expected {to} bytes at least, got {}", self.bytes.len())),
+        }
+        Ok(())
+    }
+
+    fn not_finite(&self, row: usize, got: f32) -> String {
+        format!("row {row}: {got}")
+    }
+}
+
+impl Read<String> for Stored {
+    fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), String> {
+        Memory(self.values(), self.columns).f32(first, values)
+    }
+
+    fn f16(&self, first: usize, values: &mut [f16]) -> std::result::Result<(), String> {
+        Memory(self.values(), self.columns).f16(first, values)
+    }
+
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> std::result::Result<(), String> {
+        Memory(self.values(), self.columns).bf16(first, values)
+    }
+
+    fn blocks(&self, kind: TensorType) -> Option<&dyn Blocks<String>> {
+        (kind == self.kind).then_some(self)
+    }
+}
+
 /// What candle's quantisation keeps of a matrix, and the bytes that a file has.
 pub(super) fn by_candle(w: &[f32], columns: usize, kind: GgmlDType) -> (Vec<f32>, Vec<u8>) {
     let tensor = Tensor::from_slice(w, (w.len() / columns, columns), &Device::Cpu).unwrap();
@@ -65,6 +113,7 @@ fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
         Format::Q4_0 => by_candle(&w, columns, GgmlDType::Q4_0).0,
         Format::Q4_1 => by_candle(&w, columns, GgmlDType::Q4_1).0,
         Format::Q4K => by_candle(&w, columns, GgmlDType::Q4K).0,
+        other => panic!("{other:?} is only read"),
     };
     (Packed::load(format, out, columns, Memory(w, columns)).unwrap(), held)
 }
@@ -140,5 +189,54 @@ fn a_row_does_not_depend_on_its_company() {
             let alone = packed.product(&x[r * columns..(r + 1) * columns], 1);
             assert_eq!(together[r * 50..(r + 1) * 50], alone, "{format:?}, row {r}");
         }
+    }
+}
+
+/// Types that nothing is rounded to: held as they are, multiplied as if they had been converted to f32 first.
+#[test]
+fn other_blocks_of_a_file_are_exact() {
+    for (kind, by, format) in [
+        (TensorType::Q5_0, GgmlDType::Q5_0, Format::Q5_0),
+        (TensorType::Q5_1, GgmlDType::Q5_1, Format::Q5_1),
+        (TensorType::Q2_K, GgmlDType::Q2K, Format::Q2K),
+        (TensorType::Q3_K, GgmlDType::Q3K, Format::Q3K),
+        (TensorType::Q5_K, GgmlDType::Q5K, Format::Q5K),
+        (TensorType::Q6_K, GgmlDType::Q6K, Format::Q6K),
+    ] {
+        assert_eq!(Format::of_file(kind), format);
+        let (out, columns) = (70, 3 * kind.block());
+        let (_, mut bytes) = by_candle(&values(out * columns, 7.1), columns, by);
+        // Every bit of the numbers and steps too; scales stay as they are.
+        let scales =
+            if matches!(kind.block(), 32) { 0..4 } else { kind.block_bytes() - 4..kind.block_bytes() };
+        let first = if kind == TensorType::Q5_K { 0..4 } else { scales };
+        for (block, bytes) in bytes.chunks_exact_mut(kind.block_bytes()).enumerate() {
+            for (at, byte) in bytes.iter_mut().enumerate().filter(|(at, _)| !first.contains(at)) {
+                *byte ^= (block * 31 + at * 73) as u8;
+            }
+        }
+        let stored = Stored { kind, bytes, columns };
+        let held =
+            Packed::load(format, out, columns, Stored { bytes: stored.bytes.clone(), ..stored }).unwrap();
+        let wide = Packed::load(Format::F32, out, columns, Memory(stored.values(), columns)).unwrap();
+        let ids: Vec<u32> = (0..out as u32).collect();
+        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+        let rows =
+            |matrix: &Packed| bits(matrix.rows(&ids).unwrap().flatten_all().unwrap().to_vec1().unwrap());
+        assert_eq!(rows(&held), rows(&wide), "{kind}");
+        for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 20] {
+            let x = values(rows * columns, 0.3);
+            assert_eq!(bits(held.product(&x, rows)), bits(wide.product(&x, rows)), "{kind}, {rows} rows");
+        }
+        // In hardly more than the file's bytes; tiles are whole.
+        let most = stored.bytes.len() * out.next_multiple_of(TILE) / out;
+        assert!(held.bytes() as f64 <= 1.05 * most as f64, "{kind}: {} for {most}", held.bytes());
+        assert_eq!(held.bytes() as u64, format.bytes(out, columns));
+        // A scale that is not finite.
+        let mut bad = stored.bytes.clone();
+        let at = if kind.block() == 32 || kind == TensorType::Q5_K { 0 } else { kind.block_bytes() - 2 };
+        bad[3 * kind.block_bytes() + at..][..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
+        let bad = Packed::load(format, out, columns, Stored { bytes: bad, ..stored }).unwrap_err();
+        assert!(bad.contains("row 1") && bad.contains("inf"), "{bad}");
     }
 }

@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code)]
 
-use std::convert::Infallible;
 use std::mem::MaybeUninit;
 
 use half::{bf16, f16};
+use polydraft_gguf::TensorType;
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -19,23 +19,41 @@ pub(crate) trait Read<E>: Sync {
     fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), E>;
     fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), E>;
     fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), E>;
+
+    /// The rows in blocks of this type, if a file has them so.
+    fn blocks(&self, _kind: TensorType) -> Option<&dyn Blocks<E>> {
+        None
+    }
+}
+
+/// Rows in blocks, as a ggml file has them.
+pub(crate) trait Blocks<E>: Sync {
+    /// Reads whole rows, of `width` bytes each, from row `first` on.
+    fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<(), E>;
+
+    /// The error of a scale that is not finite.
+    fn not_finite(&self, row: usize, got: f32) -> E;
 }
 
 /// A few columns of a tile's rows.
 pub(super) trait Piece: Copy + Send + Sync + std::fmt::Debug + 'static {
     const COLUMNS: usize;
     const ZERO: Self;
+
+    /// A row's numbers, `COLUMNS` of them.
+    fn get(&self, row: usize, values: &mut [f32]);
+}
+
+/// A piece that any numbers can be put into, rounded to what it holds.
+pub(super) trait Fill: Piece {
     /// What rows are read in.
     type Value: Copy + Default + Send;
 
     /// Reads whole rows from row `first` on.
     fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [Self::Value]) -> Result<(), E>;
 
-    /// Puts a row's numbers in their place; where there are fewer than [`Self::COLUMNS`], zeros follow them.
+    /// Puts a row's numbers in their place; where there are fewer than [`Piece::COLUMNS`], zeros follow them.
     fn set(&mut self, row: usize, values: &[Self::Value]);
-
-    /// A row's numbers, `COLUMNS` of them.
-    fn get(&self, row: usize, values: &mut [f32]);
 }
 
 /// A matrix `[out, columns]` of tiles; in each, its pieces from the first column to the last.
@@ -77,7 +95,10 @@ impl<P: Piece> Tiles<P> {
     }
 
     /// Reads rows, and rounds them to what the pieces hold.
-    pub fn load<E: Send>(out: usize, columns: usize, rows: &impl Read<E>) -> Result<Self, E> {
+    pub fn load<E: Send>(out: usize, columns: usize, rows: &impl Read<E>) -> Result<Self, E>
+    where
+        P: Fill,
+    {
         Self::build(out, columns, Vec::new, |first, count, values, pieces| {
             values.resize(count * columns, P::Value::default());
             P::read(rows, first, values)?;
@@ -85,14 +106,6 @@ impl<P: Piece> Tiles<P> {
             Arch::new().dispatch(Pack { pieces, values, columns });
             Ok(())
         })
-    }
-
-    /// Some rows as a matrix of their own; where numbers are held in fewer bits, they are rounded to them once more.
-    pub fn select(&self, rows: &[u32]) -> Self {
-        match Self::load(rows.len(), self.columns, &Selected { all: self, rows }) {
-            Ok(selected) => selected,
-            Err(never) => match never {},
-        }
     }
 
     /// The pieces of a tile.
@@ -123,41 +136,6 @@ impl<P: Piece> Tiles<P> {
     }
 }
 
-/// Some rows of a matrix.
-struct Selected<'a, P> {
-    all: &'a Tiles<P>,
-    rows: &'a [u32],
-}
-
-impl<P: Piece + Sync> Selected<'_, P> {
-    fn each<T>(&self, first: usize, values: &mut [T], convert: impl Fn(f32) -> T) {
-        let mut row = Vec::new();
-        let chunks = values.chunks_exact_mut(self.all.columns.max(1));
-        for (id, values) in self.rows[first..].iter().zip(chunks) {
-            row.clear();
-            self.all.row(*id as usize, &mut row);
-            values.iter_mut().zip(&row).for_each(|(value, x)| *value = convert(*x));
-        }
-    }
-}
-
-impl<P: Piece + Sync> Read<Infallible> for Selected<'_, P> {
-    fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), Infallible> {
-        self.each(first, values, |x| x);
-        Ok(())
-    }
-
-    fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), Infallible> {
-        self.each(first, values, f16::from_f32);
-        Ok(())
-    }
-
-    fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), Infallible> {
-        self.each(first, values, bf16::from_f32);
-        Ok(())
-    }
-}
-
 /// Pieces that were written.
 fn written<P: Copy>(pieces: &mut [MaybeUninit<P>]) -> &mut [P] {
     // SAFETY: the only caller has just written each of them, and `MaybeUninit<P>` lies in memory as `P` does.
@@ -165,13 +143,13 @@ fn written<P: Copy>(pieces: &mut [MaybeUninit<P>]) -> &mut [P] {
 }
 
 /// Rows `[rows, columns]` into a tile.
-struct Pack<'a, P: Piece> {
+struct Pack<'a, P: Fill> {
     pieces: &'a mut [P],
     values: &'a [P::Value],
     columns: usize,
 }
 
-impl<P: Piece> pulp::NullaryFnOnce for Pack<'_, P> {
+impl<P: Fill> pulp::NullaryFnOnce for Pack<'_, P> {
     type Output = ();
 
     #[inline(always)]

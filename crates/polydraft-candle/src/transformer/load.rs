@@ -57,7 +57,13 @@ impl Transformer {
             ]),
         };
         let place = match &config.positions {
-            Positions::Rotary(rope) => Place::Rotary(rope.frequencies(config.head)),
+            Positions::Rotary(rope) => {
+                let windowed = config.attention.window_rope.as_ref();
+                Place::Rotary(
+                    rope.frequencies(config.head),
+                    windowed.map(|rope| rope.frequencies(config.head)),
+                )
+            }
             Positions::Learned { offset } => {
                 let part = whole(names.positions, config.context + offset);
                 Place::Learned(loader.looked_up(&[part], config.hidden)?, *offset)

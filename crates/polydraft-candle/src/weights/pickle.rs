@@ -4,7 +4,6 @@
 //! itself, like those of a safetensors file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::{BufReader, Cursor, Read};
 use std::path::Path;
 
@@ -50,7 +49,7 @@ fn read<T: Send + 'static>(
 ) -> Result<T> {
     let wrong = |problem: String| Error::File { path: path.to_owned(), problem };
     let failed = |source| Error::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = polydraft_files::open(path).map_err(failed)?;
     let zipped = |e: zip::result::ZipError| wrong(format!("expected a zip as PyTorch writes it: {e}"));
     let mut zip = ZipArchive::new(BufReader::new(file)).map_err(zipped)?;
     let (mut parts, mut list) = (Parts::new(), Vec::new());

@@ -12,6 +12,7 @@ use polydraft_text::Language;
 use rand::Rng;
 use serde::Serialize;
 
+use crate::costs;
 use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
 use crate::prompts;
@@ -111,7 +112,7 @@ const ENOUGH: usize = 20;
 
 pub fn run(args: Args) -> Result<()> {
     let acceptance = args.models.demo_acceptance();
-    let Some(speculation) = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?
+    let Some(mut speculation) = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?
     else {
         return Err(Usage::error("there is nothing to certify about --verifier none"));
     };
@@ -119,12 +120,15 @@ pub fn run(args: Args) -> Result<()> {
         if args.prompt.is_empty() { prompts::read(args.prompts.as_deref())? } else { args.prompt.clone() };
     prompts.truncate(args.max_prompts as usize);
     let mut models = args.models.load(true)?;
+    let costs = args.speculation.costs();
+    costs::settle(costs, &args.models, &mut models, &args.sampling.target(), Some(&mut speculation))?;
     let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
     let (mut equal, mut ties, mut different) = (0, 0, 0);
     let mut test = GTest::default();
     for (number, prompt) in prompts.iter().enumerate() {
-        let tokens = models.language.text.encode(prompt)?;
+        let context = models.engine.facts().context;
+        let tokens = models.language.text.encode_within(prompt, context)?;
         bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
         match greedy(&args, &mut models, &speculation, &tokens)? {
             None => equal += 1,

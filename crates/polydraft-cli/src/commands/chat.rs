@@ -1,26 +1,30 @@
 //! `polydraft chat`: a conversation of several turns.
 
-use std::io::{self, BufRead, IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod input;
 
-use anyhow::{Context, Result, ensure};
+use std::io::Write;
+
+use anyhow::Result;
 use polydraft_engine::{Finish, Limits};
 use polydraft_text::Message;
 
 use super::generate::printer::Printer;
 use crate::conversation;
+use crate::costs;
+use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
-use crate::output::note;
+use crate::output::{Verdict, complain, note};
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
 use crate::texts::{self, Random, Settings};
+use input::{Input, Line};
 
 /// Talk with a model, turn by turn.
 ///
-/// Each line is a message; answers go to standard output as they are decided. What the model has read of the
-/// conversation is not computed again. Sampling options that are not given are those of the model's
-/// generation_config.json.
+/// Each line is a message, and so is a block that is pasted; answers go to standard output as they are decided. What the
+/// model has read of the conversation is not computed again. Sampling options that are not given are those of the model's
+/// generation_config.json. Lines are edited as in a shell, and remembered in polydraft/history below $XDG_STATE_HOME
+/// (~/.local/state). In a pipe the exit code is 1 if a message was refused.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 In the conversation:
@@ -30,6 +34,7 @@ In the conversation:
   Ctrl-C    ends an answer
 
 Examples:
+  polydraft chat -n 80        # the demo pair, which answers what a function does with Rust code
   polydraft chat --target models/qwen3-8b --draft models/qwen3-0.6b
   polydraft chat --target models/llama-8b --draft models/llama-1b --system 'Answer in verse.'")]
 pub struct Args {
@@ -45,9 +50,6 @@ pub struct Args {
     /// Seed of all random decisions [default: another one each time].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// No speed behind each answer.
-    #[arg(long, short)]
-    quiet: bool,
     #[command(flatten)]
     models: ModelArgs,
     #[command(flatten)]
@@ -69,52 +71,51 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
+    let target = sampling.target();
+    costs::settle(args.speculation.costs(), &args.models, &mut models, &target, speculation.as_mut())?;
     // Before the first question: a model without a template, or one whose template has no system message.
     models.language.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
-    let answering = Arc::new(AtomicBool::new(false));
-    handle_interrupts(answering.clone())?;
+    let seed = args.seed.unwrap_or_else(rand::random);
     let mut talk = Talk {
-        settings: Settings { sampling: sampling.target(), speculation },
+        settings: Settings { sampling: target, speculation },
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
             end_tokens: models.language.answer_end_tokens(),
             stop: Vec::new(),
         },
-        random: texts::random(args.seed.unwrap_or_else(rand::random)),
+        random: texts::random(seed),
         messages: args.system.iter().map(Message::system).collect(),
-        quiet: args.quiet,
-        answering,
+        refused: 0,
     };
-    let asked = io::stdin().is_terminal();
-    if asked {
+    talk.settings.tell();
+    let mut input = Input::open()?;
+    if input.is_terminal() {
         note(HELP);
     }
-    let mut line = String::new();
+    note(format_args!("seed {seed}"));
     loop {
-        if asked {
-            eprint!("> ");
-            io::stderr().flush().ok();
-        }
-        line.clear();
-        let read =
-            io::stdin().lock().read_line(&mut line).context("cannot read a message from standard input")?;
-        if read == 0 {
-            return Ok(());
-        }
+        let line = match input.next()? {
+            Line::Message(line) => line,
+            Line::Refused(why) => {
+                talk.refuse(why);
+                continue;
+            }
+            Line::End => break,
+        };
         match line.trim() {
             "" => {}
-            "/help" => note(HELP),
-            "/exit" | "/quit" => return Ok(()),
+            // Who asks is answered, also in quiet.
+            "/help" => drop(writeln!(anstream::stderr(), "{HELP}")),
+            "/exit" | "/quit" => break,
             "/reset" => talk.messages.retain(|m| m.role == "system"),
-            command if command.starts_with('/') && !command.contains(' ') => {
-                note(format_args!("{command} is no command: {HELP}"));
+            command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
+                talk.refuse(format_args!("{command} is no command: {HELP}"));
             }
-            message => {
-                ensure!(!message.contains('\0'), "a message contains a zero byte");
-                talk.answer(message, &mut models)?;
-            }
+            message => talk.answer(message, &mut models)?,
         }
     }
+    // People have seen it.
+    if talk.refused > 0 && !input.is_terminal() { Err(Verdict::error(1)) } else { Ok(()) }
 }
 
 /// The conversation so far, and how it goes on.
@@ -123,65 +124,65 @@ struct Talk {
     limits: Limits,
     random: Random,
     messages: Vec<Message>,
-    quiet: bool,
-    answering: Arc<AtomicBool>,
+    /// How many messages could not be answered.
+    refused: usize,
 }
 
 impl Talk {
     fn answer(&mut self, message: &str, models: &mut Models) -> Result<()> {
-        self.messages.push(Message::user(message));
-        let tokens = match models.language.encode_chat(&self.messages) {
-            Ok(tokens) => tokens,
-            Err(error) => return self.refuse(error),
-        };
-        let room = models.engine.facts().context;
-        if tokens.len() >= room {
-            return self.refuse(format_args!(
-                "with this message the conversation has {} tokens, but the model's context holds {room}; /reset begins anew",
-                tokens.len()
-            ));
+        if message.contains('\0') {
+            self.refuse("a message contains a zero byte");
+            return Ok(());
         }
-        self.answering.store(true, Ordering::SeqCst);
+        self.messages.push(Message::user(message));
+        let room = models.engine.facts().context;
+        let tokens = match models.language.encode_chat_within(&self.messages, room) {
+            Ok(tokens) if tokens.len() < room => tokens,
+            Ok(tokens) => {
+                self.take_back(format_args!(
+                    "with this message the conversation has {} tokens, but the model's context holds {room}; /reset \
+                     begins anew",
+                    tokens.len()
+                ));
+                return Ok(());
+            }
+            Err(error) => {
+                self.take_back(error);
+                return Ok(());
+            }
+        };
+        let orderly = Orderly::begin();
         let mut printer = Printer::new(false, false);
         let Self { settings, limits, random, .. } = self;
         let made = texts::decode(models, &tokens, settings, limits, random, &mut |piece| {
-            printer.show(piece) && self.answering.load(Ordering::SeqCst)
+            printer.show(piece) && !orderly.asked()
         })?;
         printer.finish()?;
-        let interrupted = !self.answering.swap(false, Ordering::SeqCst);
+        let end = if orderly.asked() { "; interrupted" } else { "" };
+        drop(orderly);
         self.messages.push(Message::assistant(made.text));
         if made.finish == Finish::Context {
             note("the context is full: /reset begins anew");
         }
-        if !self.quiet {
-            let s = &made.statistics;
-            let end = if interrupted { "; interrupted" } else { "" };
-            note(format_args!(
-                "[{} tokens, {:.1} tokens/s, block efficiency {:.2}; {:.0} ms for the question{end}]",
-                s.tokens,
-                s.tokens_per_second(),
-                s.block_efficiency(),
-                s.prompt_time.as_secs_f64() * 1e3
-            ));
-        }
+        let s = &made.statistics;
+        note(format_args!(
+            "[{} tokens, {:.1} tokens/s, block efficiency {:.2}; {:.0} ms for the question{end}]",
+            s.tokens,
+            s.tokens_per_second(),
+            s.block_efficiency(),
+            s.prompt_time.as_secs_f64() * 1e3
+        ));
         Ok(())
     }
 
     /// Takes the last message back, and says why.
-    fn refuse(&mut self, why: impl std::fmt::Display) -> Result<()> {
+    fn take_back(&mut self, why: impl std::fmt::Display) {
         self.messages.pop();
-        note(format_args!("error: {why}"));
-        Ok(())
+        self.refuse(why);
     }
-}
 
-/// Ctrl-C ends an answer if there is one, else the program.
-fn handle_interrupts(answering: Arc<AtomicBool>) -> Result<()> {
-    let handle = move || {
-        if !answering.swap(false, Ordering::SeqCst) {
-            eprintln!();
-            std::process::exit(0);
-        }
-    };
-    ctrlc::set_handler(handle).context("cannot listen to Ctrl-C")
+    fn refuse(&mut self, why: impl std::fmt::Display) {
+        self.refused += 1;
+        complain(why);
+    }
 }

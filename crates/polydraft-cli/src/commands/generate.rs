@@ -3,13 +3,16 @@
 pub mod printer;
 mod report;
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use polydraft_engine::Limits;
+use polydraft_files::Kind;
 
 use crate::conversation::ChatArgs;
+use crate::costs;
+use crate::interrupts::Orderly;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
@@ -29,7 +32,7 @@ Examples:
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
   polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
   polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
-  echo '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
+  printf '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
   polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args {
@@ -82,9 +85,6 @@ struct OutputArgs {
     /// Print one JSON object instead of text and summary.
     #[arg(long)]
     json: bool,
-    /// No summary.
-    #[arg(long, short)]
-    quiet: bool,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -97,32 +97,39 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
-    let settings = Settings { sampling: sampling.target(), speculation };
+    let target = sampling.target();
+    costs::settle(args.speculation.costs(), &args.models, &mut models, &target, speculation.as_mut())?;
+    let settings = Settings { sampling: target, speculation };
+    settings.tell();
     let end_tokens = if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&models.language) };
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
         end_tokens,
         stop: args.limits.stop.iter().map(|text| unescape(text)).collect(),
     };
-    let tokens = args.chat.encode(&models.language, &prompt)?;
+    let tokens = args.chat.encode(&models.language, &prompt, models.engine.facts().context)?;
     let seed = args.output.seed.unwrap_or_else(rand::random);
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
-    if args.echo {
-        printer.before(&prompt);
+    match (args.echo, args.chat.is_conversation()) {
+        (true, _) => printer.before(&prompt),
+        (false, false) => printer.remind(&prompt),
+        (false, true) => {}
     }
     let mut random = texts::random(seed);
+    let orderly = Orderly::begin();
     let generation = texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |piece| {
-        printer.show(piece)
+        printer.show(piece) && !orderly.asked()
     })?;
+    let interrupted = orderly.asked();
+    drop(orderly);
     printer.finish()?;
     if args.output.json {
         let text = if args.echo { format!("{prompt}{}", generation.text) } else { generation.text.clone() };
-        return output::json(&Report::new(text, &generation, tokens.len(), seed));
-    }
-    if !args.output.quiet {
+        output::json(&Report::new(text, &generation, tokens.len(), seed))?;
+    } else {
         summary(&generation, seed, args.output.show_drafts);
     }
-    Ok(())
+    output::done(interrupted)
 }
 
 fn read_prompt(args: &Args) -> Result<String> {
@@ -133,10 +140,9 @@ fn read_prompt(args: &Args) -> Result<String> {
     let (name, bytes) = match file {
         Some(path) => {
             let name = path.display().to_string();
-            (
-                name.clone(),
-                std::fs::read(path).with_context(|| format!("cannot read the prompt file {name}"))?,
-            )
+            let bytes = polydraft_files::read(path, Kind::PROMPT)
+                .with_context(|| format!("cannot read the prompt file {name}"))?;
+            (name, bytes)
         }
         None => {
             let mut input = io::stdin().lock();
@@ -145,8 +151,8 @@ fn read_prompt(args: &Args) -> Result<String> {
                     "no prompt: give --prompt TEXT, --prompt-file FILE, or text on standard input",
                 ));
             }
-            let mut bytes = Vec::new();
-            input.read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+            let bytes = polydraft_files::read_stream(&mut input, Kind::PROMPT)
+                .context("cannot read the prompt from standard input")?;
             ("standard input".to_owned(), bytes)
         }
     };

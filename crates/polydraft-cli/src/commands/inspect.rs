@@ -20,7 +20,7 @@ Examples:
   polydraft inspect models/llama-8b
   polydraft inspect models/llama-8b models/llama-1b")]
 pub struct Args {
-    /// The model: a directory, or a hub id such as org/name or org/name@revision.
+    /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
     model: String,
     /// A model that may draft for it.

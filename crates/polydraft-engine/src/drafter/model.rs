@@ -3,7 +3,7 @@
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
 use super::Drafter;
-use crate::{Model, Result, Sequence, Vocabulary};
+use crate::{Error, Model, Result, Sequence, Vocabulary};
 
 /// A model that shares the target's vocabulary.
 pub struct ModelDrafter {
@@ -66,17 +66,16 @@ impl Drafter for ModelDrafter {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
-        if let Some(tokens) = self.model.outputs() {
-            let vocabulary = self.model.facts().vocabulary.size();
-            return Ok(Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling)?);
-        }
-        Ok(match spare {
-            None => Distribution::from_logits(logits, sampling)?,
-            Some(mut law) => {
-                law.set_from_logits(logits, sampling)?;
-                law
+        let law = match (self.model.outputs(), spare) {
+            (Some(tokens), _) => {
+                let vocabulary = self.model.facts().vocabulary.size();
+                Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling)
             }
-        })
+            (None, None) => Distribution::from_logits(logits, sampling),
+            (None, Some(mut law)) => law.set_from_logits(logits, sampling).map(|()| law),
+        };
+        let model = || self.model.facts().name.clone();
+        law.map_err(|source| Error::Logits { role: "draft", model: model(), source })
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

@@ -37,39 +37,54 @@ pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
 /// of two bits; 16 scales of 6 bits; their scale.
 #[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], values: &mut [f32; 256]) {
-    let (third, packed) = (&block[..32], &block[96..108]);
     let d = scale(block, 108);
-    let mut bits = two_bits(&block[32..96]);
-    for (bits, mask) in bits.as_chunks_mut::<32>().0.iter_mut().zip([1, 2, 4, 8, 16, 32, 64, 128]) {
-        for (bit, third) in bits.iter_mut().zip(third) {
-            *bit |= if third & mask == 0 { 0 } else { 4 };
-        }
-    }
+    let (bits, scales) = (q3_numbers(block), q3_scales(block));
     let groups = values.as_chunks_mut::<16>().0.iter_mut().zip(bits.as_chunks::<16>().0);
-    for (group, (values, bits)) in groups.enumerate() {
-        // The lower four bits of scale g are a half of byte g mod 8, the upper two a quarter of byte 8 + g mod 4.
-        let low = (packed[group % 8] >> (group / 8 * 4)) & 15;
-        let high = (packed[8 + group % 4] >> (group / 4 * 2)) & 3;
-        let dl = d * f32::from((low | high << 4) as i8 - 32);
+    for ((values, bits), scale) in groups.zip(scales) {
+        let dl = d * f32::from(scale);
         for (value, bits) in values.iter_mut().zip(bits) {
             *value = dl * f32::from(*bits as i8 - 4);
         }
     }
 }
 
+#[inline(always)]
+fn q3_numbers(block: &[u8; 110]) -> [u8; 256] {
+    let mut bits = two_bits(&block[32..96]);
+    for (bits, mask) in bits.as_chunks_mut::<32>().0.iter_mut().zip([1, 2, 4, 8, 16, 32, 64, 128]) {
+        for (bit, third) in bits.iter_mut().zip(&block[..32]) {
+            *bit |= if third & mask == 0 { 0 } else { 4 };
+        }
+    }
+    bits
+}
+
+/// The lower four bits of scale g are a half of byte g mod 8, the upper two a quarter of byte 8 + g mod 4.
+#[inline(always)]
+fn q3_scales(block: &[u8; 110]) -> [i8; 16] {
+    let packed = &block[96..108];
+    std::array::from_fn(|group| {
+        let low = (packed[group % 8] >> (group / 8 * 4)) & 15;
+        let high = (packed[8 + group % 4] >> (group / 4 * 2)) & 3;
+        (low | high << 4) as i8 - 32
+    })
+}
+
 /// Eight scales and eight minima of 6 bits in 12 bytes.
 #[inline(always)]
-fn scales_and_minima(packed: &[u8], d: f32, min: f32) -> [(f32, f32); 8] {
-    std::array::from_fn(|i| {
-        let (scale, minimum) = match i {
-            0..4 => (packed[i] & 63, packed[i + 4] & 63),
-            _ => (
-                (packed[i + 4] & 15) | ((packed[i - 4] >> 2) & 48),
-                (packed[i + 4] >> 4) | ((packed[i] >> 2) & 48),
-            ),
-        };
-        (d * f32::from(scale), min * f32::from(minimum))
+fn steps(packed: &[u8]) -> [(u8, u8); 8] {
+    std::array::from_fn(|i| match i {
+        0..4 => (packed[i] & 63, packed[i + 4] & 63),
+        _ => (
+            (packed[i + 4] & 15) | ((packed[i - 4] >> 2) & 48),
+            (packed[i + 4] >> 4) | ((packed[i] >> 2) & 48),
+        ),
     })
+}
+
+#[inline(always)]
+fn scales_and_minima(packed: &[u8], d: f32, min: f32) -> [(f32, f32); 8] {
+    steps(packed).map(|(scale, minimum)| (d * f32::from(scale), min * f32::from(minimum)))
 }
 
 /// Scale of the scales, scale of the minima, both packed, 128 bytes of four bits.
@@ -109,6 +124,18 @@ pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
 #[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
     let d = scale(block, 208);
+    let bits = q6_numbers(block);
+    let groups = values.as_chunks_mut::<16>().0.iter_mut().zip(bits.as_chunks::<16>().0);
+    for ((values, bits), scale) in groups.zip(&block[192..208]) {
+        let dl = d * f32::from(*scale as i8);
+        for (value, bits) in values.iter_mut().zip(bits) {
+            *value = dl * f32::from(*bits as i8 - 32);
+        }
+    }
+}
+
+#[inline(always)]
+fn q6_numbers(block: &[u8; 210]) -> [u8; 256] {
     let mut bits = two_bits(&block[128..192]);
     for (bits, bytes) in bits.as_chunks_mut::<128>().0.iter_mut().zip(block[..128].as_chunks::<64>().0) {
         let (low, high) = bits.split_at_mut(64);
@@ -117,11 +144,34 @@ pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
             *high = *high << 4 | byte >> 4;
         }
     }
-    let groups = values.as_chunks_mut::<16>().0.iter_mut().zip(bits.as_chunks::<16>().0);
-    for ((values, bits), scale) in groups.zip(&block[192..208]) {
-        let dl = d * f32::from(*scale as i8);
-        for (value, bits) in values.iter_mut().zip(bits) {
-            *value = dl * f32::from(*bits as i8 - 32);
+    bits
+}
+
+/// Numbers and steps as [`Integers`](super::Integers) has them.
+pub(super) fn q2_k_integers(block: &[u8; 84], numbers: &mut [u8; 256]) -> [u8; 16] {
+    *numbers = two_bits(&block[16..80]);
+    std::array::from_fn(|group| block[group])
+}
+
+pub(super) fn q3_k_integers(block: &[u8; 110], numbers: &mut [u8; 256]) -> [u8; 16] {
+    *numbers = q3_numbers(block);
+    q3_scales(block).map(|scale| scale as u8)
+}
+
+pub(super) fn q5_k_integers(block: &[u8; 176], numbers: &mut [u8; 256]) -> [u8; 16] {
+    let (fifth, four) = (&block[16..48], &block[48..]);
+    for (group, numbers) in numbers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for (at, number) in numbers.iter_mut().enumerate() {
+            let byte = four[group / 2 * 32 + at];
+            let low = if group % 2 == 0 { byte & 15 } else { byte >> 4 };
+            *number = low | (fifth[at] >> group & 1) << 4;
         }
     }
+    let steps = steps(&block[4..16]);
+    std::array::from_fn(|i| if i < 8 { steps[i].0 } else { steps[i - 8].1 })
+}
+
+pub(super) fn q6_k_integers(block: &[u8; 210], numbers: &mut [u8; 256]) -> [u8; 16] {
+    *numbers = q6_numbers(block);
+    std::array::from_fn(|group| block[192 + group])
 }

@@ -94,3 +94,12 @@ pub(super) fn q5_1(block: &[u8; 24], values: &mut [f32; 32]) {
         *value = d * f32::from(bits) + m;
     }
 }
+
+/// Numbers as [`Integers`](super::Integers) has them.
+pub(super) fn q5_0_numbers(block: &[u8; 22]) -> [u8; 32] {
+    five_bits(&block[2..6], &block[6..])
+}
+
+pub(super) fn q5_1_numbers(block: &[u8; 24]) -> [u8; 32] {
+    five_bits(&block[4..8], &block[8..])
+}

@@ -2,18 +2,20 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Drafting, PolicyKind};
 use polydraft_engine::Limits;
 use polydraft_reference::VerifierKind;
 use serde::Serialize;
 
+use crate::interrupts::Orderly;
 use crate::models::ModelArgs;
 use crate::output;
 use crate::prompts;
 use crate::provenance::Provenance;
 use crate::sampling::SamplingArgs;
+use crate::save::Save;
 use crate::speculation::{AcceptanceFile, Speculation};
 use crate::texts::{self, Settings};
 
@@ -73,6 +75,8 @@ struct Report {
     error: Vec<f64>,
     /// Positions that were verified.
     positions: usize,
+    /// Whether it was ended before all rounds were done.
+    interrupted: bool,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -80,15 +84,18 @@ pub fn run(args: Args) -> Result<()> {
     let speculation = Speculation { verifier: args.verifier.clone(), tree, sampling: args.sampling.draft() };
     speculation.build().map_err(output::Usage::error)?;
     let settings = Settings { sampling: args.sampling.target(), speculation: Some(speculation) };
+    let save = args.save.as_deref().map(Save::begin).transpose()?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
     let bar = ProgressBar::new(prompts.len() as u64 * u64::from(args.rounds))
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
     let mut counts = vec![0_usize; args.children as usize];
     let mut positions = 0;
-    for round in 0..args.rounds {
+    let orderly = Orderly::begin();
+    'measuring: for round in 0..args.rounds {
         for (number, prompt) in prompts.iter().enumerate() {
-            let tokens = models.language.text.encode(prompt)?;
+            let context = models.engine.facts().context;
+            let tokens = models.language.text.encode_within(prompt, context)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
             let mut random = texts::random(u64::from(round) << 32 | number as u64);
             let run = texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |_| true)?;
@@ -98,8 +105,13 @@ pub fn run(args: Args) -> Result<()> {
                 *total += count;
             }
             bar.inc(1);
+            if orderly.asked() {
+                break 'measuring;
+            }
         }
     }
+    drop(orderly);
+    let interrupted = bar.position() < bar.length().unwrap_or(0);
     bar.finish_and_clear();
     let acceptance: Vec<f64> = counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
@@ -115,13 +127,19 @@ pub fn run(args: Args) -> Result<()> {
         acceptance,
         error,
         positions,
+        interrupted,
     };
-    if let Some(file) = &args.save {
+    if let Some(save) = save {
         let acceptance = AcceptanceFile { acceptance: report.acceptance.clone() };
         let text = serde_json::to_string(&acceptance)?;
-        std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+        save.finish((text + "\n").as_bytes())?;
     }
-    if args.json { output::json(&report) } else { print(&report) }
+    if args.json {
+        output::json(&report)?
+    } else {
+        print(&report)?
+    }
+    output::done(interrupted)
 }
 
 fn print(report: &Report) -> Result<()> {

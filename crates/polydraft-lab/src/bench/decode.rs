@@ -12,8 +12,9 @@ use polydraft::{Sampling, Token};
 use polydraft_engine::{Generation, Limits};
 use polydraft_reference::VerifierKind;
 
+use crate::interrupts::{self, Orderly};
 use crate::models::{ModelArgs, Models, parting};
-use crate::output::{self, Usage};
+use crate::output::{self, Usage, note};
 use crate::prompts;
 use crate::texts::{self, Settings};
 use report::{Report, print};
@@ -90,8 +91,11 @@ pub fn run(args: Args) -> Result<()> {
     let mut ways = ways(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
-    let prompts: Vec<Vec<Token>> =
-        prompts.iter().map(|p| models.language.text.encode(p)).collect::<Result<_, _>>()?;
+    let context = models.engine.facts().context;
+    let prompts: Vec<Vec<Token>> = prompts
+        .iter()
+        .map(|prompt| models.language.text.encode_within(prompt, context))
+        .collect::<Result<_, _>>()?;
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
     let bar = ProgressBar::new(total as u64)
@@ -119,20 +123,49 @@ pub fn run(args: Args) -> Result<()> {
         }
     }
     bar.set_message("timing");
+    let done = time(&args, &mut models, &prompts, &mut ways, &bar)?;
+    bar.finish_and_clear();
+    let interrupted = done < prompts.len() * args.rounds as usize;
+    if done == 0 {
+        note("interrupted: no prompt was done in all ways");
+        return Err(output::Verdict::error(interrupts::EXIT_CODE));
+    }
+    show(&args, &Report::new(&args, done.min(prompts.len()), ties, &ways))?;
+    output::done(interrupted)
+}
+
+/// Times all ways, prompt by prompt, until the user interrupts; how many prompts were done in all ways and count.
+///
+/// Rounds that are compared have the same prompts: one that was begun counts only if it is the first.
+fn time(
+    args: &Args,
+    models: &mut Models,
+    prompts: &[Vec<Token>],
+    ways: &mut [Way],
+    bar: &ProgressBar,
+) -> Result<usize> {
+    let orderly = Orderly::begin();
     for round in 0..args.rounds {
         ways.iter_mut().for_each(Way::begin_round);
         for (number, prompt) in prompts.iter().enumerate() {
             let seed = u64::from(round) << 32 | number as u64;
-            for way in &mut ways {
-                let settings = way.settings();
-                let generation = generate(&mut models, &settings, prompt, args.max_tokens, seed)?;
-                way.add(&generation.statistics);
+            let mut statistics = Vec::new();
+            for way in ways.iter() {
+                if orderly.asked() {
+                    if round > 0 {
+                        ways.iter_mut().for_each(Way::drop_round);
+                        return Ok(round as usize * prompts.len());
+                    }
+                    return Ok(number);
+                }
+                let generation = generate(models, &way.settings(), prompt, args.max_tokens, seed)?;
+                statistics.push(generation.statistics);
                 bar.inc(1);
             }
+            ways.iter_mut().zip(&statistics).for_each(|(way, statistics)| way.add(statistics));
         }
     }
-    bar.finish_and_clear();
-    show(&args, &Report::new(&args, prompts.len(), ties, &ways))
+    Ok(args.rounds as usize * prompts.len())
 }
 
 fn show(args: &Args, report: &Report) -> Result<()> {

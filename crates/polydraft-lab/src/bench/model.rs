@@ -12,11 +12,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{CandleModel, Description, LoadOptions, Precision, load};
+use polydraft_candle::{CandleModel, Description, LoadOptions, Precision, is_gguf, load};
 use polydraft_engine::Model;
 use serde::Serialize;
 
 use super::median;
+use crate::interrupts::Orderly;
 use crate::output::{self, machine};
 use crate::provenance::Provenance;
 use crate::{models, threads};
@@ -33,8 +34,8 @@ pub struct Args {
     /// Millions of parameters of the random model, about.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000), conflicts_with = "model")]
     random: usize,
-    /// Ways to hold the weights.
-    #[arg(long, value_name = "TYPE,..", default_value = "f32,bf16,q8_0,q4_0,q4_k", value_delimiter = ',')]
+    /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has them].
+    #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
     dtypes: Vec<Precision>,
     /// Tokens of one pass.
     #[arg(long, value_name = "N,..", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
@@ -55,6 +56,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+const DTYPES: [Precision; 5] =
+    [Precision::F32, Precision::Bf16, Precision::Q8_0, Precision::Q4_0, Precision::Q4K];
 
 #[derive(Serialize)]
 struct Report {
@@ -99,27 +103,40 @@ struct Pass {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let threads = threads::or_all(args.threads);
+    let threads = threads::settled();
     let made = match args.model {
         Some(_) => None,
         None => Some(random::write(args.random * 1_000_000).context("cannot write a random model")?),
     };
+    let orderly = Orderly::begin();
     let directory: PathBuf = match (&args.model, &made) {
         (Some(name), _) => models::locate(name, true)?,
-        (None, Some(folder)) => folder.path().to_owned(),
+        (None, Some(made)) => made.path().to_owned(),
         (None, None) => unreachable!("one of them was given"),
     };
     let description = Description::read(&directory)?;
-    let files = weight_files(&directory)?;
+    let files = weight_files(&description)?;
+    // What leaves room for the largest tree.
+    let nodes = args.nodes.iter().copied().max().unwrap_or(1);
+    let context = args.context.min(description.config.context.saturating_sub(nodes)).max(1);
     let file_bytes = files.iter().map(|(_, bytes)| bytes).sum();
     // Once to have it in the system's cache, then timed.
     read_files(&files, threads)?;
     let read_seconds = (0..3).map(|_| read_files(&files, threads)).collect::<Result<Vec<_>>>()?;
     let bandwidth = memory::bandwidth(threads);
     let mut results = Vec::new();
-    for &precision in &args.dtypes {
-        results.push(measure(&args, &directory, precision, bandwidth)?);
+    let dtypes: &[Precision] = match &args.dtypes[..] {
+        [] if is_gguf(&directory) => &[Precision::File],
+        [] => &DTYPES,
+        given => given,
+    };
+    for &precision in dtypes {
+        results.push(measure(&args, &directory, precision, bandwidth, context)?);
+        if orderly.asked() {
+            break;
+        }
     }
+    let interrupted = results.len() < dtypes.len();
     let report = Report {
         machine: machine(),
         version: env!("CARGO_PKG_VERSION"),
@@ -128,22 +145,21 @@ pub fn run(args: Args) -> Result<()> {
         file_bytes,
         memory_bytes_per_second: bandwidth,
         read_seconds: median(read_seconds.into_iter()),
-        context: args.context,
+        context,
         results,
     };
-    if args.json { output::json(&report) } else { report.print() }
+    if args.json {
+        output::json(&report)?
+    } else {
+        report.print()?
+    }
+    output::done(interrupted)
 }
 
-fn weight_files(directory: &Path) -> Result<Vec<(PathBuf, u64)>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.path().extension().is_some_and(|e| e == "safetensors") {
-            // Links too, as the hub's cache has them.
-            files.push((entry.path(), std::fs::metadata(entry.path())?.len()));
-        }
-    }
-    Ok(files)
+fn weight_files(description: &Description) -> Result<Vec<(PathBuf, u64)>> {
+    // Links too, as the hub's cache has them.
+    let size = |path: &PathBuf| Ok((path.clone(), std::fs::metadata(path)?.len()));
+    description.files.iter().map(size).collect()
 }
 
 /// Reads every byte into small buffers, each thread its part; returns the seconds.
@@ -171,22 +187,28 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
     Ok(clock.elapsed().as_secs_f64())
 }
 
-fn measure(args: &Args, directory: &Path, precision: Precision, bandwidth: f64) -> Result<Row> {
+fn measure(
+    args: &Args,
+    directory: &Path,
+    precision: Precision,
+    bandwidth: f64,
+    context: usize,
+) -> Result<Row> {
     let before = memory::reset_peak();
     let clock = Instant::now();
     let mut model =
         load(directory, LoadOptions { precision, ..LoadOptions::default() }).map_err(models::advise)?.model;
     let load_seconds = clock.elapsed().as_secs_f64();
     let load_peak_bytes = before.and_then(|before| Some(memory::peak()?.saturating_sub(before)));
-    check(&mut model, args.context)?;
+    check(&mut model, context)?;
 
     let mut passes = Vec::new();
     for &nodes in std::iter::once(&1).chain(args.nodes.iter().filter(|n| **n != 1)) {
-        let seconds = time_pass(&mut model, nodes, args)?;
+        let seconds = time_pass(&mut model, nodes, context, args.passes)?;
         passes.push((nodes, seconds));
     }
     let one = passes[0].1;
-    let sequences = together::measure(&mut model, &args.sequences, args.context, args.passes)?;
+    let sequences = together::measure(&mut model, &args.sequences, context, args.passes)?;
     let bytes_per_second = model.bytes_per_pass() as f64 / one;
     Ok(Row {
         dtype: precision.name(),
@@ -237,18 +259,17 @@ fn check(model: &mut CandleModel, context: usize) -> Result<()> {
 }
 
 /// Seconds of a pass over so many tokens behind the context, the median.
-fn time_pass(model: &mut CandleModel, nodes: usize, args: &Args) -> Result<f64> {
+fn time_pass(model: &mut CandleModel, nodes: usize, context: usize, passes: usize) -> Result<f64> {
     let mut tree = DraftTree::new();
     for number in 1..nodes {
         // Pairs of siblings: neither a chain nor a star.
         tree.add((number - 1) / 2, number as Token % model.facts().vocabulary.size() as Token);
     }
-    let length = args.context.min(model.facts().context.saturating_sub(16));
     let sequence = model.open()?;
-    model.extend(sequence, &text(model, length))?;
+    model.extend(sequence, &text(model, context))?;
     model.score(&[(sequence, &DraftTree::new())])?;
     let mut seconds = Vec::new();
-    for pass in 0..args.passes + 2 {
+    for pass in 0..passes + 2 {
         model.commit(sequence, &tree, &[])?;
         let clock = Instant::now();
         model.score(&[(sequence, &tree)])?;

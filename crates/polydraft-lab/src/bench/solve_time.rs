@@ -17,6 +17,7 @@ use polydraft::{Problem, Proposal, Sampling, acceptance};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
+use crate::interrupts::Orderly;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage, machine};
 use cell::{Cell, RowReport};
@@ -129,22 +130,29 @@ pub fn run(args: Args) -> Result<()> {
     let style = "{msg} [{bar:30}] {pos}/{len} solutions, {elapsed}";
     let bar = ProgressBar::new(cells as u64).with_style(ProgressStyle::with_template(style)?);
     let mut datasets = Vec::new();
+    let orderly = Orderly::begin();
     if args.positions > 0 {
         bar.set_message("running the models");
         let pairs =
             laws::of_models(&args.models, args.prompts.as_deref(), args.positions as usize, args.seed)?;
-        datasets.push(measure("pair", pairs, &args, &columns, &bar)?);
+        datasets.push(measure("pair", pairs, &args, &columns, &bar, &orderly)?);
     }
-    if args.synthetic > 0 {
+    if args.synthetic > 0 && !orderly.asked() {
         let pairs = laws::synthetic(args.synthetic as usize, args.seed);
-        datasets.push(measure("synthetic", pairs, &args, &columns, &bar)?);
+        datasets.push(measure("synthetic", pairs, &args, &columns, &bar, &orderly)?);
     }
     bar.finish_and_clear();
+    let interrupted = orderly.asked();
     let report = Report::new(machine(), args.budget, args.seed, datasets);
     if let Some(path) = &args.plot {
         report.plot(path)?;
     }
-    if args.json { output::json(&report) } else { report.print() }
+    if args.json {
+        output::json(&report)?
+    } else {
+        report.print()?
+    }
+    output::done(interrupted)
 }
 
 fn measure(
@@ -153,6 +161,7 @@ fn measure(
     args: &Args,
     columns: &[Column],
     bar: &ProgressBar,
+    orderly: &Orderly,
 ) -> Result<Dataset> {
     let mut rows = Vec::new();
     for &row in &args.rows {
@@ -160,6 +169,9 @@ fn measure(
         rows.push(
             measure_row(row, &pairs, args, columns, bar).with_context(|| format!("{name}, row {row}"))?,
         );
+        if orderly.asked() {
+            break;
+        }
     }
     let vocabulary = pairs.first().map_or(0, |pair| pair.target.len());
     Ok(Dataset::new(name, vocabulary, pairs.len(), rows))

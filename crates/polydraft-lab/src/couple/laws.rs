@@ -1,10 +1,11 @@
 //! Reads target and draft laws: JSON, .npy, safetensors.
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use polydraft::{Distribution, Drafting, Draws, Error, Problem, Proposal};
+use polydraft_files::{Kind, read_stream};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -55,8 +56,7 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Laws> {
                 "no laws: give a file, --target and --draft, or JSON on standard input",
             ));
         }
-        let mut text = Vec::new();
-        input.read_to_end(&mut text).context("cannot read the laws from standard input")?;
+        let text = read_stream(&mut input, Kind::LAWS).context("cannot read the laws from standard input")?;
         return json(&text, normalize).context("laws on standard input");
     };
     let bytes = read(path)?;
@@ -83,7 +83,7 @@ pub fn from_arrays(target: &Path, drafts: &[std::path::PathBuf], normalize: bool
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    polydraft_files::read(path, Kind::LAWS).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn json(bytes: &[u8], normalize: bool) -> Result<Laws> {

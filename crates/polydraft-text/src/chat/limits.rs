@@ -4,27 +4,35 @@
 //! 1. Before it is parsed: its length, and how deep its expressions and blocks nest. The parser guards brackets and
 //!    blocks itself, but not chains (`not not ..`, `a + b + ..`, `elif` after `elif`), each link of which is a level of
 //!    its tree.
-//! 2. While it runs: operations (fuel), fewer where each can write much; bytes written; filters and methods that can
-//!    make much of little.
+//! 2. While it runs: operations (fuel), fewer where each can write much; bytes written; operators, filters and methods
+//!    that can make much of little (operators by way of [`measured`](super::measured)).
 
 use std::cell::Cell;
 use std::io;
 
-use minijinja::value::{Rest, Value, ValueOrKwargs};
+use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
+
+use super::measured;
 
 /// Bytes of a template.
 const LONGEST_TEMPLATE: usize = 1 << 20;
 /// Levels of its tree.
 const DEEPEST: usize = 400;
 /// Operations of a run.
-const FUEL: u64 = 10_000_000;
+const FUEL: u64 = 2_000_000;
 /// Bytes of literal text that a run's operations may write together.
-const MOST_LITERAL: usize = 1 << 30;
+const MOST_LITERAL: usize = 1 << 29;
 /// Bytes that a run may write, and besides that 16 times what the messages hold.
 const LONGEST_TEXT: usize = 4 << 20;
 /// Characters that a format or an indentation may fill up to.
 const WIDEST: usize = 10_000;
+/// How often a product may repeat a text or a list.
+const REPEATED: usize = 1_000;
+/// Levels of lists and objects inside each other.
+const DEEPEST_VALUE: usize = 100;
+/// What looking at values, part by part, may cost a run.
+const WORK: usize = 50_000_000;
 
 fn refused(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
@@ -168,6 +176,34 @@ fn tag(text: &str, start: usize, is_block: bool) -> (usize, usize) {
 thread_local! {
     /// Bytes that the template of this thread may still make.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Whether a product had a number above [`REPEATED`], and whether one had a text or a list.
+    static FACTORS: Cell<(bool, bool)> = const { Cell::new((false, false)) };
+    /// Parts of values that it may still look at.
+    static WORK_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Bytes that a value takes as text, of all that is in it; its parts are paid for as work.
+fn weigh(value: &Value, depth: usize) -> Result<usize, Error> {
+    let parts = WORK_LEFT.get().checked_sub(1).ok_or_else(|| {
+        refused("expected a template that does less with lists: this one would never end".to_owned())
+    })?;
+    WORK_LEFT.set(parts);
+    if depth > DEEPEST_VALUE {
+        return Err(refused(format!("expected at most {DEEPEST_VALUE} lists inside each other, got more")));
+    }
+    if let Some(text) = value.as_str() {
+        return Ok(text.len() + 2);
+    }
+    match value.kind() {
+        ValueKind::Map => value.try_iter()?.try_fold(2, |sum: usize, key| {
+            let item = weigh(&value.get_item(&key)?, depth + 1)?;
+            Ok(sum.saturating_add(weigh(&key, depth + 1)?).saturating_add(item).saturating_add(4))
+        }),
+        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.try_fold(2, |sum: usize, item| {
+            Ok(sum.saturating_add(weigh(&item, depth + 1)?).saturating_add(2))
+        }),
+        _ => Ok(32),
+    }
 }
 
 /// Takes bytes from what the template of this thread may still make.
@@ -189,10 +225,12 @@ pub(super) fn bounded(
     run: impl FnOnce(&mut Bounded) -> Result<(), Error>,
 ) -> Result<String, Error> {
     let most = LONGEST_TEXT.saturating_add(given.saturating_mul(16));
-    let outer = LEFT.replace(most);
+    let outer = (LEFT.replace(most), WORK_LEFT.replace(WORK));
+    FACTORS.set((false, false));
     let mut text = Bounded { text: Vec::new(), most };
     let result = run(&mut text);
-    LEFT.set(outer);
+    LEFT.set(outer.0);
+    WORK_LEFT.set(outer.1);
     match result {
         Ok(()) => Ok(String::from_utf8_lossy(&text.text).into_owned()),
         Err(_) if text.most == 0 => {
@@ -228,8 +266,33 @@ impl io::Write for Bounded {
 pub(super) fn install(environment: &mut Environment) {
     environment.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
         // Also where what is written is captured, which no writer sees.
-        spend(value.as_str().map_or_else(|| value.len().unwrap_or(1), str::len))?;
+        spend(weigh(value, 0)?)?;
         minijinja::escape_formatter(out, state, value)
+    });
+    environment.add_filter(measured::SPENT, |value: Value| {
+        spend(weigh(&value, 0)?)?;
+        Ok::<_, Error>(value)
+    });
+    environment.add_filter(measured::BUILT, |value: Value| {
+        weigh(&value, 0)?;
+        Ok::<_, Error>(value)
+    });
+    environment.add_filter(measured::FACTOR, |value: Value| {
+        let (mut large, mut text) = FACTORS.get();
+        match value.kind() {
+            ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > REPEATED),
+            _ => {
+                text = true;
+                spend(weigh(&value, 0)?.saturating_mul(REPEATED))?;
+            }
+        }
+        FACTORS.set((large, text));
+        if large && text {
+            return Err(refused(format!(
+                "expected a text or a list repeated at most {REPEATED} times, got more"
+            )));
+        }
+        Ok::<_, Error>(value)
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
         match (method, args.first()) {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use polydraft_files::Kind;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -18,6 +19,10 @@ pub(super) fn read(directory: &Path, special: &SpecialTokens) -> Result<(Tokeniz
     if [&vocabulary, &merges].iter().any(|path| path.symlink_metadata().is_err()) {
         let expected = "tokenizer.json, or vocab.json with merges.txt";
         return Err(Error::Missing { directory: directory.to_owned(), expected });
+    }
+    for path in [&vocabulary, &merges] {
+        polydraft_files::check(path, Kind::TOKENIZER)
+            .map_err(|source| Error::Read { path: path.clone(), source })?;
     }
     let wrong = |e: tokenizers::Error| Error::File {
         path: vocabulary.clone(),

@@ -241,7 +241,7 @@ pub struct Pair {
 }
 
 /// A random pair in which the draft is mixed with the target, `agreement` from 0 to 1; `adversarial` ones have one-hot
-/// laws, ties, zeros, disjoint supports and equal laws in random places.
+/// laws, ties, zeros, subnormal probabilities, one short of 1, disjoint supports and equal laws in random places.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.
@@ -287,7 +287,7 @@ fn normal(values: Vec<f64>) -> Vec<f64> {
 
 /// Dirichlet-like weights, or special ones.
 fn weights<R: rand::Rng + ?Sized>(vocabulary: usize, adversarial: bool, rng: &mut R) -> Vec<f64> {
-    let kind = if adversarial { (uniform(rng) * 6.0) as usize } else { 6 };
+    let kind = if adversarial { (uniform(rng) * 8.0) as usize } else { 8 };
     let place = (uniform(rng) * vocabulary as f64) as usize;
     match kind {
         0 => (0..vocabulary).map(|i| if i == place { 1.0 } else { 0.0 }).collect(),
@@ -297,6 +297,10 @@ fn weights<R: rand::Rng + ?Sized>(vocabulary: usize, adversarial: bool, rng: &mu
         4 if vocabulary > 1 => {
             (0..vocabulary).map(|i| if i == place { 0.0 } else { 1e-3 + uniform(rng) }).collect()
         }
+        5 => (0..vocabulary)
+            .map(|i| if i == place { 1.0 } else { [1.1e-300, 5e-324, 3e-300][i % 3] })
+            .collect(),
+        6 => (0..vocabulary).map(|i| if i == place { 1.0 - f64::EPSILON } else { f64::EPSILON }).collect(),
         _ => (0..vocabulary).map(|_| -(1e-12 + uniform(rng)).ln()).collect(),
     }
 }

@@ -115,4 +115,8 @@ impl Policy for Cut {
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
         self.of.observe(draft, outcome);
     }
+
+    fn choices(&self) -> Option<&super::Choices> {
+        self.of.choices()
+    }
 }

@@ -2,10 +2,16 @@
 
 #![allow(dead_code)] // each target uses its own part
 
+use std::collections::HashMap;
+
+use polydraft::conformance::tree::exact;
 use polydraft::conformance::{Case, Failure};
 use polydraft::coupling::Problem;
 use polydraft::coupling::priority::{Form, Settings};
-use polydraft::{Distribution, Drafting, Proposal, RuleKind, Sampling, acceptance, couple};
+use polydraft::{
+    Distribution, Drafting, Draws, PolicyKind, Proposal, RuleKind, Sampling, Token, VerifierKind, acceptance,
+    couple,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -95,4 +101,99 @@ pub fn priority(bytes: &[u8]) {
             Err(failure) => panic!("{failure}"),
         }
     }
+}
+
+/// Any bytes as a rule, a number of drafts, a scheme and laws: the rule says that the problem is not for it, or its law
+/// is the target's, and its acceptance no more than any rule can have.
+pub fn rules(bytes: &[u8]) {
+    let Some((&[rule, scheme, count, size], rest)) = bytes.split_first_chunk::<4>() else { return };
+    let kind = RuleKind::NAMES[rule as usize % RuleKind::NAMES.len()];
+    let mut rule = RuleKind::named(kind).expect("a name of the registry").build().expect("default settings");
+    let scheme = Drafting::ALL[scheme as usize % Drafting::ALL.len()];
+    // One large problem in four; only small ones can be enumerated.
+    let small = !size.is_multiple_of(4);
+    let count = 1 + count as usize % if small { 3 } else { 9 };
+    let values: Vec<f64> = rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    let vocabulary = if small { 1 + size as usize % 4 } else { (values.len() / (1 + count)).max(1) };
+    let mut laws = values.chunks(vocabulary).filter(|values| values.len() == vocabulary).filter_map(law);
+    let Some(target) = laws.next() else { return };
+    let drafts: Vec<Distribution> = laws.take(count).collect();
+    let used = if scheme == Drafting::Distinct { count } else { 1 };
+    if drafts.len() < used {
+        return;
+    }
+    if small {
+        let drafts = drafts.iter().cycle().take(count).cloned().collect();
+        let case = Case { target, drafts, scheme, count };
+        match case.check(rule.as_mut()) {
+            Ok(report) => {
+                let stated = acceptance::optimal(&case.problem().expect("a problem")).expect("a small one");
+                assert!((stated - report.optimal).abs() < 1e-9, "{stated} {}", report.optimal);
+            }
+            Err(Failure::Refused(_)) => {}
+            Err(Failure::WrongLaw { expected, got, .. } | Failure::Inconsistent { expected, got, .. }) => {
+                assert!((expected - got).abs() < 1e-9, "{kind} {scheme}: {expected} {got}");
+            }
+            Err(Failure::AboveOptimum { optimal, got }) => {
+                assert!(got - optimal < 1e-9, "{kind} {scheme}: {optimal} {got}");
+            }
+        }
+        return;
+    }
+    let Ok(proposal) = Proposal::new(Draws { scheme, count }, &drafts[..used]) else { return };
+    let Ok(problem) = Problem::new(&target, proposal) else { return };
+    let optimal = acceptance::optimal(&problem);
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let Ok(mut coupling) = couple(rule.as_mut(), problem) else { return };
+    let mut drawn = Vec::new();
+    proposal.draw(&mut rng, &mut drawn);
+    let law = coupling.law(&drawn).expect("drafts that were drawn");
+    assert!((law.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{kind} {scheme}");
+    let emission = coupling.emit(&drawn, &mut rng).expect("drafts that were drawn");
+    assert!(target.probability(emission.token) > 0.0, "{kind} {scheme}");
+    let accepted = coupling.acceptance(&mut rng);
+    if let (Ok(optimal), None) = (optimal, accepted.standard_error) {
+        assert!(accepted.probability - optimal < 1e-9, "{kind} {scheme}: {} {optimal}", accepted.probability);
+    }
+}
+
+/// Any bytes as a verifier, paths and tables of laws: the verifier says that the tree is not for it, or its law, enumerated,
+/// is the target's.
+pub fn verifiers(bytes: &[u8]) {
+    let Some((&[verifier, paths, depth, size], rest)) = bytes.split_first_chunk::<4>() else { return };
+    let all = VerifierKind::<RuleKind>::all();
+    let kind = &all[verifier as usize % all.len()];
+    let mut verifier = kind.build().expect("default settings");
+    // As many draws as can be enumerated in no time.
+    let (paths, depth) = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)][(paths ^ depth) as usize % 5];
+    let vocabulary = 1 + size as usize % 3;
+    let policy = PolicyKind::paths(paths, depth).build().expect("valid settings");
+    if verifier.supports(&policy.form()).is_err() {
+        return;
+    }
+    let values: Vec<f64> = rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    let laws: Vec<Distribution> =
+        values.chunks(vocabulary).filter(|values| values.len() == vocabulary).filter_map(law).collect();
+    if laws.is_empty() {
+        return;
+    }
+    let mut laws = laws.iter().cycle();
+    let mut table = || {
+        let mut table = HashMap::new();
+        let mut texts = vec![Vec::new()];
+        for _ in 0..=depth {
+            let next = |text: &Vec<Token>| {
+                (0..vocabulary as Token).map(|token| [&text[..], &[token]].concat()).collect::<Vec<_>>()
+            };
+            let longer = texts.iter().flat_map(next).collect();
+            table.extend(texts.into_iter().zip(laws.by_ref().cloned()));
+            texts = longer;
+        }
+        table
+    };
+    let (target, draft) = (table(), table());
+    let found = exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut |_| ());
+    let found = found.expect("a tree that it supports");
+    assert!(found.law_deviation < 1e-9, "{kind}, {paths} of {depth}: {found:?}\n{target:?}\n{draft:?}");
+    assert!(found.block_efficiency < depth as f64 + 1.0 + 1e-9, "{kind}: {found:?}");
 }

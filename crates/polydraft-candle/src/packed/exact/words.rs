@@ -4,17 +4,18 @@ use half::{bf16, f16};
 use pulp::Simd;
 
 use super::super::blocks::{Q8_0, widened};
-use super::super::tiles::{Piece, Read, TILE};
+use super::super::fetch::fetch;
+use super::super::tiles::{Fill, Piece, Read, TILE};
 use super::{STEP, Step};
 
 /// Two sums each, for even and odd columns. Their order must be the same for every N.
-type Sums<S, const N: usize, const V: usize> = [[[<S as Simd>::f32s; 2]; V]; N];
+pub(super) type Sums<S, const N: usize, const V: usize> = [[[<S as Simd>::f32s; 2]; V]; N];
 
 // Below there are loops where closures would be shorter: a closure is a function of its own, which the compiler does not
 // give the processor's vectors.
 
 #[inline(always)]
-fn add_step<S: Simd, const N: usize, const V: usize>(
+pub(super) fn add_step<S: Simd, const N: usize, const V: usize>(
     simd: S,
     sums: &mut Sums<S, N, V>,
     x: &Step<N>,
@@ -32,7 +33,7 @@ fn add_step<S: Simd, const N: usize, const V: usize>(
 
 /// Vector `v` of a tile's words.
 #[inline(always)]
-fn word<S: Simd>(words: &[u32; TILE], v: usize) -> S::u32s {
+pub(super) fn word<S: Simd>(words: &[u32; TILE], v: usize) -> S::u32s {
     S::as_simd_u32s(words).0[v]
 }
 
@@ -58,13 +59,25 @@ fn steps<S: Simd, W: Widen, const N: usize, const V: usize>(
     let zero = simd.splat_f32s(0.0);
     let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
     for (x, w) in x.iter().zip(w) {
+        if first == 0 {
+            fetch(w);
+        }
         let mut wide = [[zero; STEP]; V];
         for (v, wide) in wide.iter_mut().enumerate() {
             *wide = w.widen(simd, first + v);
         }
         add_step::<S, N, V>(simd, &mut sums, x, &wide);
     }
-    let mut out = [[zero; V]; N];
+    both::<S, N, V>(simd, &sums)
+}
+
+/// Even and odd columns together.
+#[inline(always)]
+pub(super) fn both<S: Simd, const N: usize, const V: usize>(
+    simd: S,
+    sums: &Sums<S, N, V>,
+) -> [[S::f32s; V]; N] {
+    let mut out = [[simd.splat_f32s(0.0); V]; N];
     for n in 0..N {
         for v in 0..V {
             out[n][v] = simd.add_f32s(sums[n][v][0], sums[n][v][1]);
@@ -96,6 +109,15 @@ pub(in super::super) struct F16([[u32; TILE]; STEP / 2]);
 impl Piece for F32 {
     const COLUMNS: usize = STEP;
     const ZERO: Self = Self([[0; TILE]; STEP]);
+
+    fn get(&self, row: usize, values: &mut [f32]) {
+        for (words, value) in self.0.iter().zip(values) {
+            *value = f32::from_bits(words[row]);
+        }
+    }
+}
+
+impl Fill for F32 {
     type Value = f32;
 
     fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [f32]) -> Result<(), E> {
@@ -108,12 +130,6 @@ impl Piece for F32 {
             words[row] = value.to_bits();
         }
     }
-
-    fn get(&self, row: usize, values: &mut [f32]) {
-        for (words, value) in self.0.iter().zip(values) {
-            *value = f32::from_bits(words[row]);
-        }
-    }
 }
 
 macro_rules! sixteen {
@@ -121,6 +137,16 @@ macro_rules! sixteen {
         impl Piece for $piece {
             const COLUMNS: usize = STEP;
             const ZERO: Self = Self([[0; TILE]; STEP / 2]);
+
+            fn get(&self, row: usize, values: &mut [f32]) {
+                for (column, value) in values.iter_mut().enumerate() {
+                    let bits = (self.0[column / 2][row] >> (16 * (column % 2))) as u16;
+                    *value = <$value>::from_bits(bits).to_f32();
+                }
+            }
+        }
+
+        impl Fill for $piece {
             type Value = $value;
 
             fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [$value]) -> Result<(), E> {
@@ -131,13 +157,6 @@ macro_rules! sixteen {
             fn set(&mut self, row: usize, values: &[$value]) {
                 for (column, value) in values.iter().enumerate() {
                     self.0[column / 2][row] |= u32::from(value.to_bits()) << (16 * (column % 2));
-                }
-            }
-
-            fn get(&self, row: usize, values: &mut [f32]) {
-                for (column, value) in values.iter_mut().enumerate() {
-                    let bits = (self.0[column / 2][row] >> (16 * (column % 2))) as u16;
-                    *value = <$value>::from_bits(bits).to_f32();
                 }
             }
         }
@@ -244,6 +263,9 @@ impl Words for Q8_0 {
         let zero = simd.splat_f32s(0.0);
         let mut out = [[zero; V]; N];
         for (x, w) in x.as_chunks::<{ Q8_0::COLUMNS / STEP }>().0.iter().zip(w) {
+            if first == 0 {
+                fetch(w);
+            }
             let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
             for (x, words) in x.iter().zip(&w.numbers) {
                 let mut wide = [[zero; STEP]; V];

@@ -1,6 +1,7 @@
 //! The product of a tile, written once for every vector unit.
 
 use super::super::blocks::{Block, Factors, Numbers};
+use super::super::fetch::fetch;
 use super::super::inputs::Input;
 use super::super::tiles::TILE;
 
@@ -145,6 +146,9 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
         for first in (0..TILE / L::LANES).step_by(V) {
             let mut sums = [[L::splat(0.0); V]; N];
             for (w, x) in w.iter().zip(x.as_chunks::<N>().0.chunks_exact(B::PARTS)) {
+                if first == 0 {
+                    fetch(w);
+                }
                 for (part, x) in x.iter().enumerate() {
                     for v in (0..V).step_by(J) {
                         let integers = block::<L, N, J>(&w.numbers(part), x, first + v);

@@ -1,7 +1,7 @@
 use candle_core::quantized::GgmlDType;
 
 use super::super::blocks::{COLUMNS, Q4_0, Q4_1, Q4K, Q8_0};
-use super::super::tests::{Memory, by_candle, values};
+use super::super::tests::{Memory, Stored, by_candle, values};
 use super::*;
 
 /// Rows of inputs that are hard in one way or another, `columns` each, in turn.
@@ -196,16 +196,18 @@ fn blocks_of_a_file_are_held_as_they_are() {
     fn check<B: Block>(kind: GgmlDType) {
         let (out, columns) = (37, 2 * B::COLUMNS);
         let (values, bytes) = by_candle(&weights(out, columns), columns, kind);
-        let tiles = Tiles::<B>::from_file(out, columns, &bytes).unwrap();
+        let stored = |bytes: &[u8]| Stored { kind: B::KIND, bytes: bytes.to_vec(), columns };
+        let read = |bytes: &[u8]| Tiles::<B>::from_file(out, columns, &stored(bytes));
+        let tiles = read(&bytes).unwrap();
         let mut held = Vec::new();
         (0..out).for_each(|row| tiles.row(row, &mut held));
         assert_eq!(held, values, "{kind:?}");
         // One byte short, and a scale that is not finite.
-        let short = Tiles::<B>::from_file(out, columns, &bytes[1..]).unwrap_err();
+        let short = read(&bytes[..bytes.len() - 1]).unwrap_err();
         assert!(short.contains(&format!("expected {} bytes", bytes.len())), "{short}");
         let mut bad = bytes.clone();
-        bad[3 * B::BYTES..][..2].copy_from_slice(&half::f16::INFINITY.to_le_bytes());
-        let bad = Tiles::<B>::from_file(out, columns, &bad).unwrap_err();
+        bad[3 * B::KIND.block_bytes()..][..2].copy_from_slice(&half::f16::INFINITY.to_le_bytes());
+        let bad = read(&bad).unwrap_err();
         assert!(bad.contains("row 1") && bad.contains("inf"), "{bad}");
     }
     check::<Q8_0>(GgmlDType::Q8_0);
@@ -220,7 +222,8 @@ fn rounding_is_candles_to_the_bit() {
         let (out, columns) = (64, 512);
         let w = weights(out, columns);
         let (_, bytes) = by_candle(&w, columns, kind);
-        let (rounded, read) = (load::<B>(w, columns), Tiles::<B>::from_file(out, columns, &bytes).unwrap());
+        let stored = Stored { kind: B::KIND, bytes, columns };
+        let (rounded, read) = (load::<B>(w, columns), Tiles::<B>::from_file(out, columns, &stored).unwrap());
         let (mut a, mut b) = (Vec::new(), Vec::new());
         (0..out).for_each(|row| {
             rounded.row(row, &mut a);

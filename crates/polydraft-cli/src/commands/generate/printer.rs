@@ -1,18 +1,23 @@
 //! Text as it is decided, in colour or between marks.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 use polydraft_engine::{Origin, Piece};
 
-/// Writes pieces as they come.
-pub struct Printer {
-    out: anstream::AutoStream<io::StdoutLock<'static>>,
-    drafts: bool,
+use crate::output::visible;
+
+/// Writes pieces as they come: to a terminal with what could move its cursor made visible, else as they are, byte for
+/// byte.
+pub struct Printer<W = io::StdoutLock<'static>> {
+    out: W,
+    terminal: bool,
     colors: bool,
+    drafts: bool,
     silent: bool,
-    /// What the text is to begin with.
-    before: String,
+    /// What is to stand before the text, and how.
+    before: (Style, String),
     result: io::Result<()>,
 }
 
@@ -31,47 +36,73 @@ fn has_colors(stream: &impl anstream::stream::RawStream) -> bool {
 }
 
 impl Printer {
-    /// Shows pieces by their origin if `drafts`; shows nothing at all if `silent`.
+    /// To standard output. Shows pieces by their origin if `drafts`; shows nothing at all if `silent`.
     pub fn new(drafts: bool, silent: bool) -> Self {
-        Self {
-            colors: has_colors(&io::stdout()),
-            out: anstream::AutoStream::auto(io::stdout().lock()),
-            drafts,
-            silent,
-            before: String::new(),
-            result: Ok(()),
-        }
+        let out = io::stdout();
+        Self::to(out.lock(), out.is_terminal(), has_colors(&out), drafts, silent)
+    }
+}
+
+impl<W: Write> Printer<W> {
+    fn to(out: W, terminal: bool, colors: bool, drafts: bool, silent: bool) -> Self {
+        let before = (Style::new(), String::new());
+        Self { out, terminal, colors, drafts, silent, before, result: Ok(()) }
     }
 
     /// Writes this before the first piece: not yet, for an error before it is to stand alone.
     pub fn before(&mut self, text: &str) {
-        self.before = text.to_owned();
+        self.before = (Style::new(), text.to_owned());
     }
 
-    fn plain(&mut self, text: &str) {
-        if !self.silent && self.result.is_ok() {
-            self.result = write!(self.out, "{text}").and_then(|()| self.out.flush());
+    /// Shows people where the text goes on: the end of the prompt, dimmed, if this is a terminal.
+    pub fn remind(&mut self, prompt: &str) {
+        if self.terminal && !self.silent {
+            self.before = (Style::new().dimmed(), end(prompt).into_owned());
         }
+    }
+
+    fn plain(&mut self, style: Style, text: &str) {
+        if self.silent || text.is_empty() || self.result.is_err() {
+            return;
+        }
+        let text = if self.terminal { visible(text) } else { Cow::Borrowed(text) };
+        let style = if self.colors { style } else { Style::new() };
+        self.result = write!(self.out, "{style}{text}{style:#}").and_then(|()| self.out.flush());
+    }
+
+    fn begin(&mut self) {
+        let (style, text) = std::mem::take(&mut self.before);
+        self.plain(style, &text);
     }
 
     /// Whether to go on.
     pub fn show(&mut self, piece: Piece) -> bool {
-        let before = std::mem::take(&mut self.before);
-        self.plain(&before);
+        self.begin();
         let (style, [open, close], _) = mark(piece.origin);
         match (self.drafts, self.colors) {
-            (false, _) => self.plain(&piece.text),
-            (true, true) => self.plain(&format!("{style}{}{style:#}", piece.text)),
-            (true, false) => self.plain(&format!("{open}{}{close}", piece.text)),
+            (false, _) => self.plain(Style::new(), &piece.text),
+            (true, true) => self.plain(style, &piece.text),
+            (true, false) => self.plain(style, &format!("{open}{}{close}", piece.text)),
         }
         self.result.is_ok()
     }
 
     pub fn finish(mut self) -> io::Result<()> {
-        let before = std::mem::take(&mut self.before);
-        self.plain(&before);
-        self.plain("\n");
+        self.begin();
+        self.plain(Style::new(), "\n");
         self.result
+    }
+}
+
+/// The last lines of a text, as many as serve to remember it.
+fn end(text: &str) -> Cow<'_, str> {
+    const LINES: usize = 5;
+    const CHARACTERS: usize = 400;
+    let line = text.rmatch_indices('\n').nth(LINES - 1).map_or(0, |(at, _)| at + 1);
+    let character = text.char_indices().rev().nth(CHARACTERS - 1).map_or(0, |(at, _)| at);
+    match line.max(character) {
+        0 => Cow::Borrowed(text),
+        start => Cow::Owned(format!("…{}", &text[start..])),
     }
 }
 
@@ -83,4 +114,36 @@ pub fn legend() -> String {
         (_, [open, close], name) => format!("{open}{name}{close}"),
     };
     [Origin::Accepted, Origin::Correction, Origin::Bonus].map(entry).join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WILD: &str = "a\u{1b}[2J\r\u{8}b\u{0}";
+
+    fn printed(terminal: bool, colors: bool, prompt: &str) -> String {
+        let mut out = Vec::new();
+        let mut printer = Printer::to(&mut out, terminal, colors, false, false);
+        printer.remind(prompt);
+        assert!(printer.show(Piece { text: WILD.to_owned(), origin: Origin::Bonus }));
+        printer.finish().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn pipes_get_the_bytes_and_terminals_no_commands() {
+        assert_eq!(printed(false, false, "p"), format!("{WILD}\n"));
+        // Also where colours are asked for.
+        assert_eq!(printed(false, true, "p"), format!("{WILD}\n"));
+        assert_eq!(printed(true, false, "p"), "pa␛[2J␍␈b␀\n");
+        assert_eq!(printed(true, true, "p"), "\u{1b}[2mp\u{1b}[0ma␛[2J␍␈b␀\n");
+    }
+
+    #[test]
+    fn long_prompts_are_remembered_by_their_end() {
+        assert_eq!(end("a\nb"), "a\nb");
+        assert_eq!(end("1\n2\n3\n4\n5\n6"), "…2\n3\n4\n5\n6");
+        assert_eq!(end(&"é".repeat(1000)).chars().count(), 401);
+    }
 }

@@ -1,5 +1,6 @@
 //! What a run cost, for people and for machines.
 
+use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Generation, Statistics};
 use serde::Serialize;
 
@@ -28,8 +29,19 @@ struct Stats {
     accepted_by_draft: Vec<f64>,
     /// Nodes that the verifier's own algorithm could not do, and another one did.
     fallbacks: u64,
+    /// What --tree auto chose, and what it thinks it gained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto: Option<Auto>,
     time_ms: Times,
     tokens_per_second: f64,
+}
+
+#[derive(Serialize)]
+struct Auto {
+    #[serde(flatten)]
+    choices: Choices,
+    /// Times as fast as plain decoding, by the costs.
+    gain: f64,
 }
 
 /// Milliseconds. `total` runs from the end of the prompt; reading the prompt is apart.
@@ -60,6 +72,7 @@ impl<'a> Report<'a> {
             accepted_by_position: s.accepted_by_position(),
             accepted_by_draft: s.accepted_by_draft(),
             fallbacks: s.fallbacks,
+            auto: s.choices.clone().map(|choices| Auto { gain: choices.gain(), choices }),
             time_ms,
             tokens_per_second: s.tokens_per_second(),
         };
@@ -82,7 +95,7 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
         Finish::Stop => "at a stop string",
         Finish::MaxTokens => "at --max-tokens",
         Finish::Context => "at the context's end",
-        Finish::Stopped => "because nobody reads on",
+        Finish::Stopped => "because it was interrupted",
     };
     note("");
     if show_drafts {
@@ -112,6 +125,9 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
     if s.fallbacks > 0 {
         note(format_args!("at {} nodes another rule decided, for the verifier's own could not", s.fallbacks));
     }
+    if let Some(choices) = &s.choices {
+        note(chosen(choices));
+    }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     note(format_args!(
         "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; before that {:.1} ms for the prompt",
@@ -120,4 +136,22 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool) {
         share(s.verify_time),
         s.prompt_time.as_secs_f64() * 1e3
     ));
+}
+
+/// What a tree that chooses itself did.
+fn chosen(choices: &Choices) -> String {
+    let drawn: u64 = choices.by_paths.iter().sum();
+    let paths = choices.by_paths.iter().enumerate().filter(|(_, count)| **count > 0);
+    let paths: Vec<_> = paths.map(|(paths, count)| format!("{} in {count}", paths + 1)).collect();
+    let steps = choices.steps;
+    if drawn == 0 {
+        return format!("tree: auto found plain decoding the fastest, in all {steps} steps");
+    }
+    format!(
+        "tree: auto drafted in {drawn} of {steps} steps (paths: {}; {:.1} tokens deep), {:.2} times as fast as plain by \
+         what passes cost",
+        paths.join(", "),
+        choices.depth,
+        choices.gain()
+    )
 }

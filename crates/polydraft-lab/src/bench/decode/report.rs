@@ -51,8 +51,8 @@ pub struct Row {
 impl Report {
     /// A record that was printed before.
     pub fn read(file: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
+            .with_context(|| format!("cannot read {}", file.display()))?;
         serde_json::from_str(&text)
             .with_context(|| format!("{}: expected a record of bench decode", file.display()))
     }
@@ -68,7 +68,7 @@ impl Report {
             provenance: Provenance::here(),
             prompts,
             max_tokens: args.max_tokens,
-            rounds: args.rounds,
+            rounds: ways.first().map_or(0, |way| way.rounds.len() as u32),
             ties,
             results,
         }

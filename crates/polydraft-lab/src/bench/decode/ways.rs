@@ -65,6 +65,11 @@ impl Way {
         self.rounds.push(Round::default());
     }
 
+    /// Forgets the current round.
+    pub fn drop_round(&mut self) {
+        self.rounds.pop();
+    }
+
     /// Adds one text to the current round.
     pub fn add(&mut self, s: &Statistics) {
         if let Some(round) = self.rounds.last_mut() {

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use anyhow::Result;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
+
+use crate::interrupts::Temporary;
 
 const VOCABULARY: usize = 8192;
 const HIDDEN: usize = 2048;
@@ -43,9 +46,22 @@ fn tensors(parameters: usize) -> (Vec<(String, Vec<usize>)>, usize) {
     (all, layers)
 }
 
-/// Writes the model; the folder goes when the value does.
-pub fn write(parameters: usize) -> Result<tempfile::TempDir> {
+/// A model in a folder that goes when this does, and when the program is interrupted.
+pub struct Made {
+    folder: tempfile::TempDir,
+    _temporary: Temporary,
+}
+
+impl Made {
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Writes the model.
+pub fn write(parameters: usize) -> Result<Made> {
     let folder = tempfile::Builder::new().prefix("polydraft-random-").tempdir()?;
+    let temporary = Temporary::new(folder.path());
     let (tensors, layers) = tensors(parameters);
     let config = json!({
         "architectures": ["LlamaForCausalLM"],
@@ -86,7 +102,7 @@ pub fn write(parameters: usize) -> Result<tempfile::TempDir> {
         }
     }
     file.flush()?;
-    Ok(folder)
+    Ok(Made { folder, _temporary: temporary })
 }
 
 /// One character a token.

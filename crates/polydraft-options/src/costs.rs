@@ -1,0 +1,154 @@
+//! What passes cost on this machine: measured once for a pair of models, and kept, so that trees that choose themselves
+//! choose alike, and a seed gives the same text again.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use polydraft::policy::Costs;
+use polydraft::{PolicyKind, Sampling};
+use serde::{Deserialize, Serialize};
+
+use crate::models::{ModelArgs, Models};
+use crate::output::{machine, note};
+use crate::speculation::Speculation;
+use crate::threads;
+
+/// A file of costs. Where it is given by name, only the costs count; in the cache, all of it must fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Measured {
+    machine: String,
+    threads: usize,
+    /// Of the program that measured.
+    version: String,
+    /// Models, and how they are held.
+    models: Vec<String>,
+    costs: Costs,
+}
+
+/// Gives a tree that chooses itself the costs that it chooses by: those of `file`; or those that were measured before for
+/// these models on this machine; or they are measured now, and kept.
+///
+/// # Errors
+/// A file that holds no costs; failures of the models.
+pub fn settle(
+    file: Option<&Path>,
+    args: &ModelArgs,
+    models: &mut Models,
+    sampling: &Sampling,
+    speculation: Option<&mut Speculation>,
+) -> Result<()> {
+    let Some(Speculation { tree: PolicyKind::Auto(auto), sampling: of_draft, .. }) = speculation else {
+        return Ok(());
+    };
+    if let Some(file) = file.filter(|file| file.exists()) {
+        auto.costs = read(file)?.costs;
+        return Ok(());
+    }
+    let mut measured = Measured {
+        machine: machine(),
+        threads: threads::settled(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        models: args.identity(),
+        costs: Costs::default(),
+    };
+    let kept = if file.is_some() { None } else { place(&measured) };
+    if let Some(before) = kept.as_deref().and_then(|kept| read(kept).ok())
+        && (Measured { costs: before.costs.clone(), ..measured.clone() }) == before
+    {
+        auto.costs = before.costs;
+        return Ok(());
+    }
+    measured.costs = models.engine.costs([sampling, of_draft]).context("measuring what passes cost")?;
+    auto.costs = measured.costs.clone();
+    if let Some(file) = file {
+        keep(file, &measured).with_context(|| format!("cannot write the costs {}", file.display()))?;
+        note(format_args!("note: measured what passes cost here, once, for --tree auto: {}", file.display()));
+        return Ok(());
+    }
+    let stays = "the same seed gives the same text as long as these costs stay";
+    match kept.map(|kept| (keep(&kept, &measured), kept)) {
+        Some((Ok(()), kept)) => {
+            // Another program may have been faster: all go by the same.
+            auto.costs = read(&kept)?.costs;
+            note(format_args!(
+                "note: measured what passes cost here, once, for --tree auto; {stays}: {}",
+                kept.display()
+            ));
+        }
+        _ => note(format_args!(
+            "note: measured what passes cost here, for --tree auto; there is no cache folder to keep it, so give \
+             --costs FILE: {stays}"
+        )),
+    }
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<Measured> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read the costs {}", file.display()))?;
+    let measured: Measured = serde_json::from_str(&text).with_context(|| {
+        format!("{}: expected costs as --costs writes them where the file is new", file.display())
+    })?;
+    let auto = polydraft::policy::Auto { costs: measured.costs.clone(), ..Default::default() };
+    PolicyKind::Auto(auto).build().with_context(|| format!("{}", file.display()))?;
+    Ok(measured)
+}
+
+/// Where costs of this kind are kept.
+fn place(measured: &Measured) -> Option<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    (&measured.machine, measured.threads, &measured.version, &measured.models).hash(&mut hasher);
+    Some(dirs::cache_dir()?.join("polydraft/costs").join(format!("{:016x}.json", hasher.finish())))
+}
+
+/// Writes a file that is whole or not there. One that is there by now stays if it can be read.
+fn keep(file: &Path, measured: &Measured) -> Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    if file.exists() && read(file).is_err() {
+        fs::remove_file(file)?;
+    }
+    let new = folder.join(format!(".costs-{}", std::process::id()));
+    let mut out = fs::File::create(&new)?;
+    let written = serde_json::to_string(measured).map_err(anyhow::Error::from).and_then(|text| {
+        out.write_all(text.as_bytes())?;
+        // Fails where there is a file: the first one counts.
+        match fs::hard_link(&new, file) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
+            _ => Ok(()),
+        }
+    });
+    fs::remove_file(&new)?;
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_costs_count() {
+        let folder = std::env::temp_dir().join(format!("polydraft-costs-{}", std::process::id()));
+        let file = folder.join("costs.json");
+        let of = |threads| Measured {
+            machine: "m".to_owned(),
+            threads,
+            version: "v".to_owned(),
+            models: vec!["t".to_owned()],
+            costs: Costs::default(),
+        };
+        keep(&file, &of(1)).unwrap();
+        keep(&file, &of(2)).unwrap();
+        assert_eq!(read(&file).unwrap(), of(1));
+        // What cannot be read is replaced.
+        fs::write(&file, "{").unwrap();
+        assert!(read(&file).unwrap_err().to_string().contains("costs.json"));
+        keep(&file, &of(3)).unwrap();
+        assert_eq!(read(&file).unwrap(), of(3));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

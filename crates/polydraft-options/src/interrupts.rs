@@ -1,0 +1,89 @@
+//! Ctrl-C and SIGTERM: who is at work may end in order, and temporary files go in any case.
+//!
+//! The first interrupt asks a command that looks ([`Orderly`]) to end with what it has. Where none looks, and at the second
+//! one, the program ends at once, with the exit code that shells give to an interrupted program.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// The exit code of an interrupted program: 128 and the number of the signal.
+pub const EXIT_CODE: u8 = 130;
+
+/// How many look.
+static ORDERLY: AtomicUsize = AtomicUsize::new(0);
+static ASKED: AtomicBool = AtomicBool::new(false);
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// As long as this lives, an interrupt is a question.
+#[derive(Debug)]
+pub struct Orderly(());
+
+impl Orderly {
+    /// From now on [`asked`](Self::asked) is looked at.
+    pub fn begin() -> Self {
+        listen();
+        ASKED.store(false, Ordering::SeqCst);
+        ORDERLY.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+
+    /// Whether the user wants an end.
+    pub fn asked(&self) -> bool {
+        ASKED.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Orderly {
+    fn drop(&mut self) {
+        ORDERLY.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A file or folder that an interrupt removes. Its owner removes it in all other cases.
+#[derive(Debug)]
+pub struct Temporary(PathBuf);
+
+impl Temporary {
+    /// Registers it.
+    pub fn new(path: &Path) -> Self {
+        listen();
+        temporary().push(path.to_owned());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        temporary().retain(|path| *path != self.0);
+    }
+}
+
+fn temporary() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Listens, from the first call on.
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Where that cannot be had an interrupt ends the program as it ends any.
+        let _ = ctrlc::set_handler(|| {
+            let again = ASKED.swap(true, Ordering::SeqCst);
+            if !again && ORDERLY.load(Ordering::SeqCst) > 0 {
+                return;
+            }
+            for path in temporary().drain(..) {
+                // Twice: a file may be made while the first goes on.
+                for _ in 0..2 {
+                    let _ = if path.is_dir() {
+                        std::fs::remove_dir_all(&path)
+                    } else {
+                        std::fs::remove_file(&path)
+                    };
+                }
+            }
+            std::process::exit(EXIT_CODE.into());
+        });
+    });
+}

@@ -1,0 +1,64 @@
+//! The text side of a model in a GGUF file: all of it is in the metadata.
+
+use polydraft_engine::Vocabulary;
+use polydraft_gguf::{Gguf, TokenType, TokenizerDescription};
+
+use crate::contained::contained;
+use crate::text::mangled;
+use crate::{ChatTemplate, Language, PublishedSampling, Result, SpecialTokens, Text};
+
+impl Language {
+    /// Reads the tokenizer, the chat template and the tokens that end a text from a GGUF file. The model has `rows` rows
+    /// of logits. How its makers would sample is not in such files.
+    ///
+    /// # Errors
+    /// A tokenizer that is not known or makes no sense; one that does not fit the rows; a chat template that is none.
+    /// The file and the key are named.
+    pub fn from_gguf(gguf: &Gguf, rows: usize) -> Result<Self> {
+        let metadata = gguf.metadata();
+        let path = metadata.path();
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let description = TokenizerDescription::read(metadata)?;
+        let tokenizer = match contained(|| description.tokenizer()) {
+            Ok(tokenizer) => tokenizer?,
+            Err(panic) => return Err(mangled(path.to_owned(), &panic)),
+        };
+        let text = Text::from_parts(tokenizer, path);
+        let vocabulary = without_padding(text.vocabulary(rows)?, &description);
+        let chat = match description.chat_template {
+            None => None,
+            Some(source) => Some(ChatTemplate::from_source(source, roles(&description), path)?),
+        };
+        let end_tokens = description.end_tokens;
+        Ok(Self { name, text, vocabulary, end_tokens, chat, sampling: PublishedSampling::default() })
+    }
+}
+
+/// Tokens by role, under the names that templates know them by.
+fn roles(description: &TokenizerDescription) -> SpecialTokens {
+    let special = &description.special;
+    let roles = [
+        ("bos_token", special.begin),
+        ("eos_token", special.end),
+        ("unk_token", special.unknown),
+        ("pad_token", special.padding),
+        ("sep_token", special.separator),
+        ("mask_token", special.mask),
+    ];
+    let token = |id: Option<u32>| description.tokens.get(id? as usize);
+    SpecialTokens::from_roles(roles.into_iter().filter_map(|(role, id)| Some((role, &**token(id)?))))
+}
+
+/// Converters give the embedding's padding rows, which exist for the sake of round sizes, tokens of their own behind the
+/// others. They are no part of the tokenizer, and models that share one have different numbers of them.
+fn without_padding(vocabulary: Vocabulary, description: &TokenizerDescription) -> Vocabulary {
+    let is_padding = |id: usize| {
+        description.types[id] == TokenType::Unused && *description.tokens[id] == format!("[PAD{id}]")
+    };
+    let count = vocabulary.size().min(description.tokens.len());
+    let used = (0..count).rev().find(|&id| !is_padding(id)).map_or(0, |id| id + 1);
+    if used == 0 || used == vocabulary.size() {
+        return vocabulary;
+    }
+    Vocabulary::new((0..used).map(|id| vocabulary.token(id as u32).map(Box::from)).collect())
+}

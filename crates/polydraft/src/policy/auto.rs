@@ -1,0 +1,372 @@
+//! The tree that chooses itself: before each step, and at each node, what gives the most tokens per second.
+//!
+//! Problem: how much to draft depends on what a pass costs (a staircase in its rows), on how good the drafts are in this
+//! text, and on how sure the draft is of the next token. Too much drafting is slower than none.
+//! Source: ours. Renewal reward: with λ the tokens per second reached so far, drawing more is worth it while the tokens to
+//! be expected exceed λ times the seconds it costs. What passes cost is given ([`Costs`]); what acceptance to expect is
+//! fitted to this text ([`expect`]).
+//! Method:
+//! 1. Before a step: for each number of paths, the worth of asking the draft at all, averaged over how sure it was at the
+//!    last roots. The best number is taken; nothing is asked where none is worth it.
+//! 2. At a node, the draft's distribution known: is there a depth up to which drawing is worth it? And before the next
+//!    pass of the draft: is it, with a node of average sureness?
+//! 3. Where that says no, one token is drafted all the same while the past may have been bad luck (one standard
+//!    deviation), and after that now and then, as often as costs a hundredth of the time.
+//!
+//! All of it is a function of the past, of the distributions on the way to a node and of the one at it before anything is
+//! drawn, so every verifier that is exact for independent paths stays exact.
+//! Complexity: a few thousand operations a step. Deviations: none.
+
+mod costs;
+mod expect;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Described, Growth, Policy, numbers};
+use crate::draft::{Draft, DraftTree, Form, Path};
+use crate::drafting::Draws;
+use crate::verify::Outcome;
+use crate::{Distribution, Error, Result};
+
+pub use costs::{Costs, Passes};
+use expect::Expected;
+
+/// Typed `auto`, `auto:K` for at most K paths, or `auto:K,L` for at most L tokens of each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Paths at most, from 1 to 4. Default 4.
+    pub paths: usize,
+    /// Tokens of a path at most, from 1 to 16. Default 16.
+    pub depth: usize,
+    /// What passes cost.
+    pub costs: Costs,
+}
+
+/// Most paths that are considered: more are never worth their rows.
+const PATHS: usize = 4;
+/// Tokens of a path, at most.
+const DEPTH: usize = 16;
+/// Roots that are remembered.
+const ROOTS: usize = 32;
+/// The part of the time that may go into finding out whether drafting has become worth it.
+const PROBING: f64 = 0.01;
+/// How fast the past is forgotten, a step.
+const DECAY: f64 = 0.98;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { paths: PATHS, depth: DEPTH, costs: Costs::default() }
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{},{}", self.paths, self.depth)
+    }
+}
+
+impl Described for Settings {
+    fn configure(&mut self, text: &str) -> Result<()> {
+        let whole = if text.contains(',') { text.to_owned() } else { format!("{text},{DEPTH}") };
+        [self.paths, self.depth] = numbers(&whole, "auto:K or auto:K,L, such as auto:2,8")?;
+        Ok(())
+    }
+
+    fn build(&self) -> Result<Box<dyn Policy>> {
+        for (setting, value, most, expected) in [
+            ("paths of an automatic tree", self.paths, PATHS, "from 1 to 4"),
+            ("depth of an automatic tree", self.depth, DEPTH, "from 1 to 16"),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(Error::Setting { setting, expected, got: value.to_string() });
+            }
+        }
+        self.costs.validate()?;
+        Ok(Box::new(Auto::new(self.clone())))
+    }
+
+    fn describe(&self) -> String {
+        match self.paths {
+            1 => "one path, as deep as is worth it".to_owned(),
+            paths => format!("up to {paths} paths, as many and as deep as is worth it"),
+        }
+    }
+
+    fn nodes(&self) -> f64 {
+        (self.paths * self.depth) as f64
+    }
+
+    fn most_draws(&self, _: usize) -> f64 {
+        self.nodes()
+    }
+}
+
+/// What an automatic tree did, and what it thinks of it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Choices {
+    /// Steps.
+    pub steps: u64,
+    /// Steps in which the draft was not asked: plain decoding.
+    pub plain: u64,
+    /// Steps by number of paths, 1 first, in which something was drawn.
+    pub by_paths: Vec<u64>,
+    /// Mean depth of the trees that were drawn; 0 where none was.
+    pub depth: f64,
+    /// Seconds that plain decoding would have taken for the same tokens, by the costs.
+    pub plain_seconds: f64,
+    /// Seconds that the steps took, by the costs.
+    pub seconds: f64,
+}
+
+impl Choices {
+    fn note(&mut self, asked: bool, paths: Option<usize>, depth: usize, plain_seconds: f64, seconds: f64) {
+        self.steps += 1;
+        self.plain += u64::from(!asked);
+        if let Some(paths) = paths {
+            self.by_paths.resize(self.by_paths.len().max(paths), 0);
+            self.by_paths[paths - 1] += 1;
+            let drawn: u64 = self.by_paths.iter().sum();
+            self.depth += (depth as f64 - self.depth) / drawn as f64;
+        }
+        self.plain_seconds += plain_seconds;
+        self.seconds += seconds;
+    }
+
+    /// How many times as fast as plain decoding the text was, by the costs; 1 before the first step.
+    pub fn gain(&self) -> f64 {
+        if self.seconds > 0.0 { self.plain_seconds / self.seconds } else { 1.0 }
+    }
+}
+
+/// What is done in the step that comes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Plan {
+    /// Nothing is asked of the draft.
+    Plain,
+    /// So many paths, each as deep as is worth it.
+    Paths(usize),
+    /// One token, worth it or not.
+    Probe,
+}
+
+struct Auto {
+    settings: Settings,
+    expected: Expected,
+    /// How unsure the draft was at the last roots, the oldest overwritten first.
+    roots: Vec<f64>,
+    next_root: usize,
+    /// Tokens and seconds, the past forgotten by and by.
+    tokens: f64,
+    seconds: f64,
+    /// Tokens since the draft was last asked.
+    unasked: usize,
+    plan: Plan,
+    choices: Choices,
+}
+
+/// Where a tree stands that may be drawn further.
+#[derive(Clone, Copy)]
+struct Standing {
+    /// Distinct tokens of a level, to be expected.
+    wide: f64,
+    depth: usize,
+    /// The probability that verification comes here.
+    reached: f64,
+}
+
+impl Auto {
+    fn new(settings: Settings) -> Self {
+        let plain = settings.costs.target.at(1.0);
+        let mut new = Self {
+            expected: Expected::default(),
+            roots: Vec::new(),
+            next_root: 0,
+            // As if some tokens had been decoded plainly.
+            tokens: 8.0,
+            seconds: 8.0 * plain,
+            unasked: 0,
+            plan: Plan::Plain,
+            choices: Choices::default(),
+            settings,
+        };
+        new.plan = new.plan();
+        new
+    }
+
+    /// Tokens per second, at least what plain decoding reaches.
+    fn rate(&self) -> f64 {
+        (self.tokens / self.seconds).max(1.0 / self.settings.costs.target.at(1.0))
+    }
+
+    /// Tokens gained, less what the seconds are worth, by drawing below a node and on from there, to the best depth;
+    /// `here` is the probability that one of the draws at the node is rejected, `later` the same at nodes below.
+    fn worth(&self, at: Standing, here: f64, later: f64) -> f64 {
+        let costs = &self.settings.costs;
+        let rows = |depth: usize| costs.target.at(1.0 + depth as f64 * at.wide);
+        let rate = self.rate();
+        let (mut accepted, mut gain, mut best) = (at.reached * (1.0 - here), 0.0, f64::NEG_INFINITY);
+        for more in 1..=self.settings.depth.saturating_sub(at.depth) {
+            gain += accepted;
+            accepted *= 1.0 - later;
+            let drafted = (more - 1) as f64 * costs.draft.at(at.wide);
+            let seconds = rows(at.depth + more) - rows(at.depth) + drafted;
+            best = best.max(gain - rate * seconds);
+        }
+        best
+    }
+
+    /// The standing at a root where the draft is so unsure.
+    fn root(&self, paths: usize, unsure: f64) -> Standing {
+        Standing { wide: 1.0 + (paths - 1) as f64 * unsure, depth: 0, reached: 1.0 }
+    }
+
+    /// What asking the draft with so many paths is worth, on average over the last roots.
+    fn asking(&self, paths: usize, expected: &Expected) -> f64 {
+        let average = expected.average();
+        let worth = |&unsure: &f64| {
+            let (here, later) = (expected.rejection(unsure, paths), expected.rejection(unsure, 1));
+            // Sureness lasts: the nodes below are half like this one.
+            self.worth(self.root(paths, unsure), here, 0.5 * (later + average)).max(0.0)
+        };
+        let first = [expected.unsure()];
+        let roots = if self.roots.is_empty() { &first[..] } else { &self.roots };
+        let mean = roots.iter().map(worth).sum::<f64>() / roots.len() as f64;
+        mean - self.rate() * self.settings.costs.draft.at(1.0)
+    }
+
+    fn plan(&self) -> Plan {
+        // Fewer paths where more are worth no more.
+        let most = |best: (f64, usize), next: (f64, usize)| if next.0 > best.0 { next } else { best };
+        let (worth, paths) = (1..=self.settings.paths)
+            .map(|paths| (self.asking(paths, &self.expected), paths))
+            .fold((f64::NEG_INFINITY, 1), most);
+        // Asking may cost next to nothing, as where n-grams draft: then nothing is missed by asking.
+        if worth > -PROBING {
+            return Plan::Paths(paths);
+        }
+        let costs = &self.settings.costs;
+        // The draft reads first what was decided without it.
+        let draft = costs.draft.at(1.0 + self.unasked as f64);
+        let probe = draft + costs.target.at(2.0) - costs.target.at(1.0);
+        let since = self.unasked as f64 * costs.target.at(1.0);
+        let unlucky = self.asking(1, &self.expected.lucky()) > 0.0;
+        if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain }
+    }
+
+    fn remember(&mut self, unsure: f64) {
+        match self.roots.get_mut(self.next_root) {
+            Some(old) => *old = unsure,
+            None => self.roots.push(unsure),
+        }
+        self.next_root = (self.next_root + 1) % ROOTS;
+    }
+
+    /// The standing at the end of a path in this step's tree.
+    fn standing(&self, path: &Path) -> Standing {
+        let Plan::Paths(paths) = self.plan else { return self.root(1, 0.0) };
+        let unsure: Vec<f64> = path.collisions().map(|collision| 1.0 - collision).collect();
+        let Some((&root, inner)) = unsure.split_last() else { return self.root(paths, 0.0) };
+        let inner: f64 = inner.iter().map(|&unsure| 1.0 - self.expected.rejection(unsure, 1)).product();
+        let reached = inner * (1.0 - self.expected.rejection(root, paths));
+        Standing { depth: unsure.len(), reached, ..self.root(paths, root) }
+    }
+}
+
+impl Policy for Auto {
+    fn goes_on(&self, path: &Path) -> bool {
+        match (self.plan, path.depth()) {
+            (Plan::Plain, _) => false,
+            (_, 0) => true,
+            (Plan::Probe, _) => false,
+            (Plan::Paths(_), _) => {
+                let (at, later) = (self.standing(path), self.expected.average());
+                let asking = self.rate() * self.settings.costs.draft.at(at.wide);
+                self.worth(at, later, later) > asking
+            }
+        }
+    }
+
+    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+        let (unsure, average) = (1.0 - law.collision(), self.expected.average());
+        match (self.plan, path.depth()) {
+            (Plan::Plain, _) => None,
+            (Plan::Probe, depth) => (depth == 0).then_some(Growth::Fresh(Draws::iid(1))),
+            (Plan::Paths(paths), 0) => {
+                let here = self.expected.rejection(unsure, paths);
+                let worth = self.worth(self.root(paths, unsure), here, average);
+                (worth > 0.0).then_some(Growth::Fresh(Draws::iid(paths)))
+            }
+            (Plan::Paths(_), _) => {
+                let here = self.expected.rejection(unsure, 1);
+                let worth = self.worth(self.standing(path), here, average) > 0.0;
+                worth.then_some(Growth::Continue)
+            }
+        }
+    }
+
+    fn depth(&self) -> usize {
+        match self.plan {
+            Plan::Plain => 0,
+            Plan::Probe => 1,
+            Plan::Paths(_) => self.settings.depth,
+        }
+    }
+
+    fn form(&self) -> Form {
+        Form::paths(self.settings.paths)
+    }
+
+    fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
+        let costs = &self.settings.costs;
+        let (asked, decided) = (self.plan != Plan::Plain, outcome.accepted.len() + 1);
+        let levels = levels(draft.tree());
+        let mut seconds = costs.target.at(draft.tree().len() as f64);
+        if asked {
+            // Behind a level that is not the last there was one more pass; what the draft had not read it read in the first.
+            let inner = levels.len().saturating_sub(1);
+            seconds += levels[..inner].iter().map(|&wide| costs.draft.at(wide as f64)).sum::<f64>();
+            seconds += costs.draft.at(1.0 + self.unasked as f64);
+        }
+        self.tokens = DECAY * self.tokens + decided as f64;
+        self.seconds = DECAY * self.seconds + seconds;
+        let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
+        self.choices.note(asked, paths, levels.len(), decided as f64 * costs.target.at(1.0), seconds);
+        self.unasked = if asked { 0 } else { self.unasked + decided };
+
+        let unsure = |node| draft.law(node).map(|law| 1.0 - law.collision());
+        if asked {
+            // Where nothing was drawn, the draft was so unsure that nothing was worth it.
+            self.remember(unsure(DraftTree::ROOT).unwrap_or(1.0));
+        }
+        let ends = outcome.accepted.iter().map(|&node| (node, false)).chain([(DraftTree::ROOT, true)]);
+        let mut node = DraftTree::ROOT;
+        for (next, rejected) in ends {
+            if let (Some(unsure), Some(draws)) = (unsure(node), draft.draws(node)) {
+                self.expected.observe(unsure, draws.count, rejected);
+            }
+            node = next;
+        }
+        self.plan = self.plan();
+    }
+
+    fn choices(&self) -> Option<&Choices> {
+        Some(&self.choices)
+    }
+}
+
+/// Distinct tokens by level, the first level first.
+fn levels(tree: &DraftTree) -> Vec<usize> {
+    let mut levels = Vec::new();
+    for node in 1..tree.len() {
+        let depth = tree.depth(node);
+        levels.resize(levels.len().max(depth), 0);
+        levels[depth - 1] += 1;
+    }
+    levels
+}
+
+#[cfg(test)]
+mod tests;

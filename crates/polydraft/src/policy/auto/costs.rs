@@ -1,0 +1,90 @@
+//! What passes cost.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// Seconds of passes of target and draft, each with all that comes with it: distributions, draws, verification.
+///
+/// ```
+/// use polydraft::policy::Passes;
+///
+/// let passes = Passes::new(vec![(1, 1.0), (4, 1.3), (8, 2.1)])?;
+/// assert_eq!((passes.at(1.0), passes.at(6.0)), (1.0, 1.7));
+/// # Ok::<(), polydraft::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Costs {
+    /// Of the target, by rows: 1 and the nodes of the tree.
+    pub target: Passes,
+    /// Of the draft, by rows: the nodes of a level.
+    pub draft: Passes,
+}
+
+impl Default for Costs {
+    /// Nobody's machine: a target bound by memory, and a draft of a tenth of it.
+    fn default() -> Self {
+        let passes = |unit: f64| Passes(vec![(1, unit), (8, 1.3 * unit), (32, 3.0 * unit)]);
+        Self { target: passes(1.0), draft: passes(0.1) }
+    }
+}
+
+impl Costs {
+    pub(super) fn validate(&self) -> Result<()> {
+        let (target, draft) = (&self.target.0, &self.draft.0);
+        Passes::new(target.clone()).and_then(|_| Passes::new(draft.clone()))?;
+        match target.first() {
+            Some((_, seconds)) if *seconds > 0.0 => Ok(()),
+            _ => Err(Error::Setting {
+                setting: "costs of the target",
+                expected: "more than no time",
+                got: format!("{target:?}"),
+            }),
+        }
+    }
+}
+
+/// Seconds by rows of a pass.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Passes(Vec<(usize, f64)>);
+
+impl Passes {
+    /// Pairs of rows and seconds.
+    ///
+    /// # Errors
+    /// No pair; rows that do not grow from 1 on; seconds that are no time.
+    pub fn new(pairs: Vec<(usize, f64)>) -> Result<Self> {
+        let grows = pairs.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let times = pairs.iter().all(|(_, seconds)| seconds.is_finite() && *seconds >= 0.0);
+        if pairs.first().is_some_and(|(rows, _)| *rows == 1) && grows && times {
+            return Ok(Self(pairs));
+        }
+        Err(Error::Setting {
+            setting: "costs",
+            expected: "pairs of rows and seconds, [[1, 0.01], [4, 0.012], ..], rows growing from 1 on",
+            got: format!("{pairs:?}"),
+        })
+    }
+
+    /// The pairs.
+    pub fn pairs(&self) -> &[(usize, f64)] {
+        &self.0
+    }
+
+    /// Seconds of a pass over so many rows: on the line between two pairs; behind the last, in proportion to it.
+    pub fn at(&self, rows: f64) -> f64 {
+        let mut before = (0.0, 0.0);
+        for &(known, seconds) in &self.0 {
+            let known = known as f64;
+            if rows <= known {
+                // Fewer rows than one there are not.
+                let part = if before.0 > 0.0 { (rows - before.0) / (known - before.0) } else { 1.0 };
+                return before.1 + part * (seconds - before.1);
+            }
+            before = (known, seconds);
+        }
+        before.1 * rows / before.0
+    }
+}

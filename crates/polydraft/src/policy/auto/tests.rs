@@ -1,0 +1,113 @@
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::conformance::tree::{ContextLaws, draw, exact, random_pair};
+use crate::{Chance, PolicyKind, VerifierKind};
+
+fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
+    let draft = Passes::new(vec![(1, draft), (8, draft)]).unwrap();
+    Costs { target: Passes::new(target.to_vec()).unwrap(), draft }
+}
+
+/// Bound by memory: rows cost nothing.
+fn flat(draft: f64) -> Costs {
+    costs(&[(1, 1.0), (64, 1.0)], draft)
+}
+
+fn auto(paths: usize, depth: usize, costs: Costs) -> Auto {
+    Auto::new(Settings { paths, depth, costs })
+}
+
+/// Decodes with laws over two tokens that end after two levels, again and again.
+fn live(policy: &mut Auto, pair: (&dyn ContextLaws, &dyn ContextLaws), steps: usize, rng: &mut impl Rng) {
+    let mut verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
+    for _ in 0..steps {
+        let draft = draw(policy, pair.1, rng as &mut dyn Chance).unwrap();
+        let laws = crate::conformance::tree::TargetOf::new(draft.tree(), pair.0);
+        let outcome = verifier.verify(&draft, &laws, rng as &mut dyn Chance).unwrap();
+        policy.observe(&draft, &outcome);
+    }
+}
+
+/// Whatever it has seen, what it draws leaves the text the target's law: as every step is exact by its past, so is the text.
+#[test]
+fn exact_after_every_past() {
+    let mut rng = ChaCha8Rng::seed_from_u64(31);
+    let mut plans = Vec::new();
+    for round in 0..60 {
+        let costs = match round % 3 {
+            0 => flat(0.05),
+            1 => costs(&[(1, 1.0), (2, 1.3), (4, 1.35), (8, 2.5)], 0.3),
+            _ => costs(&[(1, 1.0), (2, 1.9), (8, 7.0)], 0.02),
+        };
+        let mut policy = auto(1 + round % 3, 3, costs);
+        let alike = [0.1, 0.5, 0.9][round % 3];
+        let pair = random_pair(2, 4, alike, round % 2 == 0, &mut rng).unwrap();
+        live(&mut policy, (&pair.target, &pair.draft), rng.random_range(0..20), &mut rng);
+        plans.push(policy.plan);
+        let names =
+            if policy.settings.paths == 1 { &["block", "token"][..] } else { &["traversal", "greedy-block"] };
+        for name in names.iter().chain(&["nested-priority"]) {
+            let mut verifier = name.parse::<VerifierKind>().unwrap().build().unwrap();
+            let found = exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ()).unwrap();
+            assert!(found.law_deviation < 1e-12, "{name}, {:?}: {found:?}", policy.plan);
+        }
+    }
+    assert!(
+        plans.contains(&Plan::Plain)
+            && plans.iter().filter(|plan| matches!(plan, Plan::Paths(_))).count() > 20
+    );
+}
+
+#[test]
+fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
+    let mut rng = ChaCha8Rng::seed_from_u64(32);
+    let law = |p: f64| Distribution::new(vec![p, 1.0 - p]).unwrap();
+    let (target, wrong) = (Always(law(1.0)), Always(law(0.0)));
+    // Reading what it missed costs this draft no more than a token.
+    let draft = Passes::new(vec![(1, 0.3), (1024, 0.3)]).unwrap();
+    let mut policy = auto(4, 16, Costs { draft, ..costs(&[(1, 1.0), (2, 1.2), (64, 4.0)], 0.3) });
+    live(&mut policy, (&target, &wrong), 2000, &mut rng);
+    let choices = policy.choices.clone();
+    assert!(choices.plain > 1900 && choices.plain < 2000, "{choices:?}");
+    assert!(choices.gain() > 0.97, "{choices:?}");
+    // Were they better from here on, it would notice.
+    live(&mut policy, (&target, &target), 4000, &mut rng);
+    assert!(policy.choices.plain < choices.plain + 3000, "{:?}", policy.choices);
+}
+
+#[test]
+fn good_drafts_make_deep_trees() {
+    let mut rng = ChaCha8Rng::seed_from_u64(33);
+    let sure = Always(Distribution::new(vec![0.95, 0.05]).unwrap());
+    let mut policy = auto(4, 16, flat(0.1));
+    live(&mut policy, (&sure, &sure), 300, &mut rng);
+    assert!(policy.choices.depth > 5.0 && policy.choices.gain() > 2.5, "{:?}", policy.choices);
+    // A draft as dear as the target gains nothing.
+    let mut policy = auto(4, 16, flat(1.2));
+    live(&mut policy, (&sure, &sure), 300, &mut rng);
+    assert!(policy.choices.gain() > 0.95, "{:?}", policy.choices);
+}
+
+/// The same law everywhere.
+struct Always(Distribution);
+
+impl ContextLaws for Always {
+    fn law(&self, _: &[crate::Token]) -> Result<&Distribution> {
+        Ok(&self.0)
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    for wrong in ["auto:0", "auto:5", "auto:2,17", "auto:x", "auto:1,2,3"] {
+        let built = wrong.parse::<PolicyKind>().and_then(|kind| kind.build().map(|_| ()));
+        assert!(built.unwrap_err().to_string().contains("auto"), "{wrong}");
+    }
+    assert_eq!("auto:2".parse::<PolicyKind>().unwrap().to_string(), "auto:2,16");
+    assert!(Passes::new(vec![(2, 1.0)]).is_err() && Passes::new(vec![(1, f64::NAN)]).is_err());
+    let mut free = Settings::default();
+    free.costs.target = Passes::new(vec![(1, 0.0)]).unwrap();
+    assert!(free.build().is_err());
+}
