@@ -98,6 +98,14 @@ impl CandleModel {
         rows_of(self.transformer.head(), tokens, &self.transformer.device)
     }
 
+    /// The weights of the norm behind the last layer, if there is one that has weights alone.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn last_norm(&self) -> crate::Result<Option<Vec<f32>>> {
+        Ok(self.transformer.last_norm()?)
+    }
+
     /// Numbers in a row of logits.
     fn width(&self) -> usize {
         self.outputs.as_ref().map_or(self.facts.vocabulary.size(), Vec::len)

@@ -219,7 +219,9 @@ impl Packed {
             candle_core::bail!("packed matrix: expected rows below {out}, got {id}");
         }
         let format = match self.1 {
-            Format::Q5_0 | Format::Q5_1 | Format::Q2K | Format::Q3K | Format::Q5K | Format::Q6K => Format::Q8_0,
+            Format::Q5_0 | Format::Q5_1 | Format::Q2K | Format::Q3K | Format::Q5K | Format::Q6K => {
+                Format::Q8_0
+            }
             format => format,
         };
         let rows = Selected { all: self.0.as_ref(), columns, ids };

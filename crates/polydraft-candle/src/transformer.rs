@@ -167,6 +167,14 @@ impl Transformer {
         capped(logits, self.config.logit_softcap).map(Some)
     }
 
+    /// The weights of the last norm, where it has these alone.
+    pub fn last_norm(&self) -> Result<Option<Vec<f32>>> {
+        match &self.norm {
+            Some(Norm::Rms { weight, .. }) => weight.to_dtype(DType::F32)?.to_vec1().map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Behind the last norm, if there is one.
     pub fn normed(&self, x: Tensor) -> Result<Tensor> {
         self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))

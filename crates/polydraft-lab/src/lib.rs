@@ -22,7 +22,7 @@ pub enum Lab {
     Couple(couple::Args),
     Efficiency(efficiency::Args),
     #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(Box<bench::Bench>),
 }
 
 /// Runs one of them.
@@ -33,6 +33,6 @@ pub fn run(command: Lab) -> Result<()> {
     match command {
         Lab::Couple(args) => couple::run(args),
         Lab::Efficiency(args) => efficiency::run(args),
-        Lab::Bench(bench) => bench::run(bench),
+        Lab::Bench(bench) => bench::run(*bench),
     }
 }

@@ -179,7 +179,8 @@ impl ModelArgs {
         if is_head(&draft) {
             let (precision, layers) = (self.dtype.unwrap_or_default(), self.draft_layers.clone());
             let options = HeadOptions { precision, layers, tokens };
-            let head = load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
+            let head =
+                load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
             return Ok(Box::new(head));
         }
         if self.draft_layers.is_some() {
@@ -312,7 +313,8 @@ fn weight_bytes(place: &Path) -> u64 {
         return std::fs::metadata(place).map_or(0, |m| m.len());
     }
     let files = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors" || e == "bin"));
+    let weights =
+        files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors" || e == "bin"));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }
 

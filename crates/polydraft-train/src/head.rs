@@ -150,6 +150,9 @@ pub fn run(args: HeadArgs, work: Option<PathBuf>) -> Result<()> {
     let store = Store::open(&folder, (layers.len() + 1) * config.hidden)?;
     let pupil =
         Pupil::open(shape, &folder.join("checkpoint.safetensors"), &mut ChaCha12Rng::seed_from_u64(1))?;
+    if let Some(norm) = loaded.model.last_norm()?.filter(|_| pupil.steps == 0) {
+        pupil.net.begin_with(norm)?;
+    }
     let mut school = School { args, loaded, store, pupil, folder };
     if !school.args.export {
         school.learn()?;

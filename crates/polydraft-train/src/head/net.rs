@@ -85,6 +85,12 @@ impl Net {
         Ok(Self { shape, parameters })
     }
 
+    /// Begins with the target's own last norm: the output matrix is made for what comes from it.
+    pub fn begin_with(&self, norm: Vec<f32>) -> Result<()> {
+        let width = norm.len();
+        Ok(self.weight("norm.weight")?.set(&Tensor::from_vec(norm, width, &Device::Cpu)?)?)
+    }
+
     fn weight(&self, name: &str) -> Result<&Var> {
         let found = self.parameters.iter().find(|(own, _)| own == name);
         found.map(|(_, var)| var).with_context(|| format!("no parameter {name}"))
