@@ -1,10 +1,12 @@
-//! Keys and values of a text's tokens, in slots that can be kept selectively.
+//! Keys and values of a text's tokens, and hidden states where they are watched, in slots that can be kept selectively.
 //!
 //! The caller counts: which slots are the context and which a speculative tree behind it. On a processor slots lie in
 //! pages, which texts with a common beginning share; elsewhere in two tensors a layer.
 
 pub(crate) mod pages;
 mod tensors;
+
+use std::ops::Range;
 
 use candle_core::{DType, Device, Result};
 
@@ -19,6 +21,8 @@ pub(crate) struct Form {
     pub heads: usize,
     /// Numbers of a head.
     pub head: usize,
+    /// Numbers of the hidden states that are watched.
+    pub watched: usize,
 }
 
 /// The keys and values of one text.
@@ -69,6 +73,22 @@ impl Cache {
     pub fn shorten(&mut self, slots: usize) {
         if let Self::Pages(pages) = self {
             pages.shorten(slots);
+        }
+    }
+
+    /// Writes the hidden states of a slot from number `first` on.
+    pub fn watch(&mut self, slot: usize, first: usize, state: &[f32]) {
+        match self {
+            Self::Pages(pages) => pages.watch(slot, first, state),
+            Self::Tensors(tensors) => tensors.watch(slot, first, state),
+        }
+    }
+
+    /// The hidden states of these slots, `[slots, watched]`.
+    pub fn watched(&self, slots: Range<usize>) -> Vec<f32> {
+        match self {
+            Self::Pages(pages) => slots.flat_map(|slot| pages.watched(slot)).collect(),
+            Self::Tensors(tensors) => tensors.watched(slots).to_vec(),
         }
     }
 

@@ -203,7 +203,7 @@ impl Config {
     }
 
     /// What no family may break.
-    fn check(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
         if !self.heads.is_multiple_of(self.key_value_heads) {
             return Err(format!(
                 "num_key_value_heads: expected a divisor of num_attention_heads = {}, got {}",

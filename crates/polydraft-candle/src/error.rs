@@ -91,6 +91,9 @@ pub enum Error {
         /// What would fit.
         fits: Vec<(Precision, Bytes)>,
     },
+    /// What a draft head asks of its target.
+    #[error(transparent)]
+    Target(#[from] polydraft_engine::Error),
     /// Threads that run already.
     #[error("threads to compute with: expected to start {expected}, got {got} that run already")]
     Threads {

@@ -66,7 +66,7 @@ pub(crate) struct Names {
 }
 
 /// The names that Llama began and most families keep.
-const LLAMA_NAMES: Names = Names {
+pub(crate) const LLAMA_NAMES: Names = Names {
     embedding: "model.embed_tokens",
     positions: "",
     project_in: "",
@@ -85,7 +85,7 @@ const LLAMA_NAMES: Names = Names {
 
 /// A decoder as Llama began it: rotary positions, RMS norms before the blocks, a gated feed-forward with SiLU, no bias.
 /// What the families around it share; they change what differs.
-fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
+pub(crate) fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
     const HEADS: usize = 1 << 12;
     let hidden = fields.size("hidden_size", 1 << 17)?;
     let heads = fields.size("num_attention_heads", HEADS)?;

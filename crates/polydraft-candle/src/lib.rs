@@ -10,6 +10,7 @@ mod config;
 mod device;
 mod error;
 mod family;
+mod head;
 mod linear;
 mod load;
 mod model;
@@ -25,6 +26,7 @@ pub use config::{
 pub use device::{DeviceName, available_memory};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
+pub use head::{Head, HeadOptions, is_head, load_head, read_tokens};
 pub use linear::Precision;
 pub use load::{Description, LoadOptions, Loaded, Opened, is_gguf, load};
 pub use model::{CandleModel, SequenceLimits};

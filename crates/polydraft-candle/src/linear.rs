@@ -247,6 +247,19 @@ impl Matrix {
         }
     }
 
+    /// The rows at `ids` as a matrix of their own, held in the same way.
+    pub fn select(&self, ids: &[u32], device: &Device) -> Result<Self> {
+        Ok(match self {
+            Self::Full(weights) => Self::Full(weights.index_select(&Tensor::new(ids, device)?, 0)?),
+            Self::Packed(weights) => Self::Packed(weights.select(ids)?),
+            Self::Quantised(weights) => {
+                let rows = weights.embedding(&Tensor::new(ids, device)?)?.to_device(&Device::Cpu)?;
+                Self::Quantised(QTensor::quantize_onto(&rows, weights.dtype(), device)?)
+            }
+            Self::Stacked(_) => candle_core::bail!("rows of a matrix: expected one tensor, got several"),
+        })
+    }
+
     /// Bytes that the numbers take.
     pub fn bytes(&self) -> usize {
         match self {

@@ -8,10 +8,15 @@
 mod kept;
 mod text;
 
-use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::model::too_many_sequences;
-use polydraft_engine::{Error as EngineError, Facts, Model, Result, Sequence, Vocabulary};
+use std::ops::Range;
+use std::sync::Arc;
 
+use candle_core::{DType, Device};
+use polydraft::{DraftTree, NodeId, Token};
+use polydraft_engine::model::{no_features, too_many_sequences};
+use polydraft_engine::{Error as EngineError, Facts, Feature, Model, Result, Sequence, Vocabulary};
+
+use crate::linear::Matrix;
 use crate::transformer::Transformer;
 use crate::transformer::pass::Part;
 use crate::{Config, Precision};
@@ -46,6 +51,8 @@ pub struct CandleModel {
     /// By number of the sequence; none where it is not open.
     texts: Vec<Option<Text>>,
     kept: Kept,
+    /// The tokens that logits are of, where not all.
+    outputs: Option<Vec<Token>>,
 }
 
 impl CandleModel {
@@ -54,7 +61,7 @@ impl CandleModel {
         let limits = SequenceLimits::default();
         let facts =
             Facts { name, vocabulary, context, hidden: Some(hidden), begins: false, sequences: limits.open };
-        Ok(Self { facts, transformer, texts: Vec::new(), kept: Kept::new(limits) })
+        Ok(Self { facts, transformer, texts: Vec::new(), kept: Kept::new(limits), outputs: None })
     }
 
     /// The same model with its weights rounded to `precision`: a draft that needs no second model. Embeddings, norms and
@@ -71,6 +78,51 @@ impl CandleModel {
     pub fn limit(&mut self, limits: SequenceLimits) {
         self.facts.sequences = limits.open;
         self.kept.limit(limits);
+    }
+
+    /// Leaves only the logits of these tokens, which ascend: less to compute for a model that drafts, and one that can be
+    /// no target any more.
+    ///
+    /// # Errors
+    /// No tokens, tokens that do not ascend or that the model does not have; failures of the computation.
+    pub fn cut_output(&mut self, tokens: &[Token]) -> crate::Result<()> {
+        let head = self.transformer.head().select(tokens, &self.transformer.device)?;
+        self.transformer.set_head(Arc::new(head));
+        self.outputs = Some(tokens.to_vec());
+        Ok(())
+    }
+
+    /// What tokens are embedded as, before any scaling: `[tokens, embedding]`.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn embedding_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
+        rows_of(self.transformer.embedding(), tokens, &self.transformer.device)
+    }
+
+    /// What the last hidden state is multiplied with for the logits of tokens: `[tokens, embedding]`.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn output_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
+        rows_of(self.transformer.head(), tokens, &self.transformer.device)
+    }
+
+    /// The weights of the norm behind the last layer, if there is one that has weights alone.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn last_norm(&self) -> crate::Result<Option<Vec<f32>>> {
+        Ok(self.transformer.last_norm()?)
+    }
+
+    /// Numbers in a row of logits.
+    fn width(&self) -> usize {
+        self.outputs.as_ref().map_or(self.facts.vocabulary.size(), Vec::len)
+    }
+
+    pub(crate) fn transformer(&self) -> &Transformer {
+        &self.transformer
     }
 
     /// The shape of the model.
@@ -140,7 +192,7 @@ impl CandleModel {
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { number, next, .. } = work[i];
                 let own;
-                (own, rest) = rest.split_at(wanted * self.facts.vocabulary.size());
+                (own, rest) = rest.split_at(wanted * self.width());
                 if let Some(text) = &mut self.texts[number] {
                     text.computed_part(next..end, own);
                 }
@@ -182,6 +234,10 @@ impl CandleModel {
         }
         Ok(())
     }
+}
+
+fn rows_of(matrix: &Matrix, tokens: &[Token], device: &Device) -> crate::Result<Vec<f32>> {
+    Ok(matrix.rows(tokens, device)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
 }
 
 /// Slots of a text that are to be computed.
@@ -269,7 +325,35 @@ impl Model for CandleModel {
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        self.text(sequence).logits(node, self.facts.vocabulary.size())
+        self.text(sequence).logits(node, self.width())
+    }
+
+    fn outputs(&self) -> Option<&[Token]> {
+        self.outputs.as_deref()
+    }
+
+    fn watch(&mut self, features: &[Feature]) -> Result<()> {
+        let layers = self.transformer.config.layers;
+        if features.iter().any(|feature| matches!(feature, Feature::After(n) if *n > layers)) {
+            return no_features(&self.facts, "layers that the model has");
+        }
+        if self.texts.iter().any(Option::is_some) {
+            return no_features(&self.facts, "to be asked for before a sequence is open");
+        }
+        self.transformer.watch(features);
+        self.kept = Kept::new(self.kept.limits());
+        Ok(())
+    }
+
+    fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
+        let text = self.text(sequence);
+        if self.transformer.watched() == 0 {
+            return no_features(&self.facts, "some that are watched");
+        }
+        match tokens.end <= text.computed() {
+            true => Ok(text.cache.watched(tokens)),
+            false => no_features(&self.facts, "tokens that are computed"),
+        }
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

@@ -23,9 +23,9 @@ use std::convert::Infallible;
 use std::fmt::Debug;
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+use half::{bf16, f16};
 
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
-use half::{bf16, f16};
 
 use exact::{Bf16, F16, F32, Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K, Words};
 use file::Filed;
@@ -115,9 +115,9 @@ impl Format {
     }
 }
 
-/// A matrix `[out, in]`.
+/// A matrix `[out, in]`, and how it is held.
 #[derive(Debug)]
-pub(crate) struct Packed(Box<dyn Matrix>);
+pub(crate) struct Packed(Box<dyn Matrix>, Format);
 
 /// What a matrix can do, however it is held.
 trait Matrix: Debug + Send + Sync {
@@ -175,7 +175,7 @@ impl Packed {
     ) -> std::result::Result<Self, E> {
         assert!(columns.is_multiple_of(format.unit()), "{format:?} of {columns} columns");
         let rows = &rows;
-        Ok(Self(match format {
+        let matrix: Box<dyn Matrix> = match format {
             Format::F32 => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
             Format::Bf16 => Box::new(Exact(Tiles::<Bf16>::load(out, columns, rows)?)),
             Format::F16 => Box::new(Exact(Tiles::<F16>::load(out, columns, rows)?)),
@@ -190,7 +190,8 @@ impl Packed {
             Format::Q3K => as_filed::<Q3K, E>(out, columns, rows)?,
             Format::Q5K => as_filed::<Q5K, E>(out, columns, rows)?,
             Format::Q6K => as_filed::<Q6K, E>(out, columns, rows)?,
-        }))
+        };
+        Ok(Self(matrix, format))
     }
 
     /// The numbers that are held, rounded to another format.
@@ -223,6 +224,26 @@ impl Packed {
             self.0.row(id as usize, &mut values);
         }
         Tensor::from_vec(values, (ids.len(), columns), &Device::Cpu)
+    }
+
+    /// The rows at `ids` as a matrix of their own, held in the same way where numbers can be rounded to it, else in
+    /// `Q8_0`.
+    pub fn select(&self, ids: &[u32]) -> Result<Self> {
+        let [out, columns] = self.0.shape();
+        if let Some(id) = ids.iter().find(|id| **id as usize >= out) {
+            candle_core::bail!("packed matrix: expected rows below {out}, got {id}");
+        }
+        let format = match self.1 {
+            Format::Q5_0 | Format::Q5_1 | Format::Q2K | Format::Q3K | Format::Q5K | Format::Q6K => {
+                Format::Q8_0
+            }
+            format => format,
+        };
+        let rows = Selected { all: self.0.as_ref(), columns, ids };
+        match Self::load::<Infallible>(format, ids.len(), columns, rows) {
+            Ok(selected) => Ok(selected),
+            Err(never) => match never {},
+        }
     }
 
     /// y `[rows, out]` for x `[rows, in]`.
@@ -273,6 +294,41 @@ fn as_filed<P: Words + Filed, E: Send>(
         Some(blocks) => Box::new(Exact(Tiles::<P>::from_file(out, columns, blocks)?)),
         None => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
     })
+}
+
+/// Some rows of a matrix.
+struct Selected<'a> {
+    all: &'a dyn Matrix,
+    columns: usize,
+    ids: &'a [u32],
+}
+
+impl Selected<'_> {
+    fn each<T>(&self, first: usize, values: &mut [T], convert: impl Fn(f32) -> T) {
+        let mut row = Vec::with_capacity(self.columns);
+        for (id, values) in self.ids[first..].iter().zip(values.chunks_exact_mut(self.columns.max(1))) {
+            row.clear();
+            self.all.row(*id as usize, &mut row);
+            values.iter_mut().zip(&row).for_each(|(value, x)| *value = convert(*x));
+        }
+    }
+}
+
+impl Read<Infallible> for Selected<'_> {
+    fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), Infallible> {
+        self.each(first, values, |x| x);
+        Ok(())
+    }
+
+    fn f16(&self, first: usize, values: &mut [f16]) -> std::result::Result<(), Infallible> {
+        self.each(first, values, f16::from_f32);
+        Ok(())
+    }
+
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> std::result::Result<(), Infallible> {
+        self.each(first, values, bf16::from_f32);
+        Ok(())
+    }
 }
 
 impl CustomOp1 for Packed {

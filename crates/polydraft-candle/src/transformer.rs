@@ -11,14 +11,15 @@ mod device;
 pub(crate) mod exp;
 mod gate;
 mod host;
-mod load;
-mod norm;
+pub(crate) mod load;
+pub(crate) mod norm;
 pub(crate) mod pass;
 
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::rotary_emb::rope_thd;
+use polydraft_engine::Feature;
 
 use crate::cache::{Cache, Form};
 use crate::config::{Activation, Frequencies};
@@ -28,15 +29,15 @@ use norm::{Norm, Norms};
 use pass::Part;
 
 #[derive(Debug)]
-struct Layer {
-    attention_norms: Norms,
+pub(crate) struct Layer {
+    pub attention_norms: Norms,
     /// Queries, keys and values stacked.
     query_key_value: Linear,
     /// Of each head's queries and keys.
     head_norms: Option<[Norm; 2]>,
     output: Linear,
     windowed: bool,
-    mlp_norms: Norms,
+    pub mlp_norms: Norms,
     /// Gate and up stacked, where there is a gate.
     mlp_in: Linear,
     mlp_out: Linear,
@@ -44,7 +45,7 @@ struct Layer {
 
 /// How tokens are told apart by their place.
 #[derive(Debug, Clone)]
-enum Place {
+pub(crate) enum Place {
     /// The second in layers with a window, if another.
     Rotary(Frequencies, Option<Frequencies>),
     /// Rows by position.
@@ -60,16 +61,18 @@ pub(crate) struct Transformer {
     /// Around the layers, where tokens are embedded in another width.
     projections: Option<[Matrix; 2]>,
     place: Place,
-    layers: Vec<Layer>,
+    pub layers: Vec<Layer>,
     norm: Option<Norm>,
     /// `None` if it is the embedding.
-    head: Option<Matrix>,
-    device: Device,
-    dtype: DType,
+    head: Option<Arc<Matrix>>,
+    pub device: Device,
+    pub dtype: DType,
+    /// What is kept of every token besides keys and values.
+    watched: Vec<Feature>,
 }
 
 /// What attention needs besides the tokens' numbers, made once for all layers.
-enum Ways {
+pub(crate) enum Ways {
     /// On a processor.
     Host(Rotations<[Vec<f32>; 2]>),
     /// On a card; with the masks of each part.
@@ -77,7 +80,7 @@ enum Ways {
 }
 
 /// Cosines and sines `[tokens, head / 2]`.
-struct Rotations<T> {
+pub(crate) struct Rotations<T> {
     all: Option<T>,
     /// Those of layers with a window, if others.
     windowed: Option<T>,
@@ -90,9 +93,40 @@ impl<T> Rotations<T> {
 }
 
 impl Transformer {
+    /// Keeps these hidden states of every token, in this order.
+    pub fn watch(&mut self, features: &[Feature]) {
+        self.watched = features.to_vec();
+    }
+
+    /// How many numbers are watched of a token.
+    pub fn watched(&self) -> usize {
+        self.watched.len() * self.config.hidden
+    }
+
+    /// The matrix whose rows tokens are looked up in, `[vocabulary, embedding]`.
+    pub fn embedding(&self) -> &Arc<Matrix> {
+        &self.embedding
+    }
+
+    /// The matrix that makes logits, `[vocabulary, embedding]`.
+    pub fn head(&self) -> &Arc<Matrix> {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Makes logits with another matrix.
+    pub fn set_head(&mut self, head: Arc<Matrix>) {
+        self.head = Some(head);
+    }
+
+    /// Puts a norm behind the layers, or none.
+    pub fn set_norm(&mut self, norm: Option<Norm>) {
+        self.norm = norm;
+    }
+
     pub fn new_cache(&self) -> Result<Cache> {
         let Config { key_value_heads, head, .. } = self.config;
-        let form = Form { layers: self.layers.len(), heads: key_value_heads, head };
+        let watched = self.watched();
+        let form = Form { layers: self.layers.len(), heads: key_value_heads, head, watched };
         Cache::new(form, self.dtype, &self.device)
     }
 
@@ -107,8 +141,13 @@ impl Transformer {
         let ways = self.ways(parts, &positions)?;
         let mut x = self.embed(parts, &positions)?;
         for (i, layer) in self.layers.iter().enumerate() {
+            self.note(Feature::After(i), &x, parts)?;
             x = layer.attention_norms.around(x, |x| self.attend(i, x, &ways, parts))?;
             x = layer.mlp_norms.around(x, |x| self.feed_forward(layer, x))?;
+        }
+        self.note(Feature::After(self.layers.len()), &x, parts)?;
+        if self.watched.contains(&Feature::Output) {
+            self.note(Feature::Output, &self.normed(x.clone())?, parts)?;
         }
         let mut wanted: Vec<u32> = Vec::new();
         let mut end = 0;
@@ -122,14 +161,39 @@ impl Transformer {
         if wanted.len() < positions.len() {
             x = x.index_select(&Tensor::new(wanted, &self.device)?, 0)?;
         }
-        if let Some(norm) = &self.norm {
-            x = norm.forward(&x)?;
-        }
+        x = self.normed(x)?;
         if let Some([_, out]) = &self.projections {
             x = out.forward(&x)?;
         }
-        let logits = self.head.as_ref().unwrap_or(&self.embedding).forward(&x)?.to_dtype(DType::F32)?;
+        let logits = self.head().forward(&x)?.to_dtype(DType::F32)?;
         capped(logits, self.config.logit_softcap).map(Some)
+    }
+
+    /// The weights of the last norm, where it has these alone.
+    pub fn last_norm(&self) -> Result<Option<Vec<f32>>> {
+        match &self.norm {
+            Some(Norm::Rms { weight, .. }) => weight.to_dtype(DType::F32)?.to_vec1().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Behind the last norm, if there is one.
+    pub fn normed(&self, x: Tensor) -> Result<Tensor> {
+        self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
+    }
+
+    /// Leaves a hidden state `[tokens, hidden]` in the caches, if it is watched.
+    fn note(&self, feature: Feature, x: &Tensor, parts: &mut [Part]) -> Result<()> {
+        let Some(place) = self.watched.iter().position(|watched| *watched == feature) else { return Ok(()) };
+        let width = self.config.hidden;
+        let states = x.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        let mut states = states.chunks_exact(width);
+        for part in parts {
+            for (slot, state) in (part.start..part.end()).zip(&mut states) {
+                part.cache.watch(slot, place * width, state);
+            }
+        }
+        Ok(())
     }
 
     /// `[tokens, hidden]`
@@ -150,7 +214,7 @@ impl Transformer {
     }
 
     /// Angles are computed anew for the few positions of a pass, so that a long context costs no table.
-    fn ways(&self, parts: &[Part], positions: &[usize]) -> Result<Ways> {
+    pub fn ways(&self, parts: &[Part], positions: &[usize]) -> Result<Ways> {
         let turned = |Frequencies { values, amplitude }: &Frequencies| {
             let angles = || positions.iter().flat_map(|&p| values.iter().map(move |f| p as f64 * f));
             let cos: Vec<f32> = angles().map(|a| (amplitude * a.cos()) as f32).collect();
@@ -176,7 +240,7 @@ impl Transformer {
         Ok(Ways::Device(rotations, masks.collect::<Result<_>>()?))
     }
 
-    fn attend(&self, number: usize, x: &Tensor, ways: &Ways, parts: &mut [Part]) -> Result<Tensor> {
+    pub fn attend(&self, number: usize, x: &Tensor, ways: &Ways, parts: &mut [Part]) -> Result<Tensor> {
         let Config { heads, key_value_heads, head, ref attention, .. } = self.config;
         let (layer, n) = (&self.layers[number], x.dim(0)?);
         let mixed = layer.query_key_value.forward(x)?;
@@ -227,7 +291,7 @@ impl Transformer {
         layer.output.forward(&found)
     }
 
-    fn feed_forward(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
+    pub fn feed_forward(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
         let inner = layer.mlp_in.forward(x)?;
         let activation = self.config.feed_forward.activation;
         if !self.config.feed_forward.gated {
@@ -244,7 +308,8 @@ impl Transformer {
     /// Bytes that the matrices take.
     pub fn weight_bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(|l| [&l.query_key_value, &l.output, &l.mlp_in, &l.mlp_out]);
-        let outer = self.head.iter().chain(self.projections.iter().flatten()).chain([&*self.embedding]);
+        let outer = self.head.iter().chain([&self.embedding]).map(Arc::as_ref);
+        let outer = outer.chain(self.projections.iter().flatten());
         layers.map(|l| &l.matrix).chain(outer).map(Matrix::bytes).sum()
     }
 

@@ -1,6 +1,7 @@
 //! The tensors of a model, each read from its file once: of a directory or of a GGUF file.
 
 mod gguf;
+pub(crate) mod pickle;
 mod safetensors;
 
 use std::path::{Path, PathBuf};
@@ -118,6 +119,37 @@ impl Weights {
             Self::Files(files) => files.tensors().collect(),
             Self::Gguf(file) => file.tensors().collect(),
         }
+    }
+
+    /// Gives every tensor of a directory the name that `rename` makes of its own.
+    pub fn rename(&mut self, rename: impl Fn(&str) -> String) {
+        if let Self::Files(files) = self {
+            files.rename(rename);
+        }
+    }
+
+    /// The shape of a tensor that is left in a directory, if there is one of this name.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        match self {
+            Self::Files(files) => files.shape(name),
+            Self::Gguf(_) => None,
+        }
+    }
+
+    /// Takes a vector of whole numbers.
+    pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
+        match self {
+            Self::Files(files) => files.integers(name, length),
+            Self::Gguf(_) => {
+                Err(self.wrong(name, "a tensor of a directory".to_owned(), "a GGUF file".to_owned()))
+            }
+        }
+    }
+
+    /// The error of a tensor.
+    pub fn wrong(&self, tensor: &str, expected: String, got: String) -> Error {
+        let path = self.files().into_iter().next().unwrap_or_default();
+        Error::Tensor { path, tensor: tensor.to_owned(), expected, got }
     }
 
     /// The same tensors under names that begin with `prefix`, where none does: some files leave it out.

@@ -61,9 +61,14 @@ pub fn measure(
             })
         })
     });
+    // Only for drafters that read them, whose target has them.
+    let states = target.features(sequence, 0..text.len().saturating_sub(1));
     target.close(sequence);
     let sequence = drafter.open()?;
     let of_draft = drafter.extend(sequence, &text).and_then(|()| {
+        if drafter.told(sequence).is_some() {
+            drafter.tell(sequence, &states?)?;
+        }
         repeat(&DRAFT, most, |rows| {
             drafter.extend(sequence, &[])?;
             let tree = star(rows, token);

@@ -73,6 +73,21 @@ pub trait Drafter: Send {
         Ok(0)
     }
 
+    /// Of how many committed tokens it knows the target's hidden states; none where it reads none. One that does is told of
+    /// all but the last token before it is asked to score or to prepare, so far as the target has computed them.
+    fn told(&self, _sequence: Sequence) -> Option<usize> {
+        None
+    }
+
+    /// Takes the target's hidden states of the next committed tokens, as [`Model::features`](crate::Model::features)
+    /// gives them.
+    ///
+    /// # Errors
+    /// Another number of values than of tokens times what was asked for.
+    fn tell(&mut self, _sequence: Sequence, _features: &[f32]) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes ready, in one pass for all, every node of each tree that is not yet. No sequence is named twice.
     ///
     /// # Errors

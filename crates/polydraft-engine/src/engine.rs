@@ -129,6 +129,7 @@ impl Engine {
     pub fn prepare(&mut self, session: &mut Session, most: usize) -> Result<usize> {
         let clock = Clock::start();
         let mut left = self.target.prepare(session.target, most)?;
+        self.tell(session, left)?;
         if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
             left = left.max(drafter.prepare(sequence, most)?);
         }
@@ -176,10 +177,31 @@ impl Engine {
         Ok(())
     }
 
+    /// Tells a drafter that reads the target's hidden states those of what is decided; `left` tokens before the last are
+    /// not computed yet.
+    fn tell(&mut self, session: &Session, left: usize) -> Result<()> {
+        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else { return Ok(()) };
+        let known = self.target.len(session.target).saturating_sub(1 + left);
+        match drafter.told(sequence) {
+            Some(told) if told < known => {
+                let features = self.target.features(session.target, told..known)?;
+                drafter.tell(sequence, &features)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Draws every session's tree, level by level, each level from one pass of the drafter.
     fn propose(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         for session in sessions.iter_mut() {
             session.draft.clear(&mut self.pool.spare());
+        }
+        for session in sessions.iter() {
+            let told = session.drafter.and_then(|sequence| self.drafter.as_ref()?.told(sequence));
+            if told.is_some() {
+                while self.target.prepare(session.target, PROMPT_CHUNK)? > 0 {}
+                self.tell(session, 0)?;
+            }
         }
         let Some(drafter) = &mut self.drafter else { return Ok(()) };
         let depths: Vec<usize> =

@@ -25,7 +25,7 @@ pub mod vocabulary;
 pub use drafter::{Drafter, DrafterKind, ModelDrafter};
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use model::{Facts, Model, Sequence};
+pub use model::{Facts, Feature, Model, Sequence};
 pub use score::{Scored, score};
 pub use session::{
     Emitted, Finish, Generation, Limits, NoText, Origin, Piece, Request, Session, Speculation, TextStream,

@@ -1,5 +1,7 @@
 //! What decoding needs of a language model: many texts at once, a tree behind each.
 
+use std::ops::Range;
+
 use polydraft::{DraftTree, NodeId, Token};
 
 use crate::{Error, Result, Vocabulary};
@@ -36,6 +38,16 @@ impl Sequence {
     pub fn number(self) -> usize {
         self.0 as usize
     }
+}
+
+/// A hidden state that a model has of every token: `[hidden]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Feature {
+    /// The residual stream after so many layers, no norm applied: 0 is the embedded token, and as many as there are layers
+    /// is what the last norm gets.
+    After(usize),
+    /// What the last norm gives, of which logits are made.
+    Output,
 }
 
 /// A language model with any number of committed contexts (sequences) and, behind each, a speculative tree.
@@ -111,8 +123,33 @@ pub trait Model: Send {
     /// computation.
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
 
-    /// The logits after a scored node, shape `[vocabulary]`.
+    /// The logits after a scored node, shape `[vocabulary]`, or one entry for each of [`outputs`](Self::outputs).
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32];
+
+    /// The tokens that the entries of [`logits`](Self::logits) are of, ascending, where they are not all: of a model whose
+    /// output was cut, which can draft but not be a target.
+    fn outputs(&self) -> Option<&[Token]> {
+        None
+    }
+
+    /// Keeps these hidden states of all tokens from now on, for drafters that read them. To be asked for before a sequence
+    /// is opened.
+    ///
+    /// # Errors
+    /// A model that has no such states, or an open sequence.
+    fn watch(&mut self, _features: &[Feature]) -> Result<()> {
+        no_features(self.facts(), "a model that gives them")
+    }
+
+    /// The watched states of committed tokens that are computed, behind each other as they were named for each token:
+    /// `[tokens, watched · hidden]`. After a [`prepare`](Self::prepare) that left none, and after a commit of nodes that
+    /// were scored, these are all but the last.
+    ///
+    /// # Errors
+    /// Tokens that are not computed; a model that watches nothing.
+    fn features(&self, _sequence: Sequence, _tokens: Range<usize>) -> Result<Vec<f32>> {
+        no_features(self.facts(), "a model that gives them")
+    }
 
     /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the context and drops the
     /// rest of the tree. What was computed for the scored nodes of the path is kept.
@@ -128,4 +165,12 @@ pub trait Model: Send {
 /// Always.
 pub fn too_many_sequences<T>(facts: &Facts) -> Result<T> {
     Err(Error::TooManySequences { model: facts.name.clone(), most: facts.sequences })
+}
+
+/// The error of hidden states that a model does not give.
+///
+/// # Errors
+/// Always.
+pub fn no_features<T>(facts: &Facts, expected: &'static str) -> Result<T> {
+    Err(Error::Setting { setting: "hidden states of the target", expected, got: facts.name.clone() })
 }

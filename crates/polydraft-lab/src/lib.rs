@@ -24,7 +24,7 @@ pub enum Lab {
     Couple(couple::Args),
     Efficiency(efficiency::Args),
     #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(Box<bench::Bench>),
 }
 
 /// Runs one of them.
@@ -35,6 +35,6 @@ pub fn run(command: Lab) -> Result<()> {
     match command {
         Lab::Couple(args) => couple::run(args),
         Lab::Efficiency(args) => efficiency::run(args),
-        Lab::Bench(bench) => bench::run(bench),
+        Lab::Bench(bench) => bench::run(*bench),
     }
 }

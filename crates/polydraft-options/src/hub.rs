@@ -23,8 +23,20 @@ const FILES: [&str; 8] = [
     "{vocab.json,merges.txt}",
 ];
 
+/// Where some draft heads have their weights; of models with both, it is the same once more.
+const PICKLE: &str = "pytorch_model.bin";
+
 /// The folder of a model in the cache, downloaded if need be; `offline` asks no network.
 pub fn fetch(id: &str, offline: bool) -> Result<PathBuf> {
+    let folder = snapshot(id, offline, &FILES)?;
+    let files = std::fs::read_dir(&folder)?.flatten();
+    match files.map(|file| file.path()).any(|path| path.extension().is_some_and(|end| end == "safetensors")) {
+        true => Ok(folder),
+        false => snapshot(id, offline, &[PICKLE]).or(Ok(folder)),
+    }
+}
+
+fn snapshot(id: &str, offline: bool, files: &[&str]) -> Result<PathBuf> {
     let (name, revision) = match id.split_once('@') {
         Some((name, revision)) => (name, Some(revision.to_owned())),
         None => (id, None),
@@ -36,7 +48,7 @@ pub fn fetch(id: &str, offline: bool) -> Result<PathBuf> {
         .model(owner, model)
         .snapshot_download()
         .maybe_revision(revision)
-        .allow_patterns(FILES.map(str::to_owned).into())
+        .allow_patterns(files.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>().into())
         .local_files_only(offline)
         .progress(Bar::new(id))
         .send();

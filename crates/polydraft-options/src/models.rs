@@ -6,7 +6,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{DeviceName, LoadOptions, Loaded, Opened, Precision, is_gguf};
+use polydraft_candle::{
+    CandleModel, DeviceName, HeadOptions, LoadOptions, Loaded, Opened, Precision, is_gguf, is_head,
+    load_head, read_tokens,
+};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use polydraft_text::{Language, LanguageModel};
 
@@ -21,14 +24,23 @@ pub struct ModelArgs {
     /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// The draft model, of the same vocabulary; 'self': the target's own weights once more, in q8_0 if that is
-    /// much less than the target takes, else in q4_0, or as self:TYPE says; or
-    /// 'ngram': what the text itself has said before, and no model [default: the demo pair's, with its target].
+    /// What drafts: a model of the same vocabulary; a draft head that was trained for the target (EAGLE); 'self': the
+    /// target's own weights once more, in q8_0 if that is much less than the target takes, else in q4_0, or as
+    /// self:TYPE says; or 'ngram': what the text itself has said before, and no model [default: the demo pair's, with
+    /// its target].
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// A text that --draft ngram may quote besides: a file of the same kind as what is to be written.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
+    /// Tokens that the draft may propose, which leaves it less to compute: a number, for so many of the first (tokenizers
+    /// number what is frequent first), or a file with a JSON list of ids or one that PyTorch saved (FR-Spec).
+    #[arg(long, value_name = "N|FILE")]
+    draft_vocabulary: Option<String>,
+    /// The layers of the target whose inputs a draft head reads, such as 2,15,27, where acceptance shows that its files
+    /// say it wrongly.
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
+    draft_layers: Option<Vec<usize>>,
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
     /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
     /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
@@ -85,18 +97,20 @@ impl ModelArgs {
             None => demo()?.join("target"),
         };
         let own = if with_draft { self.own_copy()? } else { None };
-        let (Loaded { model, copy, language, .. }, own) = self.open(&target, "target", own)?;
-        let target: Box<dyn Model> = Box::new(model);
-        let drafter: Option<Box<dyn Drafter>> = match copy {
-            Some(copy) => Some(Box::new(ModelDrafter::new(Box::new(copy), &target.facts().vocabulary)?)),
-            None if with_draft => Some(self.open_drafter(target.as_ref(), &language)?),
+        let (mut target, own) = self.open(&target, "target", own)?;
+        let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
+            Some(copy) => {
+                let copy = self.cut(copy, &target.language)?;
+                Some(Box::new(ModelDrafter::new(Box::new(copy), &target.model.facts().vocabulary)?))
+            }
+            None if with_draft => Some(self.open_drafter(&mut target)?),
             None => None,
         };
         let draft = match own {
             Some(own) => Some(format!("self:{own}")),
             None => self.draft.clone().filter(|_| with_draft),
         };
-        Ok(Models { engine: Engine::new(target, drafter), language, draft })
+        Ok(Models { engine: Engine::new(Box::new(target.model), drafter), language: target.language, draft })
     }
 
     /// Loads target and draft as two models, for those who look at the distributions of both.
@@ -112,7 +126,11 @@ impl ModelArgs {
                 Some(name) => locate(name, self.offline),
                 None => demo().map(|demo| demo.join(role)),
             };
-            self.open(&path?, role, None).map(|(loaded, _)| LanguageModel::from(loaded))
+            let path = path?;
+            if is_head(&path) {
+                return Err(Usage::error(format_args!("{} is a draft head, not a model", path.display())));
+            }
+            self.open(&path, role, None).map(|(loaded, _)| LanguageModel::from(loaded))
         });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
@@ -140,7 +158,8 @@ impl ModelArgs {
             dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string())
         };
         let draft = of(self.draft.as_deref(), "draft");
-        vec![target, draft, held(self.dtype), held(self.draft_dtype), self.device.to_string()]
+        let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
+        vec![target, draft, words, held(self.dtype), held(self.draft_dtype), self.device.to_string()]
     }
 
     /// With how its own copy is held, if there is to be one.
@@ -184,10 +203,13 @@ impl ModelArgs {
     }
 
     /// What drafts for `target`.
-    fn open_drafter(&self, target: &dyn Model, language: &Language) -> Result<Box<dyn Drafter>> {
+    fn open_drafter(&self, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
+        let Loaded { model: target, language, .. } = target;
         if let Some(mut kind) = self.drafter() {
-            if self.draft_dtype.is_some() {
-                return Err(Usage::error("--draft-dtype is for a draft with weights: n-grams have none"));
+            if self.draft_dtype.is_some() || self.draft_vocabulary.is_some() || self.draft_layers.is_some() {
+                return Err(Usage::error(
+                    "--draft-dtype, --draft-vocabulary and --draft-layers are for drafts with weights: n-grams have none",
+                ));
             }
             let DrafterKind::Ngram(settings) = &mut kind;
             if let Some(file) = &self.corpus {
@@ -202,8 +224,44 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("draft"),
         };
+        if is_head(&draft) {
+            let tokens = self.draft_tokens(language)?;
+            let precision = self.draft_dtype.or(self.dtype).unwrap_or_default();
+            let layers = self.draft_layers.clone();
+            let options = HeadOptions { precision, layers, tokens };
+            let head =
+                load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
+            return Ok(Box::new(head));
+        }
+        if self.draft_layers.is_some() {
+            return Err(Usage::error("--draft-layers is for draft heads, which read layers of the target"));
+        }
         let (draft, _) = self.open(&draft, "draft", None)?;
-        Ok(Box::new(ModelDrafter::new(Box::new(draft.model), &target.facts().vocabulary)?))
+        let draft = self.cut(draft.model, language)?;
+        Ok(Box::new(ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?))
+    }
+
+    /// A draft that proposes no other tokens than `--draft-vocabulary` says.
+    fn cut(&self, mut draft: CandleModel, language: &Language) -> Result<CandleModel> {
+        if let Some(tokens) = self.draft_tokens(language)? {
+            draft.cut_output(&tokens)?;
+        }
+        Ok(draft)
+    }
+
+    /// The tokens that the draft may propose, ascending; those that end a text are among them.
+    fn draft_tokens(&self, language: &Language) -> Result<Option<Vec<Token>>> {
+        let Some(chosen) = &self.draft_vocabulary else { return Ok(None) };
+        let vocabulary = language.vocabulary.size();
+        let mut tokens: Vec<Token> = match chosen.parse::<usize>() {
+            Ok(0) => return Err(Usage::error("--draft-vocabulary: expected at least 1, got 0")),
+            Ok(count) => (0..count.min(vocabulary) as Token).collect(),
+            Err(_) => read_tokens(Path::new(chosen), vocabulary)?,
+        };
+        tokens.extend(&language.end_tokens);
+        tokens.sort_unstable();
+        tokens.dedup();
+        Ok(Some(tokens))
     }
 
     /// What `--draft` names, if it is no model.
@@ -316,7 +374,8 @@ fn weight_bytes(place: &Path) -> u64 {
         return std::fs::metadata(place).map_or(0, |m| m.len());
     }
     let files = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let weights = files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors"));
+    let weights =
+        files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors" || e == "bin"));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }
 

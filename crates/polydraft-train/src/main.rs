@@ -1,13 +1,15 @@
-//! Makes polydraft's demo models: text, tokenizer, training, export. See demo/README.md.
+//! Makes polydraft's demo models: text, tokenizer, training, export (see demo/README.md); and draft heads for any model
+//! that polydraft loads.
 
 mod corpus;
 mod export;
+mod head;
 mod model;
 mod ops;
 mod optimizer;
 mod train;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -15,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use corpus::Places;
 use train::{Lesson, Pair, Plan};
 
-/// Makes the demo models that polydraft ships.
+/// Makes the demo models that polydraft ships, and draft heads for models of one's own.
 ///
 /// Everything on the way lies in the work folder, and every command goes on from what it finds there: the fetched
 /// sources, the tokenizer, the token streams, the last checkpoint. Delete a part to make it again.
@@ -26,7 +28,7 @@ struct Cli {
     /// The folder of the demo: corpus/ in it pins the text, target/ and draft/ receive the models.
     #[arg(long, default_value = "demo", global = true)]
     demo: PathBuf,
-    /// The folder for what is made on the way (about 2 GB) [default: .train in the demo folder].
+    /// The folder for what is made on the way (about 2 GB) [default: .train in the demo folder; work in a head's].
     #[arg(long, global = true)]
     work: Option<PathBuf>,
     /// Tokens of the vocabulary, when the tokenizer is made.
@@ -36,6 +38,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Demo(DemoCommand),
+    /// Train a draft head for a model, on text that the model writes itself.
+    Head(head::HeadArgs),
+}
+
+#[derive(Subcommand)]
+enum DemoCommand {
     /// Fetch the text and make the tokenizer and the token streams.
     Prepare,
     /// Prepare, train both models (going on from the last checkpoint) and export them.
@@ -81,21 +91,33 @@ fn main() -> Result<()> {
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("RAYON_NUM_THREADS", "1") };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    rayon::ThreadPoolBuilder::new().num_threads(cores).build_global()?;
     let cli = Cli::parse();
+    let threads = match &cli.command {
+        Command::Head(args) => args.workers().min(cores),
+        _ => cores,
+    };
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+    match cli.command {
+        Command::Head(args) => head::run(args, cli.work),
+        Command::Demo(command) => demo(command, &cli.demo, cli.work, cli.vocabulary),
+    }
+}
+
+/// The demo pair.
+fn demo(command: DemoCommand, folder: &Path, work: Option<PathBuf>, vocabulary: usize) -> Result<()> {
     let places = Places {
-        manifest: cli.demo.join("corpus/Cargo.toml"),
-        work: cli.work.unwrap_or_else(|| cli.demo.join(".train")),
+        manifest: folder.join("corpus/Cargo.toml"),
+        work: work.unwrap_or_else(|| folder.join(".train")),
     };
     std::fs::create_dir_all(&places.work)?;
-    corpus::prepare(&places, cli.vocabulary)?;
+    corpus::prepare(&places, vocabulary)?;
     let checkpoint = places.work.join("checkpoint.safetensors");
-    let args = match cli.command {
-        Command::Prepare => return Ok(()),
-        Command::Export => None,
-        Command::Train(args) => Some(args),
+    let args = match command {
+        DemoCommand::Prepare => return Ok(()),
+        DemoCommand::Export => None,
+        DemoCommand::Train(args) => Some(args),
     };
-    let mut pair = Pair::open(cli.vocabulary, &checkpoint)?;
+    let mut pair = Pair::open(vocabulary, &checkpoint)?;
     eprintln!(
         "target: {:.2} M parameters, draft: {:.2} M",
         pair.target.parameter_count() as f64 / 1e6,
@@ -129,7 +151,7 @@ fn main() -> Result<()> {
         }
     }
     for (model, name) in [(&pair.target, "target"), (&pair.draft, "draft")] {
-        export::export(model, &places.tokenizer(), &cli.demo.join(name))?;
+        export::export(model, &places.tokenizer(), &folder.join(name))?;
     }
     Ok(())
 }

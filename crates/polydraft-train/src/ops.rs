@@ -5,44 +5,80 @@
 //! All take contiguous f32 tensors.
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
+use pulp::{Arch, NullaryFnOnce};
 
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+pub(crate) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let Some((start, end)) = layout.contiguous_offsets() else {
         candle_core::bail!("expected a contiguous tensor, got {layout:?}")
     };
     Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
-fn done(values: Vec<f32>, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+pub(crate) fn done(values: Vec<f32>, layout: &Layout) -> Result<(CpuStorage, Shape)> {
     Ok((CpuStorage::F32(values), layout.shape().clone()))
 }
 
-/// e^x to about 2e-7 relative, in a form that compilers vectorise.
+/// e^x to about 2e-7 relative, in a form that compilers vectorise, for processors without fused products too.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
-    let x = x.max(-87.0);
-    let k = (x * std::f32::consts::LOG2_E).round();
-    let r = k.mul_add(-0.693_359_4, x);
-    let r = k.mul_add(2.121_944_4e-4, r);
+pub(crate) fn exp(x: f32) -> f32 {
+    /// Adding it rounds to an integer, which is then found in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    let x = if x > -87.0 { x } else { -87.0 };
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let k = shifted - ROUND;
+    // The first product is exact: the constant has few bits.
+    let r = (x - k * 0.693_359_4) + k * 2.121_944_4e-4;
     let mut e = 1.0 / 720.0;
     for c in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        e = r.mul_add(e, c);
+        e = e * r + c;
     }
-    e * f32::from_bits(((k as i32 + 127) as u32) << 23)
+    e * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
 }
 
 /// Overwrites a row of logits with its softmax; returns the logarithm of the normaliser.
 pub fn softmax_in_place(row: &mut [f32]) -> f32 {
-    let top = row.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    struct Row<'a>(&'a mut [f32]);
+
+    impl NullaryFnOnce for Row<'_> {
+        type Output = f32;
+
+        #[inline(always)]
+        fn call(self) -> f32 {
+            softmax(self.0)
+        }
+    }
+    // With the widest vectors of this processor.
+    Arch::new().dispatch(Row(row))
+}
+
+#[inline(always)]
+pub(crate) fn softmax(row: &mut [f32]) -> f32 {
+    let mut top = f32::NEG_INFINITY;
+    for x in row.iter() {
+        top = if *x > top { *x } else { top };
+    }
     for x in row.iter_mut() {
         *x = exp(*x - top);
     }
-    let sum: f32 = row.chunks(64).map(|chunk| chunk.iter().sum::<f32>()).sum();
+    let sum = sum(row);
     let scale = 1.0 / sum;
     for x in row.iter_mut() {
         *x *= scale;
     }
     top + sum.ln()
+}
+
+/// In lanes, which the compiler may add side by side.
+#[inline(always)]
+pub(crate) fn sum(values: &[f32]) -> f32 {
+    let (chunks, rest) = values.as_chunks::<16>();
+    let mut lanes = [0f32; 16];
+    for chunk in chunks {
+        for i in 0..16 {
+            lanes[i] += chunk[i];
+        }
+    }
+    lanes.iter().chain(rest).sum()
 }
 
 /// Softmax of `scale * x` over the last dimension of scores `[.., time, time]`, each row up to its own time.

@@ -19,7 +19,7 @@ pub(crate) const PAGE: usize = 32;
 pub(crate) struct Line(pub [f32; PAGE]);
 
 /// For every layer and head a block: of each number of a key one line, with the page's slots side by side; then of each
-/// slot's value as many lines as it fills.
+/// slot's value as many lines as it fills. Behind the blocks each slot's hidden states.
 #[derive(Debug, Clone)]
 struct Page(Vec<Line>);
 
@@ -53,8 +53,18 @@ impl Form {
         first..first + self.block_lines()
     }
 
+    fn state_lines(&self) -> usize {
+        self.watched.div_ceil(PAGE)
+    }
+
+    /// The lines of a slot's hidden states.
+    fn states(&self, slot: usize) -> Range<usize> {
+        let first = self.layers * self.heads * self.block_lines() + slot % PAGE * self.state_lines();
+        first..first + self.state_lines()
+    }
+
     fn page_lines(&self) -> usize {
-        self.layers * self.heads * self.block_lines()
+        self.states(PAGE - 1).end
     }
 }
 
@@ -127,8 +137,23 @@ impl Pages {
         [key, value]
     }
 
+    pub fn watch(&mut self, slot: usize, first: usize, state: &[f32]) {
+        let page = Arc::make_mut(&mut self.pages[slot / PAGE]);
+        let lines = &mut page.0[self.form.states(slot)];
+        for (number, value) in (first..).zip(state) {
+            lines[number / PAGE].0[number % PAGE] = *value;
+        }
+    }
+
+    pub fn watched(&self, slot: usize) -> Vec<f32> {
+        let lines = &self.pages[slot / PAGE].0[self.form.states(slot)];
+        lines.iter().flat_map(|line| line.0).take(self.form.watched).collect()
+    }
+
     pub fn keep(&mut self, start: usize, slots: &[usize]) {
         for (to, &from) in (start..).zip(slots).filter(|(to, from)| to != *from) {
+            let states = self.watched(from);
+            self.watch(to, 0, &states);
             for layer in 0..self.form.layers {
                 let [key, value] = self.read(layer, from);
                 self.write(layer, to, &key, &value);
@@ -142,7 +167,7 @@ mod tests {
     use super::*;
 
     /// A head that does not fill its lines.
-    const FORM: Form = Form { layers: 2, heads: 2, head: 40 };
+    const FORM: Form = Form { layers: 2, heads: 2, head: 40, watched: 33 };
 
     fn numbers(seed: usize) -> Vec<f32> {
         (0..80).map(|i| (1000 * seed + i) as f32).collect()
@@ -155,6 +180,8 @@ mod tests {
             for layer in 0..2 {
                 pages.write(layer, slot, &numbers(2 * slot + layer), &numbers(500 + 2 * slot + layer));
             }
+            pages.watch(slot, 0, &numbers(900 + slot)[..20]);
+            pages.watch(slot, 20, &numbers(900 + slot)[20..33]);
         }
         pages
     }
@@ -162,7 +189,7 @@ mod tests {
     fn holds(pages: &Pages, slot: usize, what: usize) -> bool {
         (0..2).all(|layer| {
             pages.read(layer, slot) == [numbers(2 * what + layer), numbers(500 + 2 * what + layer)]
-        })
+        }) && pages.watched(slot) == numbers(900 + what)[..33]
     }
 
     #[test]
@@ -183,6 +210,8 @@ mod tests {
             pages.write(layer, 33, &numbers(7), &numbers(8));
             other.write(layer, 34, &numbers(9), &numbers(10));
         }
+        pages.watch(32, 0, &[7.0]);
+        assert!(holds(&other, 32, 32) && !holds(&pages, 32, 32));
         assert!(holds(&other, 33, 33) && holds(&pages, 34, 34));
         assert!(!holds(&other, 34, 34) && !holds(&pages, 33, 33));
         other.shorten(32);

@@ -1,5 +1,7 @@
 //! Keys and values in tensors, for a card.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::Form;
@@ -11,6 +13,8 @@ const ROUND: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Tensors {
     layers: Vec<(Tensor, Tensor)>,
+    /// Hidden states, `[slots, watched]`: in memory, where drafters read them from.
+    states: Vec<f32>,
     form: Form,
     slots: usize,
     dtype: DType,
@@ -21,7 +25,7 @@ impl Tensors {
     pub fn new(form: Form, dtype: DType, device: &Device) -> Result<Self> {
         let empty = || Tensor::zeros((form.heads, 0, form.head), dtype, device);
         let layers = (0..form.layers).map(|_| Ok((empty()?, empty()?))).collect::<Result<_>>()?;
-        Ok(Self { layers, form, slots: 0, dtype, device: device.clone() })
+        Ok(Self { layers, states: Vec::new(), form, slots: 0, dtype, device: device.clone() })
     }
 
     pub fn reserve(&mut self, slots: usize) -> Result<()> {
@@ -34,7 +38,7 @@ impl Tensors {
 
     /// A copy of the first `kept` slots with room for `slots`.
     fn resized(&self, slots: usize, kept: usize) -> Result<Self> {
-        let Form { heads, head, .. } = self.form;
+        let Form { heads, head, watched, .. } = self.form;
         let resized = |tensor: &Tensor| {
             let new = Tensor::zeros((heads, slots, head), self.dtype, &self.device)?;
             if kept > 0 {
@@ -44,7 +48,9 @@ impl Tensors {
         };
         let layers =
             self.layers.iter().map(|(k, v)| Ok((resized(k)?, resized(v)?))).collect::<Result<_>>()?;
-        Ok(Self { layers, form: self.form, slots, dtype: self.dtype, device: self.device.clone() })
+        let mut states = self.states[..kept * watched].to_vec();
+        states.resize(slots * watched, 0.0);
+        Ok(Self { layers, states, form: self.form, slots, dtype: self.dtype, device: self.device.clone() })
     }
 
     pub fn copy(&self, slots: usize) -> Result<Self> {
@@ -52,8 +58,16 @@ impl Tensors {
     }
 
     pub fn bytes(&self) -> usize {
-        let Form { layers, heads, head } = self.form;
-        2 * layers * heads * head * self.slots * self.dtype.size_in_bytes()
+        let Form { layers, heads, head, .. } = self.form;
+        2 * layers * heads * head * self.slots * self.dtype.size_in_bytes() + 4 * self.states.len()
+    }
+
+    pub fn watch(&mut self, slot: usize, first: usize, state: &[f32]) {
+        self.states[slot * self.form.watched + first..][..state.len()].copy_from_slice(state);
+    }
+
+    pub fn watched(&self, slots: Range<usize>) -> &[f32] {
+        &self.states[slots.start * self.form.watched..slots.end * self.form.watched]
     }
 
     /// Writes keys and values `[heads, n, head]` from slot `start` on; returns those of all slots up to there.
@@ -71,7 +85,11 @@ impl Tensors {
         Ok((all_keys.narrow(1, 0, end)?, all_values.narrow(1, 0, end)?))
     }
 
-    pub fn keep(&self, start: usize, slots: &[usize]) -> Result<()> {
+    pub fn keep(&mut self, start: usize, slots: &[usize]) -> Result<()> {
+        let width = self.form.watched;
+        for (to, from) in (start..).zip(slots) {
+            self.states.copy_within(from * width..(from + 1) * width, to * width);
+        }
         let ids: Vec<u32> = slots.iter().map(|&slot| slot as u32).collect();
         let ids = Tensor::from_vec(ids, slots.len(), &self.device)?;
         for (keys, values) in &self.layers {

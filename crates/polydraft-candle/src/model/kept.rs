@@ -18,6 +18,10 @@ impl Kept {
         Self { texts: Vec::new(), limits }
     }
 
+    pub fn limits(&self) -> SequenceLimits {
+        self.limits
+    }
+
     pub fn limit(&mut self, limits: SequenceLimits) {
         self.limits = limits;
         self.shrink();

@@ -37,9 +37,10 @@ impl Transformer {
             place: self.place.clone(),
             layers: self.layers.iter().map(layer).collect::<Result<_>>()?,
             norm: self.norm.clone(),
-            head: Some(self.head.as_ref().unwrap_or(&self.embedding).rounded(precision, device)?),
+            head: Some(Arc::new(self.head.as_ref().unwrap_or(&self.embedding).rounded(precision, device)?)),
             device: self.device.clone(),
             dtype: self.dtype,
+            watched: Vec::new(),
         })
     }
 }

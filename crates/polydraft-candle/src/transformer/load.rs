@@ -12,15 +12,29 @@ use crate::weights::{Part, Weights};
 use crate::{Config, Precision, Result};
 
 /// Reads the tensors of one model.
-struct Loader<'a> {
-    config: &'a Config,
-    weights: Weights,
-    precision: Precision,
-    device: &'a Device,
-    dtype: DType,
+pub(crate) struct Loader<'a> {
+    pub config: &'a Config,
+    pub weights: Weights,
+    pub precision: Precision,
+    pub device: &'a Device,
+    pub dtype: DType,
 }
 
 impl Transformer {
+    /// One of parts, without a norm behind the layers, whose head is the embedding.
+    pub fn of_parts(
+        config: Config,
+        embedding: Arc<Matrix>,
+        place: Place,
+        layers: Vec<Layer>,
+        device: &Device,
+        dtype: DType,
+    ) -> Self {
+        let device = device.clone();
+        let (projections, norm, head, watched) = (None, None, None, Vec::new());
+        Self { config, embedding, projections, place, layers, norm, head, device, dtype, watched }
+    }
+
     /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk.
     pub fn load(
         config: &Config,
@@ -74,9 +88,10 @@ impl Transformer {
             place,
             layers,
             norm,
-            head,
+            head: head.map(Arc::new),
             device: device.clone(),
             dtype,
+            watched: Vec::new(),
         })
     }
 }
@@ -94,7 +109,15 @@ impl Loader<'_> {
         Ok((embedding, Some(self.stacked(&[part(names.head)], width)?)))
     }
 
-    fn layer(&mut self, number: usize) -> Result<Layer> {
+    pub fn layer(&mut self, number: usize) -> Result<Layer> {
+        let Config { names, hidden, .. } = *self.config;
+        let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let norms = self.norms(names.attention_norms.map(name))?;
+        self.block(number, norms, hidden)
+    }
+
+    /// A layer whose attention has these norms, and inputs of so many columns.
+    pub fn block(&mut self, number: usize, attention_norms: Norms, columns: usize) -> Result<Layer> {
         let Config { hidden, intermediate, head, heads, key_value_heads, names, biases, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
         let (queries, keys) = (heads * head, key_value_heads * head);
@@ -108,10 +131,10 @@ impl Loader<'_> {
             }
         };
         Ok(Layer {
-            attention_norms: self.norms(names.attention_norms.map(name))?,
+            attention_norms,
             query_key_value: self.linear(
                 &[(query, queries), (key, keys), (value, keys)],
-                hidden,
+                columns,
                 biases.query_key_value,
             )?,
             head_norms,
@@ -135,7 +158,7 @@ impl Loader<'_> {
         })
     }
 
-    fn norm(&mut self, name: &str, width: usize) -> Result<Norm> {
+    pub fn norm(&mut self, name: &str, width: usize) -> Result<Norm> {
         let epsilon = self.config.norm_epsilon as f32;
         let weight = match self.config.norm {
             NormKind::LayerPlain => vec![1.0; width],
@@ -157,7 +180,7 @@ impl Loader<'_> {
     }
 
     /// Products of one input, stacked.
-    fn linear(&mut self, parts: &[(String, usize)], columns: usize, biased: bool) -> Result<Linear> {
+    pub fn linear(&mut self, parts: &[(String, usize)], columns: usize, biased: bool) -> Result<Linear> {
         let all: Vec<Part> = parts.iter().map(|(name, rows)| whole(name, *rows)).collect();
         let matrix = self.stacked(&all, columns)?;
         if !biased {
@@ -174,12 +197,12 @@ impl Loader<'_> {
         self.stacked(&[whole(name, rows)], columns)
     }
 
-    fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
+    pub fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
         Matrix::load(&mut self.weights, parts, columns, self.precision, self.device)
     }
 
     /// A matrix that is only read by rows.
-    fn looked_up(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
+    pub fn looked_up(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
         let precision = self.precision.for_lookup();
         Matrix::load(&mut self.weights, parts, columns, precision, self.device)
     }

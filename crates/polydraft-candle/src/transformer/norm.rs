@@ -5,7 +5,7 @@ use candle_nn::ops::{layer_norm, rms_norm};
 
 /// One norm over the last dimension.
 #[derive(Debug, Clone)]
-pub(super) enum Norm {
+pub(crate) enum Norm {
     Rms { weight: Tensor, epsilon: f32 },
     Layer { weight: Tensor, bias: Tensor, epsilon: f32 },
 }
@@ -21,7 +21,7 @@ impl Norm {
 
 /// The norms of a block f: x becomes after(x + behind(f(before(x)))).
 #[derive(Debug, Clone, Default)]
-pub(super) struct Norms {
+pub(crate) struct Norms {
     pub before: Option<Norm>,
     pub behind: Option<Norm>,
     pub after: Option<Norm>,

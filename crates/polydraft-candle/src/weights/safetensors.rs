@@ -1,4 +1,4 @@
-//! The tensors of a model directory, in safetensors files.
+//! The tensors of a model directory, in safetensors files, or as PyTorch saves them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 
-use super::{Element, Listed, not_finite};
+use super::{Element, Listed, not_finite, pickle};
 use crate::packed::Format;
 use crate::{Error, Result};
 
@@ -20,7 +20,8 @@ struct Shard {
     data: u64,
 }
 
-/// All tensors of a model directory by name, from `model.safetensors` or from the shards of its index.
+/// All tensors of a model directory by name, from `model.safetensors`, from the shards of its index or from
+/// `pytorch_model.bin`.
 ///
 /// Opening reads the headers only. Taking a tensor reads its bytes into their place, by way of a small buffer: no
 /// weight is ever held twice, and a file that another process cuts short is an error like any other.
@@ -50,14 +51,15 @@ impl Files {
             weights.add_shard(single)?;
             return Ok(weights);
         }
+        let pickled = directory.join("pytorch_model.bin");
+        if !index.exists() && pickled.exists() {
+            let tensors = pickle::tensors(&pickled)?;
+            weights.tensors = tensors.into_iter().map(|(name, info)| (name, (0, info))).collect();
+            weights.shards.push(Shard { path: pickled, data: 0 });
+            return Ok(weights);
+        }
         if !index.exists() {
-            let expected = match directory.join("pytorch_model.bin").exists() {
-                true => {
-                    "model.safetensors (pytorch_model.bin cannot be read: convert it, for example with \
-                     save_pretrained of transformers)"
-                }
-                false => "model.safetensors or model.safetensors.index.json",
-            };
+            let expected = "model.safetensors, model.safetensors.index.json or pytorch_model.bin";
             return Err(Error::Missing { directory: directory.to_owned(), expected });
         }
         let wrong = |problem: String| Error::File { path: index.clone(), problem };
@@ -129,6 +131,27 @@ impl Files {
         })
     }
 
+    pub fn rename(&mut self, rename: impl Fn(&str) -> String) {
+        let tensors = std::mem::take(&mut self.tensors);
+        self.tensors = tensors.into_iter().map(|(name, tensor)| (rename(&name), tensor)).collect();
+    }
+
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|(_, info)| info.shape.as_slice())
+    }
+
+    /// Takes a vector of whole numbers.
+    pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
+        let stored = self.find(name, &[length])?;
+        match stored.dtype {
+            Dtype::I64 => Ok(stored.bytes(0, length)?.into_iter().map(i64::from_le_bytes).collect()),
+            Dtype::I32 => {
+                Ok(stored.bytes(0, length)?.into_iter().map(|b| i32::from_le_bytes(b).into()).collect())
+            }
+            other => Err(stored.wrong("type I64 or I32".to_owned(), format!("type {other:?}"))),
+        }
+    }
+
     /// The same tensors under names that begin with `prefix`, where none does: some files leave it out.
     pub fn prepend(&mut self, prefix: &str) {
         if !self.tensors.keys().any(|name| name.starts_with(prefix)) {
@@ -143,6 +166,14 @@ impl Files {
 
     /// Takes a tensor, which must have this shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
+        let stored = self.find(name, shape)?;
+        match stored.dtype {
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(stored),
+            other => Err(stored.wrong("type F32, F16 or BF16".to_owned(), format!("type {other:?}"))),
+        }
+    }
+
+    fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         let Some((shard, info)) = self.tensors.remove(name) else {
             let path = match &self.shards[..] {
                 [shard] => shard.path.clone(),
@@ -164,9 +195,6 @@ impl Files {
         };
         if info.shape != shape {
             return Err(stored.wrong(format!("shape {shape:?}"), format!("shape {:?}", info.shape)));
-        }
-        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            return Err(stored.wrong("type F32, F16 or BF16".to_owned(), format!("type {:?}", info.dtype)));
         }
         Ok(stored)
     }
@@ -227,14 +255,9 @@ impl Stored {
         values: &mut [T],
         convert: impl Fn([u8; N]) -> T,
     ) -> Result<()> {
-        let failed = |source| Error::Read { path: self.path.clone(), source };
-        let mut bytes = vec![0; values.len() * N];
-        // A handle of its own: others read at other places meanwhile.
-        let mut file = File::open(&self.path).map_err(failed)?;
-        file.seek(SeekFrom::Start(self.start + (first * N) as u64)).map_err(failed)?;
-        file.read_exact(&mut bytes).map_err(failed)?;
-        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-            *value = convert(*bytes);
+        let bytes = self.bytes(first, values.len())?;
+        for (value, bytes) in values.iter_mut().zip(bytes) {
+            *value = convert(bytes);
         }
         match not_finite(values) {
             None => Ok(()),
@@ -242,5 +265,16 @@ impl Stored {
                 Err(self.wrong("finite numbers".to_owned(), format!("{got} at entry {}", first + at)))
             }
         }
+    }
+
+    /// Those of `count` entries of N bytes from entry `first` on.
+    fn bytes<const N: usize>(&self, first: usize, count: usize) -> Result<Vec<[u8; N]>> {
+        let failed = |source| Error::Read { path: self.path.clone(), source };
+        let mut bytes = vec![[0; N]; count];
+        // A handle of its own: others read at other places meanwhile.
+        let mut file = File::open(&self.path).map_err(failed)?;
+        file.seek(SeekFrom::Start(self.start + (first * N) as u64)).map_err(failed)?;
+        file.read_exact(bytes.as_flattened_mut()).map_err(failed)?;
+        Ok(bytes)
     }
 }

@@ -1,6 +1,8 @@
 //! Tiny random models on disk, and access to scores.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod heads;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};

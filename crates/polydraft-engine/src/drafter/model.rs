@@ -66,9 +66,13 @@ impl Drafter for ModelDrafter {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
-        let law = match spare {
-            None => Distribution::from_logits(logits, sampling),
-            Some(mut law) => law.set_from_logits(logits, sampling).map(|()| law),
+        let law = match (self.model.outputs(), spare) {
+            (Some(tokens), _) => {
+                let vocabulary = self.model.facts().vocabulary.size();
+                Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling)
+            }
+            (None, None) => Distribution::from_logits(logits, sampling),
+            (None, Some(mut law)) => law.set_from_logits(logits, sampling).map(|()| law),
         };
         let model = || self.model.facts().name.clone();
         law.map_err(|source| Error::Logits { role: "draft", model: model(), source })

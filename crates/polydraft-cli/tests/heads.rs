@@ -1,0 +1,66 @@
+//! Draft heads and smaller vocabularies as users of `polydraft generate` meet them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn head(name: &str) -> String {
+    folder("../polydraft-candle/tests/heads").join(name).to_string_lossy().into_owned()
+}
+
+fn folder(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn run(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.args(["generate", "--prompt", "to be", "--temperature", "0", "-n", "20"]).args(args);
+    command.output().unwrap()
+}
+
+fn ok(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn fails(args: &[&str], expected: &str) {
+    let output = run(args);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && message.starts_with("error:"), "{args:?}: {message}");
+    assert!(message.contains(expected), "{args:?}: expected {expected:?} in: {message}");
+}
+
+#[test]
+fn a_head_drafts_and_the_text_stays() {
+    let target = head("target");
+    let plain = ok(&["--target", &target, "--verifier", "none"]);
+    for name in ["original", "speculators", "eagle1"] {
+        let draft = head(name);
+        assert_eq!(ok(&["--target", &target, "--draft", &draft]), plain, "{name}");
+        let more = ["--target", &target, "--draft", &draft, "--draft-vocabulary", "30", "-k", "3", "-d", "4"];
+        assert_eq!(ok(&more), plain, "{name}");
+    }
+    let specforge = head("specforge");
+    assert_eq!(ok(&["--target", &target, "--draft", &specforge, "--draft-layers", "0,2,6"]), plain);
+}
+
+#[test]
+fn a_draft_of_fewer_words_leaves_the_text_as_it_is() {
+    let plain = ok(&["--verifier", "none"]);
+    assert_eq!(ok(&["--draft-vocabulary", "500"]), plain);
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(list.path(), "[5, 3, 900, 17]").unwrap();
+    assert_eq!(ok(&["--draft-vocabulary", &list.path().to_string_lossy()]), plain);
+    std::fs::write(list.path(), "[5, 5000]").unwrap();
+    fails(&["--draft-vocabulary", &list.path().to_string_lossy()], "expected tokens below 4096, got 5000");
+    fails(&["--draft-vocabulary", "0"], "expected at least 1, got 0");
+    fails(&["--draft", "ngram", "--draft-vocabulary", "9"], "for drafts with weights");
+    fails(&["--draft-layers", "1,2"], "--draft-layers is for draft heads");
+}
+
+#[test]
+fn a_head_of_another_target_is_refused() {
+    fails(&["--draft", &head("specforge")], "vocab_size: expected the target's 4096, got 64");
+    let target = folder("../../demo/target").to_string_lossy().into_owned();
+    fails(&["--target", &target, "--draft", &head("nowhere")], "expected a model directory");
+}

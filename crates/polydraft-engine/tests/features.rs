@@ -1,0 +1,241 @@
+//! Drafters that read the target's hidden states: they are told those of what is decided, and the law stays the target's.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use polydraft::{
+    Distribution, DraftTree, Drafting, NodeId, PolicyKind, Sampling, Token, VerifierKind, enumerate,
+};
+use polydraft_engine::certify::law_after;
+use polydraft_engine::{
+    Drafter, Engine, Facts, Feature, Limits, Model, NoText, Request, Result, Sequence, Speculation,
+    TableModel,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+
+const VOCABULARY: usize = 3;
+
+/// A random law for every context of up to two tokens.
+fn table(rng: &mut ChaCha12Rng) -> TableModel {
+    let mut next = BTreeMap::new();
+    let tokens = || 0..VOCABULARY as Token;
+    let contexts = tokens().flat_map(|a| tokens().map(move |b| vec![a, b]));
+    for context in contexts.chain(tokens().map(|a| vec![a])).chain([vec![]]) {
+        let law: Vec<f64> = (0..VOCABULARY).map(|_| -rng.random::<f64>().ln()).collect();
+        let sum: f64 = law.iter().sum();
+        next.insert(context, law.iter().map(|p| p / sum).collect());
+    }
+    TableModel::new("table", VOCABULARY, next).unwrap()
+}
+
+/// The state of a token that stands behind so many others.
+fn state(place: usize, token: Token) -> f32 {
+    (1000 * place) as f32 + token as f32
+}
+
+/// A table model with states.
+struct Stateful {
+    table: TableModel,
+    texts: BTreeMap<Sequence, Vec<Token>>,
+    /// Tokens that are computed.
+    computed: BTreeMap<Sequence, usize>,
+}
+
+impl Model for Stateful {
+    fn facts(&self) -> &Facts {
+        self.table.facts()
+    }
+    fn open(&mut self) -> Result<Sequence> {
+        let sequence = self.table.open()?;
+        self.texts.insert(sequence, Vec::new());
+        self.computed.insert(sequence, 0);
+        Ok(sequence)
+    }
+    fn close(&mut self, sequence: Sequence) {
+        self.table.close(sequence);
+    }
+    fn len(&self, sequence: Sequence) -> usize {
+        self.table.len(sequence)
+    }
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        self.texts.entry(sequence).or_default().extend(tokens);
+        self.table.extend(sequence, tokens)
+    }
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        self.table.truncate(sequence, length);
+    }
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        let last = self.len(sequence).saturating_sub(1);
+        let computed = self.computed.entry(sequence).or_default();
+        *computed = (*computed).max(last.min(computed.saturating_add(most)));
+        Ok(last - *computed)
+    }
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        for (sequence, _) in batch {
+            self.computed.insert(*sequence, self.len(*sequence));
+        }
+        self.table.score(batch)
+    }
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.table.logits(sequence, node)
+    }
+    fn watch(&mut self, _: &[Feature]) -> Result<()> {
+        Ok(())
+    }
+    fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
+        assert!(tokens.end <= self.computed[&sequence], "{tokens:?} of {:?}", self.computed);
+        Ok(tokens.map(|place| state(place, self.texts[&sequence][place])).collect())
+    }
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.texts.entry(sequence).or_default().extend(path.iter().map(|&node| tree.token(node)));
+        self.computed.insert(sequence, self.len(sequence) + path.len());
+        self.table.commit(sequence, tree, path)
+    }
+}
+
+#[derive(Default)]
+struct Told {
+    tokens: Vec<Token>,
+    states: Vec<f32>,
+    paths: Vec<Vec<Token>>,
+}
+
+/// Never drafts the last token, and otherwise goes by what it was told, in a way that means nothing.
+struct Reader {
+    texts: Vec<Told>,
+    most: Arc<Mutex<usize>>,
+}
+
+impl Drafter for Reader {
+    fn name(&self) -> &str {
+        "reader"
+    }
+    fn context(&self) -> usize {
+        usize::MAX
+    }
+    fn open(&mut self) -> Result<Sequence> {
+        self.texts.push(Told::default());
+        Ok(Sequence::new(self.texts.len() as u32 - 1))
+    }
+    fn close(&mut self, _: Sequence) {}
+    fn len(&self, sequence: Sequence) -> usize {
+        self.texts[sequence.number()].tokens.len()
+    }
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        let text = &mut self.texts[sequence.number()];
+        text.tokens.extend(tokens);
+        text.paths.clear();
+        Ok(())
+    }
+    fn told(&self, sequence: Sequence) -> Option<usize> {
+        Some(self.texts[sequence.number()].states.len())
+    }
+    fn tell(&mut self, sequence: Sequence, features: &[f32]) -> Result<()> {
+        let text = &mut self.texts[sequence.number()];
+        for value in features {
+            let place = text.states.len();
+            assert_eq!(*value, state(place, text.tokens[place]));
+            text.states.push(*value);
+        }
+        Ok(())
+    }
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        for (sequence, tree) in batch {
+            let text = &mut self.texts[sequence.number()];
+            assert_eq!(text.states.len(), text.tokens.len().saturating_sub(1));
+            let mut most = self.most.lock().unwrap();
+            *most = (*most).max(text.states.len());
+            let path = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
+            text.paths.extend((text.paths.len()..tree.len()).map(path).collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+    fn distribution(
+        &self,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        _: Option<Distribution>,
+    ) -> Result<Distribution> {
+        let text = &self.texts[sequence.number()];
+        let sum = text.states.iter().sum::<f32>() + text.paths[node].iter().sum::<Token>() as f32;
+        let logits: Vec<f32> = (1..VOCABULARY).map(|i| (sum * i as f32).sin()).collect();
+        let tokens: Vec<Token> = (0..VOCABULARY as Token - 1).collect();
+        Ok(Distribution::from_sparse_logits(VOCABULARY, &tokens, &logits, sampling)?)
+    }
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
+        self.extend(sequence, &tokens)
+    }
+}
+
+fn deviation(verifier: &VerifierKind, tree: &PolicyKind, prompt: &[Token], rng: &mut ChaCha12Rng) -> f64 {
+    const COUNT: usize = 3;
+    let mut table = table(rng);
+    let sampling = Sampling::default();
+    let mut expected = BTreeMap::from([(Vec::new(), 1.0)]);
+    for _ in 0..COUNT {
+        let texts = std::mem::take(&mut expected);
+        for (text, probability) in texts {
+            let law = law_after(&mut table, &sampling, &[prompt, &text].concat()).unwrap();
+            for (token, p) in law.support() {
+                expected.insert([&text[..], &[token]].concat(), probability * p);
+            }
+        }
+    }
+    let most = Arc::new(Mutex::new(0));
+    for (probability, text) in enumerate(|chance| {
+        let target = Stateful { table: table.clone(), texts: BTreeMap::new(), computed: BTreeMap::new() };
+        let reader = Reader { texts: Vec::new(), most: Arc::clone(&most) };
+        let mut engine = Engine::new(Box::new(target), Some(Box::new(reader)));
+        let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
+        let request = Request {
+            prompt: prompt.to_vec(),
+            sampling,
+            speculation: Some(Speculation { verifier, policy, sampling }),
+            limits: Limits { max_tokens: Some(COUNT), ..Limits::default() },
+            text: Box::new(NoText),
+            chance: Box::new(chance),
+        };
+        // With and without the prompt read in parts beforehand.
+        let mut session = engine.open(request).unwrap();
+        while prompt.len() > 2 && engine.prepare(&mut session, 1).unwrap() > 0 {}
+        while !session.is_done() {
+            engine.step(&mut [&mut session]).unwrap();
+        }
+        engine.close(session).unwrap().tokens
+    }) {
+        *expected.entry(text).or_insert(0.0) -= probability;
+    }
+    assert!(*most.lock().unwrap() >= prompt.len(), "nothing was told");
+    expected.values().fold(0.0, |worst, d| worst.max(d.abs()))
+}
+
+#[test]
+fn a_drafter_that_reads_states_is_told_them_and_keeps_the_law() {
+    let mut rng = ChaCha12Rng::seed_from_u64(12);
+    let mut worst = 0.0_f64;
+    for (verifier, tree) in [
+        ("token", PolicyKind::chain(3)),
+        ("block", PolicyKind::chain(2)),
+        ("nested-priority", PolicyKind::paths(2, 2)),
+        ("traversal", PolicyKind::levels(&[2, 1], Drafting::WithoutReplacement)),
+        ("walk:hub", PolicyKind::levels(&[2], Drafting::Hub)),
+    ] {
+        for prompt in [&[][..], &[2], &[1, 0, 2, 1]] {
+            worst = worst.max(deviation(&verifier.parse().unwrap(), &tree, prompt, &mut rng));
+        }
+    }
+    assert!(worst < 1e-12, "{worst:e}");
+}
+
+#[test]
+fn models_without_states_say_so() {
+    let mut table = table(&mut ChaCha12Rng::seed_from_u64(1));
+    let error = table.watch(&[Feature::Output]).unwrap_err().to_string();
+    assert!(error.contains("hidden states of the target: expected a model that gives them"), "{error}");
+    let sequence = table.open().unwrap();
+    assert!(table.features(sequence, 0..0).is_err());
+}
