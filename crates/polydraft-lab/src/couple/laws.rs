@@ -32,7 +32,7 @@ impl Laws {
 
 /// The JSON form.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Pair {
     target: Vec<f64>,
     draft: Drafts,
@@ -87,8 +87,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn json(bytes: &[u8], normalize: bool) -> Result<Laws> {
-    let pair: Pair = serde_json::from_slice(bytes)
-        .context("expected JSON such as {\"target\": [0.5, 0.5], \"draft\": [0.9, 0.1]}")?;
+    let pair: Pair = serde_json::from_slice(bytes).map_err(|error| {
+        let error = polydraft_files::in_words(error);
+        anyhow::anyhow!("expected JSON such as {{\"target\": [0.5, 0.5], \"draft\": [0.9, 0.1]}}: {error}")
+    })?;
     let drafts = match pair.draft {
         Drafts::One(draft) => vec![draft],
         Drafts::Several(drafts) => drafts,
