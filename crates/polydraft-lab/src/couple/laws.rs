@@ -60,12 +60,17 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Laws> {
         return json(&text, normalize).context("laws on standard input");
     };
     let bytes = read(path)?;
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("npy") => rows(&bytes, normalize),
-        Some("safetensors") => tensors(&bytes, normalize),
-        _ => json(&bytes, normalize),
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    from_bytes(extension, &bytes, normalize).with_context(|| path.display().to_string())
+}
+
+/// Reads the contents of a file with this extension.
+pub fn from_bytes(extension: Option<&str>, bytes: &[u8], normalize: bool) -> Result<Laws> {
+    match extension {
+        Some("npy") => rows(bytes, normalize),
+        Some("safetensors") => tensors(bytes, normalize),
+        _ => json(bytes, normalize),
     }
-    .with_context(|| path.display().to_string())
 }
 
 /// Reads a .npy file of one dimension for every law.
