@@ -30,7 +30,10 @@ fn a_verifier_that_does_not_fit_says_what_would() {
     let base = ["generate", "-p", "x", "-n", "2"];
     let fails = |args: &[&str], expected: &[&str]| fails(&[&base, args].concat(), 2, expected);
     fails(&["--verifier", "walk:hub"], &["trees for walk:hub", "--drafting hub", "--drafting greedy"]);
-    fails(&["--verifier", "block", "--tree", "binary"], &["verifiers for this tree", "traversal", "--paths 1"]);
+    fails(
+        &["--verifier", "block", "--tree", "binary"],
+        &["verifiers for this tree", "traversal", "--paths 1"],
+    );
     fails(&["--verifier", "block", "-k", "2"], &["verifiers for this tree", "nested-priority", "--paths 1"]);
     fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
     fails(&["--tree", "sequoia:0"], &["sequoia:16"]);
@@ -57,7 +60,8 @@ fn files_are_spoken_of_in_their_own_words() {
         fails(&["efficiency", "--target", path, "--draft", path], 1, &["expected a whole number"]);
     }
     // A cause is told once.
-    let message = fails(&["generate", "-p", "x", "--draft", "ngram", "--corpus", "/no/such"], 1, &["No such file"]);
+    let message =
+        fails(&["generate", "-p", "x", "--draft", "ngram", "--corpus", "/no/such"], 1, &["No such file"]);
     assert_eq!(message.matches("No such file").count(), 1, "{message}");
 }
 

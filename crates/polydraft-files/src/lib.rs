@@ -123,6 +123,18 @@ pub fn in_words(error: impl std::fmt::Display) -> String {
     ] {
         text = text.replace(rust, word);
     }
+    // Names of Rust's types, whatever they are.
+    for (before, word) in [
+        ("data did not match any variant of untagged enum ", "a value that does not fit here"),
+        ("expected struct ", "expected an object"),
+        ("expected internally tagged enum ", "expected an object with a \"type\""),
+    ] {
+        while let Some(start) = text.find(before) {
+            let name = text[start + before.len()..].find(|c: char| !c.is_alphanumeric() && c != '_');
+            let end = name.map_or(text.len(), |length| start + before.len() + length);
+            text.replace_range(start..end, word);
+        }
+    }
     text
 }
 
@@ -188,6 +200,11 @@ mod tests {
             in_words("invalid type: sequence, expected usize at line 1"),
             "invalid type: a list, expected a whole number that is not negative at line 1"
         );
+        assert_eq!(
+            in_words("data did not match any variant of untagged enum ModelUntagged at line 1"),
+            "a value that does not fit here at line 1"
+        );
+        assert_eq!(in_words("expected struct X"), "expected an object");
     }
 
     #[test]

@@ -36,19 +36,12 @@ pub enum Kind {
     Pair,
     /// The program's command line.
     Arguments,
+    /// No input but faults, to see that the harness finds them.
+    #[value(hide = true)]
+    Planted,
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] = [
-        Self::Tokenizer,
-        Self::Template,
-        Self::Directory,
-        Self::Gguf,
-        Self::Table,
-        Self::Pair,
-        Self::Arguments,
-    ];
-
     /// One of them, the quick ones more often; arguments take a process each.
     fn drawn(dice: &mut Dice) -> Self {
         match dice.below(4_000) {
@@ -76,7 +69,7 @@ pub fn begin(seed: u64, number: u64, only: Option<Kind>) -> (Kind, Dice) {
 ///
 /// # Panics
 /// A reader that breaks down; an answer that cannot be right.
-pub fn run(kind: Kind, dice: &mut Dice, folder: &Path) -> Result<()> {
+pub fn run(kind: Kind, number: u64, dice: &mut Dice, folder: &Path) -> Result<()> {
     match kind {
         Kind::Tokenizer => texts::tokenizer(dice),
         Kind::Template => texts::template(dice),
@@ -85,7 +78,23 @@ pub fn run(kind: Kind, dice: &mut Dice, folder: &Path) -> Result<()> {
         Kind::Table => table(dice),
         Kind::Pair => pair(dice),
         Kind::Arguments => arguments::run(dice, folder),
+        Kind::Planted => planted(number),
     }
+}
+
+/// Each fault that the harness is for, in turn.
+fn planted(number: u64) -> Result<()> {
+    fn deep(level: u64) -> u64 {
+        if level == 0 { 0 } else { 1 + std::hint::black_box(deep(std::hint::black_box(level - 1))) }
+    }
+    match number {
+        0 => panic!("planted"),
+        1 => drop(std::hint::black_box(vec![1u8; 2 << 30])),
+        2 => drop(std::hint::black_box(deep(1 << 40))),
+        3 => std::thread::sleep(std::time::Duration::from_secs(60)),
+        _ => {}
+    }
+    Ok(())
 }
 
 fn gguf(dice: &mut Dice) -> Result<()> {
@@ -143,7 +152,7 @@ fn table(dice: &mut Dice) -> Result<()> {
     };
     let generation = engine.generate(
         Request {
-            prompt: vec![dice.below(5) as u32],
+            prompt: vec![dice.below(vocabulary) as u32],
             sampling,
             speculation: Some(speculation),
             limits: Limits { max_tokens: Some(dice.below(20)), ..Limits::default() },

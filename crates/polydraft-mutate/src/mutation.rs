@@ -130,7 +130,8 @@ fn at<'a>(document: &'a mut Value, place: &[usize]) -> &'a mut Value {
 
 /// Changes a document in a few places.
 pub fn json(dice: &mut Dice, document: &mut Value) {
-    for _ in 0..1 + dice.below(3) {
+    let times = if dice.one_in(2) { 1 } else { 1 + dice.below(3) };
+    for _ in 0..times {
         let mut all = Vec::new();
         places(document, &mut Vec::new(), &mut all);
         let (place, other) = (all[dice.below(all.len())].clone(), all[dice.below(all.len())].clone());
@@ -228,7 +229,8 @@ pub fn bytes(dice: &mut Dice, bytes: &mut Vec<u8>, header: usize) {
         u64::MAX,
         u64::MAX / 4 + 1,
     ];
-    for _ in 0..1 + dice.below(4) {
+    let times = if dice.one_in(2) { 1 } else { 1 + dice.below(4) };
+    for _ in 0..times {
         let length = if dice.one_in(4) { bytes.len() } else { bytes.len().min(header) };
         let place = dice.below(length);
         match dice.below(6) {

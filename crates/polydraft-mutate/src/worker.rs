@@ -43,7 +43,7 @@ enum Outcome {
 fn try_one(seed: u64, number: u64, only: Option<Kind>, folder: &std::path::Path) -> (Kind, Outcome) {
     let (kind, mut dice) = kinds::begin(seed, number, only);
     limits::begin();
-    let outcome = match catch_unwind(AssertUnwindSafe(|| kinds::run(kind, &mut dice, folder))) {
+    let outcome = match catch_unwind(AssertUnwindSafe(|| kinds::run(kind, number, &mut dice, folder))) {
         Ok(Ok(())) => Outcome::Taken,
         Ok(Err(error)) => Outcome::Refused(format!("{error:#}")),
         Err(payload) => {

@@ -168,11 +168,12 @@ const WORDS: [&str; 34] = [
 pub fn template(dice: &mut Dice) -> Result<()> {
     let mut template = TEMPLATES[dice.below(TEMPLATES.len())].to_owned();
     for _ in 0..dice.below(4) {
-        let mut place = dice.below(template.len() + 1);
-        while !template.is_char_boundary(place) {
-            place -= 1;
-        }
         let word = WORDS[dice.below(WORDS.len())];
+        // A statement between two, an operator in one.
+        let sign = if word.starts_with('{') { ["%}", "}}"][dice.below(2)] } else { " }}" };
+        let places: Vec<usize> = template.match_indices(sign).map(|(at, _)| at).collect();
+        let behind = if word.starts_with('{') { 2 } else { 0 };
+        let place = places.get(dice.below(places.len())).map_or(0, |at| at + behind);
         let times = if dice.one_in(10) { 1 + dice.below(500) } else { 1 };
         template.insert_str(place, &word.repeat(times));
     }

@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::time::{Duration, Instant};
 
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
@@ -32,7 +33,11 @@ const REPEATED: usize = 1_000;
 /// Levels of lists and objects inside each other.
 const DEEPEST_VALUE: usize = 100;
 /// What looking at values, part by part, may cost a run.
-const WORK: usize = 50_000_000;
+const WORK: usize = 5_000_000;
+/// Bytes that filters may go through, and besides that 64 times what the messages hold.
+const MOST_FILTERED: usize = 64 << 20;
+/// No conversation takes so long, on any machine.
+const LONGEST_TIME: Duration = Duration::from_secs(5);
 
 fn refused(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
@@ -176,10 +181,35 @@ fn tag(text: &str, start: usize, is_block: bool) -> (usize, usize) {
 thread_local! {
     /// Bytes that the template of this thread may still make.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Bytes that filters may still go through.
+    static FILTERED_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// When it is to be done.
+    static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
     /// Whether a product had a number above [`REPEATED`], and whether one had a text or a list.
     static FACTORS: Cell<(bool, bool)> = const { Cell::new((false, false)) };
     /// Parts of values that it may still look at.
     static WORK_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// That the template is not at it for too long.
+fn in_time() -> Result<(), Error> {
+    match DEADLINE.get() {
+        Some(deadline) if Instant::now() > deadline => Err(refused(format!(
+            "expected a template that is done within {} seconds",
+            LONGEST_TIME.as_secs()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Takes what goes into a filter from what filters may still go through.
+fn filtered(value: &Value) -> Result<(), Error> {
+    in_time()?;
+    let left = FILTERED_LEFT.get().checked_sub(weigh(value, 0)?);
+    FILTERED_LEFT.set(left.ok_or_else(|| {
+        refused("expected a template that does less with texts: this one would never end".to_owned())
+    })?);
+    Ok(())
 }
 
 /// Bytes that a value takes as text, of all that is in it; its parts are paid for as work.
@@ -227,6 +257,8 @@ pub(super) fn bounded(
     let most = LONGEST_TEXT.saturating_add(given.saturating_mul(16));
     let outer = (LEFT.replace(most), WORK_LEFT.replace(WORK));
     FACTORS.set((false, false));
+    FILTERED_LEFT.set(MOST_FILTERED.saturating_add(given.saturating_mul(64)));
+    DEADLINE.set(Some(Instant::now() + LONGEST_TIME));
     let mut text = Bounded { text: Vec::new(), most };
     let result = run(&mut text);
     LEFT.set(outer.0);
@@ -273,8 +305,13 @@ pub(super) fn install(environment: &mut Environment) {
         spend(weigh(&value, 0)?)?;
         Ok::<_, Error>(value)
     });
+    environment.add_function(measured::TICK, || in_time().map(|()| false));
+    environment.add_filter(measured::MADE, |value: Value| {
+        filtered(&value)?;
+        Ok::<_, Error>(value)
+    });
     environment.add_filter(measured::BUILT, |value: Value| {
-        weigh(&value, 0)?;
+        filtered(&value)?;
         Ok::<_, Error>(value)
     });
     environment.add_filter(measured::FACTOR, |value: Value| {
@@ -295,6 +332,7 @@ pub(super) fn install(environment: &mut Environment) {
         Ok::<_, Error>(value)
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
+        filtered(value)?;
         match (method, args.first()) {
             // The other way round than the filter.
             ("join", Some(items)) => check_call(method, items, std::slice::from_ref(value))?,
