@@ -307,7 +307,8 @@ fn known(directory: &Path) -> Result<&Path> {
 /// a family's names.
 fn check_layers(directory: &Path, config: &Config, weights: &Weights) -> Result<()> {
     let layer = |name: &str| name.split('.').find_map(|part| part.parse::<usize>().ok());
-    let layers = weights.tensors().filter_map(|tensor| layer(&tensor.name)).max().map_or(0, |last| last + 1);
+    let layers =
+        weights.tensors().iter().filter_map(|tensor| layer(&tensor.name)).max().map_or(0, |last| last + 1);
     if layers == config.layers {
         return Ok(());
     }
