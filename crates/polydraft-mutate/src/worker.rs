@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
             Outcome::Panicked(said) => writeln!(out, "! {number} {kind:?}: {}", said.replace('\n', " "))?,
         }
         number += args.step;
-        if number >= args.end || number / args.step % 1_000 == 0 {
+        if number >= args.end || (number / args.step).is_multiple_of(1_000) {
             for (kind, (taken, refused)) in std::mem::take(&mut counts) {
                 writeln!(out, "= {kind} {taken} {refused}")?;
             }

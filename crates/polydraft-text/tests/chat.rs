@@ -122,6 +122,10 @@ fn hostile_templates_are_errors() {
         ),
         ("{% set n = namespace() %}{% set n.n = n %}{{ n }}", ""),
         (
+            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = n.l + n.l %}{% endfor %}{{ n.l }}",
+            "",
+        ),
+        (
             "{% set n = namespace(s=\"'\") %}{% for i in range(99) %}{% set n.s = n.s|pprint %}{% endfor %}",
             "never end",
         ),

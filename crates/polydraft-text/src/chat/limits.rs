@@ -202,6 +202,14 @@ fn in_time() -> Result<(), Error> {
     }
 }
 
+/// A sum of lists as one list: the library keeps sums of sums, and 2^n empty ones have nothing in them that could be counted.
+fn flat(value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Iterable => Ok(Value::from(value.try_iter()?.collect::<Vec<_>>())),
+        _ => Ok(value),
+    }
+}
+
 /// Takes what goes into a filter from what filters may still go through.
 fn filtered(value: &Value) -> Result<(), Error> {
     in_time()?;
@@ -303,16 +311,16 @@ pub(super) fn install(environment: &mut Environment) {
     });
     environment.add_filter(measured::SPENT, |value: Value| {
         spend(weigh(&value, 0)?)?;
-        Ok::<_, Error>(value)
+        flat(value)
     });
     environment.add_function(measured::TICK, || in_time().map(|()| false));
     environment.add_filter(measured::MADE, |value: Value| {
         filtered(&value)?;
-        Ok::<_, Error>(value)
+        flat(value)
     });
     environment.add_filter(measured::BUILT, |value: Value| {
         filtered(&value)?;
-        Ok::<_, Error>(value)
+        flat(value)
     });
     environment.add_filter(measured::FACTOR, |value: Value| {
         let (mut large, mut text) = FACTORS.get();
@@ -329,7 +337,7 @@ pub(super) fn install(environment: &mut Environment) {
                 "expected a text or a list repeated at most {REPEATED} times, got more"
             )));
         }
-        Ok::<_, Error>(value)
+        flat(value)
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
         filtered(value)?;
