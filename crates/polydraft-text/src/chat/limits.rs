@@ -353,11 +353,15 @@ pub(super) fn install(environment: &mut Environment) {
     environment.add_filter("library's format", minijinja::filters::format);
     environment.add_filter("library's indent", minijinja::filters::indent);
     environment.add_filter("library's join", minijinja::filters::join);
+    environment.add_filter("library's batch", minijinja::filters::batch);
+    environment.add_filter("library's slice", minijinja::filters::slice);
     for (name, own) in [
         ("replace", "library's replace"),
         ("format", "library's format"),
         ("indent", "library's indent"),
         ("join", "library's join"),
+        ("batch", "library's batch"),
+        ("slice", "library's slice"),
     ] {
         environment.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
             let args = args.into_values();
@@ -381,6 +385,8 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
             let between = args.first().and_then(Value::as_str).unwrap_or_default();
             spend(value.len().unwrap_or(0).saturating_mul(between.len().max(1)))
         }
+        // So many lists, or so many items of the last one.
+        "batch" | "slice" => spend(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32)),
         "indent" => {
             let width = |v: &Value| v.as_usize().or_else(|| v.get_attr("width").ok()?.as_usize());
             let width = args.iter().filter_map(width).max().unwrap_or(4);

@@ -51,7 +51,7 @@ pub(super) fn measured(text: &str) -> String {
         }
         let is_expression = length > 4 && (tag.starts_with("{%") || tag.starts_with("{{")) && !raw;
         // A tag that does not end is the parser's to complain about.
-        if is_expression && tag.ends_with('}') {
+        if is_expression && (tag.ends_with("%}") || tag.ends_with("}}")) {
             let signs = ['-', '+'];
             let begin = 2 + usize::from(tag[2..].starts_with(signs));
             let end = tag.len() - 2 - usize::from(tag[begin..tag.len() - 2].ends_with(signs));
@@ -322,6 +322,8 @@ mod tests {
             ("{% for m in messages + [{'a': [1]}] %}", "{% for m in messages§ + ([({'a': ([1]¤}¤]¤§ %}⏲%}"),
             ("{{ 2 ** 3 }}{{ x[0] }}{{ [x][0] ~ é }}", "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]§ ~ é§ }}"),
             ("{%- for x in y|list -%} z", "{%- for x in yµ|list -%}⏲-%} z"),
+            ("{% endif %é}", "{% endif %é}"),
+            ("{{ a }▁}", "{{ a }▁}"),
             ("{{ a ~", "{{ a ~"),
             ("{{ 'a\\' ~ b", "{{ 'a\\' ~ b"),
             ("{ {% { %}", "{ {% { %}"),
