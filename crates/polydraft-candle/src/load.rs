@@ -110,6 +110,9 @@ impl Description {
             matrices: Vec::new(),
             rest: 0,
         };
+        if path.is_dir() {
+            check_layers(path, &model.config, &weights)?;
+        }
         let mut types: BTreeMap<String, u64> = BTreeMap::new();
         for Listed { name, shape, stored, exact } in weights.tensors() {
             let numbers = shape.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
@@ -298,4 +301,22 @@ fn known(directory: &Path) -> Result<&Path> {
         true => Ok(directory),
         false => Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" }),
     }
+}
+
+/// That there are tensors of as many layers as the configuration says: what of a wrong one can be seen without knowing
+/// a family's names.
+fn check_layers(directory: &Path, config: &Config, weights: &Weights) -> Result<()> {
+    let layer = |name: &str| name.split('.').find_map(|part| part.parse::<usize>().ok());
+    let layers =
+        weights.tensors().iter().filter_map(|tensor| layer(&tensor.name)).max().map_or(0, |last| last + 1);
+    if layers == config.layers {
+        return Ok(());
+    }
+    Err(Error::File {
+        path: directory.join("config.json"),
+        problem: format!(
+            "num_hidden_layers: expected {layers}, as there are tensors for, got {}",
+            config.layers
+        ),
+    })
 }

@@ -77,7 +77,13 @@ fn devices_and_pipes_are_no_files() {
         let model = copy();
         let target =
             ["generate", "-p", "x", "--verifier", "none", "--target", model.path().to_str().unwrap()];
-        for file in ["config.json", "tokenizer.json", "generation_config.json", "tokenizer_config.json"] {
+        for file in [
+            "config.json",
+            "tokenizer.json",
+            "generation_config.json",
+            "tokenizer_config.json",
+            "model.safetensors",
+        ] {
             let there = model.path().join(file);
             let before = fs::read(&there).unwrap();
             fs::remove_file(&there).unwrap();

@@ -47,7 +47,7 @@ struct Entry {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with \"vocabulary\" and \"next\"")]
 struct File {
     vocabulary: usize,
     next: BTreeMap<String, Vec<f64>>,
@@ -103,7 +103,7 @@ impl TableModel {
     /// Text that is no such JSON (with line and column), and those of [`TableModel::new`].
     pub fn from_json(name: &str, text: &str) -> Result<Self> {
         let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
-        let file: File = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        let file: File = serde_json::from_str(text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
         let mut next = BTreeMap::new();
         for (context, law) in file.next {
             let tokens: std::result::Result<Vec<Token>, _> =

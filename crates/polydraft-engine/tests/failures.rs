@@ -17,6 +17,8 @@ enum Fault {
     Score,
     /// The first commit of this sequence.
     Commit(usize),
+    /// All logits.
+    Logits,
 }
 
 /// A table model that fails once.
@@ -74,7 +76,7 @@ impl Model for Flaky {
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        self.inner.logits(sequence, node)
+        if self.fault == Fault::Logits { &[f32::NAN; 2] } else { self.inner.logits(sequence, node) }
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
@@ -149,4 +151,19 @@ fn one_sessions_fault_is_its_own() {
     assert!(engine.close(broken).unwrap_err().to_string().contains("planted"));
     let text = engine.close(whole).unwrap().tokens;
     assert_eq!(text, engine.generate(request(seeded(2), 20), &mut |_| true).unwrap().tokens);
+}
+
+#[test]
+fn logits_that_are_no_numbers_name_their_model() {
+    let wrong = || Flaky::new(table(0.9, 0.3), Fault::Logits);
+    let right = || table(0.9, 0.3);
+    let drafter = |model: Box<dyn Model>| ModelDrafter::new(model, &right().facts().vocabulary).unwrap();
+    let message = |mut engine: Engine| {
+        let seeded = Box::new(ChaCha12Rng::seed_from_u64(1));
+        engine.generate(request(seeded, 5), &mut |_| true).unwrap_err().to_string()
+    };
+    let target = Engine::new(Box::new(wrong()), Some(Box::new(drafter(Box::new(right())))));
+    let draft = Engine::new(Box::new(right()), Some(Box::new(drafter(Box::new(wrong())))));
+    assert!(message(target).starts_with("the logits of the target table: distribution from logits: entry 0"));
+    assert!(message(draft).starts_with("the logits of the draft table: distribution from logits: entry 0"));
 }

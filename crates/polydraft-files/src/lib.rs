@@ -106,6 +106,38 @@ pub fn text(bytes: Vec<u8>) -> Result<String> {
     })
 }
 
+/// What a parser says about a value, in the words of the file instead of Rust's.
+pub fn in_words(error: impl std::fmt::Display) -> String {
+    let mut text = error.to_string();
+    for (rust, word) in [
+        ("expected usize", "expected a whole number that is not negative"),
+        ("expected u64", "expected a whole number that is not negative"),
+        ("expected u32", "expected a whole number from 0 to 4294967295"),
+        ("expected f64", "expected a number"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected an object"),
+        ("expected a boolean", "expected true or false"),
+        ("invalid type: sequence", "invalid type: a list"),
+        ("invalid type: map", "invalid type: an object"),
+        ("invalid type: unit", "invalid type: null"),
+    ] {
+        text = text.replace(rust, word);
+    }
+    // Names of Rust's types, whatever they are.
+    for (before, word) in [
+        ("data did not match any variant of untagged enum ", "a value that does not fit here"),
+        ("expected struct ", "expected an object"),
+        ("expected internally tagged enum ", "expected an object with a \"type\""),
+    ] {
+        while let Some(start) = text.find(before) {
+            let name = text[start + before.len()..].find(|c: char| !c.is_alphanumeric() && c != '_');
+            let end = name.map_or(text.len(), |length| start + before.len() + length);
+            text.replace_range(start..end, word);
+        }
+    }
+    text
+}
+
 fn take(stream: impl Read, kind: Kind, bytes: &mut Vec<u8>) -> Result<()> {
     let read = stream.take(kind.most + 1).read_to_end(bytes)?;
     if read as u64 > kind.most { Err(kind.too_large()) } else { Ok(()) }
@@ -160,6 +192,19 @@ mod tests {
         assert_eq!(read(&folder.path().join("none"), SMALL).unwrap_err().kind(), ErrorKind::NotFound);
         let error = read(folder.path(), SMALL).unwrap_err();
         assert!(error.to_string().contains("got a directory"), "{error}");
+    }
+
+    #[test]
+    fn no_rust_in_messages() {
+        assert_eq!(
+            in_words("invalid type: sequence, expected usize at line 1"),
+            "invalid type: a list, expected a whole number that is not negative at line 1"
+        );
+        assert_eq!(
+            in_words("data did not match any variant of untagged enum ModelUntagged at line 1"),
+            "a value that does not fit here at line 1"
+        );
+        assert_eq!(in_words("expected struct X"), "expected an object");
     }
 
     #[test]

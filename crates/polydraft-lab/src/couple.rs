@@ -14,6 +14,8 @@ use polydraft_reference::RuleKind;
 use report::{compare, coupling, report};
 use table::{describe, list};
 
+pub use laws::{Laws, from_bytes};
+
 /// Run token-level rules on a target law and a draft law.
 ///
 /// Tells how often a rule emits one of the drafts, how near that is to the best possible, and, with --given, the exact

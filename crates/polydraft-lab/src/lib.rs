@@ -17,6 +17,18 @@ use polydraft_options::{
     costs, interrupts, models, output, prompts, sampling, save, speculation, texts, threads,
 };
 
+/// The laws of the contents of a pair file, the target's and the drafts', as `couple` reads a file with this extension.
+///
+/// # Errors
+/// Contents that are no laws.
+pub fn laws_of(
+    extension: &str,
+    contents: &[u8],
+) -> Result<(polydraft::Distribution, Vec<polydraft::Distribution>)> {
+    let couple::Laws { target, drafts } = couple::from_bytes(Some(extension), contents, false)?;
+    Ok((target, drafts))
+}
+
 /// The laboratory's commands.
 #[derive(Subcommand)]
 #[expect(missing_docs, reason = "a variant's help is that of its arguments")]

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use polydraft_files::{Kind, read_text};
+use polydraft_files::{Kind, in_words, read_text};
 use serde::Deserialize;
 
 /// The prompts that the project measures with.
 const OWN: &str = include_str!("../../../bench/prompts.jsonl");
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Line {
     prompt: Option<String>,
     turns: Option<Vec<String>>,
@@ -34,7 +35,8 @@ pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
                 number + 1
             )
         };
-        let line: Line = serde_json::from_str(line).with_context(expected)?;
+        let line: Line =
+            serde_json::from_str(line).map_err(|e| anyhow::anyhow!("{}: {}", expected(), in_words(e)))?;
         let first_turn = || line.turns.and_then(|turns| turns.into_iter().next());
         prompts.push(line.prompt.or_else(first_turn).with_context(expected)?);
     }

@@ -36,6 +36,17 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// The first of the draft's options that was given.
+    pub fn of_draft(&self) -> Option<&'static str> {
+        let given = [
+            ("--draft-temperature", self.draft_temperature.is_some()),
+            ("--draft-top-k", self.draft_top_k.is_some()),
+            ("--draft-top-p", self.draft_top_p.is_some()),
+            ("--draft-min-p", self.draft_min_p.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
     /// The target's settings, neutral where nothing was given.
     pub fn target(&self) -> Sampling {
         let neutral = Sampling::default();

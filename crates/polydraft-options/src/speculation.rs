@@ -92,7 +92,7 @@ impl FromStr for Tree {
             "binary" => Some(Self::Ary(2)),
             _ => match (text.strip_suffix("-ary"), text.strip_prefix("sequoia:")) {
                 (Some(count), _) => count.parse().ok().map(Self::Ary),
-                (_, Some(nodes)) => nodes.parse().ok().map(Self::Sequoia),
+                (_, Some(nodes)) => nodes.parse().ok().filter(|nodes| *nodes > 0).map(Self::Sequoia),
                 _ => None,
             },
         };
@@ -140,6 +140,7 @@ pub fn supports(verifier: &VerifierKind, tree: &PolicyKind) -> bool {
 
 /// Measured acceptances, as a file.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct AcceptanceFile {
     /// The probability that the first, second, .. distinct draft at a node is the one accepted.
     pub acceptance: Vec<f64>,
@@ -149,8 +150,10 @@ impl AcceptanceFile {
     fn read(path: &Path) -> Result<Self> {
         let text = polydraft_files::read_text(path, polydraft_files::Kind::RECORD)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("{}: expected {{\"acceptance\": [0.6, 0.15, ...]}}", path.display()))
+        serde_json::from_str(&text).map_err(|error| {
+            let (path, error) = (path.display(), polydraft_files::in_words(error));
+            anyhow::anyhow!("{path}: expected {{\"acceptance\": [0.6, 0.15, ...]}}: {error}")
+        })
     }
 }
 
@@ -181,34 +184,8 @@ impl SpeculationArgs {
             tree = PolicyKind::StopBelow(StopBelow { below, of: Box::new(tree), ..StopBelow::default() });
         }
         let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
-        speculation.build().map_err(|error| Usage::error(self.advise(verifier, error)))?;
+        speculation.build().map_err(|error| Usage::error(advise(verifier, &speculation.tree, error)))?;
         Ok(Some(speculation))
-    }
-
-    /// What a verifier that does not fit the tree objects to, and what would.
-    fn advise(&self, verifier: &VerifierKind, error: anyhow::Error) -> String {
-        let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
-            || matches!(
-                error.downcast_ref(),
-                Some(polydraft_engine::Error::Law(polydraft::Error::Unsupported { .. }))
-            );
-        let tree = match &self.tree {
-            Some(Tree::Whole(tree)) => Some(tree.clone()),
-            Some(Tree::Levels(counts)) => {
-                Some(PolicyKind::levels(counts, self.drafting.unwrap_or(Drafting::Iid)))
-            }
-            _ => None,
-        };
-        let fits: Vec<String> = VerifierKind::all()
-            .iter()
-            .filter(|other| unfit && tree.as_ref().is_some_and(|tree| supports(other, tree)))
-            .map(VerifierKind::to_string)
-            .collect();
-        match (fits.is_empty(), unfit) {
-            (false, _) => format!("{error}; verifiers for this tree: {}", fits.join(", ")),
-            (true, true) => error.to_string(),
-            (true, false) => format!("{verifier}: {error}"),
-        }
     }
 
     fn tree(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
@@ -274,6 +251,34 @@ fn default_tree(verifier: &VerifierKind) -> Option<PolicyKind> {
     [Auto::default().paths, 1].into_iter().map(of).find(|tree| supports(verifier, tree))
 }
 
+/// What a verifier that does not fit the tree objects to, and what would.
+fn advise(verifier: &VerifierKind, tree: &PolicyKind, error: anyhow::Error) -> String {
+    let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(polydraft_engine::Error::Law(polydraft::Error::Unsupported { .. }))
+        );
+    if !unfit {
+        return format!("{verifier}: {error}");
+    }
+    let all = VerifierKind::all();
+    let verifiers = all.iter().filter(|other| supports(other, tree)).map(VerifierKind::to_string);
+    let chain = supports(verifier, &PolicyKind::chain(1)).then(|| "--paths 1".to_owned());
+    let levels = Drafting::ALL
+        .into_iter()
+        .filter(|drafting| supports(verifier, &PolicyKind::levels(&[2, 2], *drafting)));
+    let levels = levels.map(|drafting| format!("--tree 2,2 --drafting {drafting}"));
+    let list = |what: String, all: Vec<String>| match all.is_empty() {
+        true => String::new(),
+        false => format!("; {what}: {}", all.join(", ")),
+    };
+    format!(
+        "{error}{}{}",
+        list("verifiers for this tree".to_owned(), verifiers.collect()),
+        list(format!("trees for {verifier}, for example"), chain.into_iter().chain(levels).collect())
+    )
+}
+
 /// How many paths a verifier gets if nothing but the depth is said.
 fn default_paths(verifier: &VerifierKind) -> usize {
     if supports(verifier, &PolicyKind::paths(PATHS, 1)) { PATHS } else { 1 }
@@ -294,7 +299,7 @@ mod tests {
         assert_eq!("delayed:1,2,3".parse(), whole("delayed:1,2,3"));
         assert_eq!("paths:2,4".parse(), whole("paths:2,4"));
         assert_eq!("sequoia:16".parse(), Ok(Tree::Sequoia(16)));
-        for wrong in ["", "3;2", "tree", "x-ary", "sequoia:", "budget:a", "-1"] {
+        for wrong in ["", "3;2", "tree", "x-ary", "sequoia:", "sequoia:0", "budget:a", "-1"] {
             assert!(wrong.parse::<Tree>().unwrap_err().contains("sequoia:16"), "{wrong}");
         }
     }

@@ -187,6 +187,9 @@ fn solve(
     Ok(weights)
 }
 
+/// Tokens that all stages of a node may sort together: a tenth of a second.
+const MOST_SORTED: usize = 1 << 21;
+
 struct Importance {
     settings: Settings,
     /// The target on the truncated alphabet, normalised, shape `[vocabulary]`.
@@ -207,6 +210,14 @@ impl Selector for Importance {
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         let proposal = &problem.proposal;
+        let (stages, vocabulary) = (proposal.count().saturating_sub(1), problem.target.vocabulary());
+        if stages.saturating_mul(vocabulary) > MOST_SORTED {
+            return Err(Error::TooLarge {
+                operation: "importance",
+                expected: format!("at most {MOST_SORTED} tokens in the stages of a node"),
+                got: format!("{stages} stages of {vocabulary}"),
+            });
+        }
         self.target = problem.target.to_vec();
         self.kept = 1.0;
         if let Some(size) = self.settings.alphabet.filter(|size| *size < problem.target.support_size()) {

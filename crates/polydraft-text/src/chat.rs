@@ -16,6 +16,7 @@ use minijinja::{Environment, ErrorKind, context};
 use polydraft_files::Kind;
 use serde::Serialize;
 
+use crate::contained::contained;
 use crate::files::read_optional_text;
 use crate::special::SETTINGS;
 use crate::{Error, Result, SpecialTokens};
@@ -94,9 +95,10 @@ impl ChatTemplate {
     /// A text that is no template.
     pub fn from_source(text: &str, tokens: SpecialTokens, path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        match environment(text) {
-            Ok(environment) => Ok(Self { environment, tokens, path }),
-            Err(e) => Err(Error::Template { path, problem: describe(&e) }),
+        match contained(|| environment(text)) {
+            Ok(Ok(environment)) => Ok(Self { environment, tokens, path }),
+            Ok(Err(e)) => Err(Error::Template { path, problem: describe(&e) }),
+            Err(panic) => Err(Error::Template { path, problem: broke(&panic) }),
         }
     }
 
@@ -124,10 +126,17 @@ impl ChatTemplate {
             ..Value::from(Serde(tokens))
         };
         let given = messages.iter().map(|m| m.content.len()).sum();
-        let rendered = limits::bounded(given, |out| {
-            self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)
+        let rendered = contained(|| {
+            limits::bounded(given, |out| {
+                self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)
+            })
         });
-        rendered.map_err(|e| Error::Template { path: self.path.clone(), problem: describe(&e) })
+        let problem = match rendered {
+            Ok(Ok(text)) => return Ok(text),
+            Ok(Err(e)) => describe(&e),
+            Err(panic) => broke(&panic),
+        };
+        Err(Error::Template { path: self.path.clone(), problem })
     }
 }
 
@@ -189,6 +198,11 @@ fn without_generation_blocks(text: &str) -> String {
         rest = after;
     }
     out + rest
+}
+
+/// What is said of a template that made the library panic.
+fn broke(panic: &str) -> String {
+    format!("expected a sound template, got one that the library broke down on: {panic}")
 }
 
 /// The message, and where in the template.

@@ -1,6 +1,7 @@
 //! Fields of a JSON object, with errors that name them.
 
 use polydraft::Token;
+use polydraft_files::in_words;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -33,7 +34,7 @@ impl<'a> Fields<'a> {
     pub fn get<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
         match self.0.get(field) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => T::deserialize(value).map(Some).map_err(|e| format!("{field}: {e}")),
+            Some(value) => T::deserialize(value).map(Some).map_err(|e| format!("{field}: {}", in_words(e))),
         }
     }
 
@@ -110,7 +111,7 @@ fn in_range(field: &str, value: usize, most: usize) -> Result<usize> {
 /// A value that is neither an id nor a list of ids.
 pub fn end_tokens(fields: &Fields) -> Result<Vec<Token>> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected a token id or a list of token ids")]
     enum Ids {
         One(Token),
         Several(Vec<Token>),

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use polydraft_files::{Kind, read};
+use polydraft_files::{Kind, in_words, read};
 use serde_json::{Map, Value};
 
 use crate::{Error, Result};
@@ -27,6 +27,8 @@ pub(crate) fn read_optional_text(path: &Path, kind: Kind) -> Result<Option<Strin
 /// The fields of a JSON file, none if there is no such file.
 pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>> {
     let Some(bytes) = read_optional(path, Kind::SETTINGS)? else { return Ok(Map::new()) };
-    serde_json::from_slice(&bytes)
-        .map_err(|e| Error::File { path: path.to_owned(), problem: format!("expected a JSON object: {e}") })
+    serde_json::from_slice(&bytes).map_err(|e| Error::File {
+        path: path.to_owned(),
+        problem: format!("expected a JSON object: {}", in_words(e)),
+    })
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use polydraft::Token;
 use polydraft_engine::Vocabulary;
-use polydraft_files::Kind;
+use polydraft_files::{Kind, in_words};
 use tokenizers::{ModelWrapper, Tokenizer};
 
 use crate::contained::contained;
@@ -76,7 +76,7 @@ impl Text {
         match contained(|| Tokenizer::from_bytes(bytes).map(|tokenizer| Self::new(tokenizer, path.clone()))) {
             Ok(Ok(text)) => Ok(text),
             Ok(Err(e)) => {
-                let problem = format!("expected a tokenizer in Hugging Face's format: {e}");
+                let problem = format!("expected a tokenizer in Hugging Face's format: {}", in_words(e));
                 Err(Error::File { path, problem })
             }
             Err(panic) => Err(mangled(path, &panic)),

@@ -121,6 +121,18 @@ fn hostile_templates_are_errors() {
             "inside each other",
         ),
         ("{% set n = namespace() %}{% set n.n = n %}{{ n }}", ""),
+        (
+            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = n.l + n.l %}{% endfor %}{{ n.l }}",
+            "",
+        ),
+        (
+            "{% set n = namespace(s=\"'\") %}{% for i in range(99) %}{% set n.s = n.s|pprint %}{% endfor %}",
+            "never end",
+        ),
+        (
+            "{% set s = 'x' * 1000 ~ 'x' * 999 %}{% for i in range(99999) %}{% if s|upper %}{% endif %}{% endfor %}",
+            "never end",
+        ),
         ("{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('x', 99) }}", ""),
         ("{{ [1, 2] | tojson(indent=100000000000) }}", ""),
     ] {

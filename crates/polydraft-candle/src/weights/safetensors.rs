@@ -39,8 +39,8 @@ struct Index {
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// No header is longer; the format's own limit.
-const LONGEST_HEADER: u64 = 100_000_000;
+/// No header is longer: those of the largest models have a few megabytes.
+const LONGEST_HEADER: u64 = polydraft_files::Kind::INDEX.most;
 
 impl Files {
     pub fn open(directory: &Path) -> Result<Self> {
@@ -63,9 +63,9 @@ impl Files {
             return Err(Error::Missing { directory: directory.to_owned(), expected });
         }
         let wrong = |problem: String| Error::File { path: index.clone(), problem };
-        let text =
-            std::fs::read_to_string(&index).map_err(|source| Error::Read { path: index.clone(), source })?;
-        let parsed: Index = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let text = polydraft_files::read_text(&index, polydraft_files::Kind::INDEX)
+            .map_err(|source| Error::Read { path: index.clone(), source })?;
+        let parsed: Index = serde_json::from_str(&text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
         for name in parsed.weight_map.values().collect::<BTreeSet<_>>() {
             // A name that leads elsewhere would read files the user never pointed at.
             if Path::new(name).file_name().is_none_or(|n| n != name.as_str()) {
@@ -83,7 +83,7 @@ impl Files {
 
     fn add_shard(&mut self, path: PathBuf) -> Result<()> {
         let read = |source| Error::Read { path: path.clone(), source };
-        let mut file = File::open(&path).map_err(read)?;
+        let mut file = polydraft_files::open(&path).map_err(read)?;
         let length = file.metadata().map_err(read)?.len();
         let wrong = |problem: String| Error::File {
             path: path.clone(),
@@ -100,7 +100,8 @@ impl Files {
         }
         let mut text = vec![0; header as usize];
         file.read_exact(&mut text).map_err(read)?;
-        let metadata: Metadata = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+        let metadata: Metadata =
+            serde_json::from_slice(&text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
         let data = 8 + header;
         let whole = data.saturating_add(metadata.data_len() as u64);
         if whole != length {

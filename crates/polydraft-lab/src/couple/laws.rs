@@ -32,7 +32,7 @@ impl Laws {
 
 /// The JSON form.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Pair {
     target: Vec<f64>,
     draft: Drafts,
@@ -60,12 +60,17 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Laws> {
         return json(&text, normalize).context("laws on standard input");
     };
     let bytes = read(path)?;
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("npy") => rows(&bytes, normalize),
-        Some("safetensors") => tensors(&bytes, normalize),
-        _ => json(&bytes, normalize),
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    from_bytes(extension, &bytes, normalize).with_context(|| path.display().to_string())
+}
+
+/// Reads the contents of a file with this extension.
+pub fn from_bytes(extension: Option<&str>, bytes: &[u8], normalize: bool) -> Result<Laws> {
+    match extension {
+        Some("npy") => rows(bytes, normalize),
+        Some("safetensors") => tensors(bytes, normalize),
+        _ => json(bytes, normalize),
     }
-    .with_context(|| path.display().to_string())
 }
 
 /// Reads a .npy file of one dimension for every law.
@@ -87,8 +92,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn json(bytes: &[u8], normalize: bool) -> Result<Laws> {
-    let pair: Pair = serde_json::from_slice(bytes)
-        .context("expected JSON such as {\"target\": [0.5, 0.5], \"draft\": [0.9, 0.1]}")?;
+    let pair: Pair = serde_json::from_slice(bytes).map_err(|error| {
+        let error = polydraft_files::in_words(error);
+        anyhow::anyhow!("expected JSON such as {{\"target\": [0.5, 0.5], \"draft\": [0.9, 0.1]}}: {error}")
+    })?;
     let drafts = match pair.draft {
         Drafts::One(draft) => vec![draft],
         Drafts::Several(drafts) => drafts,

@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::time::{Duration, Instant};
 
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
@@ -32,7 +33,11 @@ const REPEATED: usize = 1_000;
 /// Levels of lists and objects inside each other.
 const DEEPEST_VALUE: usize = 100;
 /// What looking at values, part by part, may cost a run.
-const WORK: usize = 50_000_000;
+const WORK: usize = 5_000_000;
+/// Bytes that filters may go through, and besides that 64 times what the messages hold.
+const MOST_FILTERED: usize = 64 << 20;
+/// No conversation takes so long, on any machine.
+const LONGEST_TIME: Duration = Duration::from_secs(5);
 
 fn refused(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
@@ -176,10 +181,43 @@ fn tag(text: &str, start: usize, is_block: bool) -> (usize, usize) {
 thread_local! {
     /// Bytes that the template of this thread may still make.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Bytes that filters may still go through.
+    static FILTERED_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// When it is to be done.
+    static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
     /// Whether a product had a number above [`REPEATED`], and whether one had a text or a list.
     static FACTORS: Cell<(bool, bool)> = const { Cell::new((false, false)) };
     /// Parts of values that it may still look at.
     static WORK_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// That the template is not at it for too long.
+fn in_time() -> Result<(), Error> {
+    match DEADLINE.get() {
+        Some(deadline) if Instant::now() > deadline => Err(refused(format!(
+            "expected a template that is done within {} seconds",
+            LONGEST_TIME.as_secs()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A sum of lists as one list: the library keeps sums of sums, and 2^n empty ones have nothing in them that could be counted.
+fn flat(value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Iterable => Ok(Value::from(value.try_iter()?.collect::<Vec<_>>())),
+        _ => Ok(value),
+    }
+}
+
+/// Takes what goes into a filter from what filters may still go through.
+fn filtered(value: &Value) -> Result<(), Error> {
+    in_time()?;
+    let left = FILTERED_LEFT.get().checked_sub(weigh(value, 0)?);
+    FILTERED_LEFT.set(left.ok_or_else(|| {
+        refused("expected a template that does less with texts: this one would never end".to_owned())
+    })?);
+    Ok(())
 }
 
 /// Bytes that a value takes as text, of all that is in it; its parts are paid for as work.
@@ -227,6 +265,8 @@ pub(super) fn bounded(
     let most = LONGEST_TEXT.saturating_add(given.saturating_mul(16));
     let outer = (LEFT.replace(most), WORK_LEFT.replace(WORK));
     FACTORS.set((false, false));
+    FILTERED_LEFT.set(MOST_FILTERED.saturating_add(given.saturating_mul(64)));
+    DEADLINE.set(Some(Instant::now() + LONGEST_TIME));
     let mut text = Bounded { text: Vec::new(), most };
     let result = run(&mut text);
     LEFT.set(outer.0);
@@ -271,11 +311,16 @@ pub(super) fn install(environment: &mut Environment) {
     });
     environment.add_filter(measured::SPENT, |value: Value| {
         spend(weigh(&value, 0)?)?;
-        Ok::<_, Error>(value)
+        flat(value)
+    });
+    environment.add_function(measured::TICK, || in_time().map(|()| false));
+    environment.add_filter(measured::MADE, |value: Value| {
+        filtered(&value)?;
+        flat(value)
     });
     environment.add_filter(measured::BUILT, |value: Value| {
-        weigh(&value, 0)?;
-        Ok::<_, Error>(value)
+        filtered(&value)?;
+        flat(value)
     });
     environment.add_filter(measured::FACTOR, |value: Value| {
         let (mut large, mut text) = FACTORS.get();
@@ -292,9 +337,10 @@ pub(super) fn install(environment: &mut Environment) {
                 "expected a text or a list repeated at most {REPEATED} times, got more"
             )));
         }
-        Ok::<_, Error>(value)
+        flat(value)
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
+        filtered(value)?;
         match (method, args.first()) {
             // The other way round than the filter.
             ("join", Some(items)) => check_call(method, items, std::slice::from_ref(value))?,
@@ -307,11 +353,15 @@ pub(super) fn install(environment: &mut Environment) {
     environment.add_filter("library's format", minijinja::filters::format);
     environment.add_filter("library's indent", minijinja::filters::indent);
     environment.add_filter("library's join", minijinja::filters::join);
+    environment.add_filter("library's batch", minijinja::filters::batch);
+    environment.add_filter("library's slice", minijinja::filters::slice);
     for (name, own) in [
         ("replace", "library's replace"),
         ("format", "library's format"),
         ("indent", "library's indent"),
         ("join", "library's join"),
+        ("batch", "library's batch"),
+        ("slice", "library's slice"),
     ] {
         environment.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
             let args = args.into_values();
@@ -335,6 +385,8 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
             let between = args.first().and_then(Value::as_str).unwrap_or_default();
             spend(value.len().unwrap_or(0).saturating_mul(between.len().max(1)))
         }
+        // So many lists, or so many items of the last one.
+        "batch" | "slice" => spend(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32)),
         "indent" => {
             let width = |v: &Value| v.as_usize().or_else(|| v.get_attr("width").ok()?.as_usize());
             let width = args.iter().filter_map(width).max().unwrap_or(4);

@@ -11,7 +11,8 @@
 //!    a text or list has been repeated.
 //! 3. A list, tuple or object that is written down gets a filter too, which looks how large and deep it is: `[a, a]` in a
 //!    loop is a tree of 2^n leaves, and `[a]` one that is too deep to be dropped.
-//! 4. Comments and raw blocks stay as they are.
+//! 4. What goes into a filter gets one before, which counts it, and a loop or a macro looks at the clock at each turn.
+//! 5. Comments and raw blocks stay as they are.
 
 /// The filter behind operands of `~` and `+`.
 pub(super) const SPENT: &str = "polydraft_spent";
@@ -19,6 +20,11 @@ pub(super) const SPENT: &str = "polydraft_spent";
 pub(super) const FACTOR: &str = "polydraft_factor";
 /// The filter behind lists and objects.
 pub(super) const BUILT: &str = "polydraft_built";
+
+/// The filter before filters.
+pub(super) const MADE: &str = "polydraft_made";
+/// The function that looks at the clock.
+pub(super) const TICK: &str = "polydraft_tick";
 
 /// The template with the filters.
 pub(super) fn measured(text: &str) -> String {
@@ -45,13 +51,20 @@ pub(super) fn measured(text: &str) -> String {
         }
         let is_expression = length > 4 && (tag.starts_with("{%") || tag.starts_with("{{")) && !raw;
         // A tag that does not end is the parser's to complain about.
-        if is_expression && tag.ends_with('}') {
+        if is_expression && (tag.ends_with("%}") || tag.ends_with("}}")) {
             let signs = ['-', '+'];
             let begin = 2 + usize::from(tag[2..].starts_with(signs));
             let end = tag.len() - 2 - usize::from(tag[begin..tag.len() - 2].ends_with(signs));
             out.push_str(&tag[..begin]);
             with_filters(&tag[begin..end], &mut out);
             out.push_str(&tag[end..]);
+            let word = tag[begin..end].trim_start();
+            if tag.starts_with("{%") && ["for ", "for(", "macro "].iter().any(|start| word.starts_with(start))
+            {
+                // A block does to the white space around it what the tag does.
+                let sign = &tag[end..tag.len() - 2];
+                out.extend(["{% if ", TICK, "() %}{% endif ", sign, "%}"]);
+            }
         } else {
             out.push_str(tag);
         }
@@ -116,6 +129,7 @@ enum Kind {
 /// What is put into the text at a place, in this order where several are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Insertion {
+    Made,
     Built,
     Factor,
     Spent,
@@ -228,6 +242,7 @@ fn with_filters(text: &str, out: &mut String) {
                     filters.push((all[closes].end, Insertion::Built));
                 }
             }
+            Kind::Pipe if follows => filters.push((all[index - 1].end, Insertion::Made)),
             Kind::Sum | Kind::Product if follows => {
                 let filter = if token.kind == Kind::Sum { Insertion::Spent } else { Insertion::Factor };
                 filters.push((all[index - 1].end, filter));
@@ -246,6 +261,7 @@ fn with_filters(text: &str, out: &mut String) {
         match filter {
             Insertion::Open => out.push('('),
             Insertion::Built => out.extend(["|", BUILT, ")"]),
+            Insertion::Made => out.extend(["|", MADE]),
             Insertion::Factor => out.extend(["|", FACTOR]),
             Insertion::Spent => out.extend(["|", SPENT]),
         }
@@ -285,6 +301,8 @@ mod tests {
 
     fn short(text: &str) -> String {
         measured(text)
+            .replace("|polydraft_made", "µ")
+            .replace("{% if polydraft_tick() %}{% endif ", "⏲")
             .replace("|polydraft_spent", "§")
             .replace("|polydraft_factor", "×")
             .replace("|polydraft_built)", "¤")
@@ -294,15 +312,18 @@ mod tests {
     fn operands_get_a_filter() {
         for (text, expected) in [
             ("a ~ b {{ a ~ b }} c + d", "a ~ b {{ a§ ~ b§ }} c + d"),
-            ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)§ ~ '}}'§ ~ c|upper§ }}"),
+            ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)§ ~ '}}'§ ~ cµ|upper§ }}"),
             ("{{- (a + b) * 3 -}}", "{{- (a§ + b§)× * 3× -}}"),
             ("{%- set x = -1 + -y if z else f(*w) -%}", "{%- set x = -1§ + -y§ if z else f(*w) -%}"),
             (
                 "{%+ if a %}{% raw %}{{ a + b }}{% endraw %}{# a ~ b #}",
                 "{%+ if a %}{% raw %}{{ a + b }}{% endraw %}{# a ~ b #}",
             ),
-            ("{% for m in messages + [{'a': [1]}] %}", "{% for m in messages§ + ([({'a': ([1]¤}¤]¤§ %}"),
+            ("{% for m in messages + [{'a': [1]}] %}", "{% for m in messages§ + ([({'a': ([1]¤}¤]¤§ %}⏲%}"),
             ("{{ 2 ** 3 }}{{ x[0] }}{{ [x][0] ~ é }}", "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]§ ~ é§ }}"),
+            ("{%- for x in y|list -%} z", "{%- for x in yµ|list -%}⏲-%} z"),
+            ("{% endif %é}", "{% endif %é}"),
+            ("{{ a }▁}", "{{ a }▁}"),
             ("{{ a ~", "{{ a ~"),
             ("{{ 'a\\' ~ b", "{{ 'a\\' ~ b"),
             ("{ {% { %}", "{ {% { %}"),

@@ -65,7 +65,8 @@ impl Topology {
         }
         let sum: f64 = acceptance.iter().sum();
         if sum > 1.0 + 1e-9 {
-            return Err(Error::Sum { operation, tolerance: 1e-9, got: sum });
+            let expected = "at most 1 together: one child is accepted at most";
+            return Err(Error::Setting { setting: operation, expected, got: sum.to_string() });
         }
         for (setting, value) in [("nodes of the tree", nodes), ("depth of the tree", depth)] {
             if value == 0 || value > LIMIT {

@@ -1,0 +1,108 @@
+//! What a mistake is told: which option, what would do, no Rust.
+
+use std::process::{Command, Stdio};
+
+fn said(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_polydraft"))
+        .args(args)
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn fails(args: &[&str], code: i32, expected: &[&str]) -> String {
+    let (got, _, message) = said(args);
+    assert_eq!(got, Some(code), "{args:?}: {message}");
+    for part in expected {
+        assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
+    }
+    for rust in ["usize", "struct ", "enum ", "untagged", "panicked"] {
+        assert!(!message.contains(rust), "{args:?}: {rust:?} in: {message}");
+    }
+    message
+}
+
+#[test]
+fn a_verifier_that_does_not_fit_says_what_would() {
+    let base = ["generate", "-p", "x", "-n", "2"];
+    let fails = |args: &[&str], expected: &[&str]| fails(&[&base, args].concat(), 2, expected);
+    fails(&["--verifier", "walk:hub"], &["trees for walk:hub", "--drafting hub", "--drafting greedy"]);
+    fails(
+        &["--verifier", "block", "--tree", "binary"],
+        &["verifiers for this tree", "traversal", "--paths 1"],
+    );
+    fails(&["--verifier", "block", "-k", "2"], &["verifiers for this tree", "nested-priority", "--paths 1"]);
+    fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
+    fails(&["--tree", "sequoia:0"], &["sequoia:16"]);
+    fails(&["--verifier", "none", "--draft-temperature", "2"], &["--draft-temperature has no meaning"]);
+}
+
+#[test]
+fn files_are_spoken_of_in_their_own_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.json");
+    let path = file.to_str().unwrap();
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    let acceptance = ["generate", "-p", "x", "--tree", "sequoia:4", "--acceptance", path];
+    write(r#"{"acceptance": [0.9, 0.9]}"#);
+    fails(&acceptance, 1, &["at most 1 together", "got 1.8"]);
+    write(r#"{"acceptance": "x"}"#);
+    fails(&acceptance, 1, &["expected a list"]);
+    write("7");
+    fails(&acceptance, 1, &["expected an object"]);
+    if cfg!(feature = "lab") {
+        write(r#"{"target": 1, "draft": [1]}"#);
+        fails(&["couple", path], 1, &["expected a list"]);
+        write(r#"{"vocabulary": "x", "next": {}}"#);
+        fails(&["efficiency", "--target", path, "--draft", path], 1, &["expected a whole number"]);
+    }
+    // A cause is told once.
+    let message =
+        fails(&["generate", "-p", "x", "--draft", "ngram", "--corpus", "/no/such"], 1, &["No such file"]);
+    assert_eq!(message.matches("No such file").count(), 1, "{message}");
+}
+
+#[test]
+fn models_that_contradict_themselves_are_inspected_with_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/draft");
+    for entry in std::fs::read_dir(demo).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let config = folder.path().join("config.json");
+    let right = std::fs::read_to_string(&config).unwrap();
+    let model = folder.path().to_str().unwrap();
+    assert_eq!(said(&["inspect", model]).0, Some(0));
+    let mut wrong: serde_json::Value = serde_json::from_str(&right).unwrap();
+    let layers = wrong["num_hidden_layers"].as_u64().unwrap();
+    wrong["num_hidden_layers"] = (layers + 3).into();
+    std::fs::write(&config, wrong.to_string()).unwrap();
+    fails(&["inspect", model], 1, &["config.json", &format!("num_hidden_layers: expected {layers}")]);
+    std::fs::write(&config, &right).unwrap();
+    std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("model.safetensors.index.json"), r#"{"weight_map": {}}"#).unwrap();
+    fails(&["inspect", model], 1, &["num_hidden_layers: expected 0"]);
+    std::fs::write(&config, right.replace("\"eos_token_id\": 0", "\"eos_token_id\": \"x\"")).unwrap();
+    fails(&["inspect", model], 1, &["eos_token_id", "a token id or a list of token ids"]);
+}
+
+#[test]
+fn nothing_drawn_is_nothing_to_test() {
+    let args = ["certify", "--temperature", "0", "--max-prompts", "1", "--runs", "3", "--greedy-tokens", "4"];
+    let (code, out, err) = said(&args);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("nothing is drawn") && out.contains("pass:"), "{out}");
+}
+
+#[test]
+fn options_stand_under_their_heading() {
+    let (_, help, _) = said(&["certify", "--help"]);
+    let (own, sampling) = help.split_once("Sampling:").unwrap();
+    assert!(own.contains("--json") && own.contains("--runs") && !sampling.contains("--json"), "{help}");
+    let (_, version, _) = said(&["--version"]);
+    assert!(version.starts_with("polydraft "));
+}

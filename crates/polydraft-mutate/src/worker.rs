@@ -1,0 +1,123 @@
+//! A process that runs inputs and says which.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+
+use crate::kinds::{self, Kind};
+use crate::limits;
+
+/// What to run.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct Args {
+    /// The seed of all inputs.
+    #[arg(long)]
+    pub seed: u64,
+    /// The first input's number.
+    #[arg(long)]
+    pub first: u64,
+    /// From one input's number to the next.
+    #[arg(long)]
+    pub step: u64,
+    /// Inputs with numbers below this.
+    #[arg(long)]
+    pub end: u64,
+    /// Inputs of this kind only.
+    #[arg(long)]
+    pub only: Option<Kind>,
+}
+
+/// What became of an input.
+enum Outcome {
+    /// It was read, and used.
+    Taken,
+    /// The reader said what is wrong with it.
+    Refused(String),
+    /// The reader broke down.
+    Panicked(String),
+}
+
+fn try_one(seed: u64, number: u64, only: Option<Kind>, folder: &std::path::Path) -> (Kind, Outcome) {
+    let (kind, mut dice) = kinds::begin(seed, number, only);
+    limits::begin();
+    let outcome = match catch_unwind(AssertUnwindSafe(|| kinds::run(kind, number, &mut dice, folder))) {
+        Ok(Ok(())) => Outcome::Taken,
+        Ok(Err(error)) => Outcome::Refused(format!("{error:#}")),
+        Err(payload) => {
+            let said = payload.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Outcome::Panicked(said.unwrap_or_default())
+        }
+    };
+    (kind, outcome)
+}
+
+fn folder() -> Result<tempfile::TempDir> {
+    // Memory, where there is such a place: a file an input is much for a disk.
+    let place = ["/dev/shm", "/tmp"].into_iter().find(|place| std::path::Path::new(place).is_dir());
+    let place = place.map_or_else(std::env::temp_dir, Into::into);
+    tempfile::Builder::new().prefix("polydraft-mutate-").tempdir_in(place).context("cannot make a folder")
+}
+
+/// Runs inputs: a line with the number before each, `! number what` for a panic, at the end `= kind taken refused`.
+pub fn run(args: &Args) -> Result<()> {
+    let folder = folder()?;
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut out = std::io::stdout().lock();
+    let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let mut number = args.first;
+    while number < args.end {
+        writeln!(out, "{number}")?;
+        out.flush()?;
+        let (kind, outcome) = try_one(args.seed, number, args.only, folder.path());
+        let count = counts.entry(format!("{kind:?}")).or_default();
+        match outcome {
+            Outcome::Taken => count.0 += 1,
+            Outcome::Refused(_) => count.1 += 1,
+            Outcome::Panicked(said) => writeln!(out, "! {number} {kind:?}: {}", said.replace('\n', " "))?,
+        }
+        number += args.step;
+        if number >= args.end || (number / args.step).is_multiple_of(1_000) {
+            for (kind, (taken, refused)) in std::mem::take(&mut counts) {
+                writeln!(out, "= {kind} {taken} {refused}")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs one input and says what became of it.
+pub fn one(seed: u64, number: u64, only: Option<Kind>) -> Result<bool> {
+    let folder = folder()?;
+    let clock = std::time::Instant::now();
+    let (kind, outcome) = try_one(seed, number, only, folder.path());
+    let seconds = clock.elapsed().as_secs_f64();
+    let (fine, said) = match outcome {
+        Outcome::Taken => (true, "taken".to_owned()),
+        Outcome::Refused(said) => (true, format!("refused: {said}")),
+        Outcome::Panicked(said) => (false, format!("panicked: {said}")),
+    };
+    println!("{kind:?}, {seconds:.3} s, {said}");
+    Ok(fine)
+}
+
+/// Runs again what ever failed.
+pub fn corpus() -> Result<bool> {
+    let folder = folder()?;
+    let mut fine = true;
+    for line in include_str!("../corpus/failed.txt").lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let mut number = || words.next().and_then(|word| word.parse().ok());
+        let (Some(seed), Some(input)) = (number(), number()) else { continue };
+        let only = words.next().and_then(|word| clap::ValueEnum::from_str(word, true).ok());
+        let (kind, outcome) = try_one(seed, input, only, folder.path());
+        if let Outcome::Panicked(said) = outcome {
+            println!("{seed} {input} {kind:?}: {said}");
+            fine = false;
+        }
+    }
+    Ok(fine)
+}
