@@ -28,6 +28,7 @@ fn path(folder: &tempfile::TempDir) -> &str {
 
 fn run(arguments: &[&str], input: &str) -> (Output, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_polydraft"))
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -204,6 +205,7 @@ fn bytes_that_are_no_text_do_not_end_a_conversation() {
     let target = model("qwen3");
     let chat = ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_polydraft"))
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .args(chat)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -11,6 +11,7 @@ const PAIR: &str = r#"{"target": [0.5, 0.3, 0.2], "draft": [0.2, 0.3, 0.5]}"#;
 
 fn couple(input: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.arg("couple").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program");
     // It may have stopped reading, having found a mistake in its arguments.

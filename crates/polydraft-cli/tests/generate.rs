@@ -13,6 +13,7 @@ fn demo() -> PathBuf {
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.arg("generate").args(args).stdin(Stdio::null());
     command
 }

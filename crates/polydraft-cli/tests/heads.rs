@@ -13,6 +13,7 @@ fn folder(path: &str) -> PathBuf {
 
 fn run(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.args(["generate", "--prompt", "to be", "--temperature", "0", "-n", "20"]).args(args);
     command.output().unwrap()
 }

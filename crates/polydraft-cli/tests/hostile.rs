@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Nobody's own defaults.
     command.env("XDG_CONFIG_HOME", "/nonexistent");

@@ -125,6 +125,7 @@ fn hub() -> Arc<Mutex<Hub>> {
 
 fn run(address: &str, cache: &Path, arguments: &[&str], token: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.args(arguments).env("HF_ENDPOINT", address).env("HF_HOME", cache).stdin(Stdio::null());
     for name in ["HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"] {
         command.env_remove(name);

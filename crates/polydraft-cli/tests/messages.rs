@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 fn said(args: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_polydraft"))
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .args(args)
         .env("XDG_CONFIG_HOME", "/nonexistent")
         .stdin(Stdio::null())

@@ -5,7 +5,11 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_polydraft")).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_polydraft"))
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn ok(args: &[&str]) -> (String, String) {
