@@ -481,5 +481,6 @@ fn files_that_lie_are_refused_or_work() {
             }
         }
     }
-    assert!(refused > 100 && worked > 100, "{refused} refused, {worked} worked");
+    // Most damage is found before anything is computed.
+    assert!(refused > 100 && worked > 50, "{refused} refused, {worked} worked");
 }

@@ -188,9 +188,15 @@ fn tensors_that_contradict_the_config_are_named() {
         &["model.norm.weight", "finite", "NaN at entry 0"],
     );
     let more = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
+    let beyond = more.clone();
     refuses(
-        |d| change_tensors(d, |all| drop(all.insert("model.layers.3.mlp.bias".into(), more))),
-        &["model.layers.3.mlp.bias", "no such tensor"],
+        |d| change_tensors(d, |all| drop(all.insert("model.layers.2.mlp.bias".into(), more))),
+        &["model.layers.2.mlp.bias", "no such tensor"],
+    );
+    // What lies beyond the last layer says that there are more.
+    refuses(
+        |d| change_tensors(d, |all| drop(all.insert("model.layers.3.mlp.bias".into(), beyond))),
+        &["config.json", "num_hidden_layers", "expected 4", "got 3"],
     );
 }
 

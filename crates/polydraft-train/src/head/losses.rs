@@ -6,7 +6,7 @@
 //!    and P are what q and p give to S (Sun et al. 2023 for the bound, reached by the priority coupling). Only what pays is
 //!    learned: a head too small to follow its target everywhere follows it where it is accepted.
 //!
-//! The derivative of 2 is that of Z(S)^K at the best S, by the envelope theorem: with softmax K Z^(K−1) q (1[S] − Z).
+//! The derivative of 2 is that of Z(S)^K at the best S, by the envelope theorem: with softmax `K Z^(K−1) q (1[S] − Z)`.
 //!
 //! Method: the best S holds the tokens of the smallest p / q. These are put into buckets by that ratio; only buckets inside
 //! of which the best end of all can be exceeded are sorted.

@@ -9,8 +9,8 @@ use crate::{Error, Result};
 /// ```
 /// use polydraft::policy::Passes;
 ///
-/// let passes = Passes::new(vec![(1, 1.0), (4, 1.3), (8, 2.1)])?;
-/// assert_eq!((passes.at(1.0), passes.at(6.0)), (1.0, 1.7));
+/// let passes = Passes::new(vec![(1, 1.0), (4, 1.5), (8, 2.5)])?;
+/// assert_eq!((passes.at(1.0), passes.at(6.0)), (1.0, 2.0));
 /// # Ok::<(), polydraft::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
