@@ -71,13 +71,14 @@ pub fn measure(
         }
         repeat(&DRAFT, most, |rows| {
             drafter.extend(sequence, &[])?;
-            let tree = star(rows, token);
             // A pass of one row is the root's; of more, a level below it.
-            let (first, nodes) = if rows == 1 { (0, 0..1) } else { (1, 1..rows + 1) };
-            if first == 1 {
+            let (tree, nodes) = match rows {
+                1 => (DraftTree::new(), 0..1),
+                _ => (star(rows, token), 1..rows + 1),
+            };
+            if rows > 1 {
                 drafter.score(&[(sequence, &DraftTree::new())])?;
             }
-            let tree = if first == 0 { DraftTree::new() } else { tree };
             timed(|| {
                 drafter.score(&[(sequence, &tree)])?;
                 nodes.clone().try_for_each(|node| {
@@ -128,16 +129,13 @@ fn repeat(
             seconds.push(pass(rows)?);
         }
     }
-    let median = |seconds: &mut Vec<f64>| {
-        seconds.sort_by(f64::total_cmp);
-        seconds[seconds.len() / 2] / seconds[0]
-    };
-    let spread = seconds.iter_mut().map(median).sum::<f64>() / rows.len() as f64;
+    seconds.iter_mut().for_each(|seconds| seconds.sort_by(f64::total_cmp));
+    let spread = |seconds: &Vec<f64>| seconds[seconds.len() / 2] / seconds[0];
+    let busy = seconds.iter().map(spread).sum::<f64>() / rows.len() as f64 > BUSY;
     // The least of each: whatever else the machine does only adds. And more rows are never cheaper.
-    let mut least: Vec<f64> =
-        seconds.into_iter().map(|seconds| seconds.into_iter().fold(f64::INFINITY, f64::min)).collect();
+    let mut least: Vec<f64> = seconds.iter().map(|seconds| seconds[0]).collect();
     for n in (1..least.len()).rev() {
         least[n - 1] = least[n - 1].min(least[n]);
     }
-    Ok((rows.into_iter().zip(least).collect(), spread > BUSY))
+    Ok((rows.into_iter().zip(least).collect(), busy))
 }

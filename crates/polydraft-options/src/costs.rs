@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling};
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use crate::models::{ModelArgs, Models};
 use crate::output::{machine, note};
@@ -94,8 +95,8 @@ pub fn settle(
 }
 
 fn read(file: &Path) -> Result<Measured> {
-    let text =
-        fs::read_to_string(file).with_context(|| format!("cannot read the costs {}", file.display()))?;
+    let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
+        .with_context(|| format!("cannot read the costs {}", file.display()))?;
     let measured: Measured = serde_json::from_str(&text).with_context(|| {
         format!("{}: expected costs as --costs writes them where the file is new", file.display())
     })?;
@@ -118,18 +119,13 @@ fn keep(file: &Path, measured: &Measured) -> Result<()> {
     if file.exists() && read(file).is_err() {
         fs::remove_file(file)?;
     }
-    let new = folder.join(format!(".costs-{}", std::process::id()));
-    let mut out = fs::File::create(&new)?;
-    let written = serde_json::to_string(measured).map_err(anyhow::Error::from).and_then(|text| {
-        out.write_all(text.as_bytes())?;
-        // Fails where there is a file: the first one counts.
-        match fs::hard_link(&new, file) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
-            _ => Ok(()),
-        }
-    });
-    fs::remove_file(&new)?;
-    written
+    let mut new = NamedTempFile::new_in(folder)?;
+    new.write_all(serde_json::to_string(measured)?.as_bytes())?;
+    match new.persist_noclobber(file) {
+        // The first one counts.
+        Err(error) if error.error.kind() != ErrorKind::AlreadyExists => Err(error.error.into()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

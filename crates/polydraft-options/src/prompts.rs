@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use polydraft::Token;
 use polydraft_files::{Kind, in_words, read_text};
 use serde::Deserialize;
+
+use crate::models::Models;
 
 /// The prompts that the project measures with.
 const OWN: &str = include_str!("../../../bench/prompts.jsonl");
@@ -14,6 +17,13 @@ const OWN: &str = include_str!("../../../bench/prompts.jsonl");
 struct Line {
     prompt: Option<String>,
     turns: Option<Vec<String>>,
+}
+
+/// The tokens of prompts, each within the target's context.
+pub fn encode(prompts: &[String], models: &Models) -> Result<Vec<Vec<Token>>> {
+    let context = models.engine.facts().context;
+    let encode = |prompt: &String| Ok(models.language.text.encode_within(prompt, context)?);
+    prompts.iter().map(encode).collect()
 }
 
 /// One prompt a line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, of which the first turn is taken.

@@ -104,11 +104,7 @@ pub fn run(args: Args) -> Result<()> {
         let file = args.costs.as_deref();
         costs::settle(file, &args.models, &mut models, &way.sampling, way.speculation.as_mut())?;
     }
-    let context = models.engine.facts().context;
-    let prompts: Vec<Vec<Token>> = prompts
-        .iter()
-        .map(|prompt| models.language.text.encode_within(prompt, context))
-        .collect::<Result<_, _>>()?;
+    let prompts = prompts::encode(&prompts, &models)?;
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
     let bar = ProgressBar::new(total as u64)

@@ -128,11 +128,7 @@ pub fn run(args: Args) -> Result<()> {
             texts: Vec::new(),
         },
     );
-    let context = models.engine.facts().context;
-    let prompts: Vec<Vec<Token>> = prompts
-        .iter()
-        .map(|prompt| models.language.text.encode_within(prompt, context))
-        .collect::<Result<_, _>>()?;
+    let prompts = prompts::encode(&prompts, &models)?;
     let interrupted = measure(&args, &mut models, &prompts, &mut ways)?;
     let report = report(&args, &models, costs, &ways);
     if args.json {
