@@ -3,7 +3,9 @@
 //! Problem: maximise c·x over 0 ≤ x ≤ u with Ax ≤ b, where b ≥ 0 (x = 0 is feasible).
 //! Source: microlp (pure Rust, simplex), or HiGHS (Huangfu and Hall 2018) with the feature `highs`.
 //! Deviations: (1) solvers hold constraints to an absolute tolerance of 1e-10 or more, but the probabilities here may be
-//! smaller: capacities are scaled by 1e6 on the way in, answers back on the way out.
+//! smaller: capacities are scaled by 1e6 on the way in, answers back on the way out. (2) HiGHS calls a program infeasible
+//! whose capacities lie below its tolerance, though x = 0 is feasible: there such a variable is 0, which costs at most its
+//! capacity, 1e-16.
 
 use polydraft::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -103,6 +105,9 @@ struct Row {
 /// Brings probabilities well above the solvers' absolute tolerances.
 const SCALE: f64 = 1e6;
 
+/// How far the solvers may miss a constraint, after scaling: the least that HiGHS takes.
+const TOLERANCE: f64 = 1e-10;
+
 impl Program {
     /// Adds a variable and returns its index.
     pub fn variable(&mut self, objective: f64, upper: f64) -> usize {
@@ -148,7 +153,7 @@ impl Program {
         }
         let mut options = SolveOptions::default();
         options.time_limit = deadline.left();
-        options.tolerances.feasibility = 1e-10;
+        options.tolerances.feasibility = TOLERANCE;
         match problem.solve_with(options) {
             Ok(SolveOutcome::Solution(solution)) if solution.status() == microlp::SolutionStatus::Optimal => {
                 Ok(variables.iter().map(|variable| solution[*variable]).collect())
@@ -166,7 +171,10 @@ impl Program {
             .objective
             .iter()
             .zip(&self.upper)
-            .map(|(objective, upper)| problem.add_column(*objective, 0.0..=upper * SCALE))
+            .map(|(objective, upper)| {
+                let upper = upper * SCALE;
+                problem.add_column(*objective, 0.0..=if upper < TOLERANCE { 0.0 } else { upper })
+            })
             .collect();
         for row in &self.rows {
             let entries: Vec<_> = row.entries.iter().map(|&(index, c)| (columns[index], c)).collect();
@@ -180,8 +188,8 @@ impl Program {
         }
         // One thread, as all the other solvers.
         model.set_option("threads", 1);
-        model.set_option("primal_feasibility_tolerance", 1e-10);
-        model.set_option("dual_feasibility_tolerance", 1e-10);
+        model.set_option("primal_feasibility_tolerance", TOLERANCE);
+        model.set_option("dual_feasibility_tolerance", TOLERANCE);
         let solved = model.try_solve().map_err(|e| failed(format!("{e:?}")))?;
         match solved.status() {
             HighsModelStatus::Optimal => Ok(solved.get_solution().columns().to_vec()),
