@@ -1,19 +1,24 @@
 //! What passes of target and draft cost here, measured: what trees that choose themselves go by.
 //!
-//! Method: a text of a few dozen tokens; passes over 1, 2, 4, .. rows, in turn, each with the distributions that are made
-//! from its logits; the least of each. It takes about a second for models that take a tenth of one for a pass, less
-//! for smaller ones.
+//! Method: a text of a few dozen tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then whole steps
+//! ([`steps`]). It takes two seconds for models that take a hundredth of one for a pass.
+
+mod steps;
 
 use std::time::{Duration, Instant};
 
 use polydraft::policy::{Costs, Passes};
-use polydraft::{Distribution, DraftTree, Sampling, Token};
+use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token};
 
-use crate::{Drafter, Model, Result};
+use crate::{Drafter, Model, Request, Result};
+pub(crate) use steps::steps;
 
-/// Rows of the passes that are measured.
-const TARGET: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Rows of the passes that are measured: a staircase, whose steps are small where trees are.
+const TARGET: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 12, 16, 32];
 const DRAFT: [usize; 5] = [1, 2, 4, 8, 32];
+/// The same where a pass takes long ([`LONG`]).
+const FEW: [usize; 4] = [1, 4, 8, 16];
+const LONG: Duration = Duration::from_millis(200);
 /// Tokens of the text.
 const TEXT: usize = 32;
 /// Passes of each kind: as many as fit in the time, within these.
@@ -21,6 +26,9 @@ const PASSES: std::ops::RangeInclusive<usize> = 3..=15;
 const TIME: Duration = Duration::from_millis(1200);
 /// Passes of one kind whose median is so many times the least tell of a machine that does something else.
 const BUSY: f64 = 1.4;
+
+/// Makes the requests whose steps are measured.
+pub(crate) type Requests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
 
 /// What was measured, and how well.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,20 +39,17 @@ pub struct Measured {
     pub busy: bool,
 }
 
-/// Measures. `sampling` is the target's and the draft's.
-///
-/// # Errors
-/// Failures of the models; as many sequences open as they can hold.
-pub fn measure(
+/// Passes over 1, 2, 4, .. rows, each with the distributions that are made of it whatever the tree: the target's at the root,
+/// the draft's at every node.
+pub(crate) fn passes(
     target: &mut dyn Model,
     drafter: &mut dyn Drafter,
     sampling: [&Sampling; 2],
 ) -> Result<Measured> {
     let size = target.facts().vocabulary.size().max(1);
-    // Any tokens do: what a pass costs does not depend on them.
-    let token = |n: usize| (n * 7919 % size) as Token;
+    let token = |n: usize| any_token(n, size);
+    let text = text(target, drafter);
     let context = target.facts().context.min(drafter.context());
-    let text: Vec<Token> = (0..TEXT.min(context / 2)).map(token).collect();
     let most = context.saturating_sub(text.len()).min(size).max(1);
 
     let sequence = target.open()?;
@@ -54,10 +59,8 @@ pub fn measure(
             let tree = star(rows - 1, token);
             timed(|| {
                 target.score(&[(sequence, &tree)])?;
-                (0..rows).try_for_each(|node| {
-                    Distribution::from_logits(target.logits(sequence, node), sampling[0])?;
-                    Ok(())
-                })
+                Distribution::from_logits(target.logits(sequence, DraftTree::ROOT), sampling[0])?;
+                Ok(())
             })
         })
     });
@@ -90,7 +93,20 @@ pub fn measure(
     });
     drafter.close(sequence);
     let ((target, busy), (draft, _)) = (of_target?, of_draft?);
-    Ok(Measured { costs: Costs { target: Passes::new(target)?, draft: Passes::new(draft)? }, busy })
+    let costs =
+        Costs { target: Passes::new(target)?, draft: Passes::new(draft)?, verification: Passes::free() };
+    Ok(Measured { costs, busy })
+}
+
+/// A text for which there is room.
+pub(crate) fn text(target: &dyn Model, drafter: &dyn Drafter) -> Vec<Token> {
+    let (context, size) = (target.facts().context.min(drafter.context()), target.facts().vocabulary.size());
+    (0..TEXT.min(context / 2)).map(|n| any_token(n, size.max(1))).collect()
+}
+
+/// Any tokens do: what a pass costs does not depend on them.
+fn any_token(n: usize, size: usize) -> Token {
+    (n * 7919 % size) as Token
 }
 
 /// A root and so many children.
@@ -114,10 +130,13 @@ fn repeat(
     most: usize,
     mut pass: impl FnMut(usize) -> Result<f64>,
 ) -> Result<(Vec<(usize, f64)>, bool)> {
-    let rows: Vec<usize> = rows.iter().copied().filter(|&rows| rows == 1 || rows < most).collect();
-    let mut seconds = vec![Vec::new(); rows.len()];
     // The first of each kind pays for memory and threads.
-    for &rows in &rows {
+    pass(1)?;
+    let long = pass(1)? > LONG.as_secs_f64();
+    let rows: Vec<usize> =
+        if long { &FEW } else { rows }.iter().copied().filter(|&rows| rows == 1 || rows < most).collect();
+    let mut seconds = vec![Vec::new(); rows.len()];
+    for &rows in rows.iter().filter(|_| !long) {
         pass(rows)?;
     }
     let start = Instant::now();
@@ -132,10 +151,33 @@ fn repeat(
     seconds.iter_mut().for_each(|seconds| seconds.sort_by(f64::total_cmp));
     let spread = |seconds: &Vec<f64>| seconds[seconds.len() / 2] / seconds[0];
     let busy = seconds.iter().map(spread).sum::<f64>() / rows.len() as f64 > BUSY;
-    // The least of each: whatever else the machine does only adds. And more rows are never cheaper.
-    let mut least: Vec<f64> = seconds.iter().map(|seconds| seconds[0]).collect();
-    for n in (1..least.len()).rev() {
-        least[n - 1] = least[n - 1].min(least[n]);
+    // What is usual, not the least: caches are rarely as warm.
+    let mut usual: Vec<f64> = seconds.iter().map(|seconds| seconds[seconds.len() / 2]).collect();
+    never_cheaper(&mut usual);
+    Ok((rows.into_iter().zip(usual).collect(), busy))
+}
+
+/// More is never cheaper: where it seems so, chance did it, and what was measured is met halfway from both sides.
+fn never_cheaper(seconds: &mut [f64]) {
+    let mut below = seconds.to_vec();
+    for n in (1..below.len()).rev() {
+        below[n - 1] = below[n - 1].min(below[n]);
     }
-    Ok((rows.into_iter().zip(least).collect(), busy))
+    let mut most = 0.0_f64;
+    for (seconds, below) in seconds.iter_mut().zip(below) {
+        most = most.max(*seconds);
+        *seconds = 0.5 * (most + below);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_is_never_cheaper() {
+        let mut seconds = [1.0, 3.0, 2.0, 4.0];
+        never_cheaper(&mut seconds);
+        assert_eq!(seconds, [1.0, 2.5, 2.5, 4.0]);
+    }
 }

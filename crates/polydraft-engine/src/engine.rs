@@ -2,9 +2,9 @@
 
 mod bookkeeping;
 
-use polydraft::{Distribution, NodeId, Outcome, Sampling};
+use polydraft::{Distribution, NodeId, Outcome, PolicyKind, Token};
 
-use crate::costs::Measured;
+use crate::costs::{self, Measured};
 use crate::laws::{Pool, StepLaws};
 use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
 use bookkeeping::{Clock, record};
@@ -73,16 +73,24 @@ impl Engine {
         self.drafter.as_ref().map(|drafter| drafter.name())
     }
 
-    /// What passes cost here, with logits made into distributions by `sampling`, the target's and the draft's. Sessions that
-    /// are open go on as if nothing had been.
+    /// What steps cost here. `request` makes requests of a prompt and a policy: their sampling and their verifier are what is
+    /// measured, with trees of up to `paths` paths. Sessions that are open go on as if nothing had been.
     ///
     /// # Errors
-    /// No drafter; failures of the models.
-    pub fn costs(&mut self, sampling: [&Sampling; 2]) -> Result<Measured> {
-        match &mut self.drafter {
-            Some(drafter) => crate::costs::measure(self.target.as_mut(), drafter.as_mut(), sampling),
-            None => no_drafter(),
-        }
+    /// No drafter; failures of the models; requests that are refused.
+    pub fn costs(
+        &mut self,
+        paths: usize,
+        request: &mut dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>>,
+    ) -> Result<Measured> {
+        let Some(drafter) = &mut self.drafter else { return no_drafter() };
+        let (target, drafter) = (self.target.as_mut(), drafter.as_mut());
+        let text = costs::text(target, drafter);
+        let like = request(text.clone(), PolicyKind::paths(1, 1))?;
+        let of_draft = like.speculation.as_ref().map_or(&like.sampling, |speculation| &speculation.sampling);
+        let mut measured = costs::passes(target, drafter, [&like.sampling, of_draft])?;
+        costs::steps(self, &text, &mut measured.costs, paths, request)?;
+        Ok(measured)
     }
 
     /// Begins a session. Nothing is computed yet.
@@ -342,7 +350,7 @@ fn no_drafter<T>() -> Result<T> {
 }
 
 /// A drafter's sequence with this prompt.
-fn begin(drafter: &mut dyn Drafter, prompt: &[polydraft::Token]) -> Result<crate::Sequence> {
+fn begin(drafter: &mut dyn Drafter, prompt: &[Token]) -> Result<crate::Sequence> {
     let sequence = drafter.open()?;
     match drafter.extend(sequence, prompt) {
         Ok(()) => Ok(sequence),

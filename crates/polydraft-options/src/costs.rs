@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling};
+use polydraft_engine::{Limits, NoText, Request};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use crate::models::{ModelArgs, Models};
 use crate::output::{machine, note};
 use crate::speculation::Speculation;
-use crate::threads;
+use crate::{texts, threads};
 
 /// A file of costs. Where it is given by name, only the costs count; in the cache, all of it must fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ struct Measured {
     version: String,
     /// Models, and how they are held.
     models: Vec<String>,
+    /// What decides.
+    #[serde(default)]
+    verifier: String,
     costs: Costs,
 }
 
@@ -41,7 +45,7 @@ pub fn settle(
     sampling: &Sampling,
     speculation: Option<&mut Speculation>,
 ) -> Result<()> {
-    let Some(Speculation { tree: PolicyKind::Auto(auto), sampling: of_draft, .. }) = speculation else {
+    let Some(Speculation { tree: PolicyKind::Auto(auto), sampling: of_draft, verifier }) = speculation else {
         return Ok(());
     };
     if let Some(file) = file.filter(|file| file.exists()) {
@@ -53,6 +57,7 @@ pub fn settle(
         threads: threads::settled(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         models: args.identity(),
+        verifier: verifier.to_string(),
         costs: Costs::default(),
     };
     let kept = if file.is_some() { None } else { place(&measured) };
@@ -62,7 +67,21 @@ pub fn settle(
         auto.costs = before.costs;
         return Ok(());
     }
-    let found = models.engine.costs([sampling, of_draft]).context("measuring what passes cost")?;
+    let mut request = |prompt, tree| {
+        Ok(Request {
+            prompt,
+            sampling: *sampling,
+            speculation: Some(polydraft_engine::Speculation {
+                verifier: verifier.build()?,
+                policy: PolicyKind::build(&tree)?,
+                sampling: *of_draft,
+            }),
+            limits: Limits::default(),
+            text: Box::new(NoText),
+            chance: Box::new(texts::random(0)),
+        })
+    };
+    let found = models.engine.costs(auto.paths, &mut request).context("measuring what steps cost")?;
     if found.busy {
         note(
             "note: the machine was busy while it was measured what passes cost: --tree auto may choose badly until the \
@@ -108,7 +127,8 @@ fn read(file: &Path) -> Result<Measured> {
 /// Where costs of this kind are kept.
 fn place(measured: &Measured) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    (&measured.machine, measured.threads, &measured.version, &measured.models).hash(&mut hasher);
+    (&measured.machine, measured.threads, &measured.version, &measured.models, &measured.verifier)
+        .hash(&mut hasher);
     Some(dirs::cache_dir()?.join("polydraft/costs").join(format!("{:016x}.json", hasher.finish())))
 }
 
@@ -141,6 +161,7 @@ mod tests {
             threads,
             version: "v".to_owned(),
             models: vec!["t".to_owned()],
+            verifier: "block".to_owned(),
             costs: Costs::default(),
         };
         keep(&file, &of(1)).unwrap();

@@ -89,16 +89,22 @@ impl<W: Words> WithSimd for Multiply<'_, W> {
         let mut y = [[0f32; TILE]; BLOCK];
         for (number, x) in x.chunks(BLOCK * padded).enumerate() {
             let y = &mut y[..x.len() / padded];
-            // Few rows of x leave registers for two vectors of w, whose sums then wait less for each other.
-            match y.len() {
-                1 => multiply::<S, W, 1, 2>(simd, x, w, y),
-                2 => multiply::<S, W, 2, 2>(simd, x, w, y),
-                3 => multiply::<S, W, 3, 2>(simd, x, w, y),
-                4 => multiply::<S, W, 4, 2>(simd, x, w, y),
-                5 => multiply::<S, W, 5, 1>(simd, x, w, y),
-                6 => multiply::<S, W, 6, 1>(simd, x, w, y),
-                7 => multiply::<S, W, 7, 1>(simd, x, w, y),
-                _ => multiply::<S, W, BLOCK, 1>(simd, x, w, y),
+            // Sixteen sums and what they need fit in the registers of processors that have thirty-two: then a tile is gone
+            // through once. Of those with eight lanes none has.
+            let wide = size_of::<S::f32s>() != 8 * size_of::<f32>();
+            match (y.len(), wide) {
+                (1, _) => multiply::<S, W, 1, 2>(simd, x, w, y),
+                (2, _) => multiply::<S, W, 2, 2>(simd, x, w, y),
+                (3, _) => multiply::<S, W, 3, 2>(simd, x, w, y),
+                (4, _) => multiply::<S, W, 4, 2>(simd, x, w, y),
+                (5, true) => multiply::<S, W, 5, 2>(simd, x, w, y),
+                (6, true) => multiply::<S, W, 6, 2>(simd, x, w, y),
+                (7, true) => multiply::<S, W, 7, 2>(simd, x, w, y),
+                (_, true) => multiply::<S, W, BLOCK, 2>(simd, x, w, y),
+                (5, false) => multiply::<S, W, 5, 1>(simd, x, w, y),
+                (6, false) => multiply::<S, W, 6, 1>(simd, x, w, y),
+                (7, false) => multiply::<S, W, 7, 1>(simd, x, w, y),
+                (_, false) => multiply::<S, W, BLOCK, 1>(simd, x, w, y),
             }
             // SAFETY: `product` splits tiles between threads.
             unsafe { output.put(tile, rows + number * BLOCK, y) };

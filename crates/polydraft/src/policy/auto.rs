@@ -175,6 +175,8 @@ struct Standing {
     depth: usize,
     /// The probability that verification comes here.
     reached: f64,
+    /// Seconds of verification that drawing here brings: all of it at the root, nothing where the tree has begun.
+    verification: f64,
 }
 
 impl Auto {
@@ -212,7 +214,7 @@ impl Auto {
             gain += accepted;
             accepted *= 1.0 - later;
             let drafted = (more - 1) as f64 * costs.draft.at(at.wide);
-            let seconds = rows(at.depth + more) - rows(at.depth) + drafted;
+            let seconds = rows(at.depth + more) - rows(at.depth) + drafted + at.verification;
             best = best.max(gain - rate * seconds);
         }
         best
@@ -220,7 +222,8 @@ impl Auto {
 
     /// The standing at a root where the draft is so unsure.
     fn root(&self, paths: usize, unsure: f64) -> Standing {
-        Standing { wide: 1.0 + (paths - 1) as f64 * unsure, depth: 0, reached: 1.0 }
+        let verification = self.settings.costs.verification.at(paths as f64);
+        Standing { wide: 1.0 + (paths - 1) as f64 * unsure, depth: 0, reached: 1.0, verification }
     }
 
     /// What asking the draft with so many paths is worth, on average over the last roots.
@@ -250,7 +253,7 @@ impl Auto {
         let costs = &self.settings.costs;
         // The draft reads first what was decided without it.
         let draft = costs.draft.at(1.0 + self.unasked as f64);
-        let probe = draft + costs.target.at(2.0) - costs.target.at(1.0);
+        let probe = draft + costs.target.at(2.0) - costs.target.at(1.0) + costs.verification.at(1.0);
         let since = self.unasked as f64 * costs.target.at(1.0);
         let unlucky = self.asking(1, &self.expected.lucky()) > 0.0;
         if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain }
@@ -271,7 +274,7 @@ impl Auto {
         let Some((&root, inner)) = unsure.split_last() else { return self.root(paths, 0.0) };
         let inner: f64 = inner.iter().map(|&unsure| 1.0 - self.expected.rejection(unsure, 1)).product();
         let reached = inner * (1.0 - self.expected.rejection(root, paths));
-        Standing { depth: unsure.len(), reached, ..self.root(paths, root) }
+        Standing { depth: unsure.len(), reached, verification: 0.0, ..self.root(paths, root) }
     }
 }
 
@@ -330,9 +333,10 @@ impl Policy for Auto {
             seconds += levels[..inner].iter().map(|&wide| costs.draft.at(wide as f64)).sum::<f64>();
             seconds += costs.draft.at(1.0 + self.unasked as f64);
         }
+        let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
+        seconds += paths.map_or(0.0, |paths| costs.verification.at(paths as f64));
         self.tokens = DECAY * self.tokens + decided as f64;
         self.seconds = DECAY * self.seconds + seconds;
-        let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
         self.choices.note(asked, paths, levels.len(), decided as f64 * costs.target.at(1.0), seconds);
         self.unasked = if asked { 0 } else { self.unasked + decided };
 

@@ -13,7 +13,7 @@ use pulp::Simd;
 use super::super::blocks::widened;
 use super::super::file::Filed;
 use super::super::tiles::{Piece, TILE};
-use super::words::{Sums, Words, add_step, both, word};
+use super::words::{Sums, Words, add_step, word};
 use super::{STEP, Step};
 
 /// Columns of a part.
@@ -212,12 +212,12 @@ where
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-    ) -> [[S::f32s; V]; N] {
+    ) -> Sums<S, N, V> {
         let zero = simd.splat_f32s(0.0);
         // A byte b, under the exponent of 2^23, is the number 2^23 + b.
         let (byte, exponent) = (simd.splat_u32s(0xff), simd.splat_u32s(0x4b00_0000));
         let offset = simd.splat_f32s(8_388_608.0 + Self::OFFSET as f32);
-        let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
+        let mut sums: Sums<S, N, V> = [[zero; V]; N];
         for (x, w) in x.chunks_exact(Self::COLUMNS / STEP).zip(w) {
             for (group, x) in x.chunks_exact(GROUP / STEP).enumerate() {
                 let (mut scales, mut minima) = ([0f32; TILE], [0f32; TILE]);
@@ -246,6 +246,6 @@ where
                 }
             }
         }
-        both::<S, N, V>(simd, &sums)
+        sums
     }
 }

@@ -8,8 +8,8 @@ use super::super::fetch::fetch;
 use super::super::tiles::{Fill, Piece, Read, TILE};
 use super::{STEP, Step};
 
-/// Two sums each, for even and odd columns. Their order must be the same for every N.
-pub(super) type Sums<S, const N: usize, const V: usize> = [[[<S as Simd>::f32s; 2]; V]; N];
+/// Sums over columns in their order, which is thus the same for every N and V.
+pub(super) type Sums<S, const N: usize, const V: usize> = [[<S as Simd>::f32s; V]; N];
 
 // Below there are loops where closures would be shorter: a closure is a function of its own, which the compiler does not
 // give the processor's vectors.
@@ -25,7 +25,7 @@ pub(super) fn add_step<S: Simd, const N: usize, const V: usize>(
         for n in 0..N {
             let x = simd.splat_f32s(x[c][n]);
             for v in 0..V {
-                sums[n][v][c % 2] = simd.mul_add_f32s(w[v][c], x, sums[n][v][c % 2]);
+                sums[n][v] = simd.mul_add_f32s(w[v][c], x, sums[n][v]);
             }
         }
     }
@@ -45,7 +45,7 @@ pub(in super::super) trait Words: Piece {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-    ) -> [[S::f32s; V]; N];
+    ) -> Sums<S, N, V>;
 }
 
 /// The sums where pieces are steps.
@@ -55,9 +55,9 @@ fn steps<S: Simd, W: Widen, const N: usize, const V: usize>(
     x: &[Step<N>],
     w: &[W],
     first: usize,
-) -> [[S::f32s; V]; N] {
+) -> Sums<S, N, V> {
     let zero = simd.splat_f32s(0.0);
-    let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
+    let mut sums: Sums<S, N, V> = [[zero; V]; N];
     for (x, w) in x.iter().zip(w) {
         if first == 0 {
             fetch(w);
@@ -68,22 +68,7 @@ fn steps<S: Simd, W: Widen, const N: usize, const V: usize>(
         }
         add_step::<S, N, V>(simd, &mut sums, x, &wide);
     }
-    both::<S, N, V>(simd, &sums)
-}
-
-/// Even and odd columns together.
-#[inline(always)]
-pub(super) fn both<S: Simd, const N: usize, const V: usize>(
-    simd: S,
-    sums: &Sums<S, N, V>,
-) -> [[S::f32s; V]; N] {
-    let mut out = [[simd.splat_f32s(0.0); V]; N];
-    for n in 0..N {
-        for v in 0..V {
-            out[n][v] = simd.add_f32s(sums[n][v][0], sums[n][v][1]);
-        }
-    }
-    out
+    sums
 }
 
 trait Widen: Piece {
@@ -174,7 +159,7 @@ macro_rules! in_steps {
                 x: &[Step<N>],
                 w: &[Self],
                 first: usize,
-            ) -> [[S::f32s; V]; N] {
+            ) -> Sums<S, N, V> {
                 steps(simd, x, w, first)
             }
         }
@@ -259,14 +244,14 @@ impl Words for Q8_0 {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-    ) -> [[S::f32s; V]; N] {
+    ) -> Sums<S, N, V> {
         let zero = simd.splat_f32s(0.0);
         let mut out = [[zero; V]; N];
         for (x, w) in x.as_chunks::<{ Q8_0::COLUMNS / STEP }>().0.iter().zip(w) {
             if first == 0 {
                 fetch(w);
             }
-            let mut sums: Sums<S, N, V> = [[[zero; 2]; V]; N];
+            let mut sums: Sums<S, N, V> = [[zero; V]; N];
             for (x, words) in x.iter().zip(&w.numbers) {
                 let mut wide = [[zero; STEP]; V];
                 for (v, wide) in wide.iter_mut().enumerate() {
@@ -281,8 +266,7 @@ impl Words for Q8_0 {
             for v in 0..V {
                 let scale = S::as_simd_f32s(&scales).0[first + v];
                 for n in 0..N {
-                    let block = simd.add_f32s(sums[n][v][0], sums[n][v][1]);
-                    out[n][v] = simd.mul_add_f32s(block, scale, out[n][v]);
+                    out[n][v] = simd.mul_add_f32s(sums[n][v], scale, out[n][v]);
                 }
             }
         }

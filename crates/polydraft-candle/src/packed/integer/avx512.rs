@@ -114,8 +114,8 @@ pub(super) unsafe fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]])
             4 => lanes::tile::<Avx512, B, 4, 2, 2>(w, x, y),
             5 => lanes::tile::<Avx512, B, 5, 2, 2>(w, x, y),
             6 => lanes::tile::<Avx512, B, 6, 2, 2>(w, x, y),
-            7 => lanes::tile::<Avx512, B, 7, 2, 1>(w, x, y),
-            _ => lanes::tile::<Avx512, B, 8, 2, 1>(w, x, y),
+            7 => lanes::tile::<Avx512, B, 7, 2, 2>(w, x, y),
+            _ => lanes::tile::<Avx512, B, 8, 2, 2>(w, x, y),
         }
     }
 }

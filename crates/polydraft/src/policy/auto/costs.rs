@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// Seconds of passes of target and draft, each with all that comes with it: distributions, draws, verification.
+/// Seconds of passes of target and draft, each with the distributions that it gives, and of a step beside them.
 ///
 /// ```
 /// use polydraft::policy::Passes;
@@ -20,20 +20,26 @@ pub struct Costs {
     pub target: Passes,
     /// Of the draft, by rows: the nodes of a level.
     pub draft: Passes,
+    /// Of a step in which something is drawn, beside its passes, by the paths of its tree: draws, verification, caches cut
+    /// back. What a plain step takes beside its pass is not in it.
+    #[serde(default = "Passes::free")]
+    pub verification: Passes,
 }
 
 impl Default for Costs {
     /// Nobody's machine: a target bound by memory, and a draft of a tenth of it.
     fn default() -> Self {
         let passes = |unit: f64| Passes(vec![(1, unit), (8, 1.3 * unit), (32, 3.0 * unit)]);
-        Self { target: passes(1.0), draft: passes(0.1) }
+        Self { target: passes(1.0), draft: passes(0.1), verification: Passes::free() }
     }
 }
 
 impl Costs {
     pub(super) fn validate(&self) -> Result<()> {
-        let (target, draft) = (&self.target.0, &self.draft.0);
-        Passes::new(target.clone()).and_then(|_| Passes::new(draft.clone()))?;
+        for passes in [&self.target, &self.draft, &self.verification] {
+            Passes::new(passes.0.clone())?;
+        }
+        let target = &self.target.0;
         match target.first() {
             Some((_, seconds)) if *seconds > 0.0 => Ok(()),
             _ => Err(Error::Setting {
@@ -45,7 +51,7 @@ impl Costs {
     }
 }
 
-/// Seconds by rows of a pass.
+/// Seconds by rows of a pass, or by paths of a tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Passes(Vec<(usize, f64)>);
@@ -66,6 +72,11 @@ impl Passes {
             expected: "pairs of rows and seconds, [[1, 0.01], [4, 0.012], ..], rows growing from 1 on",
             got: format!("{pairs:?}"),
         })
+    }
+
+    /// What takes no time.
+    pub fn free() -> Self {
+        Self(vec![(1, 0.0)])
     }
 
     /// The pairs.

@@ -7,7 +7,7 @@ use crate::{Chance, PolicyKind, VerifierKind};
 
 fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
     let draft = Passes::new(vec![(1, draft), (8, draft)]).unwrap();
-    Costs { target: Passes::new(target.to_vec()).unwrap(), draft }
+    Costs { target: Passes::new(target.to_vec()).unwrap(), draft, verification: Passes::free() }
 }
 
 /// Bound by memory: rows cost nothing.
@@ -88,6 +88,25 @@ fn good_drafts_make_deep_trees() {
     let mut policy = auto(4, 16, flat(1.2));
     live(&mut policy, (&sure, &sure), 300, &mut rng);
     assert!(policy.choices.gain() > 0.95, "{:?}", policy.choices);
+}
+
+/// Several paths help here, but not where verifying them takes longer than they save.
+#[test]
+fn paths_are_worth_their_verification() {
+    let unsure = Always(Distribution::new(vec![0.5, 0.5]).unwrap());
+    let other = Always(Distribution::new(vec![0.8, 0.2]).unwrap());
+    let by_paths = |verification: &[(usize, f64)]| {
+        let mut rng = ChaCha8Rng::seed_from_u64(34);
+        let verification = Passes::new(verification.to_vec()).unwrap();
+        let mut policy = auto(4, 4, Costs { verification, ..flat(0.1) });
+        live(&mut policy, (&other, &unsure), 300, &mut rng);
+        policy.choices
+    };
+    let (free, dear) = (by_paths(&[(1, 0.0)]), by_paths(&[(1, 0.0), (2, 0.5), (4, 1.0)]));
+    assert!(free.by_paths.iter().skip(1).sum::<u64>() > 200, "{free:?}");
+    assert!(dear.by_paths[0] > 250 && dear.gain() < free.gain() && dear.gain() > 1.0, "{dear:?}");
+    let nothing_pays = by_paths(&[(1, 3.0)]);
+    assert!(nothing_pays.plain > 250 && nothing_pays.gain() > 0.9, "{nothing_pays:?}");
 }
 
 /// The same law everywhere.
