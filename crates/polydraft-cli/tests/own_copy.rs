@@ -49,6 +49,25 @@ fn it_drafts_and_is_named() {
     assert!(json["draft"].is_null());
 }
 
+/// Where nothing is named the target's own copy drafts, if that is smaller; else what costs nothing.
+#[test]
+fn something_drafts_where_nothing_is_named() {
+    let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
+    for (options, name, said) in [
+        (&[][..], "self:q8_0", "the target's own weights in q8_0 draft for it: "),
+        (&["--dtype", "q8_0"], "self:q4_0", "the target's own weights in q4_0 draft for it: "),
+        (&["--dtype", "q4_0"], "ngram", "what the text has said before drafts for it"),
+    ] {
+        let plain = [&GENERATE[..], &["--verifier", "none", "--target", target], options].concat();
+        let whole = [&GENERATE[..], &TREE, &["--target", target], options].concat();
+        let (out, err) = ok(&whole);
+        assert_eq!(out, ok(&plain).0, "{options:?}");
+        assert!(err.contains(said), "{err}");
+        let json: Value = serde_json::from_str(&ok(&[&whole[..], &["--json"]].concat()).0).unwrap();
+        assert_eq!(json["draft"], name);
+    }
+}
+
 #[test]
 fn a_draft_may_be_held_in_another_type() {
     // With one seed, another draft draws another text of the same law.

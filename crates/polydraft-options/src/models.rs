@@ -24,10 +24,10 @@ pub struct ModelArgs {
     /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// What drafts: a model of the same vocabulary; a draft head that was trained for the target (EAGLE); 'self': the
+    /// What drafts [default: the demo pair's, with its target; else 'self' where that helps, or 'ngram']: a model of the same
+    /// vocabulary; a draft head that was trained for the target (EAGLE); 'self': the
     /// target's own weights once more, in q8_0 if that is much less than the target takes, else in q4_0, or as
-    /// self:TYPE says; or 'ngram': what the text itself has said before, and no model [default: the demo pair's, with
-    /// its target].
+    /// self:TYPE says; or 'ngram': what the text itself has said before, and no model.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// A text that --draft ngram may quote besides: a file of the same kind as what is to be written.
@@ -64,6 +64,17 @@ pub struct ModelArgs {
     threads: Option<u32>,
 }
 
+/// What drafts where nothing is named and a copy of the target would not help: it costs next to nothing.
+const FALLBACK: &str = "ngram";
+
+/// Whether a copy of the target is to draft for it.
+#[derive(Debug, Clone, Copy)]
+enum Own {
+    No,
+    Asked(OwnCopy),
+    IfItHelps(OwnCopy),
+}
+
 /// Targets whose weights take less than this are computed by one thread.
 const SMALL: u64 = 64 << 20;
 
@@ -86,17 +97,11 @@ impl ModelArgs {
         if self.corpus.is_some() && self.drafter().is_none() {
             return Err(Usage::error("--corpus is what --draft ngram may quote: give both, or neither"));
         }
-        if with_draft && self.target.is_some() && self.draft.is_none() {
-            return Err(Usage::error(
-                "speculation needs a draft model for this target: give --draft DIR, --draft self or --draft ngram to draft \
-                 without one, or --verifier none to do without",
-            ));
-        }
         let target = match &self.target {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
-        let own = if with_draft { self.own_copy()? } else { None };
+        let own = if with_draft { self.own_copy()? } else { Own::No };
         let (mut target, own) = self.open(&target, "target", own)?;
         let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
             Some(copy) => {
@@ -108,17 +113,21 @@ impl ModelArgs {
         };
         let draft = match own {
             Some(own) => Some(format!("self:{own}")),
-            None => self.draft.clone().filter(|_| with_draft),
+            None if with_draft && self.has_default_draft() => {
+                note(
+                    "note: what the text has said before drafts for it, --draft ngram: name another with --draft",
+                );
+                Some(FALLBACK.to_owned())
+            }
+            None => self.draft.clone(),
         };
+        let draft = draft.filter(|_| with_draft);
         Ok(Models { engine: Engine::new(Box::new(target.model), drafter), language: target.language, draft })
     }
 
     /// Loads target and draft as two models, for those who look at the distributions of both.
     pub fn load_both(&self) -> Result<(LanguageModel, LanguageModel)> {
-        if self.drafter().is_some()
-            || self.own_copy()?.is_some()
-            || (self.target.is_some() && self.draft.is_none())
-        {
+        if self.drafter().is_some() || !matches!(self.own_copy()?, Own::No) {
             return Err(Usage::error("two models are needed here: give --target MODEL and --draft MODEL"));
         }
         let [target, draft] = [(&self.target, "target"), (&self.draft, "draft")].map(|(name, role)| {
@@ -130,7 +139,7 @@ impl ModelArgs {
             if is_head(&path) {
                 return Err(Usage::error(format_args!("{} is a draft head, not a model", path.display())));
             }
-            self.open(&path, role, None).map(|(loaded, _)| LanguageModel::from(loaded))
+            self.open(&path, role, Own::No).map(|(loaded, _)| LanguageModel::from(loaded))
         });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
@@ -140,6 +149,7 @@ impl ModelArgs {
     /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
     pub(crate) fn identity(&self) -> Vec<String> {
         let of = |name: Option<&str>, role: &str| match name {
+            None if role == "draft" && self.has_default_draft() => "by default".to_owned(),
             Some(name)
                 if DrafterKind::named(name).is_some() || matches!(OwnCopy::named(name), Ok(Some(_))) =>
             {
@@ -163,7 +173,7 @@ impl ModelArgs {
     }
 
     /// With how its own copy is held, if there is to be one.
-    fn open(&self, path: &Path, role: &str, own: Option<OwnCopy>) -> Result<(Loaded, Option<Precision>)> {
+    fn open(&self, path: &Path, role: &str, own: Own) -> Result<(Loaded, Option<Precision>)> {
         let precision = match role {
             "draft" => self.draft_dtype.unwrap_or_else(|| self.precision(path)),
             _ => self.precision(path),
@@ -171,16 +181,30 @@ impl ModelArgs {
         let failed = |error| advise(error).context(format!("loading the {role} model"));
         let clock = Instant::now();
         let opened = Opened::new(path).map_err(failed)?;
-        let mut copy = None;
-        if let Some(own) = own {
-            let (own, bytes) = own.beside(&opened.description, precision).map_err(|problem| {
+        let beside = |own: OwnCopy| own.beside(&opened.description, precision);
+        let copy = match own {
+            Own::No => None,
+            Own::IfItHelps(own) => beside(own).ok(),
+            Own::Asked(own) => Some(beside(own).map_err(|problem| {
                 Usage::error(format!("--draft self: {problem}; see --dtype and --draft-dtype"))
-            })?;
-            note(format_args!("note: the target's own weights in {own} draft for it: {bytes} more"));
-            copy = Some(own);
+            })?),
+        };
+        if let Some((copy, bytes)) = &copy {
+            note(format_args!("note: the target's own weights in {copy} draft for it: {bytes} more"));
         }
+        let mut copy = copy.map(|(copy, _)| copy);
         let options = LoadOptions { precision, device: self.device, memory: None, copy };
-        let loaded = opened.load(options).map_err(failed)?;
+        let loaded = match opened.load(options) {
+            Err(polydraft_candle::Error::Memory { .. })
+                if copy.is_some() && matches!(own, Own::IfItHelps(_)) =>
+            {
+                note("note: there is no memory for that: the target alone");
+                copy = None;
+                Opened::new(path).and_then(|opened| opened.load(LoadOptions { copy: None, ..options }))
+            }
+            loaded => loaded,
+        };
+        let loaded = loaded.map_err(failed)?;
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
         let (path, dtype, device) = (path.display(), precision, self.device);
         detail(format_args!(
@@ -189,12 +213,21 @@ impl ModelArgs {
         Ok((loaded, copy))
     }
 
-    /// The copy of the target that drafts, if that is what `--draft` names.
-    fn own_copy(&self) -> Result<Option<OwnCopy>> {
-        match self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten() {
-            Some(own) => own.or(self.draft_dtype).map(Some),
-            None => Ok(None),
+    /// The copy of the target that drafts: if that is what `--draft` names, or if nothing is named.
+    fn own_copy(&self) -> Result<Own> {
+        if self.has_default_draft() && self.corpus.is_none() {
+            return OwnCopy::default().or(self.draft_dtype).map(Own::IfItHelps);
         }
+        match self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten() {
+            Some(own) => own.or(self.draft_dtype).map(Own::Asked),
+            None => Ok(Own::No),
+        }
+    }
+
+    /// Whether nothing is named to draft for a target of the user's own: then it is the target's own copy where that is
+    /// small enough, else what costs nothing.
+    fn has_default_draft(&self) -> bool {
+        self.target.is_some() && self.draft.is_none()
     }
 
     /// How the weights of a model are held.
@@ -236,7 +269,7 @@ impl ModelArgs {
         if self.draft_layers.is_some() {
             return Err(Usage::error("--draft-layers is for draft heads, which read layers of the target"));
         }
-        let (draft, _) = self.open(&draft, "draft", None)?;
+        let (draft, _) = self.open(&draft, "draft", Own::No)?;
         let draft = self.cut(draft.model, language)?;
         Ok(Box::new(ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?))
     }
@@ -266,7 +299,8 @@ impl ModelArgs {
 
     /// What `--draft` names, if it is no model.
     fn drafter(&self) -> Option<DrafterKind> {
-        DrafterKind::named(self.draft.as_deref()?)
+        let fallback = self.has_default_draft().then_some(FALLBACK);
+        DrafterKind::named(self.draft.as_deref().or(fallback)?)
     }
 }
 

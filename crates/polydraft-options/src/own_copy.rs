@@ -12,7 +12,7 @@ const DEFAULTS: [Precision; 2] = [Precision::Q8_0, Precision::Q4_0];
 const COPY_SHARE: f64 = 0.7;
 
 /// `self` or `self:TYPE`: the target's own weights, in fewer bits, as its draft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnCopy(Option<Precision>);
 
 impl OwnCopy {

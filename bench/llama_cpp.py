@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""polydraft beside llama.cpp: the same GGUF files, the same threads, in turn, so that a drift of the machine hits both alike.
+
+Needs llama-bench and llama-speculative-simple, built from llama.cpp's sources or those in the package llama-cpp-python:
+  cmake -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF && cmake --build build --target llama-bench llama-speculative-simple
+
+Examples:
+  bench/llama_cpp.py --llama build/bin plain smollm2-F32.gguf smollm2-Q8_0.gguf --threads 1,2
+  bench/llama_cpp.py --llama build/bin speculation smollm2-F32.gguf --draft smollm2-Q8_0.gguf --temperatures 0,1
+
+Speeds are medians over the rounds; 'ratio' is the median over rounds of ours / theirs within a round.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# One prompt of each kind that people use models for.
+PROMPTS = {
+    "code": "def quicksort(items):\n    \"\"\"Sort a list of numbers.\"\"\"\n",
+    "prose": "The old lighthouse had not been lit for thirty years when",
+    "chat": "<|im_start|>user\nHow do I keep bread fresh for longer?<|im_end|>\n<|im_start|>assistant\n",
+}
+
+
+def run(command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\nended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done
+
+
+def theirs_plain(args, model, threads):
+    """Tokens per second of a prompt and of decoding."""
+    command = [args.llama / "llama-bench", "-m", model, "-t", threads, "-r", 1, "-o", "json"]
+    results = json.loads(run(command + ["-p", args.prompt_tokens, "-n", args.tokens]).stdout)
+    speed = {("decode" if result["n_gen"] else "prompt"): result["avg_ts"] for result in results}
+    return speed["prompt"], speed["decode"]
+
+
+def ours(args, model, threads, tokens, *options):
+    command = [args.polydraft, "generate", "--target", model, "--threads", threads, "-n", tokens, "--json", "-q"]
+    return json.loads(run(command + list(options)).stdout)
+
+
+def ours_plain(args, model, threads):
+    plain = ("--verifier", "none")
+    # Words of one token each; a few more are left out than are missing.
+    text = " ".join(["time"] * args.prompt_tokens)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(text)
+        file.flush()
+        read = ours(args, model, threads, 1, *plain, "--prompt-file", file.name)
+    prompt = 1000 * (read["prompt_tokens"] - 1) / read["stats"]["time_ms"]["prompt"]
+    return prompt, ours(args, model, threads, args.tokens, *plain, "--prompt", "Once upon")["stats"]["tokens_per_second"]
+
+
+def theirs_speculative(args, model, threads, kind, temperature):
+    command = [args.llama / "llama-speculative-simple", "-m", model, "-md", args.draft, "-t", threads, "-td", threads]
+    command += ["-p", PROMPTS[kind], "-n", args.tokens, "--temp", temperature, "--spec-draft-n-max", args.draft_tokens]
+    done = run(command + ["-c", 2048, "--seed", 1])
+    found = re.search(r"decoded\s+\d+ tokens in\s+[\d.]+ seconds, speed:\s+([\d.]+)", done.stdout + done.stderr)
+    if not found:
+        sys.exit(f"llama-speculative-simple printed no speed:\n{done.stderr[-2000:]}")
+    return float(found[1])
+
+
+def ours_speculative(args, model, threads, kind, temperature, options):
+    sampling = ("--temperature", temperature, "--prompt", PROMPTS[kind], "--seed", 1)
+    return ours(args, model, threads, args.tokens, *sampling, *options)["stats"]["tokens_per_second"]
+
+
+def table(title, columns, rounds):
+    """Medians of every column, and the ratio of the first to every other."""
+    medians = [statistics.median(column) for column in zip(*rounds)]
+    ratios = [statistics.median(row[0] / row[n] for row in rounds) for n in range(1, len(columns))]
+    shown = "  ".join(f"{name} {median:8.1f}" for name, median in zip(columns, medians))
+    print(f"{title:<28} {shown}   ratio {' '.join(f'{ratio:.2f}' for ratio in ratios)}", flush=True)
+    return {"case": title, "columns": columns, "medians": medians, "ratios": ratios, "rounds": rounds}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["plain", "speculation"])
+    parser.add_argument("models", nargs="+", type=Path, metavar="GGUF")
+    parser.add_argument("--llama", type=Path, required=True, metavar="DIR", help="where llama.cpp's programs are")
+    parser.add_argument("--polydraft", type=Path, default=Path("target/release/polydraft"))
+    parser.add_argument("--threads", default="1,2", help="numbers of threads [default: 1,2]")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=96, help="tokens of a text [default: 96]")
+    parser.add_argument("--prompt-tokens", type=int, default=512, help="tokens of the prompt that is read [default: 512]")
+    parser.add_argument("--temperatures", default="0,1", help="for speculation [default: 0,1]")
+    parser.add_argument("--draft", type=Path, metavar="GGUF", help="the draft of llama.cpp's speculation")
+    parser.add_argument("--draft-tokens", type=int, default=3, help="tokens that llama.cpp drafts [default: 3, as there]")
+    parser.add_argument("--ours", default="--draft self", help="options of ours [default: --draft self]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all rounds to a file")
+    args = parser.parse_args()
+    if args.what == "speculation" and not args.draft:
+        parser.error("speculation needs --draft")
+    results = []
+    for model in args.models:
+        for threads in args.threads.split(","):
+            name = f"{model.stem} {threads} thread{'' if threads == '1' else 's'}"
+            if args.what == "plain":
+                rounds = [(*ours_plain(args, model, threads), *theirs_plain(args, model, threads)) for _ in range(args.rounds)]
+                for part, at in (("prompt", 0), ("decode", 1)):
+                    columns = [(row[at], row[at + 2]) for row in rounds]
+                    results.append(table(f"{name} {part}", ["polydraft", "llama.cpp"], columns))
+                continue
+            for temperature in args.temperatures.split(","):
+                for kind in PROMPTS:
+                    case = (model, threads, kind, temperature)
+                    options = args.ours.split()
+                    ways = [
+                        lambda case=case: ours_speculative(args, *case, options),
+                        lambda case=case: ours_speculative(args, *case, ["--verifier", "none"]),
+                        lambda case=case: theirs_speculative(args, *case),
+                        lambda model=model, threads=threads: theirs_plain(args, model, threads)[1],
+                    ]
+                    rounds = [[way() for way in ways] for _ in range(args.rounds)]
+                    columns = ["polydraft", "polydraft plain", "llama.cpp speculation", "llama.cpp plain"]
+                    results.append(table(f"{name} T={temperature} {kind}", columns, rounds))
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
