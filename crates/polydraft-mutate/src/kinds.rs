@@ -102,7 +102,12 @@ fn planted(number: u64) -> Result<()> {
         2 => drop(std::hint::black_box(deep(1 << 40))),
         3 => std::thread::sleep(std::time::Duration::from_secs(600)),
         4 => while std::hint::black_box(true) {},
-        5 => drop((0..u64::MAX).map(|number| Box::new([number; 100])).collect::<Vec<_>>()),
+        5 => {
+            let mut all: Vec<Box<[u64; 100]>> = Vec::new();
+            while std::hint::black_box(true) {
+                all.push(Box::new([number; 100]));
+            }
+        }
         _ => {}
     }
     Ok(())

@@ -114,7 +114,7 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
             assert!(words.first().is_some_and(|word| PATIENT.contains(&word.as_str())), "{words:?}: {how}");
             return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(10));
     };
     let said = reader.join().unwrap_or_default();
     assert!(!said.contains("panicked at"), "{words:?}: {said}");
