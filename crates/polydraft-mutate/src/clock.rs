@@ -13,12 +13,14 @@ pub struct Longest {
     pub wall: f64,
 }
 
-/// What is left of the seconds, from when a piece of work began.
+/// Looks at a process now and then while it works.
 #[derive(Debug)]
 pub struct Watch {
     process: u32,
     longest: Longest,
-    began: Instant,
+    looked: Instant,
+    /// Seconds that passed while it could work.
+    passed: f64,
     /// Seconds of the processor's that the process had taken when this first looked.
     before: Option<f64>,
 }
@@ -28,34 +30,48 @@ impl Watch {
     pub const PAUSE: Duration = Duration::from_millis(100);
 
     pub fn new(process: u32, longest: Longest) -> Self {
-        Self { process, longest, began: Instant::now(), before: None }
+        Self { process, longest, looked: Instant::now(), passed: 0.0, before: None }
     }
 
     /// The next piece of work begins. Costs next to nothing: most are done before anybody looks.
     pub fn again(&mut self) {
-        self.began = Instant::now();
+        self.looked = Instant::now();
+        self.passed = 0.0;
         self.before = None;
     }
 
     /// What was exceeded, if something was.
     pub fn exceeded(&mut self) -> Option<String> {
         let Longest { cpu, wall } = self.longest;
-        if self.began.elapsed().as_secs_f64() > wall {
-            return Some(format!("more than {wall} s, waiting"));
+        let (is_stopped, now) = state(self.process).unwrap_or_default();
+        // Somebody who stops all processes for a while stops this one too.
+        let since = self.looked.elapsed().min(10 * Self::PAUSE);
+        self.looked = Instant::now();
+        if !is_stopped {
+            self.passed += since.as_secs_f64();
         }
-        let now = processor_seconds(self.process)?;
         let before = *self.before.get_or_insert(now);
-        (now - before > cpu).then(|| format!("more than {cpu} s of the processor"))
+        if now - before > cpu {
+            return Some(format!("more than {cpu} s of the processor"));
+        }
+        (self.passed > wall).then(|| format!("more than {wall} s, waiting"))
     }
 }
 
-/// Seconds that the processor worked for a process, all its threads together; `None` where the system does not say.
-fn processor_seconds(process: u32) -> Option<f64> {
+/// Seconds that the processor worked for this process.
+pub fn own_processor_seconds() -> f64 {
+    state(std::process::id()).unwrap_or_default().1
+}
+
+/// Whether a process is stopped, and seconds that the processor worked for it, all its threads together; `None` where the
+/// system does not say.
+fn state(process: u32) -> Option<(bool, f64)> {
     /// What Linux counts in, on every machine.
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in brackets, may have spaces.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / TICKS_PER_SECOND)
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let is_stopped = fields.next()?.eq_ignore_ascii_case("t");
+    let mut ticks = fields.skip(10).map(|field| field.parse::<f64>().unwrap_or(0.0));
+    Some((is_stopped, (ticks.next()? + ticks.next()?) / TICKS_PER_SECOND))
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 
+use crate::clock::own_processor_seconds;
 use crate::kinds::{self, Kind};
 use crate::{folder, limits};
 
@@ -109,7 +110,13 @@ pub fn corpus() -> Result<bool> {
         let mut number = || words.next().and_then(|word| word.parse().ok());
         let (Some(seed), Some(input)) = (number(), number()) else { continue };
         let only = words.next().and_then(|word| clap::ValueEnum::from_str(word, true).ok());
+        let before = own_processor_seconds();
         let (kind, outcome) = try_one(seed, input, only, folder.path());
+        let seconds = own_processor_seconds() - before;
+        if seconds > 10.0 {
+            println!("{seed} {input} {kind:?}: {seconds} s");
+            fine = false;
+        }
         if let Outcome::Panicked(said) = outcome {
             println!("{seed} {input} {kind:?}: {said}");
             fine = false;

@@ -208,7 +208,10 @@ fn broke(panic: &str) -> String {
 
 /// The message, and where in the template.
 fn describe(error: &minijinja::Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = match error.kind() {
+        ErrorKind::OutOfFuel => "expected a template that does less: it ran out of operations".to_owned(),
+        kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
+    };
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
         None => what,

@@ -22,6 +22,10 @@ fn check_layers(directory: &Path, config: &Config, weights: &Weights) -> Result<
     if layers == config.layers {
         return Ok(());
     }
+    if layers == 0 {
+        let problem = format!("expected the tensors of {} layers, got none", config.layers);
+        return Err(Error::File { path: directory.to_owned(), problem });
+    }
     Err(Error::File {
         path: directory.join("config.json"),
         problem: format!(
