@@ -198,10 +198,10 @@ fn a_description_compares_shapes() {
             "llama",
             "intermediate_size",
             48,
-            "layers.0.mlp.down_proj.weight: expected shape [32, 48], got shape [32, 32]",
+            "layers.0.mlp.gate_proj.weight: expected shape [48, 32], got shape [32, 32]",
         ),
-        ("opt", "ffn_dim", 48, "layers.0.fc2.weight: expected shape [32, 48]"),
-        ("gemma2", "intermediate_size", 47, "layers.0.mlp.down_proj.weight: expected shape [32, 47]"),
+        ("opt", "ffn_dim", 40, "layers.0.fc1.weight: expected shape [40, 32], got shape [48, 32]"),
+        ("gemma2", "intermediate_size", 47, "layers.0.mlp.gate_proj.weight: expected shape [47, 32]"),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(fixture);

@@ -50,9 +50,8 @@ fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
             (key, [keys, hidden]),
             (value, [keys, hidden]),
             (names.output, [hidden, queries]),
-            (names.mlp_out, [hidden, intermediate]),
         ];
-        let all = matrices.into_iter().chain(inner);
+        let all = matrices.into_iter().chain(inner).chain([(names.mlp_out, [hidden, intermediate])]);
         all.map(move |(name, shape)| (format!("{}.{layer}.{name}.weight", names.layers), shape))
     });
     tables.chain(layers)
