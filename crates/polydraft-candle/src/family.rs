@@ -65,6 +65,13 @@ pub(crate) struct Names {
     pub head: &'static str,
 }
 
+impl Names {
+    /// What all but the head's begin with, its point included.
+    pub fn prefix(&self) -> &'static str {
+        self.layers.split_inclusive('.').next().unwrap_or_default()
+    }
+}
+
 /// The names that Llama began and most families keep.
 pub(crate) const LLAMA_NAMES: Names = Names {
     embedding: "model.embed_tokens",

@@ -1,5 +1,7 @@
 //! From a directory in Hugging Face layout, or from a GGUF file, to a model with its tokenizer.
 
+mod shapes;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -96,7 +98,7 @@ impl Description {
 
     /// With the weights, of which no more than the headers are read.
     fn open(path: &Path) -> Result<(Self, Weights)> {
-        let (config, language, weights) = match is_gguf(path) {
+        let (config, language, mut weights) = match is_gguf(path) {
             true => open_file(path)?,
             false => open_directory(path)?,
         };
@@ -111,7 +113,8 @@ impl Description {
             rest: 0,
         };
         if path.is_dir() {
-            check_layers(path, &model.config, &weights)?;
+            weights.prepend(model.config.names.prefix());
+            shapes::check(path, &model.config, &weights)?;
         }
         let mut types: BTreeMap<String, u64> = BTreeMap::new();
         for Listed { name, shape, stored, exact } in weights.tensors() {
@@ -301,22 +304,4 @@ fn known(directory: &Path) -> Result<&Path> {
         true => Ok(directory),
         false => Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" }),
     }
-}
-
-/// That there are tensors of as many layers as the configuration says: what of a wrong one can be seen without knowing
-/// a family's names.
-fn check_layers(directory: &Path, config: &Config, weights: &Weights) -> Result<()> {
-    let layer = |name: &str| name.split('.').find_map(|part| part.parse::<usize>().ok());
-    let layers =
-        weights.tensors().iter().filter_map(|tensor| layer(&tensor.name)).max().map_or(0, |last| last + 1);
-    if layers == config.layers {
-        return Ok(());
-    }
-    Err(Error::File {
-        path: directory.join("config.json"),
-        problem: format!(
-            "num_hidden_layers: expected {layers}, as there are tensors for, got {}",
-            config.layers
-        ),
-    })
 }

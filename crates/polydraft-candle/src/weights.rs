@@ -136,6 +136,14 @@ impl Weights {
         }
     }
 
+    /// That a directory has a tensor of this name, of this shape; a GGUF file was checked when it was opened.
+    pub fn expect(&self, name: &str, shape: &[usize]) -> Result<()> {
+        match self {
+            Self::Files(files) => files.look(name, shape).map(drop),
+            Self::Gguf(_) => Ok(()),
+        }
+    }
+
     /// Takes a vector of whole numbers.
     pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
         match self {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use common::*;
-use polydraft_candle::{LoadOptions, Precision, load};
+use polydraft_candle::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
 
 fn message(directory: &Path) -> String {
@@ -168,6 +168,58 @@ fn corrupt_headers_are_refused() {
     absurd.extend([0; 4]);
     fs::write(&path, absurd).unwrap();
     assert!(message(directory.path()).contains("model.safetensors"));
+}
+
+/// A description looks at headers only; what of a wrong configuration they show, it says.
+#[test]
+fn a_description_compares_shapes() {
+    for (fixture, field, value, expected) in [
+        ("llama", "hidden_size", 64, "embed_tokens.weight: expected shape [62, 64], got shape [62, 32]"),
+        ("llama", "vocab_size", 80, "embed_tokens.weight: expected shape [80, 32], got shape [62, 32]"),
+        (
+            "llama",
+            "num_attention_heads",
+            8,
+            "layers.0.self_attn.q_proj.weight: expected shape [64, 32], got shape [32, 32]",
+        ),
+        (
+            "llama",
+            "num_key_value_heads",
+            2,
+            "layers.0.self_attn.k_proj.weight: expected shape [16, 32], got shape [32, 32]",
+        ),
+        (
+            "llama",
+            "head_dim",
+            4,
+            "layers.0.self_attn.q_proj.weight: expected shape [16, 32], got shape [32, 32]",
+        ),
+        (
+            "llama",
+            "intermediate_size",
+            48,
+            "layers.0.mlp.gate_proj.weight: expected shape [48, 32], got shape [32, 32]",
+        ),
+        ("opt", "ffn_dim", 40, "layers.0.fc1.weight: expected shape [40, 32], got shape [48, 32]"),
+        ("gemma2", "intermediate_size", 47, "layers.0.mlp.gate_proj.weight: expected shape [47, 32]"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(fixture);
+        for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+            fs::copy(from.join(file), directory.path().join(file)).unwrap();
+        }
+        Description::read(directory.path()).unwrap();
+        change_field(directory.path(), field, json!(value));
+        let message = Description::read(directory.path()).map(drop).unwrap_err().to_string();
+        assert!(message.contains("model.safetensors") && message.contains(expected), "{field}: {message}");
+    }
+    // One that is not there at all.
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(1, DType::F32));
+    let name = "model.layers.1.mlp.up_proj.weight";
+    change_tensors(directory.path(), |all| drop(all.remove(name)));
+    let message = Description::read(directory.path()).map(drop).unwrap_err().to_string();
+    assert!(message.contains(name) && message.contains("no tensor of that name"), "{message}");
 }
 
 #[test]

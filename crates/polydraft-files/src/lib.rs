@@ -28,6 +28,8 @@ impl Kind {
     pub const INDEX: Self = Self { name: "an index of tensors", most: 32 << 20 };
     /// A prompt, or a list of prompts.
     pub const PROMPT: Self = Self { name: "a prompt", most: 64 << 20 };
+    /// A text to learn from.
+    pub const TEXT: Self = Self { name: "a text to learn from", most: 1 << 30 };
     /// Probabilities: a few laws over a large vocabulary.
     pub const LAWS: Self = Self { name: "a file of probabilities", most: 64 << 20 };
     /// Measurements.

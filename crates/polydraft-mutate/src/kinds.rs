@@ -1,6 +1,8 @@
 //! What is mutated, and who reads it.
 
 mod arguments;
+mod gguf;
+mod heads;
 mod models;
 mod texts;
 
@@ -12,7 +14,6 @@ use polydraft::{
     Drafting, Draws, PolicyKind, Problem, Proposal, RuleKind, Sampling, VerifierKind, acceptance, couple,
 };
 use polydraft_engine::{Engine, Limits, ModelDrafter, NoText, Request, Speculation, TableModel};
-use polydraft_gguf::{Gguf, ModelDescription, TokenizerDescription};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
@@ -30,6 +31,10 @@ pub enum Kind {
     Directory,
     /// A GGUF file: its header, its description, its tokenizer.
     Gguf,
+    /// A model in a GGUF file, loaded and run.
+    GgufModel,
+    /// The directory of a draft head.
+    Head,
     /// Table models, decoded with.
     Table,
     /// Pair files, with every rule.
@@ -48,7 +53,9 @@ impl Kind {
             0..1_100 => Self::Tokenizer,
             1_100..2_000 => Self::Template,
             2_000..2_300 => Self::Directory,
-            2_300..2_900 => Self::Gguf,
+            2_300..2_600 => Self::Gguf,
+            2_600..2_850 => Self::GgufModel,
+            2_850..2_900 => Self::Head,
             2_900..3_400 => Self::Table,
             3_400..3_996 => Self::Pair,
             _ => Self::Arguments,
@@ -74,7 +81,9 @@ pub fn run(kind: Kind, number: u64, dice: &mut Dice, folder: &Path) -> Result<()
         Kind::Tokenizer => texts::tokenizer(dice),
         Kind::Template => texts::template(dice),
         Kind::Directory => models::directory(dice, folder),
-        Kind::Gguf => gguf(dice),
+        Kind::Gguf => gguf::read(dice),
+        Kind::GgufModel => gguf::model(dice, folder),
+        Kind::Head => heads::directory(dice, folder),
         Kind::Table => table(dice),
         Kind::Pair => pair(dice),
         Kind::Arguments => arguments::run(dice, folder),
@@ -91,33 +100,17 @@ fn planted(number: u64) -> Result<()> {
         0 => panic!("planted"),
         1 => drop(std::hint::black_box(vec![1u8; 2 << 30])),
         2 => drop(std::hint::black_box(deep(1 << 40))),
-        3 => std::thread::sleep(std::time::Duration::from_secs(60)),
+        3 => std::thread::sleep(std::time::Duration::from_secs(600)),
+        4 => while std::hint::black_box(true) {},
+        5 => {
+            let mut all: Vec<Box<[u64; 100]>> = Vec::new();
+            while std::hint::black_box(true) {
+                all.push(Box::new([number; 100]));
+            }
+        }
         _ => {}
     }
     Ok(())
-}
-
-fn gguf(dice: &mut Dice) -> Result<()> {
-    const SEEDS: [&[u8]; 3] = [
-        include_bytes!("../../polydraft-gguf/tests/fixtures/byte_level.gguf"),
-        include_bytes!("../../polydraft-gguf/tests/fixtures/sentence_piece.gguf"),
-        include_bytes!("../../polydraft-gguf/tests/fixtures/dequantize.gguf"),
-    ];
-    let mut bytes = SEEDS[dice.below(SEEDS.len())].to_vec();
-    mutation::bytes(dice, &mut bytes, 3_000);
-    let length = bytes.len();
-    let gguf = Gguf::from_bytes("mutant", bytes)?;
-    for tensor in gguf.tensors() {
-        assert!(tensor.offset() + tensor.bytes() as u64 <= length as u64);
-        if let Ok(values) = tensor.dequantize() {
-            assert_eq!(values.len(), tensor.rows() * tensor.columns());
-        }
-    }
-    if let Ok(model) = ModelDescription::read(&gguf) {
-        let _ = model.check_tensors(&gguf);
-    }
-    let tokenizer = TokenizerDescription::read(gguf.metadata())?.tokenizer()?;
-    texts::used(&polydraft_text::Text::from_parts(tokenizer, "mutant"), dice)
 }
 
 /// Laws as JSON.

@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 
 /// Bytes that an input may take.
 const MOST: isize = 1 << 30;
+/// Bytes beyond, in small pieces: what reports that there is no more needs a little.
+const RESERVE: isize = 16 << 20;
+/// A small piece.
+const SMALL: isize = 1 << 16;
 
 /// Bytes in use.
 static HELD: AtomicIsize = AtomicIsize::new(0);
 /// Bytes that may be in use.
-static ALLOWED: AtomicIsize = AtomicIsize::new(isize::MAX);
+static ALLOWED: AtomicIsize = AtomicIsize::new(isize::MAX - RESERVE);
 
 /// The system's allocator, with a limit. Whoever does not cope with an allocation that fails ends the process, as it would
 /// on a machine without memory.
@@ -19,13 +23,10 @@ pub struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let size = layout.size() as isize;
-        if HELD.fetch_add(size, Ordering::Relaxed) + size > ALLOWED.load(Ordering::Relaxed) {
+        let allowed = ALLOWED.load(Ordering::Relaxed) + if size <= SMALL { RESERVE } else { 0 };
+        if HELD.fetch_add(size, Ordering::Relaxed) > allowed - size {
             HELD.fetch_sub(size, Ordering::Relaxed);
-            // What reports it needs a little.
-            if size > 1 << 16 {
-                return std::ptr::null_mut();
-            }
-            HELD.fetch_add(size, Ordering::Relaxed);
+            return std::ptr::null_mut();
         }
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }

@@ -1,10 +1,12 @@
 //! Hostile inputs: config, tokenizer, template, weights, GGUF, tables, pairs and arguments, mutated and fed to what reads
 //! them.
 //!
-//! `mutate` runs workers, processes of this same program, and watches them: a panic, an abort, an input that takes longer
-//! than ten seconds or more than a gigabyte of memory is a finding. Inputs depend on the seed and their number alone, so a
+//! `mutate` runs workers, processes of this same program, and watches them: a panic, an abort, an input that takes more
+//! than ten seconds of the processor or more than a gigabyte of memory is a finding. Inputs depend on the seed and their number alone, so a
 //! finding is two numbers; `one` runs it again, and the corpus lists all that ever failed.
 
+mod clock;
+mod folder;
 mod kinds;
 mod limits;
 mod mutation;

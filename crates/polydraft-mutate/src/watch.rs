@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 
+use crate::clock::{Longest, Watch};
+use crate::folder;
 use crate::kinds::Kind;
 
 /// How long, and what.
@@ -36,10 +39,9 @@ pub struct Args {
     /// Inputs of this kind only.
     #[arg(long)]
     only: Option<Kind>,
+    #[command(flatten)]
+    longest: Longest,
 }
-
-/// An input takes no longer.
-const LONGEST: Duration = Duration::from_secs(10);
 
 /// What was seen.
 #[derive(Default)]
@@ -96,18 +98,16 @@ pub fn run(args: &Args) -> Result<bool> {
 /// One job: a worker, and another one behind an input that ended it.
 fn watch(args: &Args, job: u64, jobs: u64, deadline: Option<Instant>) -> Result<Seen> {
     let mut seen = Seen::default();
+    let folder = folder::make()?;
     let mut first = args.first + job;
     let end = args.count.map_or(u64::MAX, |count| args.first.saturating_add(count));
     while first < end && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-        let mut child = start(args, first, jobs, end)?;
-        let (last, ended) = follow(&mut child, deadline, &mut seen)?;
+        let mut child = start(args, first, jobs, end, folder.path())?;
+        let (last, ended) = follow(&mut child, args, deadline, &mut seen)?;
         let Some(last) = last else { break };
         match ended {
             Ended::Done | Ended::Time => break,
-            Ended::Hung => {
-                seen.findings.push(format!("{} {last}: more than {} s", args.seed, LONGEST.as_secs()))
-            }
-            Ended::Died(how) => seen.findings.push(format!("{} {last}: {how}", args.seed)),
+            Ended::Badly(how) => seen.findings.push(format!("{} {last}: {how}", args.seed)),
         }
         eprintln!("{}", seen.findings.last().map_or("", String::as_str));
         first = last + jobs;
@@ -115,7 +115,7 @@ fn watch(args: &Args, job: u64, jobs: u64, deadline: Option<Instant>) -> Result<
     Ok(seen)
 }
 
-fn start(args: &Args, first: u64, step: u64, end: u64) -> Result<Child> {
+fn start(args: &Args, first: u64, step: u64, end: u64, folder: &Path) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let numbers = [("--seed", args.seed), ("--first", first), ("--step", step), ("--end", end)];
     let mut command = Command::new(program);
@@ -123,6 +123,7 @@ fn start(args: &Args, first: u64, step: u64, end: u64) -> Result<Child> {
     for (option, number) in numbers {
         command.args([option, &number.to_string()]);
     }
+    command.arg("--folder").arg(folder);
     if let Some(only) = args.only {
         let name = clap::ValueEnum::to_possible_value(&only).context("a kind without a name")?;
         command.args(["--only", name.get_name()]);
@@ -135,12 +136,16 @@ fn start(args: &Args, first: u64, step: u64, end: u64) -> Result<Child> {
 enum Ended {
     Done,
     Time,
-    Hung,
-    Died(String),
+    Badly(String),
 }
 
 /// Follows a worker to its end; the number of its last input.
-fn follow(child: &mut Child, deadline: Option<Instant>, seen: &mut Seen) -> Result<(Option<u64>, Ended)> {
+fn follow(
+    child: &mut Child,
+    args: &Args,
+    deadline: Option<Instant>,
+    seen: &mut Seen,
+) -> Result<(Option<u64>, Ended)> {
     let out = child.stdout.take().context("no standard output")?;
     let mut err = child.stderr.take().context("no standard error")?;
     let (sender, lines) = mpsc::sync_channel(1_000);
@@ -154,12 +159,14 @@ fn follow(child: &mut Child, deadline: Option<Instant>, seen: &mut Seen) -> Resu
         String::from_utf8_lossy(&said).into_owned()
     });
     let mut last = None;
+    let mut clock = Watch::new(child.id(), args.longest);
     let ended = loop {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break Ended::Time;
         }
-        match lines.recv_timeout(LONGEST) {
+        match lines.recv_timeout(Watch::PAUSE) {
             Ok(line) => {
+                clock.again();
                 let mut words = line.split_whitespace();
                 match words.next() {
                     Some("!") => seen.findings.push(line[2..].to_owned()),
@@ -178,7 +185,11 @@ fn follow(child: &mut Child, deadline: Option<Instant>, seen: &mut Seen) -> Resu
                     None => {}
                 }
             }
-            Err(RecvTimeoutError::Timeout) => break Ended::Hung,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(how) = clock.exceeded() {
+                    break Ended::Badly(how);
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = child.wait()?;
                 if status.success() {
@@ -186,7 +197,7 @@ fn follow(child: &mut Child, deadline: Option<Instant>, seen: &mut Seen) -> Resu
                 }
                 let said = said.join().unwrap_or_default();
                 let said: String = said.lines().take(3).collect::<Vec<_>>().join(" ");
-                return Ok((last, Ended::Died(format!("{status}: {said}"))));
+                return Ok((last, Ended::Badly(format!("{status}: {said}"))));
             }
         }
     };

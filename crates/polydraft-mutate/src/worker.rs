@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args as ClapArgs;
 
+use crate::clock::own_processor_seconds;
 use crate::kinds::{self, Kind};
-use crate::limits;
+use crate::{folder, limits};
 
 /// What to run.
 #[derive(ClapArgs, Debug, Clone)]
@@ -28,6 +30,9 @@ pub struct Args {
     /// Inputs of this kind only.
     #[arg(long)]
     pub only: Option<Kind>,
+    /// Where to put those that are files.
+    #[arg(long)]
+    pub folder: PathBuf,
 }
 
 /// What became of an input.
@@ -55,16 +60,8 @@ fn try_one(seed: u64, number: u64, only: Option<Kind>, folder: &std::path::Path)
     (kind, outcome)
 }
 
-fn folder() -> Result<tempfile::TempDir> {
-    // Memory, where there is such a place: a file an input is much for a disk.
-    let place = ["/dev/shm", "/tmp"].into_iter().find(|place| std::path::Path::new(place).is_dir());
-    let place = place.map_or_else(std::env::temp_dir, Into::into);
-    tempfile::Builder::new().prefix("polydraft-mutate-").tempdir_in(place).context("cannot make a folder")
-}
-
 /// Runs inputs: a line with the number before each, `! number what` for a panic, at the end `= kind taken refused`.
 pub fn run(args: &Args) -> Result<()> {
-    let folder = folder()?;
     std::panic::set_hook(Box::new(|_| {}));
     let mut out = std::io::stdout().lock();
     let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
@@ -72,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
     while number < args.end {
         writeln!(out, "{number}")?;
         out.flush()?;
-        let (kind, outcome) = try_one(args.seed, number, args.only, folder.path());
+        let (kind, outcome) = try_one(args.seed, number, args.only, &args.folder);
         let count = counts.entry(format!("{kind:?}")).or_default();
         match outcome {
             Outcome::Taken => count.0 += 1,
@@ -91,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Runs one input and says what became of it.
 pub fn one(seed: u64, number: u64, only: Option<Kind>) -> Result<bool> {
-    let folder = folder()?;
+    let folder = folder::make()?;
     let clock = std::time::Instant::now();
     let (kind, outcome) = try_one(seed, number, only, folder.path());
     let seconds = clock.elapsed().as_secs_f64();
@@ -106,14 +103,20 @@ pub fn one(seed: u64, number: u64, only: Option<Kind>) -> Result<bool> {
 
 /// Runs again what ever failed.
 pub fn corpus() -> Result<bool> {
-    let folder = folder()?;
+    let folder = folder::make()?;
     let mut fine = true;
     for line in include_str!("../corpus/failed.txt").lines().filter(|line| !line.starts_with('#')) {
         let mut words = line.split_whitespace();
         let mut number = || words.next().and_then(|word| word.parse().ok());
         let (Some(seed), Some(input)) = (number(), number()) else { continue };
         let only = words.next().and_then(|word| clap::ValueEnum::from_str(word, true).ok());
+        let before = own_processor_seconds();
         let (kind, outcome) = try_one(seed, input, only, folder.path());
+        let seconds = own_processor_seconds() - before;
+        if seconds > 10.0 {
+            println!("{seed} {input} {kind:?}: {seconds} s");
+            fine = false;
+        }
         if let Outcome::Panicked(said) = outcome {
             println!("{seed} {input} {kind:?}: {said}");
             fine = false;

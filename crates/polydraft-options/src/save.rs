@@ -38,11 +38,14 @@ impl Save {
             // A link stays one.
             let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new("."));
+            // The file beside has a name that means nothing to anybody.
+            folder.metadata()?;
             let mut builder = tempfile::Builder::new();
             builder.prefix(".polydraft-");
             #[cfg(unix)]
             builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-            let file = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+            let file = builder.tempfile_in(folder)?;
             let temporary = Temporary::new(file.path());
             Ok(Self { path, place: Place::Beside(file, temporary) })
         };
@@ -90,6 +93,8 @@ mod tests {
             let error = format!("{:#}", Save::begin(Path::new(nowhere)).unwrap_err());
             assert!(error.contains(nowhere), "{error}");
         }
+        let error = format!("{:#}", Save::begin(Path::new("/no/such/folder/file")).unwrap_err());
+        assert!(!error.contains(".polydraft-"), "{error}");
     }
 
     #[test]

@@ -2,9 +2,12 @@
 
 use polydraft::chance::Chance;
 use polydraft::coupling::{Emission, Law, Rule, RuleSettings};
-use polydraft::{Distribution, Drafting, Draws, Problem, Proposal, Result, Token, acceptance, couple};
+use polydraft::{
+    Distribution, Draft, DraftTree, Drafting, Draws, Error, PolicyKind, Problem, Proposal, Result, Token,
+    acceptance, couple,
+};
 use polydraft_reference::global_resolution::{GaveUp, Mode, Settings};
-use polydraft_reference::{ReferenceKind, emitted, max_flow, optimum};
+use polydraft_reference::{ReferenceKind, VerifierKind, emitted, max_flow, optimum};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -240,4 +243,44 @@ fn the_enumerator_sees_what_is_emitted() {
     }
     let problem = Problem::new(&target, Proposal::iid(&draft, 30).unwrap()).unwrap();
     assert!(emitted(&mut Credulous, problem).unwrap_err().to_string().contains("100000 tuples"));
+}
+
+/// Every stage of importance sorts the vocabulary: as many as can be sorted in a tenth of a second or so are taken, one more is
+/// refused before anything is sorted, and a walk leaves such a node to another rule, and counts it.
+#[test]
+fn importance_refuses_what_would_take_minutes() {
+    let vocabulary = 1 << 17;
+    let (target, draft) = pair(vocabulary, 2.0, 1);
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let mut rule = built("importance");
+    let most = 1 + (1 << 21) / vocabulary;
+    let problem = |count| Problem::new(&target, Proposal::iid(&draft, count).unwrap()).unwrap();
+    let clock = std::time::Instant::now();
+    let mut tokens = Vec::new();
+    problem(most).proposal.draw(&mut rng, &mut tokens);
+    couple(rule.as_mut(), problem(most)).unwrap().emit(&tokens, &mut rng).unwrap();
+    let allowed = clock.elapsed();
+    for count in [most + 1, 1_024, 1 << 40] {
+        let clock = std::time::Instant::now();
+        let error = couple(rule.as_mut(), problem(count)).map(drop).unwrap_err();
+        let expected = format!("{} stages of {vocabulary}", count - 1);
+        assert!(matches!(&error, Error::TooLarge { got, .. } if *got == expected), "{error}");
+        assert!(clock.elapsed() < allowed, "{:?} to refuse, {allowed:?} to do", clock.elapsed());
+    }
+}
+
+#[test]
+fn a_walk_leaves_what_is_too_large_for_importance_to_another_rule() {
+    let (target, draft) = pair(1 << 17, 2.0, 1);
+    for (paths, fallbacks) in [(4, 0), (40, 1)] {
+        let mut rng = ChaCha8Rng::seed_from_u64(5);
+        let mut verifier = "walk:importance".parse::<VerifierKind>().unwrap().build().unwrap();
+        let policy = PolicyKind::paths(paths, 1).build().unwrap();
+        let mut drawn = Draft::new();
+        drawn.grow(DraftTree::ROOT, draft.clone(), policy.as_ref(), &mut rng).unwrap();
+        let laws = vec![target.clone(); drawn.tree().len()];
+        let outcome = verifier.verify(&drawn, &laws, &mut rng).unwrap();
+        assert!(target.probability(outcome.token) > 0.0);
+        assert_eq!(verifier.fallbacks(), fallbacks, "{paths} paths");
+    }
 }

@@ -6,6 +6,7 @@
 mod json;
 mod limits;
 mod measured;
+mod scan;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -152,7 +153,7 @@ fn listed(value: &serde_json::Value) -> Option<String> {
 fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_fuel(Some(limits::check(text)?));
+    environment.set_fuel(Some(scan::check(text)?));
     limits::install(&mut environment);
     environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
@@ -207,7 +208,10 @@ fn broke(panic: &str) -> String {
 
 /// The message, and where in the template.
 fn describe(error: &minijinja::Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = match error.kind() {
+        ErrorKind::OutOfFuel => "expected a template that does less: it ran out of operations".to_owned(),
+        kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
+    };
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
         None => what,

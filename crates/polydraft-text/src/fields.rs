@@ -116,7 +116,14 @@ pub fn end_tokens(fields: &Fields) -> Result<Vec<Token>> {
         One(Token),
         Several(Vec<Token>),
     }
-    Ok(match fields.get::<Ids>("eos_token_id")? {
+    let ids =
+        fields.get::<Ids>("eos_token_id").map_err(|problem| match fields.get::<Value>("eos_token_id") {
+            Ok(Some(got)) => {
+                format!("{problem}, got {}", got.to_string().chars().take(60).collect::<String>())
+            }
+            _ => problem,
+        })?;
+    Ok(match ids {
         None => Vec::new(),
         Some(Ids::One(id)) => vec![id],
         Some(Ids::Several(ids)) => ids,

@@ -94,7 +94,11 @@ fn hostile_templates_are_errors() {
         ("{{ messages[0].content", "line 1"),
         ("{{ raise_exception('no such thing') }}", "no such thing"),
         ("{{ nothing() }}", "nothing"),
-        ("{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}", "fuel"),
+        (
+            "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}",
+            "ran out of operations",
+        ),
+        ("{{ ''[::-1] }}", "the library broke down"),
         ("{{ messages | tojson(indent='x') }}", "line 1"),
         ("{% include 'other' %}", "other"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", ""),
@@ -170,7 +174,7 @@ fn templates_that_ask_for_too_much_are_refused() {
         (&elses, "levels of nesting"),
         (&elifs, "levels of nesting"),
         (&ifs, "levels of nesting"),
-        (&raw, "fuel"),
+        (&raw, "ran out of operations"),
         (fill, "longer than any prompt"),
         ("{{ 'x' * 100000000 }}", "at most 1000 times"),
         (

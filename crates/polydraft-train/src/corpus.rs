@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use polydraft_files::Kind;
 use rayon::prelude::*;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -75,7 +76,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
     let texts: Vec<(bool, String)> = files
         .par_iter()
         .filter_map(|path| {
-            let text = clean(&fs::read_to_string(path).ok()?)?;
+            let text = clean(&polydraft_files::read_text(path, Kind::SETTINGS).ok()?)?;
             let name = path.strip_prefix(&vendor).ok()?.to_string_lossy().into_owned();
             Some((hash(name.as_bytes()).is_multiple_of(HELD_OUT_ONE_IN), text))
         })
@@ -115,7 +116,8 @@ pub fn read_tokens(path: &Path) -> Result<Vec<u16>> {
 
 /// The folders (`name-version`) of the packages that the manifest itself names.
 fn packages(lock: &Path) -> Result<BTreeSet<String>> {
-    let text = fs::read_to_string(lock).with_context(|| format!("reading {}", lock.display()))?;
+    let text = polydraft_files::read_text(lock, Kind::SETTINGS)
+        .with_context(|| format!("reading {}", lock.display()))?;
     let field = |block: &str, key: &str| {
         let line = block.lines().find_map(|l| l.strip_prefix(key))?;
         Some(line.trim_matches(['=', ' ', '"']).to_owned())
@@ -143,7 +145,7 @@ fn packages(lock: &Path) -> Result<BTreeSet<String>> {
 
 /// Whether the package may be used under MIT or Apache-2.0.
 fn permitted(package: &Path) -> Result<bool> {
-    let manifest = fs::read_to_string(package.join("Cargo.toml"))
+    let manifest = polydraft_files::read_text(&package.join("Cargo.toml"), Kind::SETTINGS)
         .with_context(|| format!("reading the manifest of {}", package.display()))?;
     let licence = manifest.lines().find_map(|line| line.strip_prefix("license = ")).unwrap_or("");
     Ok(licence

@@ -268,8 +268,8 @@ impl School {
     fn read_files(&mut self) -> Result<()> {
         let Loaded { model, language, .. } = &mut self.loaded;
         for path in &self.args.text {
-            let words =
-                std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+            let words = polydraft_files::read_text(path, polydraft_files::Kind::TEXT)
+                .with_context(|| format!("reading {}", path.display()))?;
             let tokens = language.text.encode(&words)?;
             for part in tokens.chunks(self.args.round) {
                 self.store.add(&text::read(model, part, self.args.longest)?)?;

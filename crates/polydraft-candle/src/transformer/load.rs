@@ -44,8 +44,7 @@ impl Transformer {
         device: &Device,
     ) -> Result<Self> {
         let names = config.names;
-        let prefix = names.layers.split_inclusive('.').next().unwrap_or_default();
-        weights.prepend(prefix);
+        weights.prepend(names.prefix());
         let dtype = precision.compute(device);
         let mut loader = Loader { config, weights, precision, device, dtype };
         let (embedding, head) = loader.embeddings(vocabulary)?;

@@ -175,7 +175,14 @@ impl Files {
     }
 
     fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
-        let Some((shard, info)) = self.tensors.remove(name) else {
+        let stored = self.look(name, shape)?;
+        self.tensors.remove(name);
+        Ok(stored)
+    }
+
+    /// Where a tensor is, which must have this shape.
+    pub fn look(&self, name: &str, shape: &[usize]) -> Result<Stored> {
+        let Some((shard, info)) = self.tensors.get(name) else {
             let path = match &self.shards[..] {
                 [shard] => shard.path.clone(),
                 _ => self.directory.join(INDEX),
@@ -187,7 +194,7 @@ impl Files {
                 got: "no tensor of that name".to_owned(),
             });
         };
-        let shard = &self.shards[shard];
+        let shard = &self.shards[*shard];
         let stored = Stored {
             name: name.to_owned(),
             path: shard.path.clone(),

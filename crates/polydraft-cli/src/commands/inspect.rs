@@ -1,6 +1,7 @@
 //! `polydraft inspect`: what a model is, and what it takes to run it.
 
-use std::io::Write;
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use polydraft_candle::{
@@ -139,7 +140,12 @@ impl Report {
 
     fn print(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
-        let mut line = |name: &str, value: String| writeln!(out, "{name:<16} {value}");
+        let terminal = out.is_terminal();
+        let mut line = |name: &str, value: String| {
+            // Names of folders and tokens are strangers' texts.
+            let value = if terminal { output::visible(&value) } else { Cow::Borrowed(&value[..]) };
+            writeln!(out, "{name:<16} {value}")
+        };
         line("model", self.directory.clone())?;
         line("family", self.architecture.to_owned())?;
         line("parameters", format!("{} in {}", count(self.parameters), self.stored))?;

@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::{repository, write};
+use crate::clock::{Longest, Watch};
 use crate::mutation::{self, Dice};
 
 /// Words of command lines that mean something.
@@ -59,8 +60,8 @@ const WORDS: [&str; 30] = [
     "--seed",
 ];
 
-/// Longer than this, and it is taken for one that does not end.
-const LONGEST: Duration = Duration::from_secs(9);
+/// Longer than this, and it is taken for one that does not end: before the worker, which waits, is.
+const LONGEST: Longest = Longest { cpu: 10.0, wall: 50.0 };
 /// Commands that measure or enumerate as long as they are told to.
 const PATIENT: [&str; 3] = ["certify", "efficiency", "bench"];
 
@@ -85,7 +86,7 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
     write(&folder.join("t.json"), br#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
     write(&folder.join("p.jsonl"), b"{\"prompt\": \"fn\"}\n")?;
     let mut child = Command::new("sh")
-        .args(["-c", "ulimit -v 8000000; exec \"$@\"", "sh"])
+        .args(["-c", "ulimit -v 8000000 -d 1300000; exec \"$@\"", "sh"])
         .arg(program)
         .args(&words)
         .current_dir(folder)
@@ -96,7 +97,7 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start the program")?;
-    let start = Instant::now();
+    let mut clock = Watch::new(child.id(), LONGEST);
     let mut stderr = child.stderr.take().context("no standard error")?;
     let reader = std::thread::spawn(move || {
         let mut said = Vec::new();
@@ -107,16 +108,13 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if start.elapsed() > LONGEST {
+        if let Some(how) = clock.exceeded() {
             child.kill()?;
             child.wait()?;
-            assert!(
-                words.first().is_some_and(|word| PATIENT.contains(&word.as_str())),
-                "{words:?} does not end"
-            );
+            assert!(words.first().is_some_and(|word| PATIENT.contains(&word.as_str())), "{words:?}: {how}");
             return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(10));
     };
     let said = reader.join().unwrap_or_default();
     assert!(!said.contains("panicked at"), "{words:?}: {said}");

@@ -55,9 +55,16 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
         mutation::json(dice, &mut document);
         write(&index, &mutation::written(dice, &document))?;
     }
-    let read = Description::read(folder).map(drop);
+    used(folder, dice)
+}
+
+/// A model is described, loaded, and writes a little.
+pub fn used(path: &Path, dice: &mut Dice) -> Result<()> {
+    let read = Description::read(path).map(drop);
     let precision = Precision::ALL[dice.below(Precision::ALL.len())];
-    let loaded = load(folder, LoadOptions { precision, memory: Some(64 << 20), ..LoadOptions::default() })?;
+    let copy = dice.one_in(4).then_some(Precision::Q8_0);
+    let loaded =
+        load(path, LoadOptions { precision, copy, memory: Some(64 << 20), ..LoadOptions::default() })?;
     read?;
     let text = &loaded.language.text;
     let prompt = text.encode_within("hi ho", 100)?;

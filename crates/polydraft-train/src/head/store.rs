@@ -38,7 +38,8 @@ impl Store {
         let mut store = Self { folder: folder.to_owned(), width, entries: Vec::new(), shards: 0 };
         while store.list(store.shards).exists() {
             let path = store.list(store.shards);
-            let entries: Vec<Entry> = serde_json::from_slice(&fs::read(&path)?)
+            let entries: Vec<Entry> = polydraft_files::read(&path, polydraft_files::Kind::TEXT)
+                .and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))
                 .with_context(|| format!("reading {}", path.display()))?;
             store.take(entries)?;
         }

@@ -247,11 +247,6 @@ mod tests {
                 selection.prepare(target, draft, &own.profile(highest), &settings);
                 children.clear();
                 let mut total = 0.0;
-                // Shares of slivers, in which nothing is ever drawn, have lost their places to rounding; that the law has
-                // lost nothing is the enumeration's to see.
-                if draft.support().any(|(_, q)| q < 1e-14) {
-                    continue;
-                }
                 for (token, q) in draft.support() {
                     let mut child = Share::default();
                     child.set_part(&own, selection.pieces(target, draft, token), highest);
@@ -268,21 +263,25 @@ mod tests {
                 // A share that is selected for a sliver of its priorities is known to the rounding of its length.
                 let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
                 assert!((total - 1.0).abs() < tolerance, "round {round}, depth {depth}: {total}");
-                // The weight below any place is that of the children together.
+                // The weight below any place is that of the children together, where a place is known to the rounding of
+                // a priority. Deep down that is much of a share: 36 neighbouring numbers near 0.7 may be all of it. It
+                // does no harm: the law is made of weights, lengths and densities, which keep all their digits, and no
+                // density changes over a rounding. `slivers_lose_nothing_of_the_law` enumerates it.
+                let below = |share: &Share, place: f64| -> f64 {
+                    let part = |piece: &Piece| match piece.length {
+                        0.0 => f64::from(u8::from(piece.start < place)),
+                        length => ((place - piece.start) / length).clamp(0.0, 1.0),
+                    };
+                    share.pieces.iter().map(|piece| piece.weight * part(piece)).sum()
+                };
                 for place in 0..20 {
                     let place = f64::from(place) / 20.0;
-                    let below = |share: &Share| -> f64 {
-                        let part = |piece: &Piece| match piece.length {
-                            0.0 => f64::from(u8::from(piece.start < place)),
-                            length => ((place - piece.start) / length).clamp(0.0, 1.0),
-                        };
-                        share.pieces.iter().map(|piece| piece.weight * part(piece)).sum()
-                    };
-                    let together: f64 = children.iter().map(|(child, q)| q * below(child)).sum();
+                    let together: f64 = children.iter().map(|(child, q)| q * below(child, place)).sum();
+                    let rounding = 2.0 * f64::EPSILON * place;
+                    let expected = [-rounding, rounding].map(|moved| below(&own, place + moved));
                     assert!(
-                        (together - below(&own)).abs() < 1e-11,
-                        "{round} {depth}: {together} {}",
-                        below(&own)
+                        expected[0] - 1e-11 < together && together < expected[1] + 1e-11,
+                        "{round} {depth} at {place}: {together} {expected:?}"
                     );
                 }
                 let next = rng.next_u32() as usize % children.len();
