@@ -1,13 +1,15 @@
 //! The decode loop: propose, score, verify, commit.
 
 mod bookkeeping;
+mod growth;
 
-use polydraft::{Distribution, NodeId, Outcome, Sampling};
+use polydraft::{Distribution, DraftTree, NodeId, Outcome, Sampling};
 
 use crate::costs::Measured;
-use crate::laws::{Pool, StepLaws};
-use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
+use crate::laws::{Changed, Pool, StepLaws};
+use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Scored, Session, Trace};
 use bookkeeping::{Clock, record};
+use growth::{depth, frontier, grow};
 
 /// A target, what drafts for it, and any number of sessions.
 ///
@@ -71,6 +73,11 @@ impl Engine {
     /// The drafter's name, if there is one.
     pub fn drafter(&self) -> Option<&str> {
         self.drafter.as_ref().map(|drafter| drafter.name())
+    }
+
+    /// Bytes that what target and drafter keep of one token takes, about.
+    pub fn token_bytes(&self) -> u64 {
+        self.target.token_bytes() + self.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
     }
 
     /// What passes cost here, with logits made into distributions by `sampling`, the target's and the draft's. Sessions that
@@ -243,10 +250,14 @@ impl Engine {
         sessions
             .iter_mut()
             .map(|session| {
-                let Session { target, sampling, speculation, draft, chance, .. } = &mut **session;
+                let Session {
+                    target, sampling, speculation, draft, chance, tokens, processor, asides, ..
+                } = &mut **session;
                 let nodes = 0..draft.tree().len();
                 let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
-                let laws = StepLaws::new(logits, sampling, &self.pool);
+                let (decided, tree) = (&tokens[..], draft.tree());
+                let changed = processor.as_deref().map(|processor| Changed { processor, decided, tree });
+                let laws = StepLaws::new(logits, changed, sampling, &self.pool);
                 let outcome = match speculation {
                     Some(speculation) => speculation.verifier.verify(draft, &laws, chance.as_mut()),
                     // Plain decoding: there is nothing to verify.
@@ -255,7 +266,22 @@ impl Engine {
                         token: law.sample(chance.as_mut()),
                     }),
                 };
+                let trace = match (&outcome, asides.traced) {
+                    (Ok(outcome), Some(top)) => Some(Trace::of(draft, &laws, outcome, top)),
+                    _ => None,
+                };
                 let failed = laws.give_back();
+                asides.traces.extend(trace);
+                if let (Ok(outcome), Some(top)) = (&outcome, asides.watched) {
+                    let logits = |node| self.target.logits(*target, node);
+                    match scores(draft.tree(), outcome, logits, top) {
+                        Ok(scores) => asides.scores_of_step = scores,
+                        Err(error) => {
+                            session.fail(error);
+                            return None;
+                        }
+                    }
+                }
                 let model = || self.target.facts().name.clone();
                 let error = |law: polydraft::Error| match failed {
                     Some(source) => Error::Logits { role: "target", model: model(), source },
@@ -289,6 +315,26 @@ impl Engine {
                 *decided = None;
             }
         }
+    }
+
+    /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go on after a panic that a
+    /// caller caught inside [`step`](Self::step), wherever in the step that was.
+    ///
+    /// # Errors
+    /// Failures of the models; the session cannot go on then.
+    pub fn restore(&mut self, session: &mut Session, prompt: &[polydraft::Token]) -> Result<()> {
+        let length = prompt.len() + session.tokens().len();
+        self.target.truncate(session.target, length);
+        self.target.extend(session.target, &[])?;
+        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else { return Ok(()) };
+        if drafter.len(sequence) == length {
+            return drafter.extend(sequence, &[]);
+        }
+        let text = [prompt, session.tokens()].concat();
+        let fresh = begin(drafter.as_mut(), &text)?;
+        drafter.close(sequence);
+        session.drafter = Some(fresh);
+        Ok(())
     }
 
     /// Ends a session and gives its text; what the models computed for it may serve later ones.
@@ -333,6 +379,18 @@ impl Engine {
     }
 }
 
+/// What the target gave each token that a step decided, and the likeliest in its place.
+fn scores<'l>(
+    tree: &DraftTree,
+    outcome: &Outcome,
+    logits: impl Fn(NodeId) -> &'l [f32],
+    top: usize,
+) -> Result<Vec<Scored>> {
+    let before = std::iter::once(DraftTree::ROOT).chain(outcome.accepted.iter().copied());
+    let decided = outcome.accepted.iter().map(|&node| tree.token(node)).chain([outcome.token]);
+    before.zip(decided).map(|(node, token)| crate::score::of(logits(node), token, top)).collect()
+}
+
 fn no_drafter<T>() -> Result<T> {
     Err(Error::Setting {
         setting: "drafter",
@@ -351,37 +409,4 @@ fn begin(drafter: &mut dyn Drafter, prompt: &[polydraft::Token]) -> Result<crate
             Err(error)
         }
     }
-}
-
-/// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
-fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
-    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return 0 };
-    let room = target.facts().context.saturating_sub(target.len(session.target));
-    // The drafter reads all but the last of the tokens it drafts.
-    let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
-    speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
-}
-
-/// The next level's nodes at which something may be drawn.
-fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
-    let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else { return Vec::new() };
-    let level = *asked..if session.is_done() { *asked } else { tree.len() };
-    *asked = tree.len();
-    level
-        .filter(|&node| tree.depth(node) < depth)
-        .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
-        .collect()
-}
-
-/// Draws below the nodes of one level.
-fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &Pool) -> Result<()> {
-    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return Ok(()) };
-    for &node in nodes {
-        let law = drafter.distribution(sequence, node, &speculation.sampling, pool.take())?;
-        let policy = speculation.policy.as_ref();
-        if let Some(law) = session.draft.grow(node, law, policy, session.chance.as_mut())? {
-            pool.give_back([law]);
-        }
-    }
-    Ok(())
 }

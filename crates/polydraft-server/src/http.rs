@@ -1,0 +1,6 @@
+//! The web side: routes, and what stands before them.
+
+mod guard;
+mod routes;
+pub mod server;
+mod stream;
