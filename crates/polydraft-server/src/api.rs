@@ -7,6 +7,7 @@ pub mod error;
 pub mod openapi;
 mod params;
 mod speculation;
+mod steps;
 mod tokens;
 
 use std::fmt;

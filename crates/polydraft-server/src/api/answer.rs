@@ -2,14 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use polydraft_engine::{Finish, Scored, Statistics};
+use polydraft_engine::{Finish, Scored, Statistics, Trace};
 use polydraft_text::Text;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::error::Problem;
-use super::tokens;
+use super::{steps, tokens};
 use crate::App;
 use crate::worker::{Asked, Event, Failure};
 
@@ -67,6 +67,7 @@ impl Usage {
 struct Part {
     text: String,
     scores: Vec<Scored>,
+    traces: Vec<Trace>,
     finish: Option<Finish>,
     /// Characters of its tokens told so far.
     offset: usize,
@@ -124,10 +125,11 @@ impl Answer {
     /// The request failed.
     pub fn take(&mut self, event: Event) -> Result<usize, Problem> {
         match event {
-            Event::More { text, piece, scores } => {
+            Event::More { text, piece, scores, traces } => {
                 let part = &mut self.parts[text];
                 part.text.push_str(&piece);
                 part.scores.extend(scores);
+                part.traces.extend(traces);
                 Ok(text)
             }
             // Somebody ended it who was not the client: there is more that nobody will say.
@@ -188,6 +190,7 @@ impl Answer {
     pub fn chunk(&mut self, index: usize) -> Value {
         let part = &mut self.parts[index];
         let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
+        let traces = std::mem::take(&mut part.traces);
         let first = !std::mem::replace(&mut part.begun, true);
         let finish_reason = part.finish.map(reason);
         let logprobs = if scores.is_empty() { Value::Null } else { self.logprobs(index, &scores) };
@@ -207,6 +210,9 @@ impl Answer {
             }
         };
         let mut chunk = self.frame(true, vec![choice]);
+        if !traces.is_empty() {
+            chunk["steps"] = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
+        }
         if self.include_usage {
             chunk["usage"] = Value::Null;
         }

@@ -52,6 +52,8 @@ pub struct Common {
     /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was started.
     #[schema(value_type = Option<Object>)]
     pub speculation: Option<Value>,
+    /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens of each law, from 1 to 16.
+    pub steps: Option<usize>,
     /// What is not common.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -212,6 +214,7 @@ impl Common {
             seed: self.seed()?.unwrap_or_else(rand::random),
             count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
             scores: None,
+            traces: self.traces()?,
         })
     }
 
@@ -225,6 +228,13 @@ impl Common {
             top_p: self.top_p.unwrap_or(default.top_p),
             min_p: self.min_p.unwrap_or(default.min_p),
         }
+    }
+
+    fn traces(&self) -> Result<Option<usize>, Problem> {
+        if self.steps.is_some() && !self.stream {
+            return Err(Problem::invalid("steps are told in streams only").of("steps"));
+        }
+        self.steps.map(|top| within("steps", top, 1, 16)).transpose()
     }
 
     fn penalties(&self, vocabulary: usize) -> Result<Penalties, Problem> {

@@ -7,12 +7,13 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use polydraft::{RuleKind, VerifierKind};
 use serde_json::json;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{guard, stream};
+use super::{guard, pages, stream};
 use crate::App;
 use crate::api::error::Problem;
 use crate::api::{Json, Prepared, chat, completions, openapi};
@@ -30,9 +31,7 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(not_so)
         .layer(from_fn_with_state(app.clone(), guard::key));
     // Pages hold nothing that is anybody's; what they ask for needs the key.
-    let open = Router::new()
-        .route("/health", get(health))
-        .route("/docs", get(|| async { Html(include_str!("../../pages/docs.html")) }));
+    let open = Router::new().route("/health", get(health)).merge(pages::routes());
     let routes = guarded.merge(open).layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()));
     match guard::cors(&app.settings.origins) {
         Some(layer) => routes.layer(layer),
@@ -68,6 +67,12 @@ fn described(app: &App) -> serde_json::Value {
         "created": app.started,
         "owned_by": "polydraft",
         "max_model_len": app.context,
+        "speculation": app.speculation.as_ref().map(|speculation| json!({
+            "verifier": speculation.verifier.to_string(),
+            "tree": speculation.tree.to_string(),
+            "draft": app.draft,
+            "verifiers": VerifierKind::<RuleKind>::all().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })),
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use polydraft::{Sampling, Token};
-use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics};
+use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics, Trace};
 use polydraft_options::speculation::Speculation;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -29,6 +29,8 @@ pub struct Asked {
     pub count: usize,
     /// How many of the likeliest tokens are told with every token; none where nobody asked.
     pub scores: Option<usize>,
+    /// How many of each law are told with every step; none where nobody asked.
+    pub traces: Option<usize>,
 }
 
 impl Asked {
@@ -43,7 +45,7 @@ impl Asked {
 #[derive(Debug)]
 pub enum Event {
     /// More of it is certain.
-    More { text: usize, piece: String, scores: Vec<Scored> },
+    More { text: usize, piece: String, scores: Vec<Scored>, traces: Vec<Trace> },
     /// It is complete, having taken so many tokens.
     End { text: usize, finish: Finish, tokens: usize, statistics: Box<Statistics> },
     /// It cannot be, and neither can the others of the request.

@@ -52,6 +52,9 @@ impl Text {
             if let Some(top) = asked.scores {
                 session.watch_scores(top);
             }
+            if let Some(top) = asked.traces {
+                session.trace(top);
+            }
             let (unread, failure) = match engine.prepare(&mut session, 0) {
                 Ok(unread) => (unread, None),
                 Err(error) => (0, Some(error.into())),
@@ -109,9 +112,10 @@ impl Running {
                 telemetry.told(tokens, self.job.arrived, text.last.replace(Instant::now()));
             }
             let (pieces, scores) = (text.session.take_pieces(), text.session.take_scores());
+            let traces = text.session.take_traces();
             let piece: String = pieces.into_iter().map(|piece| piece.text).collect();
-            if !piece.is_empty() || !scores.is_empty() {
-                self.job.tell(Event::More { text: number, piece, scores });
+            if !piece.is_empty() || !scores.is_empty() || !traces.is_empty() {
+                self.job.tell(Event::More { text: number, piece, scores, traces });
             }
             if text.goes_on() {
                 self.texts.push(text);
