@@ -154,7 +154,8 @@ async def half_open(port, count):
 
 async def measure(arguments, port, pid):
     # Warm: pools, caches, and what is kept for prompts that begin alike.
-    await load(port, 4 * arguments.connections, arguments.connections, arguments.tokens, 0)
+    await load(port, 8 * arguments.connections, arguments.connections, arguments.tokens, 0)
+    await fuzz(port, 1000, arguments.connections, 0)
     before = resident(pid)
     one = await load(port, arguments.alone, 1, arguments.tokens, 1, cancels=0)
     held = await half_open(port, 30)

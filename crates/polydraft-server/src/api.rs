@@ -4,6 +4,7 @@ mod answer;
 pub mod chat;
 pub mod completions;
 pub mod error;
+mod format;
 pub mod openapi;
 mod params;
 mod speculation;

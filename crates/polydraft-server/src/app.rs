@@ -1,6 +1,6 @@
 //! What is served, and how: settled once, at the start.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use polydraft::Token;
 use polydraft::policy::Costs;
@@ -10,6 +10,7 @@ use polydraft_options::speculation::Speculation;
 use polydraft_text::Language;
 
 use crate::api::error::Problem;
+use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
 use crate::worker::{Asked, Capacity, Desk, Failure};
 
@@ -87,6 +88,8 @@ pub(crate) struct App {
     pub vocabulary: usize,
     pub limits: Capacity,
     pub settings: Settings,
+    /// Made when the first one is asked for.
+    pub grammars: OnceLock<Result<Grammars, String>>,
     pub desk: Desk,
     pub telemetry: Arc<Telemetry>,
     /// Seconds since 1970.

@@ -116,7 +116,11 @@ pub fn run(args: Args) -> Result<()> {
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false);
     // Whoever else logs in this process goes on doing so.
     let _ = log.try_init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4)
+        .enable_all()
+        .build()?;
     let address = SocketAddr::new(args.server.host, args.server.port);
     let whole = runtime.block_on(async {
         let server = Server::start(address, served, settings).await;

@@ -8,6 +8,7 @@
 mod api;
 mod app;
 mod args;
+mod grammar;
 mod http;
 mod telemetry;
 mod worker;

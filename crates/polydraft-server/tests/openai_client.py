@@ -1,8 +1,9 @@
 """The official client, unmodified, against `polydraft serve` with the demo pair.
 
-python3 openai_client.py path/to/polydraft
+python3 openai_client.py path/to/polydraft [texts of a schema, default 20]
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import openai
 
 PROMPT = "impl Iterator for"
+FORMS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
 MESSAGES = [{"role": "user", "content": "Returns the sum of two numbers."}]
 
 
@@ -50,6 +52,37 @@ def chats(client):
         **asked, frequency_penalty=1.5, presence_penalty=0.5, logit_bias={"5": -100}, top_p=0.9
     )
     assert penalised.choices[0].message.content
+
+
+def forms(client):
+    """JSON of a schema, every time, with speculation; the same law as plain decoding is the Rust tests' matter."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["struct", "enum", "trait"]},
+            "public": {"type": "boolean"},
+            "fields": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+        },
+        "required": ["kind", "public", "fields"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "item", "schema": schema}}
+    for first in range(0, FORMS, 10):
+        answer = client.chat.completions.create(
+            model="target", messages=MESSAGES, n=10, seed=first, max_completion_tokens=400, response_format=form,
+            frequency_penalty=0.2 if first % 20 else 0,
+        )
+        for choice in answer.choices:
+            item = json.loads(choice.message.content)
+            assert choice.finish_reason == "stop", choice
+            assert set(item) == {"kind", "public", "fields"} and item["kind"] in ("struct", "enum", "trait"), item
+            assert isinstance(item["public"], bool) and len(item["fields"]) <= 3, item
+        assert answer.usage.speculation["target_calls"] < answer.usage.completion_tokens
+    asked = dict(model="target", prompt="{", max_tokens=30, seed=1, temperature=0, extra_body={"response_format": {"type": "json_object"}})
+    text = client.completions.create(**asked).choices[0].text
+    assert text.lstrip().startswith("{"), text
+    asked["extra_body"]["speculation"] = "none"
+    assert client.completions.create(**asked).choices[0].text == text
 
 
 def streams_together(client):
@@ -109,6 +142,7 @@ def main():
         assert client.models.retrieve("target").object == "model"
         completions(client)
         chats(client)
+        forms(client)
         streams_together(client)
         errors(client, base_url)
         server.terminate()

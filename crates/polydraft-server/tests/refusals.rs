@@ -55,6 +55,8 @@ fn what_is_wrong_is_named() {
         ("frequency_penalty", json!(2.5)),
         ("presence_penalty", json!("much")),
         ("repetition_penalty", json!(1.1)),
+        ("response_format", json!({ "type": "xml" })),
+        ("response_format", json!({ "type": "json_schema" })),
         ("suffix", json!("x")),
         ("best_of", json!(2)),
         ("temprature", json!(1)),
@@ -76,7 +78,7 @@ fn what_is_wrong_is_named() {
     }
     let code = |body: &Value| refused(&server, "/v1/completions", body).1["code"].clone();
     assert_eq!(code(&with("temprature", json!(1))), "unknown_parameter");
-    assert_eq!(code(&with("response_format", json!({ "type": "json_object" }))), "unsupported_parameter");
+    assert_eq!(code(&with("tools", json!([{}]))), "unsupported_parameter");
     assert_eq!(code(&with("prompt", json!(vec![0; 600]))), "context_length_exceeded");
     assert_eq!(refused(&server, "/v1/completions", &with("model", json!("gpt"))).0, 404);
     assert_eq!(refused(&server, "/v1/completions", &with("prompt", json!([9]))).0, 400);
@@ -180,8 +182,10 @@ fn a_full_queue_sends_away() {
         settings.capacity.queue = 1;
     });
     let long = json!({ "prompt": "a", "max_tokens": 40, "speculation": "none", "stream": true });
-    let held: Vec<_> =
-        (0..3).map(|_| server.send("POST /v1/completions HTTP/1.1", long.to_string().as_bytes())).collect();
+    let mut whole = long.clone();
+    whole["stream"] = false.into();
+    let bodies = [&long, &whole, &long].map(|body| body.to_string());
+    let held = bodies.map(|body| server.send("POST /v1/completions HTTP/1.1", body.as_bytes()));
     std::thread::sleep(Duration::from_millis(200));
     let reply = server.post("/v1/completions", &long);
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (429, &json!("queue_full")));

@@ -112,6 +112,22 @@ fn biases_and_penalties() {
 }
 
 #[test]
+fn a_stream_tells_the_steps_where_that_is_asked_for() {
+    let server = start(NOW, |_| ());
+    let body = json!({ "prompt": "a b", "seed": 4, "max_tokens": 30, "stream": true, "steps": 3 });
+    let reply = server.post("/v1/completions", &body);
+    let events = reply.events();
+    let chunks = events[..events.len() - 1].iter().map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let steps: Vec<Value> = chunks.filter_map(|chunk| chunk["steps"].as_array().cloned()).flatten().collect();
+    let tokens: usize = steps.iter().map(|step| 1 + step["accepted"].as_array().unwrap().len()).sum();
+    let usage = server.complete(json!({ "prompt": "a b", "seed": 4, "max_tokens": 30 }))["usage"].clone();
+    assert_eq!(usage["speculation"]["target_calls"], steps.len());
+    // The last step may decide more than the text takes.
+    assert!((tokens as u64) >= usage["completion_tokens"].as_u64().unwrap());
+    assert_eq!(steps[0]["nodes"][0]["target"].as_array().unwrap().len(), 3);
+}
+
+#[test]
 fn conversations() {
     let server = start(NOW, |_| ());
     let messages = json!([{ "role": "developer", "content": "a" },

@@ -10,7 +10,7 @@ use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
 
 use super::error::Problem;
-use super::speculation;
+use super::{format, speculation};
 use crate::worker::Asked;
 use crate::{App, Defaults};
 
@@ -52,6 +52,9 @@ pub struct Common {
     /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was started.
     #[schema(value_type = Option<Object>)]
     pub speculation: Option<Value>,
+    /// `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema": {"name": .., "schema": ..}}`.
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
     /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens of each law, from 1 to 16.
     pub steps: Option<usize>,
     /// What is not common.
@@ -111,7 +114,7 @@ pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
 }
 
 /// Parameters that other servers have, and the values with which they change nothing.
-const NEUTRAL: [(&str, &[&str]); 26] = [
+const NEUTRAL: [(&str, &[&str]); 25] = [
     ("audio", &[]),
     ("best_of", &["1"]),
     ("function_call", &[r#""none""#]),
@@ -126,7 +129,6 @@ const NEUTRAL: [(&str, &[&str]); 26] = [
     ("prompt_cache_key", &[]),
     ("reasoning_effort", &[]),
     ("repetition_penalty", &["1", "1.0"]),
-    ("response_format", &[r#"{"type":"text"}"#]),
     ("safety_identifier", &[]),
     ("service_tier", &[r#""auto""#, r#""default""#]),
     ("skip_special_tokens", &["true"]),
@@ -205,6 +207,7 @@ impl Common {
             prompt: Vec::new(),
             sampling,
             penalties: self.penalties(app.vocabulary)?,
+            grammar: format::grammar(app, self.response_format.as_ref(), &defaults.end_tokens)?,
             speculation,
             limits: Limits {
                 max_tokens: max_tokens.or(defaults.max_tokens),

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use polydraft::{Sampling, Token};
 use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics, Trace};
 use polydraft_options::speculation::Speculation;
+
+use crate::grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// One prompt, and the texts that are to go on from it.
@@ -19,6 +21,8 @@ pub struct Asked {
     pub sampling: Sampling,
     /// What of it is made likelier or less likely.
     pub penalties: Penalties,
+    /// The form that the texts must have, if there is one.
+    pub grammar: Option<Grammar>,
     /// How to speculate; none is plain decoding.
     pub speculation: Option<Speculation>,
     /// Where they end.
@@ -161,7 +165,11 @@ impl Desk {
             first += count;
             job
         });
-        self.commands.send(Command::Work(jobs.collect())).map_err(|_| Refusal::Stopping)?;
+        self.commands.send(Command::Work(jobs.collect())).map_err(|_| {
+            // The thread is gone: nobody is to come again.
+            self.load.stopping.store(true, Ordering::SeqCst);
+            Refusal::Stopping
+        })?;
         Ok(receiver)
     }
 

@@ -2,14 +2,38 @@
 
 use std::time::Instant;
 
-use polydraft_engine::{Engine, Request, Session};
+use polydraft::Token;
+use polydraft_engine::{Engine, Penalties, Processor, Request, Session};
 use polydraft_options::speculation::Speculation;
 use polydraft_options::texts;
 use polydraft_text::Language;
 
 use super::guarded;
 use super::job::{Asked, Event, Failure, Job};
+use crate::grammar::Mask;
 use crate::telemetry::Telemetry;
+
+/// What a request changes in the target's law, in this order: what a grammar forbids stays forbidden.
+struct Changes {
+    penalties: Penalties,
+    mask: Option<Mask>,
+}
+
+impl Changes {
+    fn of(asked: &Asked) -> Option<Self> {
+        let (penalties, mask) = (asked.penalties.clone(), asked.grammar.as_ref().map(Mask::new));
+        (!penalties.is_neutral() || mask.is_some()).then_some(Self { penalties, mask })
+    }
+}
+
+impl Processor for Changes {
+    fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+        self.penalties.process(decided, path, logits);
+        if let Some(mask) = &self.mask {
+            mask.process(decided, path, logits);
+        }
+    }
+}
 
 /// One text.
 pub(super) struct Text {
@@ -46,8 +70,8 @@ impl Text {
                 text: Box::new(language.text.stream(&asked.prompt)),
                 chance: Box::new(random),
             })?;
-            if !asked.penalties.is_neutral() {
-                session.process(Box::new(asked.penalties.clone()));
+            if let Some(changes) = Changes::of(asked) {
+                session.process(Box::new(changes));
             }
             if let Some(top) = asked.scores {
                 session.watch_scores(top);
