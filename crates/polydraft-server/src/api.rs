@@ -7,6 +7,7 @@ pub mod error;
 mod format;
 pub mod openapi;
 mod params;
+pub mod responses;
 mod speculation;
 mod steps;
 mod tokens;
@@ -19,8 +20,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::worker::Asked;
-pub use answer::Answer;
+use crate::worker::{Asked, Event};
 use error::Problem;
 
 /// A request that makes sense.
@@ -28,9 +28,53 @@ pub struct Prepared {
     /// For the engine, prompt by prompt.
     pub asked: Vec<Asked>,
     /// How its answer looks.
-    pub answer: Answer,
+    pub answer: Box<dyn Reply>,
     /// Whether it is sent as it is decided.
     pub stream: bool,
+}
+
+/// An answer as it grows, in the form of its route.
+pub trait Reply: Send {
+    /// Takes what happened; the number of the text it happened to.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn take(&mut self, event: Event) -> Result<usize, Problem>;
+
+    /// Whether all its texts are complete.
+    fn is_complete(&self) -> bool;
+
+    /// All of it.
+    fn whole(self: Box<Self>) -> Value;
+
+    /// What a stream begins with.
+    fn begin(&mut self) -> Vec<Sent> {
+        Vec::new()
+    }
+
+    /// What is new of one text.
+    fn more(&mut self, text: usize) -> Vec<Sent>;
+
+    /// What a stream ends with.
+    fn end(&mut self) -> Vec<Sent>;
+
+    /// What a stream that failed ends with: its status was sent before.
+    fn broken(&mut self, problem: &Problem) -> Vec<Sent>;
+}
+
+/// One event of a stream.
+pub struct Sent {
+    /// Its name, on routes whose events have one.
+    pub name: Option<&'static str>,
+    /// Its data.
+    pub data: String,
+}
+
+impl Sent {
+    /// One without a name.
+    pub fn data(data: impl ToString) -> Self {
+        Self { name: None, data: data.to_string() }
+    }
 }
 
 /// A JSON body.

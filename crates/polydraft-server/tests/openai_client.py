@@ -54,6 +54,17 @@ def chats(client):
     assert penalised.choices[0].message.content
 
 
+def responses(client):
+    asked = dict(model="target", input="Returns the sum of two numbers.", max_output_tokens=40, extra_body={"seed": 2})
+    answer = client.responses.create(**asked)
+    assert answer.status in ("completed", "incomplete") and answer.output_text
+    events = list(client.responses.create(**asked, stream=True))
+    assert events[0].type == "response.created" and events[-1].response.output_text == answer.output_text
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == answer.output_text
+    chat = client.chat.completions.create(model="target", messages=MESSAGES, max_completion_tokens=40, seed=2)
+    assert chat.choices[0].message.content == answer.output_text
+
+
 def forms(client):
     """JSON of a schema, every time, with speculation; the same law as plain decoding is the Rust tests' matter."""
     schema = {
@@ -142,6 +153,7 @@ def main():
         assert client.models.retrieve("target").object == "model"
         completions(client)
         chats(client)
+        responses(client)
         forms(client)
         streams_together(client)
         errors(client, base_url)

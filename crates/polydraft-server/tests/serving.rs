@@ -161,6 +161,57 @@ fn conversations() {
     assert_eq!(choice["message"]["content"], text);
 }
 
+#[test]
+fn responses() {
+    let server = start(NOW, |_| ());
+    let input = json!([{ "role": "user", "content": "b" },
+        { "type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
+          "content": [{ "type": "output_text", "text": "c" }] },
+        { "role": "user", "content": [{ "type": "input_text", "text": "a" }] }]);
+    let body =
+        json!({ "instructions": "a", "input": input, "seed": 5, "max_output_tokens": 9, "store": false });
+    let reply = server.post("/v1/responses", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let answer = reply.json();
+    let same = server.complete(json!({ "prompt": "a b c a", "seed": 5, "max_tokens": 9 }));
+    let text = same["choices"][0]["text"].as_str().unwrap();
+    assert_eq!(answer["output"][0]["content"][0]["text"], text);
+    let cut = same["choices"][0]["finish_reason"] == "length";
+    assert_eq!(answer["status"], if cut { "incomplete" } else { "completed" });
+    assert_eq!(answer["usage"]["output_tokens"], same["usage"]["completion_tokens"]);
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let reply = server.post("/v1/responses", &streamed);
+    let events: Vec<Value> =
+        reply.events().into_iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    assert!(events.iter().enumerate().all(|(number, event)| event["sequence_number"] == number));
+    let names: Vec<&str> = reply.body.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(names, events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>());
+    let deltas: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(deltas, text);
+    let last = &events.last().unwrap()["response"];
+    assert_eq!(
+        (&last["output"][0]["content"], &last["usage"]),
+        (&answer["output"][0]["content"], &answer["usage"])
+    );
+    for (name, value, param) in [
+        ("n", json!(2), "n"),
+        ("store", json!(true), "store"),
+        ("previous_response_id", json!("resp_1"), "previous_response_id"),
+        ("text", json!({ "format": { "type": "xml" } }), "text.format"),
+        (
+            "input",
+            json!([{ "type": "function_call_output", "role": "user", "content": "" }]),
+            "input[0].type",
+        ),
+    ] {
+        let mut body = json!({ "input": "a", "max_output_tokens": 2 });
+        body[name] = value;
+        let reply = server.post("/v1/responses", &body);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{reply:?}");
+    }
+}
+
 /// Alone, among eight others that come and go, and beside one that breaks: bit for bit.
 #[test]
 fn a_seed_gives_the_same_text_under_any_load() {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::error::Problem;
-use super::{steps, tokens};
+use super::{Reply, Sent, steps, tokens};
 use crate::App;
 use crate::worker::{Asked, Event, Failure};
 
@@ -26,13 +26,13 @@ pub enum Shape {
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct Usage {
     /// Tokens of the prompts.
-    prompt_tokens: usize,
+    pub prompt_tokens: usize,
     /// Tokens of the texts.
-    completion_tokens: usize,
+    pub completion_tokens: usize,
     /// Both.
-    total_tokens: usize,
+    pub total_tokens: usize,
     /// What speculation did.
-    speculation: Speculated,
+    pub speculation: Speculated,
 }
 
 /// What speculation did, over all texts.
@@ -75,6 +75,23 @@ struct Part {
     begun: bool,
 }
 
+impl Answer {
+    /// The first text, as far as it is known, and why it ended if it has.
+    pub fn first(&self) -> (&str, Option<Finish>) {
+        self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
+    }
+
+    /// Seconds since 1970 when it was begun.
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// What it took so far.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}
+
 /// The answer to one request, as it grows.
 pub struct Answer {
     shape: Shape,
@@ -114,35 +131,6 @@ impl Answer {
         }
     }
 
-    /// Whether all its texts are complete.
-    pub fn is_complete(&self) -> bool {
-        self.parts.iter().all(|part| part.finish.is_some())
-    }
-
-    /// Takes what happened; the number of the text it happened to.
-    ///
-    /// # Errors
-    /// The request failed.
-    pub fn take(&mut self, event: Event) -> Result<usize, Problem> {
-        match event {
-            Event::More { text, piece, scores, traces } => {
-                let part = &mut self.parts[text];
-                part.text.push_str(&piece);
-                part.scores.extend(scores);
-                part.traces.extend(traces);
-                Ok(text)
-            }
-            // Somebody ended it who was not the client: there is more that nobody will say.
-            Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
-            Event::End { text, finish, tokens, statistics } => {
-                self.parts[text].finish = Some(finish);
-                self.usage.add(tokens, &statistics);
-                Ok(text)
-            }
-            Event::Failed(failure) => Err(failure.into()),
-        }
-    }
-
     fn frame(&self, chunk: bool, choices: Vec<Value>) -> Value {
         let object = match (self.shape, chunk) {
             (Shape::Completion, _) => "text_completion",
@@ -163,31 +151,8 @@ impl Answer {
         }
     }
 
-    /// All of it.
-    pub fn whole(mut self) -> Value {
-        let choices = (0..self.parts.len()).map(|index| {
-            let part = &mut self.parts[index];
-            let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
-            let finish_reason = part.finish.map(reason);
-            let logprobs = self.logprobs(index, &scores);
-            match self.shape {
-                Shape::Completion => {
-                    json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason })
-                }
-                Shape::Chat => {
-                    let message = json!({ "role": "assistant", "content": text, "refusal": null });
-                    json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason })
-                }
-            }
-        });
-        let choices = choices.collect();
-        let mut whole = self.frame(false, choices);
-        whole["usage"] = json!(self.usage);
-        whole
-    }
-
     /// What is new of one text.
-    pub fn chunk(&mut self, index: usize) -> Value {
+    fn chunk(&mut self, index: usize) -> Value {
         let part = &mut self.parts[index];
         let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
         let traces = std::mem::take(&mut part.traces);
@@ -220,12 +185,75 @@ impl Answer {
     }
 
     /// The last chunk, if it was asked for.
-    pub fn usage_chunk(&self) -> Option<Value> {
+    fn usage_chunk(&self) -> Option<Value> {
         let mut chunk = self.include_usage.then(|| self.frame(true, Vec::new()))?;
         chunk["usage"] = json!(self.usage);
         Some(chunk)
     }
 }
+
+impl Reply for Answer {
+    fn is_complete(&self) -> bool {
+        self.parts.iter().all(|part| part.finish.is_some())
+    }
+
+    fn take(&mut self, event: Event) -> Result<usize, Problem> {
+        match event {
+            Event::More { text, piece, scores, traces } => {
+                let part = &mut self.parts[text];
+                part.text.push_str(&piece);
+                part.scores.extend(scores);
+                part.traces.extend(traces);
+                Ok(text)
+            }
+            // Somebody ended it who was not the client: there is more that nobody will say.
+            Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
+            Event::End { text, finish, tokens, statistics } => {
+                self.parts[text].finish = Some(finish);
+                self.usage.add(tokens, &statistics);
+                Ok(text)
+            }
+            Event::Failed(failure) => Err(failure.into()),
+        }
+    }
+
+    fn whole(mut self: Box<Self>) -> Value {
+        let choices = (0..self.parts.len()).map(|index| {
+            let part = &mut self.parts[index];
+            let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
+            let finish_reason = part.finish.map(reason);
+            let logprobs = self.logprobs(index, &scores);
+            match self.shape {
+                Shape::Completion => {
+                    json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason })
+                }
+                Shape::Chat => {
+                    let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                    json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason })
+                }
+            }
+        });
+        let choices = choices.collect();
+        let mut whole = self.frame(false, choices);
+        whole["usage"] = json!(self.usage);
+        whole
+    }
+
+    fn more(&mut self, text: usize) -> Vec<Sent> {
+        vec![Sent::data(self.chunk(text))]
+    }
+
+    fn end(&mut self) -> Vec<Sent> {
+        self.usage_chunk().map(Sent::data).into_iter().chain([Sent::data(DONE)]).collect()
+    }
+
+    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
+        vec![Sent::data(json!(problem)), Sent::data(DONE)]
+    }
+}
+
+/// The last event of a stream.
+const DONE: &str = "[DONE]";
 
 /// Why a text ended, in the interface's words.
 fn reason(finish: Finish) -> &'static str {

@@ -41,47 +41,56 @@ pub struct Spoken {
     content: Content,
 }
 
+/// What is said: a text, or parts that are texts.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a text or a list of parts")]
-enum Content {
+pub enum Content {
+    /// As it is.
     Text(String),
+    /// Behind each other.
     Parts(Vec<Part>),
 }
 
+/// A part.
 #[derive(Debug, Deserialize)]
-struct Part {
+pub struct Part {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
 }
 
-impl Spoken {
-    fn message(self, number: usize) -> Result<Message, Problem> {
-        let param = |field: &str| format!("messages[{number}].{field}");
-        let content = match self.content {
-            Content::Text(text) => text,
-            Content::Parts(parts) => {
-                let text = |part: Part| match (part.kind.as_str(), part.text) {
-                    ("text", Some(text)) => Ok(text),
-                    (kind, _) => {
-                        let problem =
-                            format!("expected parts of type \"text\" with a text, got one of type {kind:?}");
-                        Err(Problem::invalid(problem).of(&param("content")).code("unsupported_parameter"))
-                    }
-                };
-                parts.into_iter().map(text).collect::<Result<_, _>>()?
+impl Content {
+    /// Its text, where its parts are all of one of these kinds; `param` names it.
+    pub fn text(self, kinds: &[&str], param: &str) -> Result<String, Problem> {
+        let parts = match self {
+            Self::Text(text) => return Ok(text),
+            Self::Parts(parts) => parts,
+        };
+        let text = |part: Part| match (kinds.contains(&part.kind.as_str()), part.text) {
+            (true, Some(text)) => Ok(text),
+            _ => {
+                let (kinds, kind) = (kinds.join(" or "), part.kind);
+                let problem = format!("expected parts of type {kinds} with a text, got one of type {kind:?}");
+                Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
             }
         };
-        match self.role.as_str() {
-            // The newer name of the same.
-            "system" | "developer" => Ok(Message::system(content)),
-            "user" => Ok(Message::user(content)),
-            "assistant" => Ok(Message::assistant(content)),
-            role => {
-                let problem =
-                    format!("expected a role of system, developer, user or assistant, got {role:?}");
-                Err(Problem::invalid(problem).of(&param("role")).code("unsupported_parameter"))
-            }
+        parts.into_iter().map(text).collect()
+    }
+}
+
+/// What somebody of this role said; `param` names the role.
+///
+/// # Errors
+/// Another role.
+pub fn message(role: &str, content: String, param: &str) -> Result<Message, Problem> {
+    match role {
+        // The newer name of the same.
+        "system" | "developer" => Ok(Message::system(content)),
+        "user" => Ok(Message::user(content)),
+        "assistant" => Ok(Message::assistant(content)),
+        role => {
+            let problem = format!("expected a role of system, developer, user or assistant, got {role:?}");
+            Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
         }
     }
 }
@@ -109,13 +118,15 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let Some(messages) = own.messages.filter(|messages| !messages.is_empty()) else {
         return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
     };
-    let messages = messages.into_iter().enumerate();
-    let messages: Vec<Message> =
-        messages.map(|(number, spoken)| spoken.message(number)).collect::<Result<_, _>>()?;
+    let messages = messages.into_iter().enumerate().map(|(number, Spoken { role, content })| {
+        let param = |field: &str| format!("messages[{number}].{field}");
+        message(&role, content.text(&["text"], &param("content"))?, &param("role"))
+    });
+    let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
     asked.prompt = app.language.encode_chat_within(&messages, app.context)?;
     app.check(&asked)?;
     let usage = common.stream_options.unwrap_or_default().include_usage;
     let asked = vec![asked];
     let answer = Answer::new(app, Shape::Chat, &asked, usage, Vec::new());
-    Ok(Prepared { asked, answer, stream: common.stream })
+    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
 }

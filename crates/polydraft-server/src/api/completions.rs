@@ -83,5 +83,5 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     }
     let usage = common.stream_options.unwrap_or_default().include_usage;
     let answer = Answer::new(app, Shape::Completion, &asked, usage, echo);
-    Ok(Prepared { asked, answer, stream: common.stream })
+    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
 }

@@ -8,6 +8,7 @@ use super::chat::{Chat, Spoken};
 use super::completions::Completion;
 use super::error::{Detail, Problem};
 use super::params::{Common, StreamOptions};
+use super::responses::Responses;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -18,6 +19,7 @@ use super::params::{Common, StreamOptions};
         Completion,
         Chat,
         Spoken,
+        Responses,
         Usage,
         Speculated,
         Problem,
@@ -63,6 +65,7 @@ pub fn description() -> Value {
         "/v1/models": get("The model that is served", "application/json"),
         "/v1/completions": post("Texts that go on from prompts", "Completion"),
         "/v1/chat/completions": post("Answers to conversations", "Chat"),
+        "/v1/responses": post("Answers to conversations, in the newer form; nothing is stored", "Responses"),
     });
     whole["components"]["securitySchemes"] = json!({ "key": { "type": "http", "scheme": "bearer" } });
     whole["security"] = json!([{ "key": [] }]);

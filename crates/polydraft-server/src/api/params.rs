@@ -47,8 +47,7 @@ pub struct Common {
     /// How to stream.
     pub stream_options: Option<StreamOptions>,
     /// Who asks: accepted, and of no effect.
-    #[expect(dead_code, reason = "it is read to be accepted")]
-    user: Option<String>,
+    pub user: Option<String>,
     /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was started.
     #[schema(value_type = Option<Object>)]
     pub speculation: Option<Value>,
@@ -114,11 +113,19 @@ pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
 }
 
 /// Parameters that other servers have, and the values with which they change nothing.
-const NEUTRAL: [(&str, &[&str]); 25] = [
+const NEUTRAL: [(&str, &[&str]); 33] = [
     ("audio", &[]),
+    ("background", &["false"]),
     ("best_of", &["1"]),
     ("function_call", &[r#""none""#]),
     ("functions", &["[]"]),
+    ("conversation", &[]),
+    ("include", &["[]"]),
+    ("max_tool_calls", &[]),
+    ("previous_response_id", &[]),
+    ("prompt", &[]),
+    ("reasoning", &["{}"]),
+    ("top_logprobs", &["0"]),
     ("guided_json", &[]),
     ("ignore_eos", &["false"]),
     ("metadata", &["{}"]),

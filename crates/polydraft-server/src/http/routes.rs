@@ -16,7 +16,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::{guard, pages, stream};
 use crate::App;
 use crate::api::error::Problem;
-use crate::api::{Json, Prepared, chat, completions, openapi};
+use crate::api::{Json, Prepared, chat, completions, openapi, responses};
 
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
@@ -25,6 +25,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
+        .route("/v1/responses", post(responses))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(|| async { Json(openapi::description()) }))
         .fallback(nowhere)
@@ -100,6 +101,10 @@ async fn completions(
 
 async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
     answer(app, headers, body, chat::prepare).await
+}
+
+async fn responses(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    answer(app, headers, body, responses::prepare).await
 }
 
 /// Reads a request, hands it to the engine, and answers, whole or as it is decided.

@@ -1,37 +1,39 @@
-//! Answers as server-sent events: one chunk for every step of a text, then `[DONE]`.
+//! Answers as server-sent events, step by step.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
-use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use axum::response::sse::{Event as Line, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::api::Answer;
 use crate::api::error::Problem;
+use crate::api::{Reply, Sent};
 use crate::worker::Event;
 
 /// A sign of life where nothing else is to be said for so long.
 const ALIVE: Duration = Duration::from_secs(15);
 
 struct Flow {
-    answer: Answer,
+    answer: Box<dyn Reply>,
     events: UnboundedReceiver<Event>,
     /// What is to be sent before anything else happens.
-    ready: VecDeque<String>,
+    ready: VecDeque<Sent>,
     ended: bool,
 }
 
 /// The answer, as it is decided. A client that reads slowly holds up nobody: what it has not read yet is kept, and its own
 /// limit of tokens bounds it.
-pub fn of(answer: Answer, events: UnboundedReceiver<Event>) -> Response {
-    let flow = Flow { answer, events, ready: VecDeque::new(), ended: false };
+pub fn of(mut answer: Box<dyn Reply>, events: UnboundedReceiver<Event>) -> Response {
+    let ready = answer.begin().into();
+    let flow = Flow { answer, events, ready, ended: false };
     let stream = unfold(flow, |mut flow| async move {
-        let data = flow.next().await?;
-        Some((Ok::<_, Infallible>(Sent::default().data(data)), flow))
+        let Sent { name, data } = flow.next().await?;
+        let event = name.map_or_else(Line::default, |name| Line::default().event(name));
+        Some((Ok::<_, Infallible>(event.data(data)), flow))
     });
     let alive = KeepAlive::new().interval(ALIVE);
     // Proxies are not to collect what is meant to be seen at once.
@@ -40,7 +42,7 @@ pub fn of(answer: Answer, events: UnboundedReceiver<Event>) -> Response {
 }
 
 impl Flow {
-    async fn next(&mut self) -> Option<String> {
+    async fn next(&mut self) -> Option<Sent> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
                 return Some(ready);
@@ -51,23 +53,19 @@ impl Flow {
             let event = self.events.recv().await;
             let taken = event.ok_or_else(Problem::internal).and_then(|event| self.answer.take(event));
             match taken {
-                Ok(text) => self.ready.push_back(self.answer.chunk(text).to_string()),
+                Ok(text) => {
+                    self.ready.extend(self.answer.more(text));
+                    if self.answer.is_complete() {
+                        self.ready.extend(self.answer.end());
+                        self.ended = true;
+                    }
+                }
                 Err(problem) => {
-                    // The status is sent already: the error comes as a chunk.
-                    self.ready.extend(serde_json::to_string(&problem));
-                    self.end();
+                    self.ready.extend(self.answer.broken(&problem));
+                    self.ended = true;
+                    self.events.close();
                 }
             }
-            if !self.ended && self.answer.is_complete() {
-                self.ready.extend(self.answer.usage_chunk().map(|chunk| chunk.to_string()));
-                self.end();
-            }
         }
-    }
-
-    fn end(&mut self) {
-        self.ready.push_back("[DONE]".to_owned());
-        self.ended = true;
-        self.events.close();
     }
 }
