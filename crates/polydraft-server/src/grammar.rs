@@ -20,10 +20,13 @@ use llguidance::{Matcher, ParserFactory, token_bytes_from_tokenizer_json};
 use polydraft::Token;
 use polydraft_engine::Processor;
 use polydraft_text::Text;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Makes grammars for one tokenizer.
 pub struct Grammars(ParserFactory);
+
+/// White space between two words of JSON: a blank, or a new line and what indents it; none will do too.
+const SPACE: &str = r" |\n {0,24}";
 
 /// Which texts may be; at their beginning.
 #[derive(Clone)]
@@ -70,7 +73,11 @@ impl Grammars {
     ///
     /// # Errors
     /// What is no schema, is too large, or has parts that cannot be enforced.
-    pub fn json(&self, schema: Value) -> Result<Grammar, String> {
+    pub fn json(&self, mut schema: Value) -> Result<Grammar, String> {
+        if let Some(schema) = schema.as_object_mut() {
+            // Not the client's to say; and a model that likes white space would write nothing else.
+            schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE }));
+        }
         let made = catch_unwind(AssertUnwindSafe(|| {
             let mut matcher = Matcher::new(self.0.create_parser(TopLevelGrammar::from_json_schema(schema)));
             match matcher.get_error() {
@@ -123,8 +130,6 @@ impl Processor for Mask {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const END: Token = 13;
