@@ -274,6 +274,10 @@ impl Model for CandleModel {
         }
     }
 
+    fn token_bytes(&self) -> u64 {
+        self.transformer.config.cache_bytes(size_of::<f32>())
+    }
+
     fn len(&self, sequence: Sequence) -> usize {
         self.text(sequence).tokens().len()
     }

@@ -8,7 +8,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
 use polydraft_options::output::Verbosity;
 use polydraft_options::{
-    config, conversation, costs, interrupts, models, output, prompts, sampling, speculation, texts, threads,
+    config, conversation, costs, ends, interrupts, models, output, prompts, sampling, speculation, texts,
+    threads,
 };
 
 /// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
@@ -54,6 +55,8 @@ enum Command {
     Inspect(commands::inspect::Args),
     List(commands::list::Args),
     Score(commands::score::Args),
+    #[cfg(feature = "server")]
+    Serve(Box<polydraft_server::Args>),
     Certify(commands::certify::Args),
     #[cfg(feature = "lab")]
     #[command(flatten)]
@@ -82,6 +85,8 @@ fn main() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(args),
         Command::List(args) => commands::list::run(args),
         Command::Score(args) => commands::score::run(args),
+        #[cfg(feature = "server")]
+        Command::Serve(args) => polydraft_server::run(*args),
         Command::Certify(args) => commands::certify::run(args),
         #[cfg(feature = "lab")]
         Command::Lab(command) => polydraft_lab::run(command),

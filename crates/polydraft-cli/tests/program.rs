@@ -31,6 +31,7 @@ fn it_has_a_name_and_its_commands() {
         |command: &&str| help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")));
     assert!(COMMANDS.iter().all(listed), "{help}");
     assert!(LAB.iter().all(|command| listed(command) == cfg!(feature = "lab")), "{help}");
+    assert_eq!(listed(&"serve"), cfg!(feature = "server"), "{help}");
     assert!(!help.contains("polydraft-cli"));
 }
 

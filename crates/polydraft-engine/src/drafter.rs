@@ -56,6 +56,11 @@ pub trait Drafter: Send {
     /// Forgets a text.
     fn close(&mut self, sequence: Sequence);
 
+    /// As [`Model::token_bytes`](crate::Model::token_bytes).
+    fn token_bytes(&self) -> u64 {
+        0
+    }
+
     /// How many tokens are committed.
     fn len(&self, sequence: Sequence) -> usize;
 

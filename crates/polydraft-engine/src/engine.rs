@@ -1,13 +1,15 @@
 //! The decode loop: propose, score, verify, commit.
 
 mod bookkeeping;
+mod growth;
 
-use polydraft::{Distribution, NodeId, Outcome, PolicyKind, Token};
+use polydraft::{Distribution, DraftTree, NodeId, Outcome, PolicyKind, Token};
 
 use crate::costs::{self, Measured};
-use crate::laws::{Pool, StepLaws};
-use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
+use crate::laws::{Changed, Pool, StepLaws};
+use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Scored, Session, Trace};
 use bookkeeping::{Clock, record};
+use growth::{depth, frontier, grow};
 
 /// A target, what drafts for it, and any number of sessions.
 ///
@@ -73,6 +75,26 @@ impl Engine {
         self.drafter.as_ref().map(|drafter| drafter.name())
     }
 
+    /// Bytes that what target and drafter keep of one token takes, about.
+    pub fn token_bytes(&self) -> u64 {
+        self.target.token_bytes() + self.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
+    }
+
+    /// Whether there is room for a prompt, and something behind it.
+    ///
+    /// # Errors
+    /// A prompt that fills the context, or an empty one where the target needs a token.
+    pub fn admits(&self, prompt: &[Token]) -> Result<()> {
+        let Facts { context, begins, .. } = self.target.facts();
+        if prompt.len() >= *context {
+            return Err(Error::PromptTooLong { prompt: prompt.len(), context: *context });
+        }
+        if prompt.is_empty() && !begins {
+            return Err(Error::EmptyPrompt);
+        }
+        Ok(())
+    }
+
     /// What steps cost here. `request` makes requests of a prompt and a policy: their sampling and their verifier are what is
     /// measured, with trees of up to `paths` paths. Sessions that are open go on as if nothing had been.
     ///
@@ -100,13 +122,7 @@ impl Engine {
     /// exact for the tree; speculation without a drafter; as many sessions as the models can hold.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
-        let context = self.target.facts().context;
-        if request.prompt.len() >= context {
-            return Err(Error::PromptTooLong { prompt: request.prompt.len(), context });
-        }
-        if request.prompt.is_empty() && !self.target.facts().begins {
-            return Err(Error::EmptyPrompt);
-        }
+        self.admits(&request.prompt)?;
         let drafter = match (&request.speculation, &mut self.drafter) {
             (None, _) => None,
             (Some(speculation), Some(drafter)) => {
@@ -251,10 +267,14 @@ impl Engine {
         sessions
             .iter_mut()
             .map(|session| {
-                let Session { target, sampling, speculation, draft, chance, .. } = &mut **session;
+                let Session {
+                    target, sampling, speculation, draft, chance, tokens, processor, asides, ..
+                } = &mut **session;
                 let nodes = 0..draft.tree().len();
                 let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
-                let laws = StepLaws::new(logits, sampling, &self.pool);
+                let (decided, tree) = (&tokens[..], draft.tree());
+                let changed = processor.as_deref().map(|processor| Changed { processor, decided, tree });
+                let laws = StepLaws::new(logits, changed, sampling, &self.pool);
                 let outcome = match speculation {
                     Some(speculation) => speculation.verifier.verify(draft, &laws, chance.as_mut()),
                     // Plain decoding: there is nothing to verify.
@@ -263,7 +283,22 @@ impl Engine {
                         token: law.sample(chance.as_mut()),
                     }),
                 };
+                let trace = match (&outcome, asides.traced) {
+                    (Ok(outcome), Some(top)) => Some(Trace::of(draft, &laws, outcome, top)),
+                    _ => None,
+                };
                 let failed = laws.give_back();
+                asides.traces.extend(trace);
+                if let (Ok(outcome), Some(top)) = (&outcome, asides.watched) {
+                    let logits = |node| self.target.logits(*target, node);
+                    match scores(draft.tree(), outcome, logits, top) {
+                        Ok(scores) => asides.scores_of_step = scores,
+                        Err(error) => {
+                            session.fail(error);
+                            return None;
+                        }
+                    }
+                }
                 let model = || self.target.facts().name.clone();
                 let error = |law: polydraft::Error| match failed {
                     Some(source) => Error::Logits { role: "target", model: model(), source },
@@ -297,6 +332,26 @@ impl Engine {
                 *decided = None;
             }
         }
+    }
+
+    /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go on after a panic that a
+    /// caller caught inside [`step`](Self::step), wherever in the step that was.
+    ///
+    /// # Errors
+    /// Failures of the models; the session cannot go on then.
+    pub fn restore(&mut self, session: &mut Session, prompt: &[Token]) -> Result<()> {
+        let length = prompt.len() + session.tokens().len();
+        self.target.truncate(session.target, length);
+        self.target.extend(session.target, &[])?;
+        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else { return Ok(()) };
+        if drafter.len(sequence) == length {
+            return drafter.extend(sequence, &[]);
+        }
+        let text = [prompt, session.tokens()].concat();
+        let fresh = begin(drafter.as_mut(), &text)?;
+        drafter.close(sequence);
+        session.drafter = Some(fresh);
+        Ok(())
     }
 
     /// Ends a session and gives its text; what the models computed for it may serve later ones.
@@ -341,6 +396,18 @@ impl Engine {
     }
 }
 
+/// What the target gave each token that a step decided, and the likeliest in its place.
+fn scores<'l>(
+    tree: &DraftTree,
+    outcome: &Outcome,
+    logits: impl Fn(NodeId) -> &'l [f32],
+    top: usize,
+) -> Result<Vec<Scored>> {
+    let before = std::iter::once(DraftTree::ROOT).chain(outcome.accepted.iter().copied());
+    let decided = outcome.accepted.iter().map(|&node| tree.token(node)).chain([outcome.token]);
+    before.zip(decided).map(|(node, token)| crate::score::of(logits(node), token, top)).collect()
+}
+
 fn no_drafter<T>() -> Result<T> {
     Err(Error::Setting {
         setting: "drafter",
@@ -359,37 +426,4 @@ fn begin(drafter: &mut dyn Drafter, prompt: &[Token]) -> Result<crate::Sequence>
             Err(error)
         }
     }
-}
-
-/// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
-fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
-    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return 0 };
-    let room = target.facts().context.saturating_sub(target.len(session.target));
-    // The drafter reads all but the last of the tokens it drafts.
-    let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
-    speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
-}
-
-/// The next level's nodes at which something may be drawn.
-fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
-    let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else { return Vec::new() };
-    let level = *asked..if session.is_done() { *asked } else { tree.len() };
-    *asked = tree.len();
-    level
-        .filter(|&node| tree.depth(node) < depth)
-        .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
-        .collect()
-}
-
-/// Draws below the nodes of one level.
-fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &Pool) -> Result<()> {
-    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return Ok(()) };
-    for &node in nodes {
-        let law = drafter.distribution(sequence, node, &speculation.sampling, pool.take())?;
-        let policy = speculation.policy.as_ref();
-        if let Some(law) = session.draft.grow(node, law, policy, session.chance.as_mut())? {
-            pool.give_back([law]);
-        }
-    }
-    Ok(())
 }

@@ -1,8 +1,11 @@
 //! The target's distributions at the nodes of one step's tree, made when a verifier first looks at them.
 
+use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use polydraft::{Distribution, DraftTree, Error, NodeId, Result as LawResult, Sampling, TargetLaws};
+use polydraft::{Distribution, DraftTree, Error, NodeId, Result as LawResult, Sampling, TargetLaws, Token};
+
+use crate::Processor;
 
 /// Distributions whose memory is used again in the next step.
 #[derive(Default)]
@@ -25,10 +28,20 @@ impl Pool {
     }
 }
 
+/// What a session changes in its target's logits.
+#[derive(Clone, Copy)]
+pub(crate) struct Changed<'a> {
+    pub processor: &'a dyn Processor,
+    /// The tokens of the text so far.
+    pub decided: &'a [Token],
+    pub tree: &'a DraftTree,
+}
+
 /// By node.
 pub(crate) struct StepLaws<'a> {
     /// The target's logits, each of shape `[vocabulary]`.
     logits: Vec<&'a [f32]>,
+    changed: Option<Changed<'a>>,
     sampling: &'a Sampling,
     pool: &'a Pool,
     made: Vec<OnceLock<Distribution>>,
@@ -37,9 +50,14 @@ pub(crate) struct StepLaws<'a> {
 }
 
 impl<'a> StepLaws<'a> {
-    pub fn new(logits: Vec<&'a [f32]>, sampling: &'a Sampling, pool: &'a Pool) -> Self {
+    pub fn new(
+        logits: Vec<&'a [f32]>,
+        changed: Option<Changed<'a>>,
+        sampling: &'a Sampling,
+        pool: &'a Pool,
+    ) -> Self {
         let made = vec![OnceLock::new(); logits.len()];
-        Self { logits, sampling, pool, made, failed: OnceLock::new() }
+        Self { logits, changed, sampling, pool, made, failed: OnceLock::new() }
     }
 
     /// The law of the next token.
@@ -60,9 +78,14 @@ impl TargetLaws for StepLaws<'_> {
         if let Some(law) = cell.get() {
             return Ok(law);
         }
+        let mut logits = Cow::Borrowed(self.logits[node]);
+        if let Some(Changed { processor, decided, tree }) = self.changed {
+            let path: Vec<Token> = tree.path(node).into_iter().map(|node| tree.token(node)).collect();
+            processor.process(decided, &path, logits.to_mut());
+        }
         let law = match self.pool.take() {
-            None => Distribution::from_logits(self.logits[node], self.sampling),
-            Some(mut law) => law.set_from_logits(self.logits[node], self.sampling).map(|()| law),
+            None => Distribution::from_logits(&logits, self.sampling),
+            Some(mut law) => law.set_from_logits(&logits, self.sampling).map(|()| law),
         };
         let law = law.inspect_err(|error| {
             let _ = self.failed.set(error.clone());

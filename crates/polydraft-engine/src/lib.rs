@@ -15,21 +15,25 @@ pub mod engine;
 mod error;
 mod laws;
 pub mod model;
+mod processor;
 mod score;
 pub mod session;
 pub mod statistics;
 pub mod stop;
 pub mod table;
+mod trace;
 pub mod vocabulary;
 
 pub use drafter::{Drafter, DrafterKind, ModelDrafter};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use model::{Facts, Feature, Model, Sequence};
+pub use processor::{Penalties, Processor};
 pub use score::{Scored, score};
 pub use session::{
     Emitted, Finish, Generation, Limits, NoText, Origin, Piece, Request, Session, Speculation, TextStream,
 };
 pub use statistics::Statistics;
 pub use table::TableModel;
+pub use trace::{Drawn, Trace, TracedNode};
 pub use vocabulary::Vocabulary;

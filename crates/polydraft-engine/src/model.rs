@@ -93,6 +93,11 @@ pub trait Model: Send {
     /// Forgets a text. What was computed for it may be kept for a later one that begins alike.
     fn close(&mut self, sequence: Sequence);
 
+    /// Bytes that what is kept of one token takes, about; 0 where that is next to nothing.
+    fn token_bytes(&self) -> u64 {
+        0
+    }
+
     /// How many tokens are committed.
     fn len(&self, sequence: Sequence) -> usize;
 

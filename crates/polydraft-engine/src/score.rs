@@ -100,7 +100,8 @@ fn behind(
     Ok(true)
 }
 
-fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
+/// What logits, of shape `[vocabulary]`, say of a token, and of the `top` likeliest.
+pub(crate) fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
     let (Some(&own), true) = (logits.get(token as usize), sum.is_finite()) else {

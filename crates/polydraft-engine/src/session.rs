@@ -5,7 +5,7 @@ use std::time::Duration;
 use polydraft::{Chance, Draft, Policy, Sampling, Token, Verifier};
 
 use crate::stop::StopScanner;
-use crate::{Error, Result, Sequence, Statistics};
+use crate::{Error, Processor, Result, Scored, Sequence, Statistics, Trace};
 
 /// Turns token ids into text, one at a time.
 pub trait TextStream: Send {
@@ -144,6 +144,19 @@ pub struct Generation {
     pub statistics: Statistics,
 }
 
+/// What is told of a session besides its text, where it was asked for.
+#[derive(Default)]
+pub(crate) struct Asides {
+    /// How many of the likeliest tokens are told with every token.
+    pub watched: Option<usize>,
+    /// Of the tokens that the step at hand decides.
+    pub scores_of_step: Vec<Scored>,
+    pub scores: Vec<Scored>,
+    /// How many tokens of each law are told with every step.
+    pub traced: Option<usize>,
+    pub traces: Vec<Trace>,
+}
+
 /// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in between. It holds a sequence
 /// of each model until [`Engine::close`](crate::Engine::close): one that is dropped instead keeps them.
 ///
@@ -180,10 +193,12 @@ pub struct Session<'c> {
     pub(crate) chance: Box<dyn Chance + Send + 'c>,
     pub(crate) draft: Draft,
     pub(crate) statistics: Statistics,
+    pub(crate) processor: Option<Box<dyn Processor>>,
+    pub(crate) asides: Asides,
     limits: Limits,
     stream: Box<dyn TextStream + 'c>,
     stops: StopScanner<Origin>,
-    tokens: Vec<Token>,
+    pub(crate) tokens: Vec<Token>,
     text: String,
     /// Decided and not taken yet.
     emitted: Vec<Emitted>,
@@ -205,6 +220,8 @@ impl<'c> Session<'c> {
             chance,
             draft: Draft::new(),
             statistics: Statistics::default(),
+            processor: None,
+            asides: Asides::default(),
             limits,
             stream: text,
             stops,
@@ -252,6 +269,34 @@ impl<'c> Session<'c> {
         std::mem::take(&mut self.emitted)
     }
 
+    /// Changes the target's logits from now on; the text then has the law of plain decoding with the same changes.
+    pub fn process(&mut self, processor: Box<dyn Processor>) {
+        self.processor = Some(processor);
+    }
+
+    /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top` likeliest tokens of each law. It
+    /// costs a law for every node.
+    pub fn trace(&mut self, top: usize) {
+        self.asides.traced = Some(top);
+    }
+
+    /// The steps since the last time.
+    pub fn take_traces(&mut self) -> Vec<Trace> {
+        std::mem::take(&mut self.asides.traces)
+    }
+
+    /// From now on every token's log-probability is kept for [`take_scores`](Self::take_scores), with the `top` likeliest in
+    /// its place: of the target's own distribution at temperature 1, as [`score`](crate::score()) would say afterwards, at no
+    /// further pass.
+    pub fn watch_scores(&mut self, top: usize) {
+        self.asides.watched = Some(top);
+    }
+
+    /// The scores of the tokens decided since the last time.
+    pub fn take_scores(&mut self) -> Vec<Scored> {
+        std::mem::take(&mut self.asides.scores)
+    }
+
     /// The text that has become certain since the last time.
     pub fn take_pieces(&mut self) -> Vec<Piece> {
         std::mem::take(&mut self.pieces)
@@ -275,8 +320,10 @@ impl<'c> Session<'c> {
 
     /// Takes the tokens of one step; `room` is what the context holds after them.
     pub(crate) fn emit(&mut self, decided: impl IntoIterator<Item = Emitted>, room: usize) {
+        let mut scores = std::mem::take(&mut self.asides.scores_of_step).into_iter();
         for emitted in decided {
             self.tokens.push(emitted.token);
+            self.asides.scores.extend(scores.next());
             self.emitted.push(emitted);
             self.last = emitted.origin;
             if self.limits.end_tokens.contains(&emitted.token) {

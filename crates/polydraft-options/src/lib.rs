@@ -6,6 +6,7 @@
 pub mod config;
 pub mod conversation;
 pub mod costs;
+pub mod ends;
 #[cfg(feature = "hub")]
 mod hub;
 pub mod interrupts;

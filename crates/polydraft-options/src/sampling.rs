@@ -5,7 +5,7 @@ use polydraft::Sampling;
 use polydraft_text::PublishedSampling;
 
 /// How logits become the law that tokens are drawn from.
-#[derive(Args, Debug, Clone)]
+#[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token [default: 1].
@@ -60,7 +60,11 @@ impl SamplingArgs {
 
     /// The draft's settings, the target's where nothing was given.
     pub fn draft(&self) -> Sampling {
-        let target = self.target();
+        self.draft_of(self.target())
+    }
+
+    /// The draft's settings beside these of the target, which they are where nothing was given.
+    pub fn draft_of(&self, target: Sampling) -> Sampling {
         Sampling {
             temperature: self.draft_temperature.unwrap_or(target.temperature),
             top_k: self.draft_top_k.or(target.top_k),

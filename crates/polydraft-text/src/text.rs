@@ -119,6 +119,14 @@ impl Text {
         }
     }
 
+    /// All of it as a `tokenizer.json`, for libraries that read such.
+    ///
+    /// # Errors
+    /// A tokenizer that cannot be written down.
+    pub fn to_json(&self) -> Result<String> {
+        self.checked("writing", Ok(self.0.tokenizer.to_string(false)))
+    }
+
     /// The id of a token, by its string.
     pub fn token(&self, string: &str) -> Option<Token> {
         self.0.tokenizer.token_to_id(string)

@@ -15,6 +15,7 @@ use polydraft_files::Kind;
 use super::score::TokenScore;
 use crate::conversation::ChatArgs;
 use crate::costs;
+use crate::ends::EndArgs;
 use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
@@ -68,12 +69,8 @@ struct LimitArgs {
     /// Tokens to generate at most; 0 is up to the context's end.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
-    /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\ for a backslash.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    stop: Vec<String>,
-    /// Go on where the model would end the text.
-    #[arg(long)]
-    ignore_end: bool,
+    #[command(flatten)]
+    ends: EndArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -106,17 +103,17 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(speculation) = &mut speculation {
         speculation.sampling = sampling.draft();
     }
+    let tokens = args.chat.encode(&models.language, &prompt, models.engine.facts().context)?;
+    models.engine.admits(&tokens)?;
     let target = sampling.target();
     costs::settle(args.speculation.costs(), &args.models, &mut models, &target, speculation.as_mut())?;
     let settings = Settings { sampling: target, speculation };
     settings.tell();
-    let end_tokens = if args.limits.ignore_end { Vec::new() } else { args.chat.end_tokens(&models.language) };
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
-        end_tokens,
-        stop: args.limits.stop.iter().map(|text| unescape(text)).collect(),
+        end_tokens: args.limits.ends.tokens(args.chat.end_tokens(&models.language)),
+        stop: args.limits.ends.stop(),
     };
-    let tokens = args.chat.encode(&models.language, &prompt, models.engine.facts().context)?;
     let seed = args.output.seed.unwrap_or_else(rand::random);
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     match (args.echo, args.chat.is_conversation()) {
@@ -186,34 +183,4 @@ fn read_prompt(args: &Args) -> Result<String> {
             error.utf8_error().valid_up_to()
         )
     })
-}
-
-/// `\n`, `\t` and `\\`, as shells pass them; anything else stays.
-fn unescape(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text.chars();
-    while let Some(c) = rest.next() {
-        match (c, rest.clone().next()) {
-            ('\\', Some(next @ ('n' | 't' | '\\'))) => {
-                out.push(match next {
-                    'n' => '\n',
-                    't' => '\t',
-                    _ => '\\',
-                });
-                rest.next();
-            }
-            _ => out.push(c),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::unescape;
-
-    #[test]
-    fn escapes() {
-        assert_eq!(unescape(r"a\n\tb\\n\x\"), "a\n\tb\\n\\x\\");
-    }
 }

@@ -38,6 +38,10 @@ impl Drafter for ModelDrafter {
         self.model.close(sequence);
     }
 
+    fn token_bytes(&self) -> u64 {
+        self.model.token_bytes()
+    }
+
     fn len(&self, sequence: Sequence) -> usize {
         self.model.len(sequence)
     }

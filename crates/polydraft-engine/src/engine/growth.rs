@@ -1,0 +1,44 @@
+//! One level of a session's draft: how deep, at which nodes, and the draws.
+
+use polydraft::NodeId;
+
+use crate::laws::Pool;
+use crate::{Drafter, Model, Result, Session};
+
+/// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
+pub(super) fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return 0 };
+    let room = target.facts().context.saturating_sub(target.len(session.target));
+    // The drafter reads all but the last of the tokens it drafts.
+    let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
+    speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
+}
+
+/// The next level's nodes at which something may be drawn.
+pub(super) fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
+    let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else { return Vec::new() };
+    let level = *asked..if session.is_done() { *asked } else { tree.len() };
+    *asked = tree.len();
+    level
+        .filter(|&node| tree.depth(node) < depth)
+        .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
+        .collect()
+}
+
+/// Draws below the nodes of one level.
+pub(super) fn grow(
+    session: &mut Session,
+    nodes: &[NodeId],
+    drafter: &dyn Drafter,
+    pool: &Pool,
+) -> Result<()> {
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return Ok(()) };
+    for &node in nodes {
+        let law = drafter.distribution(sequence, node, &speculation.sampling, pool.take())?;
+        let policy = speculation.policy.as_ref();
+        if let Some(law) = session.draft.grow(node, law, policy, session.chance.as_mut())? {
+            pool.give_back([law]);
+        }
+    }
+    Ok(())
+}

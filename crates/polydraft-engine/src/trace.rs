@@ -1,0 +1,70 @@
+//! What happened in a step, for people who want to see it: the tree, both laws at its nodes, and what came of it.
+
+use polydraft::{Distribution, Draft, DraftTree, NodeId, Outcome, TargetLaws, Token};
+
+/// One step of one session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    /// The tree's nodes, the root first, parents before children.
+    pub nodes: Vec<TracedNode>,
+    /// The nodes that were accepted, from a child of the root downwards.
+    pub accepted: Vec<NodeId>,
+    /// The token that was emitted behind them.
+    pub token: Token,
+}
+
+/// A node, and the laws of the token after it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TracedNode {
+    /// Its parent and its token; none for the root.
+    pub drawn: Option<Drawn>,
+    /// Draws that were made below it.
+    pub draws: usize,
+    /// What the drafts below it were drawn from, the likeliest first; none at a leaf.
+    pub draft: Vec<(Token, f64)>,
+    /// What the target says there, the likeliest first.
+    pub target: Vec<(Token, f64)>,
+    /// What the two laws have in common, Σ min: the probability that one draft is accepted here. None at a leaf.
+    pub overlap: Option<f64>,
+}
+
+/// A drafted token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn {
+    /// The node that it was drawn at.
+    pub parent: NodeId,
+    /// The token.
+    pub token: Token,
+    /// Its probability there under the draft and under the target.
+    pub draft: f64,
+    /// Under the target.
+    pub target: f64,
+}
+
+fn likeliest(law: &Distribution, top: usize) -> Vec<(Token, f64)> {
+    law.most_likely(top).into_iter().map(|token| (token, law.probability(token))).collect()
+}
+
+impl Trace {
+    /// With the `top` likeliest tokens of each law. Where the target has no law, none is shown.
+    pub(crate) fn of(draft: &Draft, laws: &dyn TargetLaws, outcome: &Outcome, top: usize) -> Self {
+        let tree = draft.tree();
+        let target = |node| laws.target(node).ok();
+        let of = |node| {
+            let drawn = (node != DraftTree::ROOT).then(|| {
+                let (parent, token) = (tree.parent(node), tree.token(node));
+                let under = |law: Option<&Distribution>| law.map_or(0.0, |law| law.probability(token));
+                Drawn { parent, token, draft: under(draft.law(parent)), target: under(target(parent)) }
+            });
+            TracedNode {
+                drawn,
+                draws: draft.draws(node).map_or(0, |draws| draws.count),
+                draft: draft.law(node).map(|law| likeliest(law, top)).unwrap_or_default(),
+                target: target(node).map(|law| likeliest(law, top)).unwrap_or_default(),
+                overlap: draft.law(node).zip(target(node)).map(|(draft, target)| draft.overlap(target)),
+            }
+        };
+        let nodes = (0..tree.len()).map(of).collect();
+        Self { nodes, accepted: outcome.accepted.clone(), token: outcome.token }
+    }
+}

@@ -1,0 +1,193 @@
+//! Biases and penalties: the emitted law of the whole loop, by exact enumeration, is that of plain decoding with them.
+
+use std::collections::BTreeMap;
+
+use polydraft::{Chance, Distribution, PolicyKind, Sampling, Token, VerifierKind, enumerate};
+use polydraft_engine::{
+    Engine, Limits, ModelDrafter, NoText, Penalties, Processor, Request, Speculation, TableModel,
+};
+
+const TARGET: &str = r#"{"vocabulary": 3, "next": {"": [0.5, 0.3, 0.2], "0": [0.2, 0.5, 0.3], "1": [0.6, 0.1, 0.3],
+    "1 0": [0.1, 0.2, 0.7], "2 2": [0.3, 0.3, 0.4]}}"#;
+const DRAFT: &str =
+    r#"{"vocabulary": 3, "next": {"": [0.4, 0.4, 0.2], "0": [0.3, 0.3, 0.4], "2": [0.1, 0.8, 0.1]}}"#;
+const PROMPT: [Token; 2] = [1, 0];
+
+/// Forbids what a text of its own says; looks at the order of tokens, as a grammar does.
+struct NoRepetition;
+
+impl Processor for NoRepetition {
+    fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+        if let Some(&last) = path.last().or(decided.last()) {
+            logits[last as usize] = f32::NEG_INFINITY;
+        }
+    }
+}
+
+fn processors() -> Vec<fn() -> Box<dyn Processor>> {
+    vec![
+        || Box::new(Penalties { bias: vec![(0, -1.5), (2, 0.75)], ..Penalties::default() }),
+        || Box::new(Penalties { frequency: 0.9, ..Penalties::default() }),
+        || Box::new(Penalties { frequency: -0.6, presence: 1.3, bias: vec![(1, f32::NEG_INFINITY)] }),
+        || Box::new(NoRepetition),
+    ]
+}
+
+/// The law of the next `count` tokens, one token at a time, from the table itself.
+fn plain(
+    target: &TableModel,
+    processor: &dyn Processor,
+    sampling: &Sampling,
+    count: usize,
+) -> BTreeMap<Vec<Token>, f64> {
+    let mut all = BTreeMap::from([(Vec::new(), 1.0)]);
+    for _ in 0..count {
+        let mut longer = BTreeMap::new();
+        for (text, probability) in all {
+            let law = target.law(&[&PROMPT[..], &text].concat());
+            let mut logits: Vec<f32> = (0..3).map(|token| law.probability(token).ln() as f32).collect();
+            processor.process(&text, &[], &mut logits);
+            for (token, p) in Distribution::from_logits(&logits, sampling).unwrap().support() {
+                longer.insert([&text[..], &[token]].concat(), probability * p);
+            }
+        }
+        all = longer;
+    }
+    all
+}
+
+fn decoded(
+    engine: &mut Engine,
+    (verifier, tree): (&VerifierKind, &PolicyKind),
+    processor: Box<dyn Processor>,
+    sampling: Sampling,
+    count: usize,
+    chance: Box<dyn Chance + Send + '_>,
+) -> Vec<Token> {
+    let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
+    let mut session = engine
+        .open(Request {
+            prompt: PROMPT.to_vec(),
+            sampling,
+            speculation: Some(Speculation { verifier, policy, sampling: Sampling::default() }),
+            limits: Limits { max_tokens: Some(count), ..Limits::default() },
+            text: Box::new(NoText),
+            chance,
+        })
+        .unwrap();
+    session.process(processor);
+    while !session.is_done() {
+        engine.step(&mut [&mut session]).unwrap();
+    }
+    engine.close(session).unwrap().tokens
+}
+
+#[test]
+fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
+    const COUNT: usize = 3;
+    let target = TableModel::from_json("target", TARGET).unwrap();
+    let draft = TableModel::from_json("draft", DRAFT).unwrap();
+    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
+    let samplings =
+        [Sampling::default(), Sampling { temperature: 0.7, top_k: Some(2), ..Sampling::default() }];
+    let trees: Vec<PolicyKind> = ["paths:1,2", "paths:2,2", "2,1"].map(|tree| tree.parse().unwrap()).into();
+    let mut tried = 0;
+    for verifier in VerifierKind::<polydraft::RuleKind>::all() {
+        for tree in &trees {
+            let form = tree.build().unwrap().form();
+            if verifier.build().unwrap().supports(&form).is_err() {
+                continue;
+            }
+            for (number, processor) in processors().into_iter().enumerate() {
+                let sampling = samplings[number % 2];
+                let mut expected = plain(&target, processor().as_ref(), &sampling, COUNT);
+                for (probability, text) in enumerate(|chance| {
+                    decoded(&mut engine, (&verifier, tree), processor(), sampling, COUNT, Box::new(chance))
+                }) {
+                    *expected.entry(text).or_insert(0.0) -= probability;
+                }
+                let worst = expected.values().fold(0.0_f64, |worst, d| worst.max(d.abs()));
+                // The table's logits are f32, its laws f64.
+                assert!(worst < 1e-7, "{verifier}, {tree}, changes {number}: {worst}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 60, "{tried}");
+}
+
+/// The test would notice penalties that forget the path: those have another law.
+#[test]
+fn a_penalty_that_forgets_the_path_is_found() {
+    struct Forgetful(Penalties);
+    impl Processor for Forgetful {
+        fn process(&self, decided: &[Token], _: &[Token], logits: &mut [f32]) {
+            self.0.process(decided, &[], logits);
+        }
+    }
+    let right = Penalties { frequency: 0.9, ..Penalties::default() };
+    let target = TableModel::from_json("target", TARGET).unwrap();
+    let draft = TableModel::from_json("draft", DRAFT).unwrap();
+    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
+    let (verifier, tree) = ("token".parse().unwrap(), "paths:1,2".parse().unwrap());
+    let plain_sampling = Sampling::default();
+    let mut expected = plain(&target, &right, &plain_sampling, 3);
+    for (probability, text) in enumerate(|chance| {
+        let wrong = Box::new(Forgetful(right.clone()));
+        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, 3, Box::new(chance))
+    }) {
+        *expected.entry(text).or_insert(0.0) -= probability;
+    }
+    assert!(expected.values().any(|d| d.abs() > 1e-3));
+}
+
+#[test]
+fn a_trace_shows_what_happened() {
+    let target = TableModel::from_json("target", TARGET).unwrap();
+    let draft = TableModel::from_json("draft", DRAFT).unwrap();
+    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
+    let (verifier, tree): (VerifierKind, PolicyKind) =
+        ("nested-priority".parse().unwrap(), "paths:2,2".parse().unwrap());
+    for (probability, ()) in enumerate(|chance| {
+        let mut session = engine
+            .open(Request {
+                prompt: PROMPT.to_vec(),
+                sampling: Sampling::default(),
+                speculation: Some(Speculation {
+                    verifier: verifier.build().unwrap(),
+                    policy: tree.build().unwrap(),
+                    sampling: Sampling::default(),
+                }),
+                limits: Limits { max_tokens: Some(4), ..Limits::default() },
+                text: Box::new(NoText),
+                chance: Box::new(chance),
+            })
+            .unwrap();
+        session.trace(3);
+        session.watch_scores(1);
+        engine.step(&mut [&mut session]).unwrap();
+        let [trace] = &session.take_traces()[..] else { panic!("one step") };
+        let path = trace.accepted.iter().map(|&node| trace.nodes[node].drawn.as_ref().unwrap().token);
+        let decided: Vec<Token> = path.chain([trace.token]).collect();
+        assert_eq!(session.tokens(), decided);
+        let scores = session.take_scores();
+        assert_eq!(scores.iter().map(|scored| scored.token).collect::<Vec<_>>(), decided);
+        let root = &trace.nodes[0];
+        // The law after 1 0.
+        assert_eq!(root.target.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2, 1, 0]);
+        assert!((scores[0].logprob.exp() - [0.1, 0.2, 0.7][decided[0] as usize]).abs() < 1e-6);
+        assert!((root.overlap.unwrap() - (0.1 + 0.2 + 0.4)).abs() < 1e-6);
+        for node in &trace.nodes[1..] {
+            let drawn = node.drawn.as_ref().unwrap();
+            let parent = &trace.nodes[drawn.parent];
+            assert!(parent.draft.contains(&(drawn.token, drawn.draft)));
+            assert!(parent.target.contains(&(drawn.token, drawn.target)));
+        }
+        engine.close(session).unwrap();
+    }) {
+        assert!(probability > 0.0);
+    }
+}

@@ -1,0 +1,264 @@
+// The page of `polydraft serve`: a text as it is decoded, and every step's tree. No libraries, no other server.
+'use strict';
+
+const $ = id => document.getElementById(id);
+const make = (name, attributes = {}, ...children) => {
+  const svg = ['svg', 'g', 'rect', 'path', 'text', 'title'].includes(name);
+  const element = svg ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+};
+
+const state = { messages: [], steps: [], shown: -1, node: null, live: true, request: null };
+
+/// Text with its white space to be seen; what has no text ends the text.
+const visible = text => text === '' ? '⏹' : text.replace(/ /g, '·').replace(/\n/g, '↵').replace(/\t/g, '⇥');
+const short = text => { const seen = [...visible(text)]; return seen.length > 11 ? seen.slice(0, 10).join('') + '…' : seen.join(''); };
+const number = p => p >= 0.9995 ? '1' : p >= 0.0995 ? p.toFixed(2).slice(1) : p >= 0.001 ? p.toFixed(3).slice(1) : p > 0 ? '<.001' : '0';
+const percent = p => p >= 0.995 ? '100 %' : p >= 0.095 ? Math.round(100 * p) + ' %' : (100 * p).toFixed(1) + ' %';
+
+// What a request says.
+
+const headers = () => {
+  const key = $('key').value;
+  return { 'Content-Type': 'application/json', ...(key ? { Authorization: 'Bearer ' + key } : {}) };
+};
+
+function asked() {
+  const body = { stream: true, steps: 8 };
+  for (const field of $('settings').querySelectorAll('input[name], select[name]')) {
+    if (field.value === '') continue;
+    body[field.name] = field.type === 'number' ? Number(field.value) : field.value;
+  }
+  const { verifier, tree } = body;
+  delete body.verifier; delete body.tree;
+  if (verifier === 'none') body.speculation = 'none';
+  else if (verifier || tree) body.speculation = { ...(verifier && { verifier }), ...(tree && { tree }) };
+  return body;
+}
+
+async function send() {
+  const prompt = $('prompt').value;
+  if (state.request) { state.request.abort(); return; }
+  if (!prompt) return;
+  const chat = $('mode').value === 'chat';
+  const body = asked();
+  let view;
+  if (chat) {
+    state.messages.push({ role: 'user', content: prompt });
+    say('user').textContent = prompt;
+    body.messages = state.messages;
+    $('prompt').value = '';
+    view = say('assistant');
+  } else {
+    body.prompt = prompt;
+    view = say('text');
+    view.append(prompt);
+  }
+  Object.assign(state, { steps: [], shown: -1, node: null, live: true, request: new AbortController() });
+  $('send').textContent = 'Stop';
+  let text = '';
+  try {
+    const path = chat ? 'v1/chat/completions' : 'v1/completions';
+    const answer = await fetch(path, { method: 'POST', headers: headers(), body: JSON.stringify(body), signal: state.request.signal });
+    if (!answer.ok) throw new Error((await answer.json()).error.message);
+    for await (const chunk of chunks(answer.body)) {
+      if (chunk.error) throw new Error(chunk.error.message);
+      const choice = chunk.choices[0];
+      const piece = (chat ? choice?.delta.content : choice?.text) ?? '';
+      text += piece;
+      const first = state.steps.length;
+      state.steps.push(...(chunk.steps ?? []));
+      if (piece) {
+        const span = make('span', { 'data-step': Math.max(first, state.steps.length - 1) }, piece);
+        span.onclick = () => show(Number(span.dataset.step), false);
+        view.append(span);
+        $('messages').scrollTop = $('messages').scrollHeight;
+      }
+      if (state.live && state.steps.length > first) show(state.steps.length - 1, true);
+    }
+  } catch (error) {
+    if (error.name !== 'AbortError') say('error').textContent = error.message;
+  }
+  if (chat) state.messages.push({ role: 'assistant', content: text });
+  state.request = null;
+  $('send').textContent = 'Send';
+}
+
+/// The objects of a stream of events.
+async function* chunks(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ''; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split('\n\n');
+    rest = events.pop();
+    for (const event of events) {
+      const data = event.split('\n').filter(line => line.startsWith('data: ')).map(line => line.slice(6)).join('');
+      if (data && data !== '[DONE]') yield JSON.parse(data);
+    }
+  }
+}
+
+function say(kind) {
+  const view = make('div', { class: 'message ' + kind });
+  $('messages').append(view);
+  $('messages').scrollTop = $('messages').scrollHeight;
+  return view;
+}
+
+// What a step shows.
+
+/// The nodes' children, what became of each, and the node at which the step ended.
+function read(step) {
+  const children = step.nodes.map(() => []);
+  step.nodes.forEach((node, id) => node.drawn && children[node.drawn.parent].push(id));
+  const accepted = new Set(step.accepted);
+  const on = id => id === 0 || accepted.has(id);
+  const fate = step.nodes.map((node, id) => id === 0 ? 'root' : accepted.has(id) ? 'accepted' : on(node.drawn.parent) ? 'rejected' : 'unseen');
+  const end = step.accepted.at(-1) ?? 0;
+  return { children, fate, end, last: children[end].length ? 'correction' : 'bonus' };
+}
+
+function show(index, live) {
+  if (!state.steps[index]) return;
+  state.shown = index; state.live = live; state.node = null;
+  const slider = $('step');
+  slider.max = state.steps.length - 1; slider.value = index;
+  $('where').textContent = `step ${index + 1} of ${state.steps.length}`;
+  for (const span of document.querySelectorAll('.message span')) span.classList.remove('shown');
+  const spans = [...($('messages').lastElementChild?.querySelectorAll('span') ?? [])];
+  spans.find(span => Number(span.dataset.step) === index)?.classList.add('shown');
+  const step = state.steps[index], { end } = read(step);
+  drawVerdict(step); drawTree(step); drawLaws(step, end); drawChart();
+}
+
+function drawVerdict(step) {
+  const { children, end, last } = read(step), drafted = step.nodes.length - 1, kept = step.accepted.length;
+  const emitted = make('code', {}, short(step.emitted.text));
+  const parts = drafted === 0 ? ['Nothing was drafted: ', emitted, ' was drawn from the target itself.']
+    : [make('b', {}, `${kept + 1} token${kept ? 's' : ''} for one pass: `), `${drafted} drafted, ${kept} accepted, then `, emitted,
+      last === 'bonus' ? ' as a bonus: nothing was left to reject, and the target had already been asked what comes next.'
+        : ` in place of what was rejected: drawn from what the target says there and the draft${children[end].length > 1 ? 's' : ''} had not covered.`];
+  $('verdict').replaceChildren(...parts);
+}
+
+const WIDE = 96, HIGH = 38, ACROSS = 128, DOWN = 48;
+
+function drawTree(step) {
+  const { children, fate, end, last } = read(step), place = [];
+  let leaf = 0, deepest = 0;
+  const lay = (id, depth) => {
+    deepest = Math.max(deepest, depth);
+    const rows = children[id].map(child => lay(child, depth + 1));
+    if (id === end) { rows.push(leaf); place.emitted = [depth + 1, leaf++]; deepest = Math.max(deepest, depth + 1); }
+    const row = rows.length ? (rows[0] + rows.at(-1)) / 2 : leaf++;
+    place[id] = [depth, row];
+    return row;
+  };
+  lay(0, 0);
+  const x = depth => 12 + depth * ACROSS, y = row => 12 + row * DOWN;
+  const svg = $('tree');
+  svg.replaceChildren();
+  svg.setAttribute('width', x(deepest) + WIDE + 12); svg.setAttribute('height', y(leaf - 1) + HIGH + 12);
+  const edge = ([fromDepth, fromRow], [toDepth, toRow], kind) => {
+    const x1 = x(fromDepth) + WIDE, y1 = y(fromRow) + HIGH / 2, x2 = x(toDepth), y2 = y(toRow) + HIGH / 2, middle = (x1 + x2) / 2;
+    svg.append(make('path', { class: 'edge ' + kind, d: `M${x1},${y1}C${middle},${y1} ${middle},${y2} ${x2},${y2}` }));
+  };
+  const chip = ([depth, row], kind, text, below, id) => {
+    const group = make('g', { class: 'node ' + kind, transform: `translate(${x(depth)},${y(row)})`, tabindex: id === undefined ? -1 : 0 },
+      make('rect', { width: WIDE, height: HIGH, rx: 9 }),
+      make('text', { x: WIDE / 2, y: 16, 'text-anchor': 'middle' }, text),
+      make('text', { x: WIDE / 2, y: 30, 'text-anchor': 'middle', class: 'small' }, below));
+    if (id !== undefined) {
+      group.dataset.node = id;
+      group.onclick = () => drawLaws(step, id);
+      group.onkeydown = event => event.key === 'Enter' && drawLaws(step, id);
+    }
+    svg.append(group);
+  };
+  step.nodes.forEach((node, id) => node.drawn && edge(place[node.drawn.parent], place[id], fate[id]));
+  edge(place[end], place.emitted, last);
+  step.nodes.forEach((node, id) => chip(place[id], fate[id], node.drawn ? short(node.drawn.text) : 'text so far',
+    node.drawn ? `${number(node.drawn.draft)} → ${number(node.drawn.target)}` : `${node.draws || 'no'} draw${node.draws === 1 ? '' : 's'}`, id));
+  chip(place.emitted, last, short(step.emitted.text), last);
+  const right = x(place.emitted[0]) + WIDE - $('scroll').clientWidth;
+  if (right > 0) $('scroll').scrollLeft = right + 12;
+}
+
+function drawLaws(step, id) {
+  const node = step.nodes[id], { children, fate } = read(step);
+  state.node = id;
+  for (const chip of $('tree').querySelectorAll('.node')) chip.classList.toggle('chosen', chip.dataset.node === String(id));
+  $('laws-title').textContent = id === 0 ? 'Two laws of the next token' : `Two laws behind “${visible(node.drawn.text)}”`;
+  const words = [];
+  if (node.overlap !== null) words.push(`They share ${percent(node.overlap)}: so often one draft would be accepted here. `);
+  for (const child of children[id]) {
+    const { text, draft, target } = step.nodes[child].drawn, token = make('code', {}, short(text));
+    if (fate[child] === 'accepted') words.push(token, target >= draft ? ' was accepted: the target wants it at least as often as the draft says it. '
+      : ' was accepted: the target wants it less often than the draft says it, but often enough this time. ');
+    if (fate[child] === 'rejected') words.push(token, target === 0 ? ' was rejected: the target never says it here. '
+      : target < draft ? ` was rejected: the draft says it ${(draft / target).toFixed(1)} times as often as the target, and every surplus must go. `
+        : ' gave way to another draft. ');
+  }
+  if (!node.draft.length) words.push('Nothing was drafted behind it: only the target speaks.');
+  $('laws-text').replaceChildren(...words);
+  const tokens = new Map();
+  for (const [law, side] of [[node.target, 'target'], [node.draft, 'draft']])
+    for (const { id, text, p } of law) tokens.set(id, { ...(tokens.get(id) ?? { text }), [side]: p });
+  const rows = [...tokens.values()].sort((a, b) => Math.max(b.draft ?? 0, b.target ?? 0) - Math.max(a.draft ?? 0, a.target ?? 0)).slice(0, 10);
+  const bar = (side, p) => make('div', { class: 'bar ' + side }, ...(p === undefined ? ['less'] : [make('i', { 'data-width': p }), number(p)]));
+  $('laws').replaceChildren(...(rows.length ? [make('span', { class: 'title' }, 'token'), make('span', { class: 'title' }, 'the draft'), make('span', { class: 'title' }, 'the target')] : []),
+    ...rows.flatMap(({ text, draft, target }) => [make('span', { class: 'token', title: text }, visible(text)), bar('draft', draft), bar('target', target)]));
+  for (const i of $('laws').querySelectorAll('i')) i.style.width = `calc((100% - 3rem) * ${i.dataset.width})`;
+}
+
+function drawChart() {
+  const svg = $('chart'), steps = state.steps, wide = svg.clientWidth || 600, high = 90;
+  const most = Math.max(4, ...steps.map(step => step.accepted.length + 1)), width = Math.min(24, wide / steps.length);
+  svg.replaceChildren();
+  svg.setAttribute('viewBox', `0 0 ${wide} ${high}`);
+  let sum = 0;
+  const line = steps.map((step, index) => {
+    const tokens = step.accepted.length + 1, height = tokens / most * (high - 6);
+    sum += tokens;
+    const rect = make('rect', { class: index === state.shown ? 'kept shown' : 'kept', x: index * width, y: high - height, width: Math.max(1, width - 1), height, rx: 2 },
+      make('title', {}, `step ${index + 1}: ${tokens}`));
+    rect.onclick = () => show(index, false);
+    svg.append(rect);
+    return `${index ? 'L' : 'M'}${(index + 0.5) * width},${high - sum / (index + 1) / most * (high - 6)}`;
+  });
+  svg.append(make('path', { d: line.join('') }));
+  $('efficiency').textContent = `${sum} tokens, ${steps.length} passes: ${(sum / steps.length).toFixed(2)} a pass`;
+  const reached = [], kept = [];
+  for (const step of steps) {
+    const depths = [0];
+    step.nodes.forEach((node, id) => { if (node.drawn) depths[id] = depths[node.drawn.parent] + 1; });
+    for (let depth = 0; depth < Math.max(...depths); depth++) reached[depth] = (reached[depth] ?? 0) + 1;
+    for (let depth = 0; depth < step.accepted.length; depth++) kept[depth] = (kept[depth] ?? 0) + 1;
+  }
+  $('positions').replaceChildren(...reached.map((count, depth) => make('span', {}, `position ${depth + 1}: ${percent((kept[depth] ?? 0) / count)} accepted`)));
+}
+
+// Who does what.
+
+$('ask').onsubmit = event => { event.preventDefault(); send(); };
+$('prompt').onkeydown = event => {
+  if (event.key === 'Enter' && !event.shiftKey && $('mode').value === 'chat') { event.preventDefault(); send(); }
+};
+$('anew').onclick = () => { state.request?.abort(); state.messages = []; $('messages').replaceChildren(); };
+$('step').oninput = () => show(Number($('step').value), false);
+$('back').onclick = () => show(state.shown - 1, false);
+$('on').onclick = () => show(state.shown + 1, state.shown + 2 >= state.steps.length);
+
+async function begin() {
+  const answer = await fetch('v1/models', { headers: headers() });
+  if (answer.status === 401) { $('settings').open = true; $('model').textContent = 'needs an API key: see the settings'; return; }
+  const [model] = (await answer.json()).data, speculation = model.speculation;
+  $('model').textContent = model.id + (speculation ? ` · ${speculation.draft ?? 'its draft'} · ${speculation.verifier} · ${speculation.tree}` : '');
+  const options = ['', ...(speculation?.verifiers ?? []), 'none'].map(name => make('option', { value: name }, name || `default (${speculation?.verifier ?? 'none'})`));
+  document.querySelector('[name=verifier]').replaceChildren(...options);
+}
+$('key').onchange = () => begin();
+begin().catch(error => { $('model').textContent = error.message; });

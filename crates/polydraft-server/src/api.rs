@@ -1,0 +1,133 @@
+//! OpenAI's interface: what is asked, and what is answered.
+
+mod answer;
+pub mod chat;
+pub mod completions;
+pub mod error;
+mod format;
+pub mod openapi;
+mod params;
+pub mod responses;
+mod speculation;
+mod steps;
+mod tokens;
+
+use std::fmt;
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+use crate::worker::{Asked, Event};
+use error::Problem;
+
+/// A request that makes sense.
+pub struct Prepared {
+    /// For the engine, prompt by prompt.
+    pub asked: Vec<Asked>,
+    /// How its answer looks.
+    pub answer: Box<dyn Reply>,
+    /// Whether it is sent as it is decided.
+    pub stream: bool,
+}
+
+/// An answer as it grows, in the form of its route.
+pub trait Reply: Send {
+    /// Takes what happened; the number of the text it happened to.
+    ///
+    /// # Errors
+    /// The request failed.
+    fn take(&mut self, event: Event) -> Result<usize, Problem>;
+
+    /// Whether all its texts are complete.
+    fn is_complete(&self) -> bool;
+
+    /// All of it.
+    fn whole(self: Box<Self>) -> Value;
+
+    /// What a stream begins with.
+    fn begin(&mut self) -> Vec<Sent> {
+        Vec::new()
+    }
+
+    /// What is new of one text.
+    fn more(&mut self, text: usize) -> Vec<Sent>;
+
+    /// What a stream ends with.
+    fn end(&mut self) -> Vec<Sent>;
+
+    /// What a stream that failed ends with: its status was sent before.
+    fn broken(&mut self, problem: &Problem) -> Vec<Sent>;
+}
+
+/// One event of a stream.
+pub struct Sent {
+    /// Its name, on routes whose events have one.
+    pub name: Option<&'static str>,
+    /// Its data.
+    pub data: String,
+}
+
+impl Sent {
+    /// One without a name.
+    pub fn data(data: impl ToString) -> Self {
+        Self { name: None, data: data.to_string() }
+    }
+}
+
+/// A JSON body.
+pub struct Json<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+            Err(error) => {
+                tracing::error!(%error, "an answer could not be written");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        }
+    }
+}
+
+/// The object of a body; a name that stands there twice is no slip to pass over.
+///
+/// # Errors
+/// No JSON, no object, a name that stands there twice.
+pub fn parse(body: &[u8]) -> Result<Value, Problem> {
+    let read: Result<Object, _> = serde_json::from_slice(body);
+    let wrong = |error| Problem::invalid(format_args!("the body: {}", polydraft_files::in_words(error)));
+    read.map(|Object(object)| Value::Object(object)).map_err(wrong)
+}
+
+/// A JSON object whose names are all different.
+struct Object(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Object, A::Error> {
+                let mut object = Map::new();
+                while let Some((name, value)) = access.next_entry::<String, Value>()? {
+                    if object.contains_key(&name) {
+                        return Err(A::Error::custom(format_args!(
+                            "expected each name once, got {name:?} twice"
+                        )));
+                    }
+                    object.insert(name, value);
+                }
+                Ok(Object(object))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}

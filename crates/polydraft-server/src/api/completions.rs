@@ -1,0 +1,87 @@
+//! `/v1/completions`: texts that go on from prompts.
+
+use polydraft::Token;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::answer::{Answer, Shape};
+use super::error::Problem;
+use super::params::{Common, MOST_TOP, null_is_default, read, refuse, within};
+use super::{Prepared, parse};
+use crate::App;
+
+/// Parameters of completions alone.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct Completion {
+    /// A text, a list of texts, a list of token ids, or a list of such lists.
+    #[schema(value_type = String)]
+    prompt: Option<Prompt>,
+    /// Tokens of a text at most. Default: as the server was started.
+    max_tokens: Option<usize>,
+    /// With every token its log-probability at temperature 1, and so many of the likeliest in its place.
+    logprobs: Option<usize>,
+    /// Whether the answer begins with the prompt.
+    #[serde(default, deserialize_with = "null_is_default")]
+    echo: bool,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text, a list of texts, a list of token ids, or a list of such lists")]
+enum Prompt {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<Token>),
+    Lists(Vec<Vec<Token>>),
+}
+
+/// From a body to what the engine is asked. Encoding takes its time: not for the threads that answer.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
+    let mut common: Common = read(parse(body)?)?;
+    let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
+    refuse(&own.rest)?;
+    let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
+    asked.scores = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
+    if own.echo && asked.scores.is_some() {
+        let problem = "echo together with logprobs is not supported: the prompt's tokens are not scored";
+        return Err(Problem::invalid(problem).of("logprobs").code("unsupported_parameter"));
+    }
+    let Some(prompt) = own.prompt else {
+        return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
+    };
+    let text = &app.language.text;
+    let encode = |prompt: &String| Ok(text.encode_within(prompt, app.context)?);
+    let prompts: Vec<Vec<Token>> = match &prompt {
+        Prompt::Text(prompt) => vec![encode(prompt)?],
+        Prompt::Texts(prompts) => {
+            within("prompt", prompts.len(), 1, app.limits.texts)?;
+            prompts.iter().map(encode).collect::<Result<_, Problem>>()?
+        }
+        // An empty list may be either.
+        Prompt::Tokens(tokens) => vec![tokens.clone()],
+        Prompt::Lists(lists) => lists.clone(),
+    };
+    within("prompt", prompts.len(), 1, app.limits.texts)?;
+    let echo = match (own.echo, prompt) {
+        (false, _) => Vec::new(),
+        (true, Prompt::Text(prompt)) => vec![prompt],
+        (true, Prompt::Texts(prompts)) => prompts,
+        (true, Prompt::Tokens(_) | Prompt::Lists(_)) => {
+            prompts.iter().map(|tokens| Ok(text.decode(tokens)?)).collect::<Result<_, Problem>>()?
+        }
+    };
+    let of = |prompt| crate::worker::Asked { prompt, ..asked.clone() };
+    let asked: Vec<_> = prompts.into_iter().map(of).collect();
+    for asked in &asked {
+        app.check(asked)?;
+    }
+    let usage = common.stream_options.unwrap_or_default().include_usage;
+    let answer = Answer::new(app, Shape::Completion, &asked, usage, echo);
+    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
+}

@@ -1,0 +1,162 @@
+//! What a client is told when something is wrong: OpenAI's error object.
+
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::worker::{Failure, Refusal};
+
+/// An answer that is none.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Problem {
+    /// What is wrong.
+    pub error: Detail,
+    #[serde(skip)]
+    status: StatusCode,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Detail {
+    /// For people.
+    pub message: String,
+    /// The kind of fault: the client's, the server's, or too many requests.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The parameter at fault.
+    pub param: Option<String>,
+    /// For programs.
+    pub code: Option<&'static str>,
+}
+
+/// Seconds after which a client that was sent away may come again.
+const RETRY_AFTER: &str = "1";
+
+impl Problem {
+    fn new(status: StatusCode, kind: &'static str, message: impl ToString) -> Self {
+        let error = Detail { message: message.to_string(), kind, param: None, code: None };
+        Self { error, status }
+    }
+
+    /// A request that makes no sense.
+    pub fn invalid(message: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// A fault of the server's. What it is stands in its log.
+    pub fn internal() -> Self {
+        let message = "the server failed; what happened is in its log";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// Of this parameter.
+    pub fn of(mut self, param: &str) -> Self {
+        self.error.param = Some(param.to_owned());
+        self
+    }
+
+    /// With a name for programs.
+    pub fn code(mut self, code: &'static str) -> Self {
+        self.error.code = Some(code);
+        self
+    }
+
+    /// With another status.
+    pub fn status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let header = match self.status {
+            StatusCode::TOO_MANY_REQUESTS => Some((header::RETRY_AFTER, RETRY_AFTER)),
+            StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "10")),
+            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
+            _ => None,
+        };
+        let headers: [(HeaderName, &str); 1] = match header {
+            Some(header) => [header],
+            None => [(header::CACHE_CONTROL, "no-store")],
+        };
+        (self.status, headers, super::Json(&self)).into_response()
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Full => {
+                let message = "as many requests are at work and waiting as there may be; try again later";
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message).code("queue_full")
+            }
+            Refusal::Stopping => Failure::Stopping.into(),
+        }
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        use polydraft_engine::Error;
+        match failure {
+            Failure::Stopping => {
+                let message = "the server is being stopped";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("stopping")
+            }
+            Failure::Settings(problem) => Self::invalid(problem).of("speculation"),
+            Failure::Engine(error @ Error::PromptTooLong { .. }) => {
+                Self::invalid(error).code("context_length_exceeded")
+            }
+            Failure::Engine(
+                error @ (Error::EmptyPrompt
+                | Error::Setting { .. }
+                | Error::Law(polydraft::Error::Token { .. })),
+            ) => Self::invalid(error),
+            Failure::Engine(error) => {
+                tracing::error!(%error, "a request failed");
+                Self::internal()
+            }
+            Failure::Panic => {
+                tracing::error!("a request broke the engine; others go on");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<polydraft::Error> for Problem {
+    fn from(error: polydraft::Error) -> Self {
+        match &error {
+            polydraft::Error::Setting { setting, .. } => Self::invalid(&error).of(setting),
+            _ => Self::invalid(error),
+        }
+    }
+}
+
+impl From<polydraft_text::Error> for Problem {
+    /// Without the path of a file.
+    fn from(error: polydraft_text::Error) -> Self {
+        use polydraft_text::Error;
+        match &error {
+            Error::TooLong { .. } | Error::TooManyBytes { .. } => {
+                Self::invalid(error).code("context_length_exceeded")
+            }
+            Error::NoTemplate { .. } => {
+                Self::invalid("this model was not trained for conversations").of("messages")
+            }
+            Error::Template { problem, .. } => {
+                Self::invalid(format!("the model's chat template refused the messages: {problem}"))
+                    .of("messages")
+            }
+            Error::Tokenizing { problem, .. } => {
+                Self::invalid(format!("the model's tokenizer refused the text: {problem}"))
+            }
+            _ => {
+                tracing::error!(%error, "a text could not be read");
+                Self::internal()
+            }
+        }
+    }
+}

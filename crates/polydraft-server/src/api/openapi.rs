@@ -1,0 +1,73 @@
+//! The interface's description, for programs.
+
+use serde_json::{Value, json};
+use utoipa::OpenApi;
+
+use super::answer::{Speculated, Usage};
+use super::chat::{Chat, Spoken};
+use super::completions::Completion;
+use super::error::{Detail, Problem};
+use super::params::{Common, StreamOptions};
+use super::responses::Responses;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "polydraft", description = "Lossless speculative decoding with OpenAI's interface."),
+    components(schemas(
+        Common,
+        StreamOptions,
+        Completion,
+        Chat,
+        Spoken,
+        Responses,
+        Usage,
+        Speculated,
+        Problem,
+        Detail
+    ))
+)]
+struct Components;
+
+/// All of it: the components from the types that requests are read into, and the routes.
+pub fn description() -> Value {
+    let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
+    let content = |kind: &str, schema: Value| json!({ "content": { kind: { "schema": schema } } });
+    let answer = |what: &str, kind: &str| {
+        let mut answer =
+            content(kind, json!({ "type": if kind == "application/json" { "object" } else { "string" } }));
+        answer["description"] = what.into();
+        answer
+    };
+    let wrong = |what: &str| {
+        let mut answer = content("application/json", schema("Problem"));
+        answer["description"] = what.into();
+        answer
+    };
+    let get = |what: &str, kind: &str| json!({ "get": { "summary": what, "responses": { "200": answer(what, kind) } } });
+    let post = |what: &str, own: &str| {
+        let mut body = content("application/json", json!({ "allOf": [schema("Common"), schema(own)] }));
+        body["required"] = true.into();
+        json!({ "post": { "summary": what, "requestBody": body, "responses": {
+            "200": answer("The answer; with \"stream\", chunks as server-sent events, the last one [DONE]", "application/json"),
+            "400": wrong("A parameter that is wrong, unknown or not supported: it is named"),
+            "401": wrong("No key, or a wrong one"),
+            "404": wrong("Another model than the one that is served"),
+            "413": wrong("A body that is too large"),
+            "429": wrong("The queue is full: come again after Retry-After seconds"),
+            "503": wrong("The server is being stopped"),
+        } } })
+    };
+    let mut whole = serde_json::to_value(Components::openapi()).unwrap_or_default();
+    whole["info"]["version"] = env!("CARGO_PKG_VERSION").into();
+    whole["paths"] = json!({
+        "/health": get("Whether it serves; needs no key", "application/json"),
+        "/metrics": get("Counters and times, for Prometheus", "text/plain"),
+        "/v1/models": get("The model that is served", "application/json"),
+        "/v1/completions": post("Texts that go on from prompts", "Completion"),
+        "/v1/chat/completions": post("Answers to conversations", "Chat"),
+        "/v1/responses": post("Answers to conversations, in the newer form; nothing is stored", "Responses"),
+    });
+    whole["components"]["securitySchemes"] = json!({ "key": { "type": "http", "scheme": "bearer" } });
+    whole["security"] = json!([{ "key": [] }]);
+    whole
+}

@@ -1,0 +1,282 @@
+//! What completions and chat have in common: sampling, limits, speculation.
+
+use std::collections::BTreeMap;
+
+use polydraft::{Sampling, Token};
+use polydraft_engine::{Limits, Penalties};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Number, Value};
+use utoipa::ToSchema;
+
+use super::error::Problem;
+use super::{format, speculation};
+use crate::worker::Asked;
+use crate::{App, Defaults};
+
+/// Parameters of every text.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct Common {
+    /// The model's name, as `/v1/models` has it. Default: the one that is served.
+    pub model: Option<String>,
+    /// Divides the logits; 0 takes the likeliest token always.
+    pub temperature: Option<f64>,
+    /// Keep the likeliest tokens that together reach this probability.
+    pub top_p: Option<f64>,
+    /// Keep so many of the likeliest tokens; 0 or -1: all.
+    pub top_k: Option<i64>,
+    /// Keep the tokens at least so many times as likely as the likeliest.
+    pub min_p: Option<f64>,
+    /// Added to the logits of tokens, by id, from -100 to 100.
+    pub logit_bias: Option<BTreeMap<String, f32>>,
+    /// Taken from a token's logit for every time that the text has it, from -2 to 2.
+    pub frequency_penalty: Option<f32>,
+    /// Taken from a token's logit if the text has it, from -2 to 2.
+    pub presence_penalty: Option<f32>,
+    /// Of all random decisions: the same seed gives the same text, whatever else the server does.
+    #[schema(value_type = Option<i64>)]
+    pub seed: Option<Number>,
+    /// Texts for each prompt. Default 1.
+    pub n: Option<usize>,
+    /// Strings that end the text and are not part of it.
+    #[schema(value_type = Option<Vec<String>>)]
+    pub stop: Option<OneOrMany<String>>,
+    /// Whether to send the text as it is decided.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub stream: bool,
+    /// How to stream.
+    pub stream_options: Option<StreamOptions>,
+    /// Who asks: accepted, and of no effect.
+    pub user: Option<String>,
+    /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was started.
+    #[schema(value_type = Option<Object>)]
+    pub speculation: Option<Value>,
+    /// `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema": {"name": .., "schema": ..}}`.
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
+    /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens of each law, from 1 to 16.
+    pub steps: Option<usize>,
+    /// What is not common.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Map<String, Value>,
+}
+
+/// How to stream.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StreamOptions {
+    /// Whether a last chunk has the usage.
+    #[serde(default)]
+    pub include_usage: bool,
+}
+
+/// A value, or several.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "a value or a list of values")]
+pub enum OneOrMany<T> {
+    /// One.
+    One(T),
+    /// Several.
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    /// As a list.
+    pub fn into_vec(self) -> Vec<T> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// For fields with a default that clients send as null.
+pub fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Reads parameters; the one that is wrong is named.
+///
+/// # Errors
+/// A value of another type, or out of its type's range.
+pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let problem = Problem::invalid(polydraft_files::in_words(error.into_inner()));
+        if path == "." { problem } else { problem.of(&path) }
+    })
+}
+
+/// Parameters that other servers have, and the values with which they change nothing.
+const NEUTRAL: [(&str, &[&str]); 33] = [
+    ("audio", &[]),
+    ("background", &["false"]),
+    ("best_of", &["1"]),
+    ("function_call", &[r#""none""#]),
+    ("functions", &["[]"]),
+    ("conversation", &[]),
+    ("include", &["[]"]),
+    ("max_tool_calls", &[]),
+    ("previous_response_id", &[]),
+    ("prompt", &[]),
+    ("reasoning", &["{}"]),
+    ("top_logprobs", &["0"]),
+    ("guided_json", &[]),
+    ("ignore_eos", &["false"]),
+    ("metadata", &["{}"]),
+    ("min_tokens", &["0"]),
+    ("modalities", &[r#"["text"]"#]),
+    ("parallel_tool_calls", &["true", "false"]),
+    ("prediction", &[]),
+    ("prompt_cache_key", &[]),
+    ("reasoning_effort", &[]),
+    ("repetition_penalty", &["1", "1.0"]),
+    ("safety_identifier", &[]),
+    ("service_tier", &[r#""auto""#, r#""default""#]),
+    ("skip_special_tokens", &["true"]),
+    ("stop_token_ids", &["[]"]),
+    ("store", &["false"]),
+    ("suffix", &[r#""""#]),
+    ("tool_choice", &[r#""none""#]),
+    ("tools", &["[]"]),
+    ("truncation", &[r#""disabled""#]),
+    ("verbosity", &[]),
+    ("web_search_options", &[]),
+];
+
+/// Refuses by its name what there is no such parameter for, or none yet: nothing is ignored that would change the text.
+///
+/// # Errors
+/// The first such parameter.
+pub fn refuse(rest: &Map<String, Value>) -> Result<(), Problem> {
+    for (name, value) in rest.iter().filter(|(_, value)| !value.is_null()) {
+        let Some((_, neutral)) = NEUTRAL.iter().find(|(known, _)| known == name) else {
+            let problem = Problem::invalid(format_args!("unknown parameter {name:?}"));
+            return Err(problem.of(name).code("unknown_parameter"));
+        };
+        if !neutral.contains(&value.to_string().as_str()) {
+            let problem = Problem::invalid(format_args!("the parameter {name:?} is not supported"));
+            return Err(problem.of(name).code("unsupported_parameter"));
+        }
+    }
+    Ok(())
+}
+
+/// The least and the most that a parameter may be.
+pub fn within(param: &str, value: usize, least: usize, most: usize) -> Result<usize, Problem> {
+    match (least..=most).contains(&value) {
+        true => Ok(value),
+        false => {
+            Err(Problem::invalid(format_args!("{param}: expected from {least} to {most}, got {value}"))
+                .of(param))
+        }
+    }
+}
+
+/// Stop strings at most, and the bytes of each.
+const STOPS: usize = 16;
+const STOP_BYTES: usize = 1024;
+/// Of the likeliest tokens that are told with each.
+pub const MOST_TOP: usize = 20;
+
+impl Common {
+    /// What is asked of the engine for every prompt; the prompts come later.
+    ///
+    /// # Errors
+    /// The first parameter that is out of range.
+    pub fn asked(&self, app: &App, defaults: &Defaults, max_tokens: Option<usize>) -> Result<Asked, Problem> {
+        if let Some(model) = self.model.as_ref().filter(|model| **model != app.name) {
+            let problem =
+                Problem::invalid(format_args!("there is no model {model:?} here, only {:?}", app.name));
+            let status = axum::http::StatusCode::NOT_FOUND;
+            return Err(problem.of("model").code("model_not_found").status(status));
+        }
+        if self.stream_options.is_some() && !self.stream {
+            return Err(Problem::invalid("stream_options has no meaning without stream").of("stream_options"));
+        }
+        let sampling = self.sampling(defaults.sampling.target());
+        sampling.validate()?;
+        let speculation =
+            speculation::resolve(app, self.speculation.as_ref(), defaults.sampling.draft_of(sampling))?;
+        let stop = self.stop.clone().map_or_else(|| defaults.stop.clone(), OneOrMany::into_vec);
+        within("stop", stop.len(), 0, STOPS)?;
+        if let Some(wrong) = stop.iter().find(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
+            let expected =
+                format!("stop: expected strings of 1 to {STOP_BYTES} bytes, got one of {}", wrong.len());
+            return Err(Problem::invalid(expected).of("stop"));
+        }
+        Ok(Asked {
+            prompt: Vec::new(),
+            sampling,
+            penalties: self.penalties(app.vocabulary)?,
+            grammar: format::grammar(app, self.response_format.as_ref(), &defaults.end_tokens)?,
+            speculation,
+            limits: Limits {
+                max_tokens: max_tokens.or(defaults.max_tokens),
+                end_tokens: defaults.end_tokens.clone(),
+                stop,
+            },
+            seed: self.seed()?.unwrap_or_else(rand::random),
+            count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
+            scores: None,
+            traces: self.traces()?,
+        })
+    }
+
+    fn sampling(&self, default: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(default.temperature),
+            top_k: match self.top_k {
+                None => default.top_k,
+                Some(k) => usize::try_from(k).ok().filter(|k| *k > 0),
+            },
+            top_p: self.top_p.unwrap_or(default.top_p),
+            min_p: self.min_p.unwrap_or(default.min_p),
+        }
+    }
+
+    fn traces(&self) -> Result<Option<usize>, Problem> {
+        if self.steps.is_some() && !self.stream {
+            return Err(Problem::invalid("steps are told in streams only").of("steps"));
+        }
+        self.steps.map(|top| within("steps", top, 1, 16)).transpose()
+    }
+
+    fn penalties(&self, vocabulary: usize) -> Result<Penalties, Problem> {
+        let penalty = |param: &str, value: Option<f32>| match value.unwrap_or(0.0) {
+            value if (-2.0..=2.0).contains(&value) => Ok(value),
+            got => Err(Problem::invalid(format_args!("{param}: expected from -2 to 2, got {got}")).of(param)),
+        };
+        let mut bias = BTreeMap::new();
+        for (id, &value) in self.logit_bias.iter().flatten() {
+            let wrong = |expected: String| {
+                Problem::invalid(format!("logit_bias: expected {expected}")).of("logit_bias")
+            };
+            let token: Option<Token> = id.parse().ok().filter(|token| (*token as usize) < vocabulary);
+            let token = token.ok_or_else(|| wrong(format!("token ids below {vocabulary}, got {id:?}")))?;
+            if !(-100.0..=100.0).contains(&value) {
+                return Err(wrong(format!("values from -100 to 100, got {value}")));
+            }
+            if bias.insert(token, value).is_some() {
+                return Err(wrong(format!("each token once, got {token} twice")));
+            }
+        }
+        Ok(Penalties {
+            bias: bias.into_iter().collect(),
+            frequency: penalty("frequency_penalty", self.frequency_penalty)?,
+            presence: penalty("presence_penalty", self.presence_penalty)?,
+        })
+    }
+
+    /// Negative ones are as good as others.
+    fn seed(&self) -> Result<Option<u64>, Problem> {
+        let Some(seed) = &self.seed else { return Ok(None) };
+        let seed = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
+        seed.map(Some).ok_or_else(|| Problem::invalid("seed: expected an integer of 64 bits").of("seed"))
+    }
+}

@@ -1,0 +1,92 @@
+//! How one request wants to be speculated for.
+
+use polydraft::policy::Auto;
+use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
+use polydraft_options::speculation::{Speculation, supports};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::error::Problem;
+use super::params::read;
+use crate::App;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    verifier: Option<String>,
+    tree: Option<String>,
+    draft: Option<String>,
+}
+
+/// Distinct tokens of a request's tree at most, and draws: its rows are in everybody's pass.
+const MOST_NODES: f64 = 64.0;
+const MOST_DRAWS: f64 = 256.0;
+
+/// What `asked` says, where it says something, and else as the server was started. `sampling` is the draft's.
+///
+/// # Errors
+/// Verifiers and trees that are none, do not fit each other, or are too much for one request; another draft than there is.
+pub fn resolve(app: &App, asked: Option<&Value>, sampling: Sampling) -> Result<Option<Speculation>, Problem> {
+    let default = app.speculation.as_ref().map(|default| Speculation { sampling, ..default.clone() });
+    let asked = match asked {
+        None => return Ok(default),
+        Some(Value::String(name)) if name == "none" => return Ok(None),
+        Some(Value::Object(_)) => asked.cloned().unwrap_or_default(),
+        Some(_) => {
+            let expected = r#"speculation: expected "none" or {"verifier": .., "tree": .., "draft": ..}"#;
+            return Err(Problem::invalid(expected).of("speculation"));
+        }
+    };
+    let Wanted { verifier, tree, draft } = read(asked).map_err(|problem| problem.of("speculation"))?;
+    let wrong = |problem: String| Problem::invalid(problem).of("speculation");
+    if verifier.as_deref() == Some("none") {
+        return match (tree, draft) {
+            (None, None) => Ok(None),
+            _ => Err(wrong("speculation: the verifier none takes no tree and no draft".to_owned())),
+        };
+    }
+    let Some(default) = default else {
+        return Err(wrong("speculation: this server was started without anything that drafts".to_owned()));
+    };
+    if let Some(draft) = draft.filter(|draft| Some(draft) != app.draft.as_ref()) {
+        let here = app.draft.as_deref().unwrap_or("none");
+        return Err(wrong(format!("speculation: the draft here is {here:?}, got {draft:?}")));
+    }
+    let verifier = match verifier {
+        None => default.verifier,
+        // Reference solvers are for laboratories: their time has no bound.
+        Some(name) => match (name.parse::<VerifierKind>(), name.parse()) {
+            (Ok(_), Ok(kind)) => kind,
+            (Err(error), _) | (_, Err(error)) => return Err(wrong(error.to_string())),
+        },
+    };
+    let tree = match tree {
+        None => default.tree,
+        Some(text) => tree_of(app, &text, &verifier).map_err(|error| wrong(error.to_string()))?,
+    };
+    if tree.nodes() > MOST_NODES || tree.most_draws(app.vocabulary) > MOST_DRAWS {
+        let expected = format!("at most {MOST_NODES} nodes and {MOST_DRAWS} draws");
+        return Err(wrong(format!("speculation: expected a tree of {expected}, got {}", tree.describe())));
+    }
+    let speculation = Speculation { verifier, tree, sampling };
+    speculation.build().map_err(|error| wrong(error.to_string()))?;
+    Ok(Some(speculation))
+}
+
+fn tree_of(
+    app: &App,
+    text: &str,
+    verifier: &polydraft_reference::VerifierKind,
+) -> polydraft::Result<PolicyKind> {
+    let tree: PolicyKind = text.parse()?;
+    Ok(match tree {
+        PolicyKind::Auto(auto) => PolicyKind::Auto(Auto { costs: app.costs.clone(), ..auto }),
+        // Drawn as the verifier can.
+        PolicyKind::Levels(levels) if !text.contains('/') => {
+            let of = |drafting| PolicyKind::levels(&levels.counts, drafting);
+            let fits = |drafting: &Drafting| supports(verifier, &of(*drafting));
+            of(Drafting::ALL.into_iter().find(fits).unwrap_or(levels.drafting))
+        }
+        other => other,
+    })
+}

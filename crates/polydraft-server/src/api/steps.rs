@@ -1,0 +1,28 @@
+//! Steps of the engine, for those who want to see them.
+
+use polydraft::Token;
+use polydraft_engine::Trace;
+use polydraft_text::Text;
+use serde_json::{Value, json};
+
+/// One step: the tree's nodes, each with both laws of the token after it, and what came of it.
+pub fn step(text: &Text, trace: &Trace) -> Value {
+    let token = |token: Token| text.decode(&[token]).unwrap_or_default();
+    let law = |law: &[(Token, f64)]| -> Value {
+        law.iter().map(|&(id, p)| json!({ "id": id, "text": token(id), "p": p })).collect()
+    };
+    let nodes: Value = trace
+        .nodes
+        .iter()
+        .map(|node| {
+            let drawn = node.drawn.as_ref().map(|drawn| {
+                let (id, text) = (drawn.token, token(drawn.token));
+                json!({ "parent": drawn.parent, "id": id, "text": text, "draft": drawn.draft, "target": drawn.target })
+            });
+            let (draft, target) = (law(&node.draft), law(&node.target));
+            json!({ "drawn": drawn, "draws": node.draws, "draft": draft, "target": target, "overlap": node.overlap })
+        })
+        .collect();
+    let emitted = json!({ "id": trace.token, "text": token(trace.token) });
+    json!({ "nodes": nodes, "accepted": trace.accepted, "emitted": emitted })
+}

@@ -1,0 +1,132 @@
+//! What is answered where.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use polydraft::{RuleKind, VerifierKind};
+use serde_json::json;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::{guard, pages, stream};
+use crate::App;
+use crate::api::error::Problem;
+use crate::api::{Json, Prepared, chat, completions, openapi, responses};
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/v1/completions", post(completions))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/responses", post(responses))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(|| async { Json(openapi::description()) }))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(from_fn_with_state(app.clone(), guard::key));
+    // Pages hold nothing that is anybody's; what they ask for needs the key.
+    let open = Router::new().route("/health", get(health)).merge(pages::routes());
+    let routes = guarded.merge(open).layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()));
+    match guard::cors(&app.settings.origins) {
+        Some(layer) => routes.layer(layer),
+        None => routes,
+    }
+    .with_state(app)
+}
+
+async fn health(State(app): State<Arc<App>>) -> Response {
+    match app.desk.is_stopping() {
+        false => Json(json!({ "status": "ok" })).into_response(),
+        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "stopping" }))).into_response(),
+    }
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.telemetry.render()).into_response()
+}
+
+async fn nowhere(uri: Uri) -> Problem {
+    Problem::invalid(format_args!("there is nothing at {}", uri.path())).status(StatusCode::NOT_FOUND)
+}
+
+async fn not_so(method: Method, uri: Uri) -> Problem {
+    let problem = Problem::invalid(format_args!("{} does not answer to {method}", uri.path()));
+    problem.status(StatusCode::METHOD_NOT_ALLOWED)
+}
+
+fn described(app: &App) -> serde_json::Value {
+    json!({
+        "id": app.name,
+        "object": "model",
+        "created": app.started,
+        "owned_by": "polydraft",
+        "max_model_len": app.context,
+        "speculation": app.speculation.as_ref().map(|speculation| json!({
+            "verifier": speculation.verifier.to_string(),
+            "tree": speculation.tree.to_string(),
+            "draft": app.draft,
+            "verifiers": VerifierKind::<RuleKind>::all().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })),
+    })
+}
+
+async fn models(State(app): State<Arc<App>>) -> Response {
+    Json(json!({ "object": "list", "data": [described(&app)] })).into_response()
+}
+
+async fn model(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+    match uri.path().strip_prefix("/v1/models/") == Some(app.name.as_str()) {
+        true => Ok(Json(described(&app)).into_response()),
+        false => {
+            let problem = Problem::invalid(format_args!("there is no such model here, only {:?}", app.name));
+            Err(problem.of("model").code("model_not_found").status(StatusCode::NOT_FOUND))
+        }
+    }
+}
+
+async fn completions(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    answer(app, headers, body, completions::prepare).await
+}
+
+async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    answer(app, headers, body, chat::prepare).await
+}
+
+async fn responses(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+    answer(app, headers, body, responses::prepare).await
+}
+
+/// Reads a request, hands it to the engine, and answers, whole or as it is decided.
+async fn answer(
+    app: Arc<App>,
+    headers: HeaderMap,
+    body: Body,
+    prepare: fn(&App, &[u8]) -> Result<Prepared, Problem>,
+) -> Result<Response, Problem> {
+    let body = guard::body(&app, &headers, body).await?;
+    // Encoding a long prompt takes its time.
+    let at = app.clone();
+    let prepared = tokio::task::spawn_blocking(move || prepare(&at, &body)).await;
+    let Prepared { asked, mut answer, stream } = prepared.map_err(|_| Problem::internal())??;
+    let mut events = app.desk.submit(asked)?;
+    if stream {
+        return Ok(stream::of(answer, events));
+    }
+    while !answer.is_complete() {
+        // A thread that is gone will say nothing more.
+        let event = events.recv().await.ok_or_else(Problem::internal)?;
+        answer.take(event)?;
+    }
+    Ok(Json(answer.whole()).into_response())
+}

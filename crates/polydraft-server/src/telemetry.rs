@@ -1,0 +1,155 @@
+//! What is counted and timed, under the names that vLLM gave such things, for Prometheus.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use polydraft_engine::{Finish, Statistics};
+
+const METADATA: Metadata<'static> = Metadata::new("polydraft", Level::INFO, None);
+/// Upper ends of the histograms' buckets, in seconds.
+const BUCKETS: [f64; 18] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0,
+];
+
+/// Counters and clocks of one server.
+pub struct Telemetry {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    drafts: Counter,
+    draft_tokens: Counter,
+    accepted_tokens: Counter,
+    accepted_by_position: Mutex<Vec<Counter>>,
+    target_calls: Counter,
+    prompt_tokens: Counter,
+    generated_tokens: Counter,
+    running: Gauge,
+    waiting: Gauge,
+    cache: Gauge,
+    first: Histogram,
+    between: Histogram,
+    whole: Histogram,
+}
+
+impl Telemetry {
+    /// Of a server that has done nothing yet.
+    pub fn new() -> Arc<Self> {
+        let builder =
+            PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS);
+        // Only a list without buckets is refused.
+        let recorder = builder.unwrap_or_default().build_recorder();
+        let counter = |name: &'static str, what: &'static str| {
+            recorder.describe_counter(KeyName::from_const_str(name), None, what.into());
+            recorder.register_counter(&Key::from_static_name(name), &METADATA)
+        };
+        let gauge = |name: &'static str, what: &'static str| {
+            recorder.describe_gauge(KeyName::from_const_str(name), None, what.into());
+            recorder.register_gauge(&Key::from_static_name(name), &METADATA)
+        };
+        let histogram = |name: &'static str, what: &'static str| {
+            recorder.describe_histogram(KeyName::from_const_str(name), None, what.into());
+            recorder.register_histogram(&Key::from_static_name(name), &METADATA)
+        };
+        let position = "Accepted tokens by position on the drafted path";
+        recorder.describe_counter(KeyName::from_const_str(BY_POSITION), None, position.into());
+        let finished = "Texts that ended, by why";
+        recorder.describe_counter(KeyName::from_const_str(FINISHED), None, finished.into());
+        Arc::new(Self {
+            drafts: counter("polydraft:spec_decode_num_drafts_total", "Passes of the target that had drafts"),
+            draft_tokens: counter("polydraft:spec_decode_num_draft_tokens_total", "Distinct drafted tokens"),
+            accepted_tokens: counter(
+                "polydraft:spec_decode_num_accepted_tokens_total",
+                "Accepted drafted tokens",
+            ),
+            accepted_by_position: Mutex::default(),
+            target_calls: counter(
+                "polydraft:target_calls_total",
+                "Passes of the target, counted for each text in them",
+            ),
+            prompt_tokens: counter("polydraft:prompt_tokens_total", "Tokens of prompts"),
+            generated_tokens: counter("polydraft:generation_tokens_total", "Tokens of texts"),
+            running: gauge("polydraft:num_requests_running", "Prompts at work"),
+            waiting: gauge("polydraft:num_requests_waiting", "Prompts that wait"),
+            cache: gauge(
+                "polydraft:kv_cache_usage_perc",
+                "Promised part of the memory for keys and values, from 0 to 1",
+            ),
+            first: histogram(
+                "polydraft:time_to_first_token_seconds",
+                "From a request's arrival to its first token",
+            ),
+            between: histogram(
+                "polydraft:inter_token_latency_seconds",
+                "Between two steps' tokens of one text",
+            ),
+            whole: histogram(
+                "polydraft:e2e_request_latency_seconds",
+                "From a request's arrival to a text's end",
+            ),
+            handle: recorder.handle(),
+            recorder,
+        })
+    }
+
+    /// As Prometheus reads it.
+    pub fn render(&self) -> String {
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+
+    /// So many prompts are at work and wait, and this part of the memory is promised.
+    pub fn load(&self, running: usize, waiting: usize, cache: f64) {
+        self.running.set(running as f64);
+        self.waiting.set(waiting as f64);
+        self.cache.set(cache);
+    }
+
+    /// A prompt of so many tokens was taken to work.
+    pub fn began(&self, tokens: usize) {
+        self.prompt_tokens.increment(tokens as u64);
+    }
+
+    /// A text got tokens for the first time, or so long after the last ones.
+    pub fn told(&self, tokens: usize, arrived: Instant, last: Option<Instant>) {
+        self.generated_tokens.increment(tokens as u64);
+        match last {
+            None => self.first.record(arrived.elapsed()),
+            Some(last) => self.between.record(last.elapsed()),
+        }
+    }
+
+    /// What speculation did for a text that has ended, or was ended.
+    pub fn speculated(&self, statistics: &Statistics) {
+        self.target_calls.increment(statistics.target_calls as u64);
+        // At the first position there is a draft wherever there is one at all.
+        self.drafts.increment(statistics.drafted.first().copied().unwrap_or(0) as u64);
+        self.draft_tokens.increment(statistics.nodes as u64);
+        self.accepted_tokens.increment(statistics.accepted.iter().sum::<usize>() as u64);
+        let mut positions = self.accepted_by_position.lock().unwrap_or_else(PoisonError::into_inner);
+        for (position, &accepted) in statistics.accepted.iter().enumerate() {
+            if position == positions.len() {
+                let label = Label::new("position", position.to_string());
+                let key = Key::from_parts(BY_POSITION, vec![label]);
+                positions.push(self.recorder.register_counter(&key, &METADATA));
+            }
+            positions[position].increment(accepted as u64);
+        }
+    }
+
+    /// A text came to its end so long after its request arrived.
+    pub fn finished(&self, finish: Finish, after: Duration) {
+        self.whole.record(after);
+        let reason = match finish {
+            Finish::End | Finish::Stop => "stop",
+            Finish::MaxTokens | Finish::Context => "length",
+            Finish::Stopped => "abort",
+        };
+        let key = Key::from_parts(FINISHED, vec![Label::new("finished_reason", reason)]);
+        self.recorder.register_counter(&key, &METADATA).increment(1);
+    }
+}
+
+const BY_POSITION: &str = "polydraft:spec_decode_num_accepted_tokens_per_pos_total";
+const FINISHED: &str = "polydraft:request_success_total";

@@ -1,0 +1,249 @@
+//! The engine's thread: it owns the models, and texts join and leave between steps.
+//!
+//! Between two steps it takes what has come in, ends what nobody waits for any more, admits what fits, and reads a part of
+//! one prompt, so that nobody waits for a neighbour's prompt. A step is one pass of the target for all texts whose prompt is
+//! read. What a text is does not depend on its neighbours, to the last bit: each has its own random decisions, and a
+//! model's row does not depend on the other rows of a pass.
+//!
+//! What breaks one text, an error or a panic, ends its request only: if a pass for all fails, each goes on alone.
+
+mod job;
+mod pace;
+mod running;
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use polydraft_engine::{Engine, Session};
+use polydraft_text::Language;
+
+use crate::telemetry::Telemetry;
+
+pub use job::{Asked, Desk, Event, Failure, Refusal};
+use job::{Command, Job};
+use pace::Pace;
+use running::{Running, Text};
+
+/// How much may be at work at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Capacity {
+    /// Texts in one pass.
+    pub texts: usize,
+    /// Tokens that all of them may come to hold.
+    pub tokens: usize,
+    /// Requests that may wait besides.
+    pub queue: usize,
+}
+
+/// Starts the thread. It ends when it is told to stop, or when the desk is gone, and everything is done.
+///
+/// # Errors
+/// The system has no thread left.
+pub fn start(
+    engine: Engine,
+    language: Language,
+    capacity: Capacity,
+    telemetry: Arc<Telemetry>,
+) -> std::io::Result<(Desk, JoinHandle<()>)> {
+    let (sender, inbox) = channel();
+    let desk = Desk::new(sender, capacity.texts.saturating_add(capacity.queue));
+    let worker = Worker {
+        engine,
+        language,
+        capacity,
+        inbox,
+        waiting: VecDeque::new(),
+        running: Vec::new(),
+        pace: Pace::new(),
+        round: 0,
+        deadline: None,
+        closing: false,
+        telemetry,
+    };
+    let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
+    Ok((desk, thread))
+}
+
+struct Worker {
+    engine: Engine,
+    language: Language,
+    capacity: Capacity,
+    inbox: Receiver<Command>,
+    /// In the order in which they came.
+    waiting: VecDeque<Job>,
+    running: Vec<Running>,
+    pace: Pace,
+    round: usize,
+    /// When what is not done by then is ended.
+    deadline: Option<Instant>,
+    /// No more will come.
+    closing: bool,
+    telemetry: Arc<Telemetry>,
+}
+
+/// Runs what may panic: a fault there is that request's, not the server's.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    // What is shared with the work is the engine, which `restore` puts right.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failure::Panic))
+}
+
+impl Worker {
+    fn run(mut self) {
+        while self.take() {
+            self.leave();
+            self.admit();
+            self.read();
+            self.branch();
+            self.step();
+            self.deliver();
+            let cache = self.used().1 as f64 / self.capacity.tokens as f64;
+            self.telemetry.load(self.running.len(), self.waiting.len(), cache);
+        }
+    }
+
+    /// Texts and tokens that are promised to what is at work.
+    fn used(&self) -> (usize, usize) {
+        let needs = self.running.iter().map(|running| self.need(&running.job));
+        needs.fold((0, 0), |(a, b), (c, d)| (a + c, b.saturating_add(d)))
+    }
+
+    fn need(&self, job: &Job) -> (usize, usize) {
+        (job.asked.count, job.asked.tokens(self.engine.facts().context))
+    }
+
+    /// Takes what has come in; waits where there is nothing else to do. Whether there is anything left to do.
+    fn take(&mut self) -> bool {
+        loop {
+            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let command = match (idle, self.closing) {
+                (true, true) => return false,
+                (true, false) => self.inbox.recv().map_err(|_| TryRecvError::Disconnected),
+                (false, _) => self.inbox.try_recv(),
+            };
+            match command {
+                Ok(Command::Work(jobs)) => self.waiting.extend(jobs),
+                Ok(Command::Stop(within)) => {
+                    self.closing = true;
+                    self.deadline = Instant::now().checked_add(within);
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => {
+                    self.closing = true;
+                    if !idle {
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends what nobody waits for, and everything when time is up.
+    fn leave(&mut self) {
+        let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        self.waiting.retain(|job| {
+            let leaves = late || job.is_gone();
+            if leaves {
+                job.tell(Event::Failed(Failure::Stopping));
+            }
+            !leaves
+        });
+        for running in self.running.extract_if(.., |running| late || running.job.is_gone()) {
+            running.close(&mut self.engine, &self.telemetry, Some(Failure::Stopping));
+        }
+    }
+
+    /// Admits in the order of arrival as long as texts and tokens fit: whoever is first is never overtaken.
+    fn admit(&mut self) {
+        while let Some((texts, tokens)) = self.waiting.front().map(|job| self.need(job)) {
+            let used = self.used();
+            let most = self.capacity.texts.min(self.engine.facts().sequences);
+            let fits = used.0 + texts <= most && used.1.saturating_add(tokens) <= self.capacity.tokens;
+            if !fits && !self.running.is_empty() {
+                return;
+            }
+            let Some(job) = self.waiting.pop_front() else { return };
+            self.telemetry.began(job.asked.prompt.len());
+            match Text::open(&mut self.engine, &self.language, &job.asked, 0) {
+                Ok(text) => self.running.push(Running { job, texts: vec![text], opened: 1 }),
+                Err(failure) => job.tell(Event::Failed(failure)),
+            }
+        }
+    }
+
+    /// Reads a part of one prompt: in turn of the text that came first, and of the one with the least left.
+    fn read(&mut self) {
+        let unread = self.running.iter_mut().flat_map(|running| &mut running.texts);
+        let unread = unread.filter(|text| text.is_unread());
+        self.round = self.round.wrapping_add(1);
+        let text = match self.round % 2 {
+            0 => { unread }.next(),
+            _ => unread.min_by_key(|text| text.unread),
+        };
+        let Some(text) = text else { return };
+        let (before, clock) = (text.unread, Instant::now());
+        match guarded(|| Ok(self.engine.prepare(&mut text.session, self.pace.chunk())?)) {
+            Ok(left) => {
+                self.pace.observe(before.saturating_sub(left), clock.elapsed());
+                text.unread = left;
+            }
+            Err(failure) => text.failure = Some(failure),
+        }
+    }
+
+    /// Opens a request's other texts once its prompt is read: they share what was computed for it.
+    fn branch(&mut self) {
+        for running in &mut self.running {
+            let read = running.texts.first().is_none_or(|text| !text.is_unread());
+            while read && running.opened < running.job.asked.count {
+                match Text::open(&mut self.engine, &self.language, &running.job.asked, running.opened) {
+                    Ok(text) => running.texts.push(text),
+                    Err(failure) => {
+                        running.failure_of_first(failure);
+                        break;
+                    }
+                }
+                running.opened += 1;
+            }
+        }
+    }
+
+    /// One pass for all texts whose prompt is read.
+    fn step(&mut self) {
+        let all = self.running.iter_mut().flat_map(|running| {
+            let prompt = &running.job.asked.prompt;
+            running.texts.iter_mut().filter(|text| text.is_ready()).map(move |text| (prompt, text))
+        });
+        let mut ready: Vec<_> = all.collect();
+        if ready.is_empty() {
+            return;
+        }
+        let mut sessions: Vec<&mut Session<'static>> =
+            ready.iter_mut().map(|(_, text)| &mut text.session).collect();
+        if guarded(|| Ok(self.engine.step(&mut sessions)?)).is_ok() {
+            return;
+        }
+        for (prompt, text) in ready {
+            let alone = || {
+                self.engine.restore(&mut text.session, prompt)?;
+                Ok(self.engine.step(&mut [&mut text.session])?)
+            };
+            if let Err(failure) = guarded(alone) {
+                text.failure = Some(failure);
+            }
+        }
+    }
+
+    /// Tells everybody what is new, and closes what is done.
+    fn deliver(&mut self) {
+        for running in &mut self.running {
+            running.deliver(&mut self.engine, &self.telemetry);
+        }
+        for running in self.running.extract_if(.., |running| running.is_done()) {
+            running.close(&mut self.engine, &self.telemetry, None);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What the web side asks of the engine's thread, and what it is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use polydraft::{Sampling, Token};
+use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics, Trace};
+use polydraft_options::speculation::Speculation;
+
+use crate::grammar::Grammar;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// One prompt, and the texts that are to go on from it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// What they continue.
+    pub prompt: Vec<Token>,
+    /// How the target's logits become their law.
+    pub sampling: Sampling,
+    /// What of it is made likelier or less likely.
+    pub penalties: Penalties,
+    /// The form that the texts must have, if there is one.
+    pub grammar: Option<Grammar>,
+    /// How to speculate; none is plain decoding.
+    pub speculation: Option<Speculation>,
+    /// Where they end.
+    pub limits: Limits,
+    /// Of all random decisions: each text has a stream of its own from it, whatever else is at work.
+    pub seed: u64,
+    /// How many texts.
+    pub count: usize,
+    /// How many of the likeliest tokens are told with every token; none where nobody asked.
+    pub scores: Option<usize>,
+    /// How many of each law are told with every step; none where nobody asked.
+    pub traces: Option<usize>,
+}
+
+impl Asked {
+    /// Tokens that its texts may come to hold, in a context of so many.
+    pub fn tokens(&self, context: usize) -> usize {
+        let most = self.limits.max_tokens.unwrap_or(usize::MAX);
+        self.prompt.len().saturating_add(most).min(context).saturating_mul(self.count)
+    }
+}
+
+/// What happened to a text, in order. Texts of a request are numbered through, prompt by prompt.
+#[derive(Debug)]
+pub enum Event {
+    /// More of it is certain.
+    More { text: usize, piece: String, scores: Vec<Scored>, traces: Vec<Trace> },
+    /// It is complete, having taken so many tokens.
+    End { text: usize, finish: Finish, tokens: usize, statistics: Box<Statistics> },
+    /// It cannot be, and neither can the others of the request.
+    Failed(Failure),
+}
+
+/// Why a request broke off.
+#[derive(Debug)]
+pub enum Failure {
+    /// What the engine objects to.
+    Engine(polydraft_engine::Error),
+    /// A verifier or a tree that cannot be made.
+    Settings(String),
+    /// A fault in this program.
+    Panic,
+    /// The server is being stopped.
+    Stopping,
+}
+
+impl From<polydraft_engine::Error> for Failure {
+    fn from(error: polydraft_engine::Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// As many are at work or waiting as there may be.
+    Full,
+    /// The server is being stopped.
+    Stopping,
+}
+
+/// How many requests there are, and may be.
+#[derive(Debug)]
+pub struct Load {
+    present: AtomicUsize,
+    most: usize,
+    stopping: AtomicBool,
+}
+
+/// A request's place among those that may be there at once; free again when it is dropped.
+#[derive(Debug)]
+pub struct Place(Arc<Load>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.present.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// At work on the engine's thread.
+pub(super) struct Job {
+    pub asked: Asked,
+    /// The number of its first text in the request.
+    pub first: usize,
+    pub events: UnboundedSender<Event>,
+    pub arrived: Instant,
+    _place: Arc<Place>,
+}
+
+impl Job {
+    /// Whether nobody listens any more.
+    pub fn is_gone(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// A client that went away is told nothing.
+    pub fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+}
+
+pub(super) enum Command {
+    Work(Vec<Job>),
+    /// Finish what there is within this time.
+    Stop(Duration),
+}
+
+/// The way to the engine's thread. It never waits.
+#[derive(Debug, Clone)]
+pub struct Desk {
+    commands: Sender<Command>,
+    load: Arc<Load>,
+}
+
+impl Desk {
+    /// For at most so many requests at once, waiting ones among them.
+    pub(super) fn new(commands: Sender<Command>, most: usize) -> Self {
+        let load = Load { present: AtomicUsize::new(0), most, stopping: AtomicBool::new(false) };
+        Self { commands, load: Arc::new(load) }
+    }
+
+    /// Hands in a request: one prompt or several. Dropping what is returned ends it.
+    ///
+    /// # Errors
+    /// A server that is full or stopping.
+    pub fn submit(&self, asked: Vec<Asked>) -> Result<UnboundedReceiver<Event>, Refusal> {
+        if self.load.stopping.load(Ordering::SeqCst) {
+            return Err(Refusal::Stopping);
+        }
+        let room = |present| (present < self.load.most).then_some(present + 1);
+        if self.load.present.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_err() {
+            return Err(Refusal::Full);
+        }
+        let place = Arc::new(Place(self.load.clone()));
+        let (events, receiver) = unbounded_channel();
+        let (mut first, arrived) = (0, Instant::now());
+        let jobs = asked.into_iter().map(|asked| {
+            let count = asked.count;
+            let job = Job { asked, first, events: events.clone(), arrived, _place: place.clone() };
+            first += count;
+            job
+        });
+        self.commands.send(Command::Work(jobs.collect())).map_err(|_| {
+            // The thread is gone: nobody is to come again.
+            self.load.stopping.store(true, Ordering::SeqCst);
+            Refusal::Stopping
+        })?;
+        Ok(receiver)
+    }
+
+    /// Takes no more requests, and lets those that are there end within this time.
+    pub fn stop(&self, within: Duration) {
+        self.load.stopping.store(true, Ordering::SeqCst);
+        // A thread that has ended by itself has nothing left to stop.
+        let _ = self.commands.send(Command::Stop(within));
+    }
+
+    /// Whether it is being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.load.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Requests that are at work or waiting.
+    pub fn present(&self) -> usize {
+        self.load.present.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,176 @@
+//! A request at work: its texts, and what is told of them.
+
+use std::time::Instant;
+
+use polydraft::Token;
+use polydraft_engine::{Engine, Penalties, Processor, Request, Session};
+use polydraft_options::speculation::Speculation;
+use polydraft_options::texts;
+use polydraft_text::Language;
+
+use super::guarded;
+use super::job::{Asked, Event, Failure, Job};
+use crate::grammar::Mask;
+use crate::telemetry::Telemetry;
+
+/// What a request changes in the target's law, in this order: what a grammar forbids stays forbidden.
+struct Changes {
+    penalties: Penalties,
+    mask: Option<Mask>,
+}
+
+impl Changes {
+    fn of(asked: &Asked) -> Option<Self> {
+        let (penalties, mask) = (asked.penalties.clone(), asked.grammar.as_ref().map(Mask::new));
+        (!penalties.is_neutral() || mask.is_some()).then_some(Self { penalties, mask })
+    }
+}
+
+impl Processor for Changes {
+    fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+        self.penalties.process(decided, path, logits);
+        if let Some(mask) = &self.mask {
+            mask.process(decided, path, logits);
+        }
+    }
+}
+
+/// One text.
+pub(super) struct Text {
+    /// Among those of its prompt.
+    number: usize,
+    pub session: Session<'static>,
+    /// Tokens of the prompt that are not read yet.
+    pub unread: usize,
+    /// What broke it outside its session.
+    pub failure: Option<Failure>,
+    /// When it last got tokens.
+    last: Option<Instant>,
+}
+
+impl Text {
+    /// Opens the text of this number. Nothing is computed yet.
+    pub fn open(
+        engine: &mut Engine,
+        language: &Language,
+        asked: &Asked,
+        number: usize,
+    ) -> Result<Self, Failure> {
+        guarded(|| {
+            let speculation = asked.speculation.as_ref().map(Speculation::build).transpose();
+            let speculation = speculation.map_err(|error| Failure::Settings(error.to_string()))?;
+            let mut random = texts::random(asked.seed);
+            // The first is what the seed gives one text alone.
+            random.set_stream(number as u64);
+            let mut session = engine.open(Request {
+                prompt: asked.prompt.clone(),
+                sampling: asked.sampling,
+                speculation,
+                limits: asked.limits.clone(),
+                text: Box::new(language.text.stream(&asked.prompt)),
+                chance: Box::new(random),
+            })?;
+            if let Some(changes) = Changes::of(asked) {
+                session.process(Box::new(changes));
+            }
+            if let Some(top) = asked.scores {
+                session.watch_scores(top);
+            }
+            if let Some(top) = asked.traces {
+                session.trace(top);
+            }
+            let (unread, failure) = match engine.prepare(&mut session, 0) {
+                Ok(unread) => (unread, None),
+                Err(error) => (0, Some(error.into())),
+            };
+            Ok(Self { number, session, unread, failure, last: None })
+        })
+    }
+
+    fn goes_on(&self) -> bool {
+        self.failure.is_none() && !self.session.is_done()
+    }
+
+    /// Whether its prompt is still to be read.
+    pub fn is_unread(&self) -> bool {
+        self.goes_on() && self.unread > 0
+    }
+
+    /// Whether it takes part in the next step.
+    pub fn is_ready(&self) -> bool {
+        self.goes_on() && self.unread == 0
+    }
+}
+
+/// One prompt and its texts that are not complete yet.
+pub(super) struct Running {
+    pub job: Job,
+    pub texts: Vec<Text>,
+    /// How many were opened, of those asked for.
+    pub opened: usize,
+}
+
+impl Running {
+    /// Breaks the request off.
+    pub fn failure_of_first(&mut self, failure: Failure) {
+        match self.texts.first_mut() {
+            Some(text) => text.failure = Some(failure),
+            None => {
+                self.opened = self.job.asked.count;
+                self.job.tell(Event::Failed(failure));
+            }
+        }
+    }
+
+    /// Whether all its texts are complete.
+    pub fn is_done(&self) -> bool {
+        self.texts.is_empty() && self.opened >= self.job.asked.count
+    }
+
+    /// Tells what is new, and lets go of texts that are complete. If one broke, all end.
+    pub fn deliver(&mut self, engine: &mut Engine, telemetry: &Telemetry) {
+        for mut text in std::mem::take(&mut self.texts) {
+            let number = self.job.first + text.number;
+            let tokens = text.session.take_tokens().len();
+            if tokens > 0 {
+                telemetry.told(tokens, self.job.arrived, text.last.replace(Instant::now()));
+            }
+            let (pieces, scores) = (text.session.take_pieces(), text.session.take_scores());
+            let traces = text.session.take_traces();
+            let piece: String = pieces.into_iter().map(|piece| piece.text).collect();
+            if !piece.is_empty() || !scores.is_empty() || !traces.is_empty() {
+                self.job.tell(Event::More { text: number, piece, scores, traces });
+            }
+            if text.goes_on() {
+                self.texts.push(text);
+                continue;
+            }
+            let Text { session, failure, .. } = text;
+            telemetry.speculated(session.statistics());
+            let closed = guarded(|| Ok(engine.close(session)?));
+            match (failure, closed) {
+                (None, Ok(made)) => {
+                    telemetry.finished(made.finish, self.job.arrived.elapsed());
+                    let (tokens, statistics) = (made.tokens.len(), Box::new(made.statistics));
+                    self.job.tell(Event::End { text: number, finish: made.finish, tokens, statistics });
+                }
+                (Some(failure), _) | (None, Err(failure)) => {
+                    self.opened = self.job.asked.count;
+                    self.job.tell(Event::Failed(failure));
+                }
+            }
+        }
+    }
+
+    /// Ends what is not complete, and frees what it holds.
+    pub fn close(self, engine: &mut Engine, telemetry: &Telemetry, failure: Option<Failure>) {
+        if let Some(failure) = failure {
+            self.job.tell(Event::Failed(failure));
+        }
+        for text in self.texts {
+            telemetry.speculated(text.session.statistics());
+            // What it would have been nobody asks for.
+            let _ = guarded(|| Ok(engine.close(text.session)?));
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A server on loopback with models given as tables, and a client that sends what it is told, byte by byte.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token};
+use polydraft_engine::{Engine, Facts, Model, ModelDrafter, Result, Sequence, TableModel};
+use polydraft_options::speculation::Speculation;
+use polydraft_server::{Defaults, Served, Server, Settings};
+use polydraft_text::{ChatTemplate, Language, SpecialTokens, Text};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+const TARGET: &str = r#"{"vocabulary": 6, "next": {
+    "": [0.3, 0.2, 0.2, 0.2, 0.09, 0.01], "0": [0.1, 0.6, 0.1, 0.1, 0.1, 0], "1": [0.2, 0.2, 0.5, 0.05, 0.05, 0],
+    "2": [0.25, 0.25, 0.25, 0.2, 0.05, 0], "0 1": [0.3, 0.1, 0.1, 0.45, 0.05, 0], "3": [0.6, 0.1, 0.1, 0.1, 0.1, 0]}}"#;
+const DRAFT: &str = r#"{"vocabulary": 6, "next": {
+    "": [0.25, 0.25, 0.2, 0.2, 0.1, 0], "0": [0.2, 0.5, 0.1, 0.1, 0.1, 0], "3": [0.5, 0.2, 0.1, 0.1, 0.1, 0]}}"#;
+/// The token that breaks a faulty model, and the one that ends texts.
+pub const CURSED: &str = "x";
+pub const END: Token = 4;
+
+pub fn language() -> Language {
+    let file = br#"{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "end": 4, "x": 5},
+        "unk_token": "a"}, "pre_tokenizer": {"type": "Whitespace"},
+        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false}]}"#;
+    let text = Text::parse(file, "/secret/place/tokenizer.json").unwrap();
+    let template = "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no such words') }}{% endif %}{{ m.content }} {% endfor %}";
+    let special = SpecialTokens::from_roles([]);
+    Language {
+        name: "table".to_owned(),
+        vocabulary: text.vocabulary(6).unwrap(),
+        text,
+        end_tokens: vec![END],
+        chat: Some(ChatTemplate::from_source(template, special, "/secret/place/chat.jinja").unwrap()),
+        sampling: Default::default(),
+    }
+}
+
+/// A table model that takes its time, panics at the token [`CURSED`], and counts.
+pub struct Watched {
+    inner: TableModel,
+    pass: Duration,
+    cursed: BTreeSet<Sequence>,
+    pub open: Arc<AtomicUsize>,
+    pub widest: Arc<AtomicUsize>,
+}
+
+impl Watched {
+    pub fn new(inner: TableModel, pass: Duration) -> Self {
+        Self { inner, pass, cursed: BTreeSet::new(), open: Arc::default(), widest: Arc::default() }
+    }
+}
+
+impl Model for Watched {
+    fn facts(&self) -> &Facts {
+        self.inner.facts()
+    }
+    fn open(&mut self) -> Result<Sequence> {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        self.inner.open()
+    }
+    fn close(&mut self, sequence: Sequence) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        self.cursed.remove(&sequence);
+        self.inner.close(sequence);
+    }
+    fn len(&self, sequence: Sequence) -> usize {
+        self.inner.len(sequence)
+    }
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        if tokens.contains(&5) {
+            self.cursed.insert(sequence);
+        }
+        self.inner.extend(sequence, tokens)
+    }
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        self.inner.truncate(sequence, length);
+    }
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        self.inner.prepare(sequence, most)
+    }
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        self.widest.fetch_max(batch.len(), Ordering::SeqCst);
+        std::thread::sleep(self.pass);
+        assert!(!batch.iter().any(|(sequence, _)| self.cursed.contains(sequence)), "cursed");
+        self.inner.score(batch)
+    }
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.inner.logits(sequence, node)
+    }
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.inner.commit(sequence, tree, path)
+    }
+}
+
+/// A server that runs until it is dropped.
+pub struct Running {
+    pub address: SocketAddr,
+    /// Sequences that the target has open, and the most that it had in one pass.
+    pub open: Arc<AtomicUsize>,
+    pub widest: Arc<AtomicUsize>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<bool>>,
+}
+
+/// Starts one with table models; `pass` is what a pass of the target takes at least.
+pub fn start(pass: Duration, change: impl FnOnce(&mut Settings)) -> Running {
+    start_ending(pass, vec![END], change)
+}
+
+/// One whose texts no token ends.
+pub fn start_endless(pass: Duration, change: impl FnOnce(&mut Settings)) -> Running {
+    start_ending(pass, Vec::new(), change)
+}
+
+fn start_ending(pass: Duration, end_tokens: Vec<Token>, change: impl FnOnce(&mut Settings)) -> Running {
+    let table = |name, json| TableModel::from_json(name, json).unwrap().with_context_length(512);
+    let target = Watched::new(table("target", TARGET), pass);
+    let (open, widest) = (target.open.clone(), target.widest.clone());
+    let drafter = ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary).unwrap();
+    let sampling = Sampling::default();
+    let defaults =
+        |most| Defaults { max_tokens: Some(most), end_tokens: end_tokens.clone(), ..Defaults::default() };
+    let served = Served {
+        engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
+        language: language(),
+        name: "table".to_owned(),
+        draft: Some("draft".to_owned()),
+        speculation: Some(Speculation {
+            verifier: "nested-priority".parse().unwrap(),
+            tree: PolicyKind::paths(2, 3),
+            sampling,
+        }),
+        costs: Default::default(),
+        completions: defaults(16),
+        chat: defaults(64),
+    };
+    let mut settings = Settings::default();
+    change(&mut settings);
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stop, stopped) = oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::start("127.0.0.1:0".parse().unwrap(), served, settings).await.unwrap();
+            tell.send(server.address().unwrap()).unwrap();
+            server.run(async { stopped.await.unwrap_or_default() }).await
+        })
+    });
+    Running { address: told.recv().unwrap(), open, widest, stop: Some(stop), thread: Some(thread) }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The data of a stream's events.
+    pub fn events(&self) -> Vec<&str> {
+        self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect()
+    }
+}
+
+impl Running {
+    /// Asks it to stop, and waits for that; whether all answers were sent.
+    pub fn stop(&mut self) -> bool {
+        self.ask_to_stop();
+        self.thread.take().is_none_or(|thread| thread.join().unwrap())
+    }
+
+    pub fn ask_to_stop(&mut self) {
+        self.stop.take().map(|stop| stop.send(()));
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+
+    pub fn send(&self, head: &str, body: &[u8]) -> TcpStream {
+        let mut stream = self.connect();
+        let length = body.len();
+        write!(stream, "{head}\r\nHost: here\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n")
+            .unwrap();
+        stream.write_all(body).unwrap();
+        stream
+    }
+
+    pub fn get(&self, path: &str) -> Reply {
+        reply(self.send(&format!("GET {path} HTTP/1.1"), b""))
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Reply {
+        reply(self.send(&format!("POST {path} HTTP/1.1"), body.to_string().as_bytes()))
+    }
+
+    pub fn complete(&self, body: Value) -> Value {
+        let reply = self.post("/v1/completions", &body);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    }
+}
+
+/// Reads an answer to its end.
+pub fn reply(stream: TcpStream) -> Reply {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(reader.read_line(&mut head).unwrap() > 0, "{head:?}");
+    }
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let mut body = Vec::new();
+    if head.to_lowercase().contains("transfer-encoding: chunked") {
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            let length = usize::from_str_radix(line.trim(), 16).unwrap();
+            let mut chunk = vec![0; length + 2];
+            reader.read_exact(&mut chunk).unwrap();
+            body.extend(&chunk[..length]);
+            if length == 0 {
+                break;
+            }
+        }
+    } else {
+        reader.read_to_end(&mut body).unwrap();
+    }
+    Reply { status, head, body: String::from_utf8(body).unwrap() }
+}

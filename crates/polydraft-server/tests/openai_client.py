@@ -1,0 +1,167 @@
+"""The official client, unmodified, against `polydraft serve` with the demo pair.
+
+python3 openai_client.py path/to/polydraft [texts of a schema, default 20]
+"""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+
+import openai
+
+PROMPT = "impl Iterator for"
+FORMS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
+MESSAGES = [{"role": "user", "content": "Returns the sum of two numbers."}]
+
+
+def completions(client):
+    plain = client.completions.create(model="target", prompt=PROMPT, max_tokens=24, seed=1)
+    assert plain.choices[0].text and plain.usage.completion_tokens <= 24
+    assert plain.usage.speculation["target_calls"] <= plain.usage.completion_tokens
+    again = client.completions.create(model="target", prompt=PROMPT, max_tokens=24, seed=1, echo=True)
+    assert again.choices[0].text == PROMPT + plain.choices[0].text
+    several = client.completions.create(model="target", prompt=[PROMPT, "fn"], n=2, max_tokens=8, seed=1)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    scored = client.completions.create(model="target", prompt=PROMPT, max_tokens=8, temperature=0, logprobs=3)
+    logprobs = scored.choices[0].logprobs
+    for token, own, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs):
+        # At temperature 0 the likeliest is taken.
+        assert own <= 0 and abs(max(top.values()) - own) < 1e-9, (token, own, top)
+    stopped = client.completions.create(model="target", prompt=PROMPT, max_tokens=200, seed=1, stop=["\n"])
+    assert "\n" not in stopped.choices[0].text
+
+
+def chats(client):
+    asked = dict(model="target", messages=MESSAGES, max_completion_tokens=40, seed=2)
+    answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+    content = answer.choices[0].message.content
+    assert content and answer.choices[0].finish_reason in ("stop", "length")
+    assert len(answer.choices[0].logprobs.content) == answer.usage.completion_tokens
+    assert all(len(token.top_logprobs) == 2 for token in answer.choices[0].logprobs.content)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == content
+    assert chunks[-1].usage.completion_tokens == answer.usage.completion_tokens
+    plain = client.chat.completions.create(**asked, extra_body={"speculation": "none"})
+    assert plain.usage.speculation["draft_tokens"] == 0
+    block = client.chat.completions.create(**asked, extra_body={"speculation": {"verifier": "block", "tree": "paths:1,4"}})
+    assert block.usage.speculation["draft_tokens"] > 0
+    penalised = client.chat.completions.create(
+        **asked, frequency_penalty=1.5, presence_penalty=0.5, logit_bias={"5": -100}, top_p=0.9
+    )
+    assert penalised.choices[0].message.content
+
+
+def responses(client):
+    asked = dict(model="target", input="Returns the sum of two numbers.", max_output_tokens=40, extra_body={"seed": 2})
+    answer = client.responses.create(**asked)
+    assert answer.status in ("completed", "incomplete") and answer.output_text
+    events = list(client.responses.create(**asked, stream=True))
+    assert events[0].type == "response.created" and events[-1].response.output_text == answer.output_text
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == answer.output_text
+    chat = client.chat.completions.create(model="target", messages=MESSAGES, max_completion_tokens=40, seed=2)
+    assert chat.choices[0].message.content == answer.output_text
+
+
+def forms(client):
+    """JSON of a schema, every time, with speculation; the same law as plain decoding is the Rust tests' matter."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["struct", "enum", "trait"]},
+            "public": {"type": "boolean"},
+            "fields": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+        },
+        "required": ["kind", "public", "fields"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "item", "schema": schema}}
+    for first in range(0, FORMS, 10):
+        answer = client.chat.completions.create(
+            model="target", messages=MESSAGES, n=10, seed=first, max_completion_tokens=400, response_format=form,
+            frequency_penalty=0.2 if first % 20 else 0,
+        )
+        for choice in answer.choices:
+            item = json.loads(choice.message.content)
+            assert choice.finish_reason == "stop", choice
+            assert set(item) == {"kind", "public", "fields"} and item["kind"] in ("struct", "enum", "trait"), item
+            assert isinstance(item["public"], bool) and len(item["fields"]) <= 3, item
+        assert answer.usage.speculation["target_calls"] < answer.usage.completion_tokens
+    asked = dict(model="target", prompt="{", max_tokens=30, seed=1, temperature=0, extra_body={"response_format": {"type": "json_object"}})
+    text = client.completions.create(**asked).choices[0].text
+    assert text.lstrip().startswith("{"), text
+    asked["extra_body"]["speculation"] = "none"
+    assert client.completions.create(**asked).choices[0].text == text
+
+
+def streams_together(client):
+    """A seed gives the same text alone and among others, streamed; half of the others go away."""
+    asked = dict(model="target", prompt=PROMPT, max_tokens=48, seed=3)
+    alone = client.completions.create(**asked).choices[0].text
+    texts = []
+
+    def read():
+        texts.append("".join(chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)))
+
+    def leave():
+        stream = client.completions.create(model="target", prompt="pub fn", max_tokens=400, stream=True)
+        next(iter(stream))
+        stream.close()
+
+    threads = [threading.Thread(target=target) for target in [read, leave] * 4]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert texts == [alone] * 4, (alone, texts)
+
+
+def errors(client, base_url):
+    def refused(kind, param, **asked):
+        try:
+            client.completions.create(**{"model": "target", "prompt": PROMPT, **asked})
+        except kind as error:
+            assert error.param == param, (param, error.body)
+        else:
+            raise AssertionError(f"{param} was not refused")
+
+    refused(openai.BadRequestError, "temperature", temperature=-1)
+    refused(openai.BadRequestError, "suffix", suffix="}")
+    refused(openai.BadRequestError, "temprature", extra_body={"temprature": 1})
+    refused(openai.NotFoundError, "model", model="gpt")
+    try:
+        openai.OpenAI(base_url=base_url, api_key="wrong", max_retries=0).models.list()
+    except openai.AuthenticationError as error:
+        assert error.code == "invalid_api_key"
+    else:
+        raise AssertionError("a wrong key opened the door")
+
+
+def main():
+    command = [sys.argv[1], "--no-config", "serve", "--port", "0", "--api-key", "secret"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in server.stderr:
+            if found := re.search(r"serving at (http\S+);", line):
+                base_url = found[1]
+                break
+        else:
+            raise AssertionError("the server did not start")
+        threading.Thread(target=lambda: [sys.stderr.write(line) for line in server.stderr], daemon=True).start()
+        client = openai.OpenAI(base_url=base_url, api_key="secret", max_retries=0, timeout=60)
+        assert [model.id for model in client.models.list()] == ["target"]
+        assert client.models.retrieve("target").object == "model"
+        completions(client)
+        chats(client)
+        responses(client)
+        forms(client)
+        streams_together(client)
+        errors(client, base_url)
+        server.terminate()
+        assert server.wait(timeout=60) == 0
+    finally:
+        server.kill()
+    print(f"openai {openai.__version__}: all is well")
+
+
+main()

@@ -1,0 +1,74 @@
+"""The page in a real browser: a text is streamed, its trees are drawn, steps can be gone through; on a phone and in the dark too.
+
+python3 page.py path/to/polydraft folder-for-screenshots     (needs the package playwright, and chromium or $CHROMIUM)
+"""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+
+from playwright.sync_api import sync_playwright
+
+SIZES = {"wide": (1280, 860), "phone": (390, 844)}
+
+
+def talk(page, shot):
+    foreign = []
+    page.on("request", lambda request: foreign.append(request.url) if "127.0.0.1" not in request.url and not request.url.startswith("data:") else None)
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.click("summary")
+    page.fill("[name=max_tokens]", "48")
+    page.fill("[name=seed]", "5")
+    page.fill("[name=tree]", "paths:3,4")
+    page.click("summary")
+    page.fill("#prompt", "Returns the sum of two numbers.")
+    page.click("#send")
+    page.wait_for_selector("#tree .node.accepted")
+    page.locator("#send", has_text="Send").wait_for(timeout=60000)
+    assert page.inner_text(".message.assistant").strip()
+    steps = int(page.get_attribute("#step", "max")) + 1
+    assert steps > 2, steps
+    # Every token of the text belongs to a step, and steps can be gone through.
+    page.click("#back")
+    assert page.inner_text("#where").startswith(f"step {steps - 1} of")
+    page.locator("#tree .node[data-node='0']").click()
+    assert page.locator("#laws .bar.target i").count() > 0
+    assert "share" in page.inner_text("#laws-text")
+    assert re.search(r"\d+ tokens, \d+ passes", page.inner_text("#efficiency"))
+    page.screenshot(path=shot, full_page=True)
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, f"the page is {wide} pixels too wide"
+    assert not foreign, foreign
+    assert not problems, problems
+
+
+def main():
+    folder = sys.argv[2]
+    server = subprocess.Popen([sys.argv[1], "--no-config", "serve", "--port", "0"], stderr=subprocess.PIPE, text=True)
+    try:
+        address = next(found[1] for line in server.stderr if (found := re.search(r"serving at (http\S+)/v1;", line)))
+        threading.Thread(target=lambda: [sys.stderr.write(line) for line in server.stderr], daemon=True).start()
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox"])
+            for scheme in ["light", "dark"]:
+                for name, (width, height) in SIZES.items():
+                    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                    page.goto(address + "/")
+                    page.wait_for_selector("#model:not(:empty)")
+                    talk(page, f"{folder}/{name}-{scheme}.png")
+                    page.close()
+            page = browser.new_page()
+            page.goto(address + "/docs")
+            page.wait_for_selector("h2")
+            assert "/v1/completions" in page.inner_text("main")
+            browser.close()
+    finally:
+        server.kill()
+    print("the page works")
+
+
+main()

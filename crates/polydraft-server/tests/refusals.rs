@@ -1,0 +1,231 @@
+//! What is wrong is refused by name, and nothing that goes wrong takes others along.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::{Running, reply, start, start_endless};
+use serde_json::{Value, json};
+
+const NOW: Duration = Duration::ZERO;
+
+fn refused(server: &Running, path: &str, body: &Value) -> (u16, Value) {
+    let reply = server.post(path, body);
+    assert!(!reply.body.contains("secret"), "{reply:?}");
+    let error = reply.json()["error"].clone();
+    for field in ["message", "type", "param", "code"] {
+        assert!(error.get(field).is_some(), "{field}: {error}");
+    }
+    (reply.status, error)
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let server = start(NOW, |settings| settings.capacity.tokens = 300);
+    let with = |name: &str, value: Value| {
+        let mut body = json!({ "prompt": "a", "max_tokens": 4 });
+        body[name] = value;
+        body
+    };
+    for (name, value) in [
+        ("temperature", json!(-1)),
+        ("temperature", json!("hot")),
+        ("top_p", json!(0)),
+        ("min_p", json!(2)),
+        ("top_k", json!(1.5)),
+        ("seed", json!(0.5)),
+        ("n", json!(0)),
+        ("n", json!(33)),
+        ("n", json!(-1)),
+        ("stop", json!("")),
+        ("stop", json!(vec!["a"; 17])),
+        ("stop", json!(5)),
+        ("logprobs", json!(21)),
+        ("max_tokens", json!(-5)),
+        ("max_tokens", json!(400)),
+        ("prompt", Value::Null),
+        ("prompt", json!([])),
+        ("prompt", json!({})),
+        ("prompt", json!(vec!["a"; 33])),
+        ("logit_bias", json!({ "6": 1 })),
+        ("logit_bias", json!({ "5": 101 })),
+        ("logit_bias", json!({ "5": 1, "05": 1 })),
+        ("frequency_penalty", json!(2.5)),
+        ("presence_penalty", json!("much")),
+        ("repetition_penalty", json!(1.1)),
+        ("response_format", json!({ "type": "xml" })),
+        ("response_format", json!({ "type": "json_schema" })),
+        ("suffix", json!("x")),
+        ("best_of", json!(2)),
+        ("temprature", json!(1)),
+        ("messages", json!([])),
+        ("stream", json!("yes")),
+        ("stream_options", json!({ "include_usage": true })),
+        ("speculation", json!("some")),
+        ("speculation", json!({ "verifier": "blok" })),
+        ("speculation", json!({ "verifier": "walk:linear-program" })),
+        ("speculation", json!({ "verifier": "block" })),
+        ("speculation", json!({ "verifier": "none", "tree": "2" })),
+        ("speculation", json!({ "tree": "paths:100,4" })),
+        ("speculation", json!({ "draft": "other" })),
+        ("speculation", json!({ "depth": 3 })),
+    ] {
+        let (status, error) = refused(&server, "/v1/completions", &with(name, value.clone()));
+        assert_eq!((status, &error["param"]), (400, &json!(name)), "{name} {value}: {error}");
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    let code = |body: &Value| refused(&server, "/v1/completions", body).1["code"].clone();
+    assert_eq!(code(&with("temprature", json!(1))), "unknown_parameter");
+    assert_eq!(code(&with("tools", json!([{}]))), "unsupported_parameter");
+    assert_eq!(code(&with("prompt", json!(vec![0; 600]))), "context_length_exceeded");
+    assert_eq!(refused(&server, "/v1/completions", &with("model", json!("gpt"))).0, 404);
+    assert_eq!(refused(&server, "/v1/completions", &with("prompt", json!([9]))).0, 400);
+    let stream = json!({ "prompt": [9], "stream": true });
+    assert!(server.post("/v1/completions", &stream).body.contains("\"error\""));
+    for (messages, param) in [
+        (json!([]), "messages"),
+        (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
+        (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content"),
+        (json!([{ "role": "user", "content": "bad" }]), "messages"),
+        (json!([{ "role": "user" }]), "messages[0]"),
+        (json!([{ "role": "user", "content": "a", "name": "b" }]), "messages[0].name"),
+    ] {
+        let (status, error) = refused(&server, "/v1/chat/completions", &json!({ "messages": messages }));
+        assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
+    }
+    // What changes nothing is taken.
+    let neutral = json!({ "prompt": "a", "frequency_penalty": 0, "logit_bias": {}, "stop": null, "best_of": 1, "stream": null });
+    server.complete(neutral);
+}
+
+#[test]
+fn routes_and_bodies() {
+    let server = start(NOW, |settings| settings.body = 10_000);
+    assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
+    let models = server.get("/v1/models").json();
+    assert_eq!(
+        (&models["data"][0]["id"], &models["data"][0]["max_model_len"]),
+        (&json!("table"), &json!(512))
+    );
+    assert_eq!(server.get("/v1/models/table").status, 200);
+    assert_eq!(server.get("/v1/models/other").status, 404);
+    for (head, status) in [("GET /nowhere HTTP/1.1", 404), ("GET /v1/completions HTTP/1.1", 405)] {
+        let reply = reply(server.send(head, b""));
+        assert_eq!((reply.status, &reply.json()["error"]["type"]), (status, &json!("invalid_request_error")));
+    }
+    for (body, status) in [
+        (&b""[..], 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b"\xff\xfe", 400),
+        (b"{\"prompt\": \"a\", \"prompt\": \"b\"}", 400),
+        (&[b'['; 9_000], 400),
+        (&[b' '; 20_000], 413),
+    ] {
+        let reply = reply(server.send("POST /v1/completions HTTP/1.1", body));
+        assert_eq!(reply.status, status, "{reply:?}");
+        assert!(reply.json()["error"]["message"].is_string());
+    }
+    // Without a length it is cut off where it gets too large.
+    let mut stream = server.connect();
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    for _ in 0..20 {
+        let _ = write!(stream, "400\r\n{}\r\n", " ".repeat(1024));
+    }
+    assert_eq!(reply(stream).status, 413);
+    // Not HTTP at all.
+    let mut stream = server.connect();
+    stream.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn a_key_opens_all_but_health() {
+    let server = start(NOW, |settings| {
+        settings.key = Some("right".to_owned());
+        settings.origins = vec!["https://page.example".to_owned()];
+    });
+    assert_eq!(server.get("/health").status, 200);
+    for (shown, status) in
+        [("", 401), ("Authorization: Bearer wrong\r\n", 401), ("Authorization: Bearer right", 200)]
+    {
+        for path in ["/v1/models", "/nowhere"] {
+            let head = format!("GET {path} HTTP/1.1\r\n{shown}");
+            let reply = reply(server.send(head.trim_end(), b""));
+            let expected = if status == 200 && path == "/nowhere" { 404 } else { status };
+            assert_eq!(reply.status, expected, "{shown}");
+        }
+    }
+    // A page from elsewhere may ask only if it was named; its browser asks first, without the key.
+    let asks = |origin: &str| {
+        let head =
+            format!("OPTIONS /v1/models HTTP/1.1\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: GET");
+        reply(server.send(&head, b"")).head.to_lowercase()
+    };
+    assert!(asks("https://page.example").contains("access-control-allow-origin: https://page.example"));
+    assert!(!asks("https://other.example").contains("access-control-allow-origin"));
+}
+
+#[test]
+fn a_full_queue_sends_away() {
+    let server = start_endless(Duration::from_millis(20), |settings| {
+        settings.capacity.texts = 2;
+        settings.capacity.queue = 1;
+    });
+    let long = json!({ "prompt": "a", "max_tokens": 40, "speculation": "none", "stream": true });
+    let mut whole = long.clone();
+    whole["stream"] = false.into();
+    let bodies = [&long, &whole, &long].map(|body| body.to_string());
+    let held = bodies.map(|body| server.send("POST /v1/completions HTTP/1.1", body.as_bytes()));
+    std::thread::sleep(Duration::from_millis(200));
+    let reply = server.post("/v1/completions", &long);
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (429, &json!("queue_full")));
+    assert!(reply.head.to_lowercase().contains("retry-after: 1"), "{}", reply.head);
+    // Who goes away makes room.
+    drop(held);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.open.load(Ordering::SeqCst) > 0 {
+        assert!(Instant::now() < deadline, "what clients dropped goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.complete(json!({ "prompt": "a", "max_tokens": 4 }));
+}
+
+#[test]
+fn a_stop_lets_texts_end_within_the_grace() {
+    let mut server = start_endless(Duration::from_millis(10), |_| ());
+    let body = json!({ "prompt": "a", "max_tokens": 30, "speculation": "none" });
+    let stream = server.send("POST /v1/completions HTTP/1.1", body.to_string().as_bytes());
+    std::thread::sleep(Duration::from_millis(100));
+    server.ask_to_stop();
+    let answer = reply(stream);
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 30, "{answer:?}");
+    assert!(server.stop(), "all answers were sent");
+    // And no longer: who is cut off is told so.
+    let grace = Duration::from_millis(100);
+    let mut server = start_endless(Duration::from_millis(50), |settings| settings.grace = grace);
+    let [whole, streamed] = [false, true].map(|stream| {
+        let body = json!({ "prompt": "d", "max_tokens": 500, "speculation": "none", "stream": stream });
+        server.send("POST /v1/completions HTTP/1.1", body.to_string().as_bytes())
+    });
+    std::thread::sleep(Duration::from_millis(150));
+    let asked = Instant::now();
+    server.ask_to_stop();
+    let (whole, streamed) = (reply(whole), reply(streamed));
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (503, &json!("stopping")));
+    let events = streamed.events();
+    assert!(
+        events[events.len() - 2].contains("\"stopping\"") && events.ends_with(&["[DONE]"]),
+        "{streamed:?}"
+    );
+    assert!(server.stop() && asked.elapsed() < Duration::from_secs(5));
+}

@@ -1,0 +1,252 @@
+//! What is asked over loopback is answered, and as by the engine alone.
+
+mod common;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::start;
+use serde_json::{Value, json};
+
+const NOW: Duration = Duration::ZERO;
+
+#[test]
+fn completions_in_all_their_forms() {
+    let server = start(NOW, |_| ());
+    let answer = server.complete(json!({ "prompt": "a b", "seed": 7, "max_tokens": 12 }));
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("table")));
+    let text = answer["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert!(!text.is_empty());
+    let usage = &answer["usage"];
+    assert_eq!(usage["prompt_tokens"], 2);
+    let tokens = usage["completion_tokens"].as_u64().unwrap();
+    assert!(tokens <= 12 && usage["total_tokens"].as_u64() == Some(tokens + 2));
+    assert!(usage["speculation"]["target_calls"].as_u64().unwrap() <= tokens);
+    // Token ids are as good as a text, and so are lists; n texts are the first and others; the prompt comes back.
+    let same = server.complete(json!({ "prompt": [0, 1], "seed": 7, "max_tokens": 12 }));
+    assert_eq!(same["choices"][0]["text"], *text);
+    let body =
+        json!({ "prompt": ["a b", "c"], "seed": 7, "max_tokens": 12, "n": 3, "echo": true, "user": "me" });
+    let many = server.complete(body);
+    let texts: Vec<&str> =
+        many["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
+    assert_eq!(texts.len(), 6);
+    assert_eq!(texts[0], format!("a b{text}"));
+    assert!(
+        texts[..3].iter().any(|other| *other != texts[0])
+            && texts[3..].iter().all(|text| text.starts_with('c'))
+    );
+    // A stop string and an end token end it.
+    let body = json!({ "prompt": "a", "seed": 3, "max_tokens": 400, "stop": ["d a"] });
+    let stopped = server.complete(body);
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    assert!(!stopped["choices"][0]["text"].as_str().unwrap().contains("d a"));
+    let none = server.complete(json!({ "prompt": "a", "max_tokens": 0 }));
+    assert_eq!(
+        (&none["choices"][0]["text"], &none["choices"][0]["finish_reason"]),
+        (&json!(""), &json!("length"))
+    );
+}
+
+#[test]
+fn a_stream_says_what_the_whole_says() {
+    let server = start(NOW, |_| ());
+    let body = |stream| json!({ "prompt": "a b", "seed": 11, "max_tokens": 40, "n": 2, "logprobs": 2, "stream": stream });
+    let whole = server.complete(body(false));
+    let mut streamed = body(true);
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let reply = server.post("/v1/completions", &streamed);
+    assert!(reply.head.contains("text/event-stream"), "{}", reply.head);
+    let events = reply.events();
+    assert_eq!(events.last(), Some(&"[DONE]"));
+    let chunks: Vec<Value> =
+        events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let (usage, chunks) = chunks.split_last().unwrap();
+    assert_eq!(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
+    assert_eq!(usage["choices"], json!([]));
+    for index in 0..2 {
+        let choices =
+            chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+        let choices: Vec<&Value> = choices.collect();
+        let text: String = choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
+        let expected = &whole["choices"][index];
+        assert_eq!(expected["text"], text);
+        for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+            let parts = choices.iter().filter_map(|choice| choice["logprobs"][list].as_array());
+            let parts: Vec<Value> = parts.flatten().cloned().collect();
+            assert_eq!(expected["logprobs"][list], Value::Array(parts), "{list}");
+        }
+        assert_eq!(choices.last().unwrap()["finish_reason"], expected["finish_reason"]);
+        assert!(choices[..choices.len() - 1].iter().all(|choice| choice["finish_reason"].is_null()));
+    }
+}
+
+#[test]
+fn a_token_has_the_targets_logprob() {
+    let server = start(NOW, |_| ());
+    let body = json!({ "prompt": "c a", "seed": 2, "max_tokens": 1, "logprobs": 5, "temperature": 0 });
+    let answer = server.complete(body);
+    let logprobs = &answer["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["b"]));
+    assert!((logprobs["token_logprobs"][0].as_f64().unwrap() - 0.6f64.ln()).abs() < 1e-6);
+    assert!((logprobs["top_logprobs"][0]["d"].as_f64().unwrap() - 0.1f64.ln()).abs() < 1e-6);
+}
+
+#[test]
+fn biases_and_penalties() {
+    let server = start(NOW, |_| ());
+    // The end and all but two tokens are forbidden; at temperature 0 what was written gives way to what was not.
+    let bias = json!({ "2": -100, "3": -100, "4": -100, "5": -100 });
+    let mut body = json!({ "prompt": "a", "temperature": 0, "max_tokens": 6, "logit_bias": bias });
+    let text = |body: &Value| {
+        server.complete(body.clone())["choices"][0]["text"].as_str().unwrap().trim().to_owned()
+    };
+    assert_eq!(text(&body), "b a b a b a");
+    body["presence_penalty"] = json!(2);
+    body["frequency_penalty"] = json!(2);
+    body["prompt"] = json!("c c");
+    let penalised = text(&body);
+    body["speculation"] = json!("none");
+    assert_eq!(text(&body), penalised);
+    assert_eq!(penalised.matches('a').count(), 3);
+}
+
+#[test]
+fn a_stream_tells_the_steps_where_that_is_asked_for() {
+    let server = start(NOW, |_| ());
+    let body = json!({ "prompt": "a b", "seed": 4, "max_tokens": 30, "stream": true, "steps": 3 });
+    let reply = server.post("/v1/completions", &body);
+    let events = reply.events();
+    let chunks = events[..events.len() - 1].iter().map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let steps: Vec<Value> = chunks.filter_map(|chunk| chunk["steps"].as_array().cloned()).flatten().collect();
+    let tokens: usize = steps.iter().map(|step| 1 + step["accepted"].as_array().unwrap().len()).sum();
+    let usage = server.complete(json!({ "prompt": "a b", "seed": 4, "max_tokens": 30 }))["usage"].clone();
+    assert_eq!(usage["speculation"]["target_calls"], steps.len());
+    // The last step may decide more than the text takes.
+    assert!((tokens as u64) >= usage["completion_tokens"].as_u64().unwrap());
+    assert_eq!(steps[0]["nodes"][0]["target"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn conversations() {
+    let server = start(NOW, |_| ());
+    let messages = json!([{ "role": "developer", "content": "a" },
+        { "role": "user", "content": [{ "type": "text", "text": "b" }] }]);
+    let body = json!({ "model": "table", "messages": messages, "seed": 5, "max_completion_tokens": 9, "logprobs": true,
+        "top_logprobs": 2, "presence_penalty": 0, "tools": null });
+    let reply = server.post("/v1/chat/completions", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let answer = reply.json();
+    assert_eq!(answer["object"], "chat.completion");
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["message"]["role"], "assistant");
+    let content = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len() as u64, answer["usage"]["completion_tokens"].as_u64().unwrap());
+    assert_eq!(content[0]["top_logprobs"].as_array().unwrap().len(), 2);
+    // The same tokens as a completion.
+    let same = server.complete(json!({ "prompt": "a b", "seed": 5, "max_tokens": 9 }));
+    assert_eq!(same["choices"][0]["text"], choice["message"]["content"]);
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let reply = server.post("/v1/chat/completions", &streamed);
+    let events = reply.events();
+    let first: Value = serde_json::from_str(events[0]).unwrap();
+    assert_eq!(first["object"], "chat.completion.chunk");
+    assert_eq!(first["choices"][0]["delta"]["role"], "assistant");
+    let text: String = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str::<Value>(event).unwrap())
+        .filter_map(|chunk| Some(chunk["choices"][0]["delta"]["content"].as_str()?.to_owned()))
+        .collect();
+    assert_eq!(choice["message"]["content"], text);
+}
+
+#[test]
+fn responses() {
+    let server = start(NOW, |_| ());
+    let input = json!([{ "role": "user", "content": "b" },
+        { "type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
+          "content": [{ "type": "output_text", "text": "c" }] },
+        { "role": "user", "content": [{ "type": "input_text", "text": "a" }] }]);
+    let body =
+        json!({ "instructions": "a", "input": input, "seed": 5, "max_output_tokens": 9, "store": false });
+    let reply = server.post("/v1/responses", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let answer = reply.json();
+    let same = server.complete(json!({ "prompt": "a b c a", "seed": 5, "max_tokens": 9 }));
+    let text = same["choices"][0]["text"].as_str().unwrap();
+    assert_eq!(answer["output"][0]["content"][0]["text"], text);
+    let cut = same["choices"][0]["finish_reason"] == "length";
+    assert_eq!(answer["status"], if cut { "incomplete" } else { "completed" });
+    assert_eq!(answer["usage"]["output_tokens"], same["usage"]["completion_tokens"]);
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let reply = server.post("/v1/responses", &streamed);
+    let events: Vec<Value> =
+        reply.events().into_iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    assert!(events.iter().enumerate().all(|(number, event)| event["sequence_number"] == number));
+    let names: Vec<&str> = reply.body.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(names, events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>());
+    let deltas: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(deltas, text);
+    let last = &events.last().unwrap()["response"];
+    assert_eq!(
+        (&last["output"][0]["content"], &last["usage"]),
+        (&answer["output"][0]["content"], &answer["usage"])
+    );
+    for (name, value, param) in [
+        ("n", json!(2), "n"),
+        ("store", json!(true), "store"),
+        ("previous_response_id", json!("resp_1"), "previous_response_id"),
+        ("text", json!({ "format": { "type": "xml" } }), "text.format"),
+        (
+            "input",
+            json!([{ "type": "function_call_output", "role": "user", "content": "" }]),
+            "input[0].type",
+        ),
+    ] {
+        let mut body = json!({ "input": "a", "max_output_tokens": 2 });
+        body[name] = value;
+        let reply = server.post("/v1/responses", &body);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{reply:?}");
+    }
+}
+
+/// Alone, among eight others that come and go, and beside one that breaks: bit for bit.
+#[test]
+fn a_seed_gives_the_same_text_under_any_load() {
+    let server = start(Duration::from_millis(1), |_| ());
+    let verifiers = [
+        json!("none"),
+        json!({}),
+        json!({ "verifier": "block", "tree": "paths:1,4" }),
+        json!({ "verifier": "traversal", "tree": "2,2,1" }),
+        json!({ "tree": "auto" }),
+    ];
+    for speculation in verifiers {
+        let body = json!({ "prompt": "a c", "seed": 42, "max_tokens": 120, "n": 2, "logprobs": 1, "temperature": 1.2,
+            "speculation": speculation });
+        let alone = server.complete(body.clone());
+        std::thread::scope(|scope| {
+            for other in 0..8 {
+                let server = &server;
+                scope.spawn(move || {
+                    for round in 0..3 {
+                        let length = 5 + 17 * ((other + round) % 4);
+                        let body = json!({ "prompt": "a b c d", "max_tokens": length, "n": 1 + other % 2,
+                            "speculation": if other % 3 == 0 { json!("none") } else { json!({}) } });
+                        server.complete(body);
+                    }
+                });
+            }
+            let broken = || server.post("/v1/completions", &json!({ "prompt": "a x", "max_tokens": 9 }));
+            scope.spawn(move || assert_eq!(broken().status, 500));
+            std::thread::sleep(Duration::from_millis(5));
+            let among = server.complete(body);
+            assert_eq!(among["choices"], alone["choices"]);
+            assert_eq!(among["usage"], alone["usage"]);
+        });
+    }
+    assert!(server.widest.load(Ordering::SeqCst) >= 6, "texts were decoded together");
+    assert_eq!(server.open.load(Ordering::SeqCst), 0);
+}
