@@ -1,0 +1,304 @@
+//! How many tokens a verifier emits for a given draft, on average over its own decisions.
+//!
+//! Problem: the expected number of tokens given the draft, without drawing what the verifier would draw.
+//! Source: ours. The code that emits is run once for every series of its decisions (`polydraft::enumerate`), but for
+//! the token that it emits last: which one that is does not change how many there are.
+//! Complexity: one run for each series of accepted and rejected paths, a few dozen; a walk needs one law for each node
+//! and order of draws.
+//! Deviations: (1) a walk follows its rule's token wherever that is a child, so there every token counts. It is done by
+//! the law of the rule at each node, averaged over the orders in which the draws may have come: over all of them if
+//! they are few, else over random ones, which is right on average; (2) a verifier of one path is given each path of the
+//! draft in turn, each of which is a draft of one path, and the mean over them counts.
+
+use polydraft::chance::Outcomes;
+use polydraft::{
+    Chance, Distribution, Draft, DraftTree, Drafting, Draws, Form, Growth, NodeId, Outcome, Problem, Result,
+    Rule, TargetLaws, Token, Verifier, couple, enumerate,
+};
+use polydraft_reference::VerifierKind;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha12Rng;
+
+use crate::texts;
+
+/// Orders of draws that are all looked at, and as many random ones as are taken where there are more.
+const ORDERS: usize = 120;
+const RANDOM_ORDERS: usize = 60;
+
+/// A verifier, in the form in which its expected number of tokens can be told.
+pub enum Subject {
+    /// Rule by rule.
+    Walk(Box<dyn Rule>, Box<ChaCha12Rng>),
+    /// By its decisions.
+    Whole(Box<dyn Verifier>),
+    /// By its decisions, on each path of the draft.
+    EachPath(Box<dyn Verifier>),
+}
+
+impl Subject {
+    /// The verifier at work on trees of this form; none if it is not exact for them.
+    ///
+    /// # Errors
+    /// Settings out of range.
+    pub fn new(kind: &VerifierKind, form: &Form) -> Result<Option<Self>> {
+        let verifier = kind.build()?;
+        if verifier.supports(form).is_ok() {
+            return Ok(Some(match kind {
+                VerifierKind::Walk(rule) => Self::Walk(rule.build()?, Box::new(texts::random(0))),
+                _ => Self::Whole(verifier),
+            }));
+        }
+        let each = form.is_paths() && verifier.supports(&Form::paths(1)).is_ok();
+        Ok(each.then_some(Self::EachPath(verifier)))
+    }
+
+    /// The expected number of tokens emitted for this draft, the last one included.
+    ///
+    /// # Errors
+    /// Those of the verifier.
+    pub fn tokens(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+        match self {
+            Self::Walk(rule, random) => walk(rule.as_mut(), random, draft, target, DraftTree::ROOT),
+            Self::Whole(verifier) => decided(verifier.as_mut(), draft, target),
+            Self::EachPath(verifier) => each_path(verifier.as_mut(), draft, target),
+        }
+    }
+}
+
+/// By the verifier's decisions.
+fn decided(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+    let runs = enumerate(|chance| verifier.verify(draft, target, &mut Lengths { chance }));
+    runs.into_iter().try_fold(0.0, |sum, (probability, outcome)| {
+        let Outcome { accepted, .. } = outcome?;
+        Ok(sum + probability * (accepted.len() + 1) as f64)
+    })
+}
+
+/// Enumerates all decisions but which token is emitted.
+struct Lengths<C> {
+    chance: C,
+}
+
+impl<C: Chance> Chance for Lengths<C> {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.chance.coin(probability)
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        if outcomes.are_tokens() {
+            // Any will do. Different numbers, or draws by rejection would not come to an end soon.
+            let mut number = 0.5;
+            return outcomes.draw(&mut || {
+                number = (number + 0.618_033_988_749_895) % 1.0;
+                number
+            });
+        }
+        self.chance.choose(outcomes)
+    }
+}
+
+/// The expected number of tokens that a walk emits from `node` on.
+fn walk(
+    rule: &mut dyn Rule,
+    random: &mut ChaCha12Rng,
+    draft: &Draft,
+    target: &dyn TargetLaws,
+    node: NodeId,
+) -> Result<f64> {
+    let Some(proposal) = draft.proposal(node) else { return Ok(1.0) };
+    let tree = draft.tree();
+    let children: Vec<NodeId> = tree.children(node).collect();
+    let mut follows = vec![0.0; children.len()];
+    let mut coupling = couple(rule, Problem::new(target.target(node)?, proposal)?)?;
+    let orders = orders(draft, node, random);
+    for drafts in &orders {
+        let law = coupling.law(drafts)?;
+        for (follows, &child) in follows.iter_mut().zip(&children) {
+            *follows += law.probabilities[tree.token(child) as usize] / orders.len() as f64;
+        }
+    }
+    let mut tokens = 1.0;
+    for (follows, child) in follows.into_iter().zip(children) {
+        if follows > 0.0 {
+            tokens += follows * walk(rule, random, draft, target, child)?;
+        }
+    }
+    Ok(tokens)
+}
+
+/// Equally likely orders in which the draws below a node may have come.
+fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Token>> {
+    let tree = draft.tree();
+    let mut children: Vec<(Token, usize)> =
+        tree.children(node).map(|child| (tree.token(child), tree.draws(child))).collect();
+    let drawn: Vec<Token> =
+        children.iter().flat_map(|&(token, draws)| std::iter::repeat_n(token, draws)).collect();
+    let ordered = draft.draws(node).is_none_or(|draws| draws.scheme != Drafting::Iid);
+    if ordered {
+        return vec![drawn];
+    }
+    let mut orders = Vec::new();
+    if arrange(&mut children, &mut Vec::new(), drawn.len(), &mut orders) {
+        return orders;
+    }
+    let shuffled = |_| {
+        let mut order = drawn.clone();
+        order.shuffle(random);
+        order
+    };
+    (0..RANDOM_ORDERS).map(shuffled).collect()
+}
+
+/// Lists all distinct orders of what is left, behind `begun`; false if they are too many.
+fn arrange(
+    left: &mut Vec<(Token, usize)>,
+    begun: &mut Vec<Token>,
+    length: usize,
+    orders: &mut Vec<Vec<Token>>,
+) -> bool {
+    if begun.len() == length {
+        orders.push(begun.clone());
+        return orders.len() <= ORDERS;
+    }
+    for index in 0..left.len() {
+        if left[index].1 == 0 {
+            continue;
+        }
+        left[index].1 -= 1;
+        begun.push(left[index].0);
+        let few = arrange(left, begun, length, orders);
+        begun.pop();
+        left[index].1 += 1;
+        if !few {
+            return false;
+        }
+    }
+    true
+}
+
+/// The mean over the paths of a draft, each as a draft of its own.
+fn each_path(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+    let tree = draft.tree();
+    let (mut sum, mut paths) = (0.0, 0.0);
+    for end in (0..tree.len()).filter(|&node| tree.children(node).next().is_none()) {
+        let nodes: Vec<NodeId> = std::iter::once(DraftTree::ROOT).chain(tree.path(end)).collect();
+        let alone = alone(draft, &nodes)?;
+        let draws = tree.draws(end) as f64;
+        sum += draws * decided(verifier, &alone, &Along { nodes: &nodes, target })?;
+        paths += draws;
+    }
+    Ok(sum / paths)
+}
+
+/// One path of a draft, as if it had been drawn alone.
+fn alone(draft: &Draft, nodes: &[NodeId]) -> Result<Draft> {
+    let mut path = Draft::new();
+    for (own, pair) in nodes.windows(2).enumerate() {
+        let growth = if own == 0 { Growth::Fresh(Draws::iid(1)) } else { Growth::Continue };
+        let token = draft.tree().token(pair[1]) as usize;
+        path.draw(own, draft.drawn_from(pair[0])?.clone(), growth, &mut Again(token))?;
+    }
+    Ok(path)
+}
+
+/// Draws what was drawn before.
+struct Again(usize);
+
+impl Chance for Again {
+    fn coin(&mut self, probability: f64) -> bool {
+        probability >= 1.0
+    }
+
+    fn choose(&mut self, _: &dyn Outcomes) -> usize {
+        self.0
+    }
+}
+
+/// The target's laws along a path of a tree.
+struct Along<'a> {
+    nodes: &'a [NodeId],
+    target: &'a dyn TargetLaws,
+}
+
+impl TargetLaws for Along<'_> {
+    fn target(&self, node: NodeId) -> Result<&Distribution> {
+        self.target.target(self.nodes[node])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use polydraft::PolicyKind;
+    use polydraft::conformance::tree::{TargetOf, drafts, exact, random_pair};
+
+    use super::*;
+
+    /// Expected tokens over all drafts are what the conformance runner finds by enumerating everything.
+    #[test]
+    fn they_are_what_full_enumeration_finds() {
+        let mut random = texts::random(3);
+        let mut checked: HashMap<String, usize> = HashMap::new();
+        for tree in [
+            "paths:2,2",
+            "paths:3,1",
+            "paths:1,2",
+            "2,2",
+            "delayed:1,2,1",
+            "stop-below:0.7,paths:2,2",
+            "2,2/without-replacement",
+            "2,1/top-k",
+            "2,1/hub",
+        ] {
+            let policy = tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy");
+            for index in 0..4 {
+                // As many drafts as tokens: outcomes that are no tokens must not be taken for such.
+                let pair = random_pair(2 + index / 2, policy.depth(), 0.3, index % 2 == 1, &mut random);
+                let pair = pair.expect("a pair");
+                for kind in VerifierKind::all() {
+                    let Ok(Some(mut subject)) = Subject::new(&kind, &policy.form()) else { continue };
+                    let mut got = 0.0;
+                    for (probability, draft) in drafts(policy.as_ref(), &pair.draft).expect("drafts") {
+                        let target = TargetOf::new(draft.tree(), &pair.target);
+                        got += probability * subject.tokens(&draft, &target).expect("tokens");
+                    }
+                    let one = matches!(subject, Subject::EachPath(_));
+                    let alone = PolicyKind::chain(policy.depth());
+                    let own = match one {
+                        true if tree.starts_with("paths") => alone.build().expect("a policy"),
+                        true => continue,
+                        false => tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy"),
+                    };
+                    let mut verifier = kind.build().expect("a verifier");
+                    let (target, draft) = (&pair.target, &pair.draft);
+                    let found = exact(verifier.as_mut(), own.as_ref(), target, draft, &mut |_| ());
+                    let expected = found.expect("enumerated").block_efficiency;
+                    assert!((got - expected).abs() < 1e-9, "{kind} {tree}: {got} {expected}");
+                    *checked.entry(kind.to_string()).or_default() += 1;
+                }
+            }
+        }
+        for name in ["block", "token", "spectr", "specinfer", "traversal", "greedy-block", "nested-priority"]
+        {
+            assert!(checked.get(name).is_some_and(|count| *count >= 8), "{name}: {checked:?}");
+        }
+    }
+
+    /// Random orders are right on average.
+    #[test]
+    fn orders() {
+        let law = Distribution::new(vec![0.25; 4]).expect("a law");
+        let mut random = texts::random(1);
+        let mut draft = Draft::new();
+        draft.draw(0, law.clone(), Growth::Fresh(Draws::iid(4)), &mut random).expect("drawn");
+        let all = super::orders(&draft, 0, &mut random);
+        let tree = draft.tree();
+        let factorial = |n: usize| (1..=n).product::<usize>();
+        let repeats: usize = tree.children(0).map(|child| factorial(tree.draws(child))).product();
+        assert_eq!(all.len(), 24 / repeats);
+        let mut draft = Draft::new();
+        draft.draw(0, law, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
+        assert_eq!(super::orders(&draft, 0, &mut random).len(), RANDOM_ORDERS);
+    }
+}
