@@ -2,6 +2,7 @@
 
 mod chart;
 mod expected;
+mod hands;
 mod measure;
 mod report;
 
@@ -27,8 +28,9 @@ use report::{Report, Sample, print};
 /// At positions of the target's own text a draft is drawn, and each verifier's expected number of tokens for it is
 /// computed from the code that emits: its decisions are enumerated, not drawn. What is left to chance are the texts and
 /// the drafts, which are the same for all of them, so the standard error of a difference is a fraction of that of two
-/// runs. A verifier of one path is given each path of the draft in turn. Errors are those of other texts behind the same
-/// prompts.
+/// runs. Where the tree is a number of paths, several drafts of them are dealt from one with more, which cost one pass of
+/// the target together; a verifier of one path is given each path in turn. Errors are those of other texts behind the
+/// same prompts.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -82,8 +84,11 @@ pub struct Args {
     /// Positions to measure at, for each tree and each kind of sampling; at least two texts behind each prompt.
     #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
     positions: u32,
+    /// Drafts at each position, where the tree is a number of paths.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    drafts: u32,
     /// Measure at every so many tokens of a text.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     every: u32,
     /// Tokens of each text.
     #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
@@ -146,6 +151,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
             let sampling = Sampling { temperature, top_p, ..Sampling::default() };
             sampling.validate().map_err(Usage::error)?;
             for tree in &trees {
+                several(tree, args.drafts as usize).0.build().map_err(Usage::error)?;
                 let form = tree.build().map_err(Usage::error)?.form();
                 if chooses(tree) {
                     return Err(Usage::error(format_args!(
@@ -247,6 +253,16 @@ fn measure(
     Ok(false)
 }
 
+/// The tree to draw for so many drafts of `tree`, and the paths that each of them gets.
+fn several(tree: &PolicyKind, drafts: usize) -> (PolicyKind, Option<usize>) {
+    match tree {
+        PolicyKind::Paths(one) if drafts > 1 => {
+            (PolicyKind::paths(one.paths * drafts, one.depth), Some(one.paths))
+        }
+        _ => (tree.clone(), None),
+    }
+}
+
 /// Measures one text, which is `follow` if there is one; also its tokens.
 fn one(
     args: &Args,
@@ -257,7 +273,8 @@ fn one(
     seed: u64,
     index: usize,
 ) -> Result<(Sample, Vec<Token>)> {
-    let policy = setting.tree.build()?;
+    let (tree, paths) = several(&setting.tree, args.drafts as usize);
+    let policy = tree.build()?;
     // Trees of full depth everywhere.
     let room = models.engine.facts().context.saturating_sub(prompt.len() + policy.depth() + 1);
     let length = room.min(args.max_tokens as usize);
@@ -266,7 +283,12 @@ fn one(
     let limits = Limits { max_tokens: Some(length + policy.depth() + 1), ..Limits::default() };
     let shared = Shared::following(follow);
     let speculation = polydraft_engine::Speculation {
-        verifier: Box::new(Measure { subjects: setting.subjects()?, shared: shared.clone() }),
+        verifier: Box::new(Measure {
+            subjects: setting.subjects()?,
+            paths,
+            random: texts::random(seed),
+            shared: shared.clone(),
+        }),
         policy: Box::new(Sometimes { policy, first, every, emitted: 0 }),
         sampling: setting.sampling,
     };
@@ -289,6 +311,7 @@ fn one(
     let sample = Sample {
         prompt: 0,
         positions: notes.positions,
+        drafts: notes.drafts,
         nodes: notes.nodes,
         tokens: notes.tokens.iter().map(|sum| sum / notes.positions as f64).collect(),
     };

@@ -3,12 +3,14 @@
 //! Problem: the expected number of tokens given the draft, without drawing what the verifier would draw.
 //! Source: ours. The code that emits is run once for every series of its decisions (`polydraft::enumerate`), but for
 //! the token that it emits last: which one that is does not change how many there are.
-//! Complexity: one run for each series of accepted and rejected paths, a few dozen; a walk needs one law for each node
-//! and order of draws.
+//! Complexity: one run for each series of accepted and rejected nodes; a walk needs one law for each node and order of
+//! draws.
 //! Deviations: (1) a walk follows its rule's token wherever that is a child, so there every token counts. It is done by
 //! the law of the rule at each node, averaged over the orders in which the draws may have come: over all of them if
-//! they are few, else over random ones, which is right on average; (2) a verifier of one path is given each path of the
-//! draft in turn, each of which is a draft of one path, and the mean over them counts.
+//! they are few, else over random ones, which is right on average; (2) block verification flips the coins of the selected
+//! path from its end upwards and ends with the first that accepts, so one run in which all reject says what every coin
+//! is worth; (3) a draft of many paths is dealt out to several hands at random, each a draft of so many paths as are
+//! compared, and the mean over the hands counts; a verifier of one path is given each path of the draft.
 
 use polydraft::chance::Outcomes;
 use polydraft::{
@@ -19,6 +21,7 @@ use polydraft_reference::VerifierKind;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha12Rng;
 
+use super::hands::{Dealt, Hand, deal};
 use crate::texts;
 
 /// Orders of draws that are all looked at, and as many random ones as are taken where there are more.
@@ -26,13 +29,19 @@ const ORDERS: usize = 120;
 const RANDOM_ORDERS: usize = 60;
 
 /// A verifier, in the form in which its expected number of tokens can be told.
-pub enum Subject {
+pub struct Subject {
+    way: Way,
+    /// Whether it is given the paths one by one.
+    alone: bool,
+}
+
+enum Way {
     /// Rule by rule.
     Walk(Box<dyn Rule>, Box<ChaCha12Rng>),
+    /// By the coins of the path that it selects.
+    Block(Box<dyn Verifier>),
     /// By its decisions.
     Whole(Box<dyn Verifier>),
-    /// By its decisions, on each path of the draft.
-    EachPath(Box<dyn Verifier>),
 }
 
 impl Subject {
@@ -42,26 +51,86 @@ impl Subject {
     /// Settings out of range.
     pub fn new(kind: &VerifierKind, form: &Form) -> Result<Option<Self>> {
         let verifier = kind.build()?;
-        if verifier.supports(form).is_ok() {
-            return Ok(Some(match kind {
-                VerifierKind::Walk(rule) => Self::Walk(rule.build()?, Box::new(texts::random(0))),
-                _ => Self::Whole(verifier),
-            }));
+        let alone = verifier.supports(form).is_err();
+        if alone && !(form.is_paths() && verifier.supports(&Form::paths(1)).is_ok()) {
+            return Ok(None);
         }
-        let each = form.is_paths() && verifier.supports(&Form::paths(1)).is_ok();
-        Ok(each.then_some(Self::EachPath(verifier)))
+        let way = match kind {
+            VerifierKind::Walk(rule) => Way::Walk(rule.build()?, Box::new(texts::random(0))),
+            VerifierKind::Block(_)
+            | VerifierKind::GreedyBlock(_)
+            | VerifierKind::PriorityBlock(_)
+            | VerifierKind::NestedPriority(_) => Way::Block(verifier),
+            _ => Way::Whole(verifier),
+        };
+        Ok(Some(Self { way, alone }))
     }
 
-    /// The expected number of tokens emitted for this draft, the last one included.
+    /// The expected number of tokens emitted for a draft, the last one included: the mean over `hands`, which are dealt
+    /// from the draft, or the draft itself if there are none.
     ///
     /// # Errors
     /// Those of the verifier.
-    pub fn tokens(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+    pub fn tokens(&mut self, draft: &Draft, hands: &[Hand], target: &dyn TargetLaws) -> Result<f64> {
+        if self.alone {
+            let each = deal(draft, 1, None)?;
+            return self.mean(&each, target);
+        }
+        if hands.is_empty() { self.way.tokens(draft, target) } else { self.mean(hands, target) }
+    }
+
+    fn mean(&mut self, hands: &[Hand], target: &dyn TargetLaws) -> Result<f64> {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for Hand { draft, nodes, times } in hands {
+            let times = *times as f64;
+            sum += times * self.way.tokens(draft, &Dealt { nodes, target })?;
+            count += times;
+        }
+        Ok(sum / count)
+    }
+}
+
+impl Way {
+    fn tokens(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
         match self {
             Self::Walk(rule, random) => walk(rule.as_mut(), random, draft, target, DraftTree::ROOT),
+            Self::Block(verifier) => by_coins(verifier.as_mut(), draft, target),
             Self::Whole(verifier) => decided(verifier.as_mut(), draft, target),
-            Self::EachPath(verifier) => each_path(verifier.as_mut(), draft, target),
         }
+    }
+}
+
+/// By the selections of block verification, and the coins of each selected path.
+fn by_coins(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+    let runs = enumerate(|chance| {
+        let mut coins = Coins { chance, accepts: Vec::new() };
+        verifier.verify(draft, target, &mut coins).map(|_| coins.accepts)
+    });
+    runs.into_iter().try_fold(0.0, |sum, (probability, accepts)| {
+        let accepts = accepts?;
+        let (mut left, mut tokens) = (1.0, 0.0);
+        for (index, accept) in accepts.iter().enumerate() {
+            tokens += left * accept * (accepts.len() - index + 1) as f64;
+            left *= 1.0 - accept;
+        }
+        Ok(sum + probability * (tokens + left))
+    })
+}
+
+/// Enumerates selections; coins are noted, and reject.
+struct Coins<C> {
+    chance: C,
+    accepts: Vec<f64>,
+}
+
+impl<C: Chance> Chance for Coins<C> {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.accepts.push(if probability > 0.0 { probability.min(1.0) } else { 0.0 });
+        false
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        choose(&mut self.chance, outcomes)
     }
 }
 
@@ -85,16 +154,21 @@ impl<C: Chance> Chance for Lengths<C> {
     }
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
-        if outcomes.are_tokens() {
-            // Any will do. Different numbers, or draws by rejection would not come to an end soon.
-            let mut number = 0.5;
-            return outcomes.draw(&mut || {
-                number = (number + 0.618_033_988_749_895) % 1.0;
-                number
-            });
-        }
-        self.chance.choose(outcomes)
+        choose(&mut self.chance, outcomes)
     }
+}
+
+/// Enumerates outcomes, unless they are tokens: of these any will do.
+fn choose(chance: &mut impl Chance, outcomes: &dyn Outcomes) -> usize {
+    if !outcomes.are_tokens() {
+        return chance.choose(outcomes);
+    }
+    // Different numbers, or draws by rejection would not come to an end soon.
+    let mut number = 0.5;
+    outcomes.draw(&mut || {
+        number = (number + 0.618_033_988_749_895) % 1.0;
+        number
+    })
 }
 
 /// The expected number of tokens that a walk emits from `node` on.
@@ -176,56 +250,6 @@ fn arrange(
     true
 }
 
-/// The mean over the paths of a draft, each as a draft of its own.
-fn each_path(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
-    let tree = draft.tree();
-    let (mut sum, mut paths) = (0.0, 0.0);
-    for end in (0..tree.len()).filter(|&node| tree.children(node).next().is_none()) {
-        let nodes: Vec<NodeId> = std::iter::once(DraftTree::ROOT).chain(tree.path(end)).collect();
-        let alone = alone(draft, &nodes)?;
-        let draws = tree.draws(end) as f64;
-        sum += draws * decided(verifier, &alone, &Along { nodes: &nodes, target })?;
-        paths += draws;
-    }
-    Ok(sum / paths)
-}
-
-/// One path of a draft, as if it had been drawn alone.
-fn alone(draft: &Draft, nodes: &[NodeId]) -> Result<Draft> {
-    let mut path = Draft::new();
-    for (own, pair) in nodes.windows(2).enumerate() {
-        let growth = if own == 0 { Growth::Fresh(Draws::iid(1)) } else { Growth::Continue };
-        let token = draft.tree().token(pair[1]) as usize;
-        path.draw(own, draft.drawn_from(pair[0])?.clone(), growth, &mut Again(token))?;
-    }
-    Ok(path)
-}
-
-/// Draws what was drawn before.
-struct Again(usize);
-
-impl Chance for Again {
-    fn coin(&mut self, probability: f64) -> bool {
-        probability >= 1.0
-    }
-
-    fn choose(&mut self, _: &dyn Outcomes) -> usize {
-        self.0
-    }
-}
-
-/// The target's laws along a path of a tree.
-struct Along<'a> {
-    nodes: &'a [NodeId],
-    target: &'a dyn TargetLaws,
-}
-
-impl TargetLaws for Along<'_> {
-    fn target(&self, node: NodeId) -> Result<&Distribution> {
-        self.target.target(self.nodes[node])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -261,9 +285,9 @@ mod tests {
                     let mut got = 0.0;
                     for (probability, draft) in drafts(policy.as_ref(), &pair.draft).expect("drafts") {
                         let target = TargetOf::new(draft.tree(), &pair.target);
-                        got += probability * subject.tokens(&draft, &target).expect("tokens");
+                        got += probability * subject.tokens(&draft, &[], &target).expect("tokens");
                     }
-                    let one = matches!(subject, Subject::EachPath(_));
+                    let one = subject.alone;
                     let alone = PolicyKind::chain(policy.depth());
                     let own = match one {
                         true if tree.starts_with("paths") => alone.build().expect("a policy"),

@@ -14,6 +14,8 @@ use polydraft::{
 use rayon::prelude::*;
 
 use super::expected::Subject;
+use super::hands::deal;
+use crate::texts::Random;
 
 /// What one text gave.
 #[derive(Debug, Default)]
@@ -26,7 +28,8 @@ pub struct Notes {
     pub positions: usize,
     /// Sum over them of the expected tokens of each subject.
     pub tokens: Vec<f64>,
-    /// Sum over them of drafted nodes.
+    /// Drafts at all of them, and their nodes together.
+    pub drafts: usize,
     pub nodes: usize,
 }
 
@@ -49,6 +52,10 @@ impl Shared {
 /// The verifier that only looks.
 pub struct Measure {
     pub subjects: Vec<Subject>,
+    /// The paths of a hand, where the draft has those of several.
+    pub paths: Option<usize>,
+    /// Who deals them.
+    pub random: Random,
     pub shared: Shared,
 }
 
@@ -61,11 +68,18 @@ impl Verifier for Measure {
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         let mut notes = self.shared.notes();
         if draft.draws(DraftTree::ROOT).is_some() {
+            let hands = match self.paths {
+                Some(paths) => deal(draft, paths, Some(&mut self.random))?,
+                None => Vec::new(),
+            };
             let subjects = self.subjects.par_iter_mut();
-            let tokens = subjects.map(|subject| subject.tokens(draft, target)).collect::<Result<Vec<_>>>()?;
+            let tokens = subjects.map(|subject| subject.tokens(draft, &hands, target));
+            let tokens = tokens.collect::<Result<Vec<_>>>()?;
             notes.tokens.resize(tokens.len(), 0.0);
             notes.tokens.iter_mut().zip(tokens).for_each(|(sum, tokens)| *sum += tokens);
-            notes.nodes += draft.tree().len() - 1;
+            let nodes: usize = hands.iter().map(|hand| hand.draft.tree().len() - 1).sum();
+            notes.nodes += if hands.is_empty() { draft.tree().len() - 1 } else { nodes };
+            notes.drafts += hands.len().max(1);
             notes.positions += 1;
         }
         let token = match notes.follow.get(notes.emitted) {

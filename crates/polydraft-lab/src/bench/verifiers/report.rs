@@ -16,6 +16,7 @@ pub struct Sample {
     /// The number of its prompt.
     pub prompt: usize,
     pub positions: usize,
+    pub drafts: usize,
     pub nodes: usize,
     /// Mean over the positions of each verifier's expected tokens.
     pub tokens: Vec<f64>,
@@ -42,9 +43,10 @@ pub struct Compared {
     pub temperature: f64,
     pub top_p: f64,
     pub tree: String,
-    /// Texts, and positions in all of them together.
+    /// Texts, positions in all of them together, and drafts at all of these.
     pub texts: usize,
     pub positions: usize,
+    drafts: usize,
     pub nodes_per_call: f64,
     pub verifiers: Vec<Row>,
     /// Of every two verifiers, the one named earlier first.
@@ -143,6 +145,7 @@ fn compared(setting: &Setting) -> Compared {
         Pair { verifier: verifiers[one].to_string(), other: verifiers[other].to_string(), difference, error }
     });
     let positions: usize = samples.iter().map(|sample| sample.positions).sum();
+    let drafts: usize = samples.iter().map(|sample| sample.drafts).sum();
     let nodes: usize = samples.iter().map(|sample| sample.nodes).sum();
     Compared {
         temperature: sampling.temperature,
@@ -150,7 +153,8 @@ fn compared(setting: &Setting) -> Compared {
         tree: tree.to_string(),
         texts: samples.len(),
         positions,
-        nodes_per_call: nodes as f64 / positions as f64,
+        drafts,
+        nodes_per_call: nodes as f64 / drafts as f64,
         verifiers: rows.collect(),
         pairs: pairs.collect(),
     }
@@ -160,11 +164,14 @@ pub fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", report.machine)?;
     for result in &report.results {
-        let Compared { temperature, top_p, tree, texts, positions, nodes_per_call, verifiers, .. } = result;
+        let Compared {
+            temperature, top_p, tree, texts, positions, drafts, nodes_per_call, verifiers, ..
+        } = result;
         let cut = if *top_p < 1.0 { format!(", top-p {top_p}") } else { String::new() };
         writeln!(
             out,
-            "\n{tree}, temperature {temperature}{cut}: {positions} positions of {texts} texts, {nodes_per_call:.1} nodes"
+            "\n{tree}, temperature {temperature}{cut}: {drafts} drafts at {positions} positions of {texts} texts, \
+             {nodes_per_call:.1} nodes"
         )?;
         let first = verifiers.first().map_or("", |row| row.verifier.as_str());
         writeln!(out, "{:<20} {:>18}   less {first}", "verifier", "tokens per call")?;
@@ -189,7 +196,8 @@ mod tests {
 
     #[test]
     fn errors_are_within_prompts() {
-        let sample = |prompt, value| Sample { prompt, positions: 1, nodes: 1, tokens: vec![value] };
+        let sample =
+            |prompt, value| Sample { prompt, positions: 1, drafts: 1, nodes: 1, tokens: vec![value] };
         // Prompts differ by 10, texts of one by 1 and 3.
         let samples = [sample(0, 1.0), sample(0, 2.0), sample(1, 11.0), sample(1, 14.0)];
         let (value, error) = mean(&samples, |sample| sample.tokens[0]);
