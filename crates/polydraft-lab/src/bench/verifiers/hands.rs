@@ -17,6 +17,15 @@ pub struct Hand {
     pub times: usize,
 }
 
+/// What one draft was dealt out to.
+#[derive(Default)]
+pub struct Hands {
+    /// Each path alone, for verifiers of one path.
+    pub single: Vec<Hand>,
+    /// So many paths as are compared; none where the draft is what is compared.
+    pub several: Vec<Hand>,
+}
+
 /// Deals the paths of a draft out to hands of `count`, at random where there is something to choose.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use polydraft::{
 use rayon::prelude::*;
 
 use super::expected::Subject;
-use super::hands::deal;
+use super::hands::{Hands, deal};
 use crate::texts::Random;
 
 /// What one text gave.
@@ -68,18 +68,22 @@ impl Verifier for Measure {
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         let mut notes = self.shared.notes();
         if draft.draws(DraftTree::ROOT).is_some() {
-            let hands = match self.paths {
-                Some(paths) => deal(draft, paths, Some(&mut self.random))?,
-                None => Vec::new(),
-            };
+            let mut hands = Hands::default();
+            if let Some(paths) = self.paths {
+                hands.several = deal(draft, paths, Some(&mut self.random))?;
+            }
+            if self.subjects.iter().any(Subject::is_alone) {
+                hands.single = deal(draft, 1, None)?;
+            }
             let subjects = self.subjects.par_iter_mut();
             let tokens = subjects.map(|subject| subject.tokens(draft, &hands, target));
             let tokens = tokens.collect::<Result<Vec<_>>>()?;
             notes.tokens.resize(tokens.len(), 0.0);
             notes.tokens.iter_mut().zip(tokens).for_each(|(sum, tokens)| *sum += tokens);
-            let nodes: usize = hands.iter().map(|hand| hand.draft.tree().len() - 1).sum();
-            notes.nodes += if hands.is_empty() { draft.tree().len() - 1 } else { nodes };
-            notes.drafts += hands.len().max(1);
+            let several = &hands.several;
+            let nodes: usize = several.iter().map(|hand| hand.draft.tree().len() - 1).sum();
+            notes.nodes += if several.is_empty() { draft.tree().len() - 1 } else { nodes };
+            notes.drafts += several.len().max(1);
             notes.positions += 1;
         }
         let token = match notes.follow.get(notes.emitted) {
