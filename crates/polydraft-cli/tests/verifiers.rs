@@ -306,10 +306,10 @@ fn verifiers_are_compared_on_the_same_drafts() {
     fails(
         &["bench", "verifiers", "--verifiers", "block", "--paths", "", "--tree", "2,2"],
         2,
-        &["block", "2,2"],
+        &["exact for", "2,2"],
     );
     fails(&["bench", "verifiers", "--paths", ""], 2, &["--tree"]);
-    fails(&["bench", "verifiers", "--top-p", "2"], 2, &["top-p"]);
+    fails(&["bench", "verifiers", "--top-p", "2"], 2, &["top_p", "at most 1"]);
     fails(&["bench", "verifiers", "--from", &prompts], 1, &["record of bench verifiers"]);
     fails(&["bench", "verifiers", "--plot", "x.pdf"], 2, &["x.pdf", ".svg or .png"]);
 }
