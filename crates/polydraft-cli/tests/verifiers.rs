@@ -253,3 +253,63 @@ fn benchmarks_measure_and_draw() {
     fails(&["bench", "decode", "--plot", "x.pdf"], 2, &["x.pdf", ".svg or .png"]);
     fails(&["bench", "decode", "--temperatures", "-1"], 2, &["-1"]);
 }
+
+#[test]
+#[cfg(feature = "lab")]
+fn verifiers_are_compared_on_the_same_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = write(folder.path(), "p.jsonl", "{\"prompt\": \"fn main\"}\n{\"prompt\": \"impl \"}\n");
+    let (plot, saved) = (folder.path().join("plot.svg"), folder.path().join("record.json"));
+    let (plot, saved) = (plot.to_str().unwrap(), saved.to_str().unwrap());
+    let bench = ["bench", "verifiers", "--prompts", &prompts, "-n", "8", "--positions", "16"];
+    let asked =
+        ["--verifiers", "nested-priority,greedy-block,spectr,block", "--paths", "1,2", "--depths", "2"];
+    let files = ["--tree", "2,2", "--top-p", "1,0.9", "--plot", plot, "--save", saved, "--json"];
+    let report = json(&[&bench[..], &asked, &files].concat());
+    let results = report["results"].as_array().unwrap();
+    // Two kinds of sampling, three trees each; the tree of levels has no paths.
+    assert_eq!(results.len(), 6, "{report}");
+    let names = |index: usize| -> Vec<&str> {
+        let rows = results[index]["verifiers"].as_array().unwrap();
+        rows.iter().map(|row| row["verifier"].as_str().unwrap()).collect()
+    };
+    assert_eq!(names(1), ["nested-priority", "greedy-block", "spectr", "block"]);
+    assert_eq!(names(2), ["nested-priority", "spectr"]);
+    for result in results {
+        assert!(result["positions"].as_u64() >= Some(8), "{report}");
+        let rows = result["verifiers"].as_array().unwrap();
+        let number = |row: &Value, field: &str| row[field].as_f64().unwrap();
+        let first = number(&rows[0], "block_efficiency");
+        for row in rows {
+            let tokens = number(row, "block_efficiency");
+            assert!((1.0..=3.0).contains(&tokens), "{report}");
+            assert!((tokens - first - number(row, "difference")).abs() < 1e-9, "{report}");
+            assert!(number(row, "difference_error") >= 0.0, "{report}");
+        }
+        let pairs = result["pairs"].as_array().unwrap();
+        assert_eq!(pairs.len(), rows.len() * (rows.len() - 1) / 2);
+    }
+    // With one path these are the same, decision by decision.
+    let one = &results[0]["verifiers"];
+    for index in [1, 3] {
+        let difference = one[index]["difference"].as_f64().unwrap();
+        assert!(difference.abs() < 1e-9, "{report}");
+    }
+    // The same seed gives the same numbers, and the saved record is the one that was printed.
+    let again = json(&[&bench[..], &asked, &["--tree", "2,2", "--top-p", "1,0.9", "--json"]].concat());
+    assert_eq!(again["results"], report["results"]);
+    assert_eq!(json(&["bench", "verifiers", "--from", saved, "--json"]), report);
+    assert!(ok(&["bench", "verifiers", "--from", saved]).contains("less nested-priority"));
+    assert!(fs::read_to_string(plot).unwrap().contains("on the same drafts"));
+
+    fails(&["bench", "verifiers", "--tree", "auto"], 2, &["auto", "accepted before"]);
+    fails(
+        &["bench", "verifiers", "--verifiers", "block", "--paths", "", "--tree", "2,2"],
+        2,
+        &["exact for", "2,2"],
+    );
+    fails(&["bench", "verifiers", "--paths", ""], 2, &["--tree"]);
+    fails(&["bench", "verifiers", "--top-p", "2"], 2, &["top_p", "at most 1"]);
+    fails(&["bench", "verifiers", "--from", &prompts], 1, &["record of bench verifiers"]);
+    fails(&["bench", "verifiers", "--plot", "x.pdf"], 2, &["x.pdf", ".svg or .png"]);
+}

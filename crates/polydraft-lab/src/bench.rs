@@ -5,6 +5,7 @@ mod decode;
 mod model;
 mod solve_time;
 mod speed;
+mod verifiers;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -14,6 +15,7 @@ use clap::Subcommand;
 pub enum Bench {
     Speed(speed::Args),
     Decode(decode::Args),
+    Verifiers(verifiers::Args),
     Acceptance(acceptance::Args),
     SolveTime(solve_time::Args),
     Model(model::Args),
@@ -24,6 +26,7 @@ pub fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Speed(args) => speed::run(args),
         Bench::Decode(args) => decode::run(args),
+        Bench::Verifiers(args) => verifiers::run(args),
         Bench::Acceptance(args) => acceptance::run(args),
         Bench::SolveTime(args) => solve_time::run(args),
         Bench::Model(args) => model::run(args),

@@ -11,6 +11,11 @@ pub trait Outcomes {
 
     /// The weight of every outcome, not necessarily normalised. Used by enumeration only.
     fn weights(&self) -> Vec<f64>;
+
+    /// Whether the outcomes are the tokens of a vocabulary. Who enumerates decisions may want to leave those out.
+    fn are_tokens(&self) -> bool {
+        false
+    }
 }
 
 impl Outcomes for [f64] {
@@ -56,6 +61,10 @@ impl<T: Outcomes + ?Sized> Outcomes for &T {
 
     fn weights(&self) -> Vec<f64> {
         (**self).weights()
+    }
+
+    fn are_tokens(&self) -> bool {
+        (**self).are_tokens()
     }
 }
 

@@ -348,6 +348,10 @@ impl Outcomes for Distribution {
     fn weights(&self) -> Vec<f64> {
         self.to_vec()
     }
+
+    fn are_tokens(&self) -> bool {
+        true
+    }
 }
 
 /// Σ f(value) in eight lanes: vectorises, and rounds less than one long chain.

@@ -4,6 +4,8 @@ mod chart;
 mod report;
 mod ways;
 
+pub(super) use chart::check as check_plots;
+
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};

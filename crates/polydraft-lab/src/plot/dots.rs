@@ -40,6 +40,8 @@ pub struct Dots {
     pub panels: Vec<Panel>,
     /// Panels side by side.
     pub columns: usize,
+    /// Decimals of the values that are written beside the dots.
+    pub decimals: usize,
 }
 
 /// Standard errors of a difference that a difference must exceed to count as one.
@@ -183,9 +185,12 @@ impl Dots {
             let leads = panel.leads(dot);
             let color = if leads { LEADS } else { REST };
             draw_dot(area, frame, dot, middle, color, leads)?;
-            let error = dot.error.map_or(String::new(), |error| format!(" ± {error:.2}"));
+            let decimals = self.decimals;
+            // What all are compared to has no error of the difference.
+            let error = dot.error.filter(|error| *error > 0.0);
+            let error = error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"));
             let best = panel.best().is_some_and(|best| best.value == dot.value);
-            let label = format!("{:.2}{error}{}", dot.value, if best { ", best" } else { "" });
+            let label = format!("{:.decimals$}{error}{}", dot.value, if best { ", best" } else { "" });
             text(area, &label, (frame.x.end + 8, middle - 6), 14.0, &color, HPos::Left)?;
         }
         Ok(())
@@ -232,6 +237,7 @@ mod tests {
                 panel("K = 4", &[dot(2.9, 0.03), dot(2.7, 0.02), None]),
             ],
             columns: 2,
+            decimals: 2,
         }
     }
 

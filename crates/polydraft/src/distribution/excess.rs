@@ -59,6 +59,10 @@ impl<F: Fn(Token) -> f64> Outcomes for Excess<'_, F> {
         }
         if weights.iter().all(|w| *w == 0.0) { self.target.to_vec() } else { weights }
     }
+
+    fn are_tokens(&self) -> bool {
+        true
+    }
 }
 
 impl Distribution {

@@ -77,6 +77,7 @@ fn chart(report: &Report) -> Dots {
         rows: names.iter().map(label).collect(),
         columns: columns(&settings),
         panels: panels.collect(),
+        decimals: 2,
     }
 }
 

@@ -1,0 +1,75 @@
+//! The chart of a comparison: which verifier emits the most tokens per call on the same drafts.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::report::{Compared, Report};
+use crate::plot::{Dot, Dots, Drawing, Panel, TOLD_APART};
+
+/// Draws the tokens per call to these files.
+pub fn write(report: &Report, files: &[PathBuf]) -> Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let chart = chart(report);
+    let draw =
+        |file: &Path| chart.write(file).with_context(|| format!("writing the plot {}", file.display()));
+    files.iter().try_for_each(|file| draw(file))
+}
+
+/// A panel for each tree and way to sample, a row for each verifier, the best on average first.
+fn chart(report: &Report) -> Dots {
+    let rows = sorted(&report.results);
+    let panels = report.results.iter().map(|result| Panel {
+        title: title(result),
+        dots: rows.iter().map(|name| dot(result, name)).collect(),
+    });
+    let positions: usize = report.results.iter().map(|result| result.positions).sum();
+    Dots {
+        title: "Tokens per call of the target on the same drafts, by verifier".to_owned(),
+        notes: vec![
+            format!(
+                "{} prompts, {positions} positions in all; decisions enumerated; bars: standard error of the difference to \
+                 the highest",
+                report.prompts
+            ),
+            format!("Filled: the highest, and what is less than {TOLD_APART} such errors below it"),
+        ],
+        x_label: "tokens per call of the target (block efficiency)".to_owned(),
+        panels: panels.collect(),
+        columns: report.results.len().min(2),
+        rows,
+        decimals: 3,
+    }
+}
+
+fn title(result: &Compared) -> String {
+    let cut = if result.top_p < 1.0 { format!(", top-p {}", result.top_p) } else { String::new() };
+    format!("{}, T = {}{cut}", result.tree, result.temperature)
+}
+
+/// The verifiers' names, the best on average first.
+fn sorted(results: &[Compared]) -> Vec<String> {
+    let mut names: Vec<(String, f64, f64)> = Vec::new();
+    for row in results.iter().flat_map(|result| &result.verifiers) {
+        match names.iter_mut().find(|(name, ..)| *name == row.verifier) {
+            Some((_, sum, count)) => (*sum, *count) = (*sum + row.block_efficiency, *count + 1.0),
+            None => names.push((row.verifier.clone(), row.block_efficiency, 1.0)),
+        }
+    }
+    names.sort_by(|a, b| (b.1 / b.2).total_cmp(&(a.1 / a.2)));
+    names.into_iter().map(|(name, ..)| name).collect()
+}
+
+/// A verifier's tokens, with the standard error of their difference to the best of the panel.
+fn dot(result: &Compared, name: &str) -> Option<Dot> {
+    let own = result.verifiers.iter().find(|row| row.verifier == name)?;
+    let best = result.verifiers.iter().max_by(|a, b| a.block_efficiency.total_cmp(&b.block_efficiency))?;
+    let pair = |one: &str, other: &str| {
+        let pair = result.pairs.iter().find(|pair| pair.verifier == one && pair.other == other)?;
+        Some(pair.error)
+    };
+    let error = pair(name, &best.verifier).or_else(|| pair(&best.verifier, name));
+    Some(Dot { value: own.block_efficiency, error: error.or(Some(0.0)) })
+}

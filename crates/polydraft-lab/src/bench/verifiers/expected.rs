@@ -1,0 +1,334 @@
+//! How many tokens a verifier emits for a given draft, on average over its own decisions.
+//!
+//! Problem: the expected number of tokens given the draft, without drawing what the verifier would draw.
+//! Source: ours. The code that emits is run once for every series of its decisions (`polydraft::enumerate`), but for
+//! the token that it emits last: which one that is does not change how many there are.
+//! Complexity: one run for each series of accepted and rejected nodes; a walk needs one law for each node and order of
+//! draws.
+//! Deviations: (1) a walk follows its rule's token wherever that is a child, so there every token counts. It is done by
+//! the law of the rule at each node, averaged over the orders in which the draws may have come: over all of them if
+//! they are few, else over random ones, which is right on average; (2) block verification flips the coins of the selected
+//! path from its end upwards and ends with the first that accepts, so one run in which all reject says what every coin
+//! is worth; (3) a draft of many paths is dealt out to several hands at random, each a draft of so many paths as are
+//! compared, and the mean over the hands counts; a verifier of one path is given each path of the draft.
+
+use polydraft::chance::Outcomes;
+use polydraft::{
+    Chance, Draft, DraftTree, Drafting, Form, NodeId, Outcome, Problem, Result, Rule, TargetLaws, Token,
+    Verifier, couple, enumerate,
+};
+use polydraft_reference::VerifierKind;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha12Rng;
+
+use super::hands::{Dealt, Hand, Hands};
+use crate::texts;
+
+/// Orders of draws that are all looked at, and as many random ones as are taken where there are more.
+const ORDERS: usize = 6;
+const RANDOM_ORDERS: usize = 6;
+
+/// A verifier, in the form in which its expected number of tokens can be told.
+pub struct Subject {
+    way: Way,
+    /// Whether it is given the paths one by one.
+    alone: bool,
+}
+
+enum Way {
+    /// Rule by rule.
+    Walk(Box<dyn Rule>, Box<ChaCha12Rng>),
+    /// By the coins of the path that it selects.
+    Block(Box<dyn Verifier>),
+    /// By its decisions.
+    Whole(Box<dyn Verifier>),
+}
+
+impl Subject {
+    /// The verifier at work on trees of this form; none if it is not exact for them.
+    ///
+    /// # Errors
+    /// Settings out of range.
+    pub fn new(kind: &VerifierKind, form: &Form) -> Result<Option<Self>> {
+        let verifier = kind.build()?;
+        let alone = verifier.supports(form).is_err();
+        if alone && !(form.is_paths() && verifier.supports(&Form::paths(1)).is_ok()) {
+            return Ok(None);
+        }
+        let way = match kind {
+            VerifierKind::Walk(rule) => Way::Walk(rule.build()?, Box::new(texts::random(0))),
+            VerifierKind::Block(_)
+            | VerifierKind::GreedyBlock(_)
+            | VerifierKind::PriorityBlock(_)
+            | VerifierKind::NestedPriority(_) => Way::Block(verifier),
+            _ => Way::Whole(verifier),
+        };
+        Ok(Some(Self { way, alone }))
+    }
+
+    /// The expected number of tokens emitted for a draft, the last one included: the mean over the hands that were dealt
+    /// from it, or of the draft itself if there are none.
+    ///
+    /// # Errors
+    /// Those of the verifier.
+    pub fn tokens(&mut self, draft: &Draft, hands: &Hands, target: &dyn TargetLaws) -> Result<f64> {
+        let hands = if self.alone { &hands.single } else { &hands.several };
+        if hands.is_empty() { self.way.tokens(draft, target) } else { self.mean(hands, target) }
+    }
+
+    /// Whether it is given the paths one by one.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    fn mean(&mut self, hands: &[Hand], target: &dyn TargetLaws) -> Result<f64> {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for Hand { draft, nodes, times } in hands {
+            let times = *times as f64;
+            sum += times * self.way.tokens(draft, &Dealt { nodes, target })?;
+            count += times;
+        }
+        Ok(sum / count)
+    }
+}
+
+impl Way {
+    fn tokens(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+        match self {
+            Self::Walk(rule, random) => walk(rule.as_mut(), random, draft, target, DraftTree::ROOT),
+            Self::Block(verifier) => by_coins(verifier.as_mut(), draft, target),
+            Self::Whole(verifier) => decided(verifier.as_mut(), draft, target),
+        }
+    }
+}
+
+/// By the selections of block verification, and the coins of each selected path.
+fn by_coins(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+    let runs = enumerate(|chance| {
+        let mut coins = Coins { chance, accepts: Vec::new() };
+        verifier.verify(draft, target, &mut coins).map(|_| coins.accepts)
+    });
+    runs.into_iter().try_fold(0.0, |sum, (probability, accepts)| {
+        let accepts = accepts?;
+        let (mut left, mut tokens) = (1.0, 0.0);
+        for (index, accept) in accepts.iter().enumerate() {
+            tokens += left * accept * (accepts.len() - index + 1) as f64;
+            left *= 1.0 - accept;
+        }
+        Ok(sum + probability * (tokens + left))
+    })
+}
+
+/// Enumerates selections; coins are noted, and reject.
+struct Coins<C> {
+    chance: C,
+    accepts: Vec<f64>,
+}
+
+impl<C: Chance> Chance for Coins<C> {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.accepts.push(if probability > 0.0 { probability.min(1.0) } else { 0.0 });
+        false
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        choose(&mut self.chance, outcomes)
+    }
+}
+
+/// By the verifier's decisions.
+fn decided(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+    let runs = enumerate(|chance| verifier.verify(draft, target, &mut Lengths { chance }));
+    runs.into_iter().try_fold(0.0, |sum, (probability, outcome)| {
+        let Outcome { accepted, .. } = outcome?;
+        Ok(sum + probability * (accepted.len() + 1) as f64)
+    })
+}
+
+/// Enumerates all decisions but which token is emitted.
+struct Lengths<C> {
+    chance: C,
+}
+
+impl<C: Chance> Chance for Lengths<C> {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.chance.coin(probability)
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        choose(&mut self.chance, outcomes)
+    }
+}
+
+/// Enumerates outcomes, unless they are tokens: of these any will do.
+fn choose(chance: &mut impl Chance, outcomes: &dyn Outcomes) -> usize {
+    if !outcomes.are_tokens() {
+        return chance.choose(outcomes);
+    }
+    // Different numbers, or draws by rejection would not come to an end soon.
+    let mut number = 0.5;
+    outcomes.draw(&mut || {
+        number = (number + 0.618_033_988_749_895) % 1.0;
+        number
+    })
+}
+
+/// The expected number of tokens that a walk emits from `node` on.
+fn walk(
+    rule: &mut dyn Rule,
+    random: &mut ChaCha12Rng,
+    draft: &Draft,
+    target: &dyn TargetLaws,
+    node: NodeId,
+) -> Result<f64> {
+    let Some(proposal) = draft.proposal(node) else { return Ok(1.0) };
+    let tree = draft.tree();
+    let children: Vec<NodeId> = tree.children(node).collect();
+    let mut follows = vec![0.0; children.len()];
+    let mut coupling = couple(rule, Problem::new(target.target(node)?, proposal)?)?;
+    let orders = orders(draft, node, random);
+    for drafts in &orders {
+        let law = coupling.law(drafts)?;
+        for (follows, &child) in follows.iter_mut().zip(&children) {
+            *follows += law.probabilities[tree.token(child) as usize] / orders.len() as f64;
+        }
+    }
+    let mut tokens = 1.0;
+    for (follows, child) in follows.into_iter().zip(children) {
+        if follows > 0.0 {
+            tokens += follows * walk(rule, random, draft, target, child)?;
+        }
+    }
+    Ok(tokens)
+}
+
+/// Equally likely orders in which the draws below a node may have come.
+fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Token>> {
+    let tree = draft.tree();
+    let mut children: Vec<(Token, usize)> =
+        tree.children(node).map(|child| (tree.token(child), tree.draws(child))).collect();
+    let drawn: Vec<Token> =
+        children.iter().flat_map(|&(token, draws)| std::iter::repeat_n(token, draws)).collect();
+    let ordered = draft.draws(node).is_none_or(|draws| draws.scheme != Drafting::Iid);
+    if ordered {
+        return vec![drawn];
+    }
+    let mut orders = Vec::new();
+    if arrange(&mut children, &mut Vec::new(), drawn.len(), &mut orders) {
+        return orders;
+    }
+    let shuffled = |_| {
+        let mut order = drawn.clone();
+        order.shuffle(random);
+        order
+    };
+    (0..RANDOM_ORDERS).map(shuffled).collect()
+}
+
+/// Lists all distinct orders of what is left, behind `begun`; false if they are too many.
+fn arrange(
+    left: &mut Vec<(Token, usize)>,
+    begun: &mut Vec<Token>,
+    length: usize,
+    orders: &mut Vec<Vec<Token>>,
+) -> bool {
+    if begun.len() == length {
+        orders.push(begun.clone());
+        return orders.len() <= ORDERS;
+    }
+    for index in 0..left.len() {
+        if left[index].1 == 0 {
+            continue;
+        }
+        left[index].1 -= 1;
+        begun.push(left[index].0);
+        let few = arrange(left, begun, length, orders);
+        begun.pop();
+        left[index].1 += 1;
+        if !few {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use polydraft::conformance::tree::{TargetOf, drafts, exact, random_pair};
+    use polydraft::{Distribution, Draws, Growth, PolicyKind};
+
+    use super::super::hands::deal;
+    use super::*;
+
+    /// Expected tokens over all drafts are what the conformance runner finds by enumerating everything.
+    #[test]
+    fn they_are_what_full_enumeration_finds() {
+        let mut random = texts::random(3);
+        let mut checked: HashMap<String, usize> = HashMap::new();
+        for tree in [
+            "paths:2,2",
+            "paths:3,1",
+            "paths:1,2",
+            "2,2",
+            "delayed:1,2,1",
+            "stop-below:0.7,paths:2,2",
+            "2,2/without-replacement",
+            "2,1/top-k",
+            "2,1/hub",
+        ] {
+            let policy = tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy");
+            for index in 0..4 {
+                // As many drafts as tokens: outcomes that are no tokens must not be taken for such.
+                let pair = random_pair(2 + index / 2, policy.depth(), 0.3, index % 2 == 1, &mut random);
+                let pair = pair.expect("a pair");
+                for kind in VerifierKind::all() {
+                    let Ok(Some(mut subject)) = Subject::new(&kind, &policy.form()) else { continue };
+                    let mut got = 0.0;
+                    for (probability, draft) in drafts(policy.as_ref(), &pair.draft).expect("drafts") {
+                        let target = TargetOf::new(draft.tree(), &pair.target);
+                        let single =
+                            if subject.alone { deal(&draft, 1, None).expect("hands") } else { Vec::new() };
+                        let hands = Hands { single, several: Vec::new() };
+                        got += probability * subject.tokens(&draft, &hands, &target).expect("tokens");
+                    }
+                    let one = subject.alone;
+                    let alone = PolicyKind::chain(policy.depth());
+                    let own = match one {
+                        true if tree.starts_with("paths") => alone.build().expect("a policy"),
+                        true => continue,
+                        false => tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy"),
+                    };
+                    let mut verifier = kind.build().expect("a verifier");
+                    let (target, draft) = (&pair.target, &pair.draft);
+                    let found = exact(verifier.as_mut(), own.as_ref(), target, draft, &mut |_| ());
+                    let expected = found.expect("enumerated").block_efficiency;
+                    assert!((got - expected).abs() < 1e-9, "{kind} {tree}: {got} {expected}");
+                    *checked.entry(kind.to_string()).or_default() += 1;
+                }
+            }
+        }
+        for name in ["block", "token", "spectr", "specinfer", "traversal", "greedy-block", "nested-priority"]
+        {
+            assert!(checked.get(name).is_some_and(|count| *count >= 8), "{name}: {checked:?}");
+        }
+    }
+
+    /// Random orders are right on average.
+    #[test]
+    fn orders() {
+        let law = Distribution::new(vec![0.25; 4]).expect("a law");
+        let mut random = texts::random(1);
+        let mut draft = Draft::new();
+        draft.draw(0, law.clone(), Growth::Fresh(Draws::iid(4)), &mut random).expect("drawn");
+        let all = super::orders(&draft, 0, &mut random);
+        let tree = draft.tree();
+        let factorial = |n: usize| (1..=n).product::<usize>();
+        let repeats: usize = tree.children(0).map(|child| factorial(tree.draws(child))).product();
+        assert_eq!(all.len(), if 24 / repeats > ORDERS { RANDOM_ORDERS } else { 24 / repeats });
+        let mut draft = Draft::new();
+        draft.draw(0, law, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
+        assert_eq!(super::orders(&draft, 0, &mut random).len(), RANDOM_ORDERS);
+    }
+}
