@@ -62,7 +62,7 @@ def ours_plain(args, model, threads):
 
 def theirs_speculative(args, model, threads, kind, temperature):
     command = [args.llama / "llama-speculative-simple", "-m", model, "-md", args.draft, "-t", threads, "-td", threads]
-    command += ["-p", PROMPTS[kind], "-n", args.tokens, "--temp", temperature, "--spec-draft-n-max", args.draft_tokens]
+    command += ["-p", PROMPTS[kind], "-n", args.tokens, "--temp", temperature, "--spec-draft-n-max", args.draft_tokens, "--spec-type", "draft-simple"]
     done = run(command + ["-c", 2048, "--seed", 1])
     found = re.search(r"decoded\s+\d+ tokens in\s+[\d.]+ seconds, speed:\s+([\d.]+)", done.stdout + done.stderr)
     if not found:

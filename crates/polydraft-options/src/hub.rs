@@ -48,7 +48,7 @@ fn snapshot(id: &str, offline: bool, files: &[&str]) -> Result<PathBuf> {
         .model(owner, model)
         .snapshot_download()
         .maybe_revision(revision)
-        .allow_patterns(files.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>().into())
+        .allow_patterns(files.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>())
         .local_files_only(offline)
         .progress(Bar::new(id))
         .send();
