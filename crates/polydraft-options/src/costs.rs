@@ -58,7 +58,11 @@ pub fn settle(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         models: args.identity(),
         // Where nothing is drawn, laws are single tokens and verification is hardly any work.
-        verifier: if sampling.temperature == 0.0 { format!("{verifier}, greedy") } else { verifier.to_string() },
+        verifier: if sampling.temperature == 0.0 {
+            format!("{verifier}, greedy")
+        } else {
+            verifier.to_string()
+        },
         costs: Costs::default(),
     };
     let kept = if file.is_some() { None } else { place(&measured) };
