@@ -192,8 +192,8 @@ pub fn pass(
                 found.normed.index_select(&Tensor::new(ids, &Device::Cpu)?, 0)?
             }
         };
-        let logits = target.logits(&normed)?;
-        let mut values = logits.detach().flatten_all()?.to_vec1::<f32>()?;
+        // The output matrix stands still: gradients go around it, to the states alone.
+        let mut values = target.logits(&normed.detach())?.flatten_all()?.to_vec1::<f32>()?;
         let shown = &mut figures.steps[step];
         for (row, logits) in rows.iter().zip(values.chunks_exact_mut(vocabulary)) {
             let place = places[*row];
@@ -224,9 +224,9 @@ pub fn pass(
             logits.iter_mut().for_each(|gradient| *gradient *= weight as f32);
         }
         if learn {
-            let gradients = Tensor::from_vec(values, logits.shape(), &Device::Cpu)?;
+            let gradients = Tensor::from_vec(values, (rows.len(), vocabulary), &Device::Cpu)?;
             // The product with a constant has just that constant as its gradient.
-            let part = (logits * gradients)?.sum_all()?;
+            let part = (normed * gradients.matmul(&target.output)?)?.sum_all()?;
             total = Some(match total {
                 None => part,
                 Some(total) => (total + part)?,

@@ -112,33 +112,32 @@ fn worst_set(p: &[f32], q: &[f32], drafts: usize) -> Set {
     if drafts == 1 {
         return one;
     }
-    // Ratios of 2^-8 to 2^8, a quarter of an octave each.
-    const STEPS: usize = 64;
-    let place = |ratio: f32| (((ratio.log2() + 8.0) * 4.0).max(0.0) as usize).min(STEPS - 1);
-    let (mut z, mut own) = ([0.0_f64; STEPS], [0.0_f64; STEPS]);
-    for (p, q) in p.iter().zip(q).filter(|(p, q)| **q > 1e-8 || **p > 1e-8) {
-        let at = place(p / q);
-        z[at] += f64::from(*q);
-        own[at] += f64::from(*p);
+    let (mut buckets, mut z, mut own) = (vec![0u8; p.len()], [0.0_f64; BUCKETS], [0.0_f64; BUCKETS]);
+    for ((p, q), bucket) in p.iter().zip(q).zip(&mut buckets) {
+        *bucket = bucket_of(p / q.max(f32::MIN_POSITIVE));
+    }
+    for ((p, q), bucket) in p.iter().zip(q).zip(&buckets) {
+        z[usize::from(*bucket)] += f64::from(*q);
+        own[usize::from(*bucket)] += f64::from(*p);
     }
     // What is before each bucket, and the best among the ends.
-    let (mut best, mut before) = (one, [(0.0, 0.0); STEPS + 1]);
-    for at in 0..STEPS {
+    let (mut best, mut before) = (one, [(0.0, 0.0); BUCKETS + 1]);
+    for at in 0..BUCKETS {
         before[at + 1] = (before[at].0 + z[at], before[at].1 + own[at]);
         let (z, p) = before[at + 1];
-        let ratio = 2.0_f32.powf((at + 1) as f32 / 4.0 - 8.0);
-        let set = Set { ratio, z, p };
-        if at + 1 < STEPS && set.value(drafts) > best.value(drafts) {
+        let set = Set { ratio: beginning(at + 1), z, p };
+        if at + 1 < BUCKETS && set.value(drafts) > best.value(drafts) {
             best = set;
         }
     }
     // Inside of a bucket there is more than at its ends only if all of its q and none of its p would be.
-    for at in 0..STEPS {
+    for at in 0..BUCKETS {
         if before[at + 1].0.powi(drafts as i32) - before[at].1 <= best.value(drafts) + 1e-6 {
             continue;
         }
-        let within = p.iter().zip(q).filter(|(p, q)| (**q > 1e-8 || **p > 1e-8) && place(*p / *q) == at);
-        let mut within: Vec<(f32, f32, f32)> = within.map(|(p, q)| (p / q, *p, *q)).collect();
+        let within = p.iter().zip(q).zip(&buckets).filter(|(_, bucket)| usize::from(**bucket) == at);
+        let mut within: Vec<(f32, f32, f32)> = within.map(|((p, q), _)| (p / q, *p, *q)).collect();
+        within.retain(|(_, p, q)| *q > 1e-8 || *p > 1e-8);
         within.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let (mut z, mut own) = before[at];
         for (ratio, p, q) in within {
@@ -150,6 +149,21 @@ fn worst_set(p: &[f32], q: &[f32], drafts: usize) -> Set {
         }
     }
     best
+}
+
+/// Of ratios from 2^-8 to 2^8, four an octave; what lies outside belongs to the ends.
+const BUCKETS: usize = 64;
+/// The exponent of 2^-8 and no bits of the mantissa; two of these tell the parts of an octave apart.
+const LEAST: u32 = (127 - 8) << 2;
+
+#[inline(always)]
+fn bucket_of(ratio: f32) -> u8 {
+    ((ratio.to_bits() >> 21).max(LEAST) - LEAST).min(BUCKETS as u32 - 1) as u8
+}
+
+/// The least ratio of a bucket.
+fn beginning(bucket: usize) -> f32 {
+    f32::from_bits((LEAST + bucket as u32) << 21)
 }
 
 /// The acceptance of so many i.i.d. drafts.

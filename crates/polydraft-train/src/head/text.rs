@@ -11,6 +11,8 @@ use polydraft_text::{Language, Message};
 use rand::RngExt;
 use rand_chacha::ChaCha12Rng;
 
+use crate::ops::log_sum;
+
 /// What is learned from one text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lesson {
@@ -214,11 +216,4 @@ pub fn read(model: &mut CandleModel, tokens: &[Token], longest: usize) -> Result
         lessons.push(Lesson { tokens: tokens.to_vec(), taught, log_sums, states });
     }
     Ok(lessons)
-}
-
-fn log_sum(logits: &[f32]) -> f32 {
-    let top = logits.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
-    let sum: f64 =
-        logits.chunks(256).map(|c| f64::from(c.iter().map(|x| (x - top).exp()).sum::<f32>())).sum();
-    top + sum.ln() as f32
 }
