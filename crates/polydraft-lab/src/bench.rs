@@ -7,8 +7,11 @@ mod solve_time;
 mod speed;
 mod verifiers;
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use clap::Subcommand;
+use serde::de::DeserializeOwned;
 
 /// Measure, after checking the answers.
 #[derive(Subcommand)]
@@ -31,6 +34,13 @@ pub fn run(bench: Bench) -> Result<()> {
         Bench::SolveTime(args) => solve_time::run(args),
         Bench::Model(args) => model::run(args),
     }
+}
+
+/// A record that `of` printed before.
+fn read_record<R: DeserializeOwned>(file: &Path, of: &str) -> Result<R> {
+    let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{}: expected a record of {of}", file.display()))
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

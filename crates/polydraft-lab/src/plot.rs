@@ -4,13 +4,15 @@ mod axis;
 mod dots;
 mod lines;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use anyhow::{Context, Result, bail};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::output::Usage;
 
 pub use dots::{Dot, Dots, Panel, TOLD_APART};
 pub use lines::{Chart, Series, Value};
@@ -45,6 +47,38 @@ pub trait Drawing {
         };
         drawn.with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// Finds out before anything is measured whether the plots can be written.
+pub fn check(files: &[PathBuf]) -> Result<()> {
+    for file in files {
+        if !file.extension().is_some_and(|e| e == "svg" || e == "png") {
+            return Err(Usage::error(format_args!(
+                "--plot {}: expected a name in .svg or .png",
+                file.display()
+            )));
+        }
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return Err(Usage::error(format_args!(
+                "--plot {}: there is no folder {}",
+                file.display(),
+                folder.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Draws to these files.
+pub fn write<D: Drawing>(files: &[PathBuf], drawing: impl Fn() -> D) -> Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let drawing = drawing();
+    let write =
+        |file: &Path| drawing.write(file).with_context(|| format!("writing the plot {}", file.display()));
+    files.iter().try_for_each(|file| write(file))
 }
 
 /// A line of text whose top is at `at`.

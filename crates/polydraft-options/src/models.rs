@@ -311,6 +311,11 @@ impl ModelArgs {
         demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
     }
 
+    /// Bytes that can be had on the device, where it says.
+    pub fn available_memory(&self) -> Option<u64> {
+        polydraft_candle::available_memory(self.device)
+    }
+
     /// How far apart a logit may be when computed in another pass. On a processor it is the same to the last bit; on a card
     /// products that quantise their inputs turn the last bit of a sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {

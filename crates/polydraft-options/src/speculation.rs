@@ -11,6 +11,7 @@ use polydraft_reference::VerifierKind;
 use serde::{Deserialize, Serialize};
 
 use crate::output::Usage;
+use crate::sampling::SamplingArgs;
 
 /// How drafts are made and verified.
 #[derive(Args, Debug, Clone)]
@@ -163,9 +164,8 @@ impl SpeculationArgs {
         self.costs.as_deref()
     }
 
-    /// What the options say; `None` is plain decoding. `sampling` is the draft's, `demo` the acceptances of the demo
-    /// pair if it is what is used.
-    pub fn speculation(&self, sampling: Sampling, demo: Option<&Path>) -> Result<Option<Speculation>> {
+    /// What the options say; `None` is plain decoding. `demo` are the acceptances of the demo pair if it is what is used.
+    pub fn speculation(&self, sampling: &SamplingArgs, demo: Option<&Path>) -> Result<Option<Speculation>> {
         let Verifier::Some(verifier) = &self.verifier else {
             let given = [
                 ("--paths", self.paths.is_some()),
@@ -174,7 +174,8 @@ impl SpeculationArgs {
                 ("--stop-below", self.stop_below.is_some()),
                 ("--costs", self.costs.is_some()),
             ];
-            if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+            let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+            if let Some(option) = given.or(sampling.of_draft()) {
                 return Err(Usage::error(format_args!("{option} has no meaning with --verifier none")));
             }
             return Ok(None);
@@ -183,7 +184,7 @@ impl SpeculationArgs {
         if let Some(below) = self.stop_below {
             tree = PolicyKind::StopBelow(StopBelow { below, of: Box::new(tree), ..StopBelow::default() });
         }
-        let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
+        let speculation = Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft() };
         speculation.build().map_err(|error| Usage::error(advise(verifier, &speculation.tree, error)))?;
         Ok(Some(speculation))
     }

@@ -179,10 +179,7 @@ impl Args {
     /// Loads what is to be served.
     fn serve(&self, key: Option<String>) -> Result<(Served, Settings)> {
         let acceptance = self.models.demo_acceptance();
-        let mut speculation = self.speculation.speculation(self.sampling.draft(), acceptance.as_deref())?;
-        if let (None, Some(option)) = (&speculation, self.sampling.of_draft()) {
-            return Err(Usage::error(format_args!("{option} has no meaning with --verifier none")));
-        }
+        let mut speculation = self.speculation.speculation(&self.sampling, acceptance.as_deref())?;
         let mut models = self.models.load(speculation.is_some())?;
         let target = self.sampling.target();
         costs::settle(self.speculation.costs(), &self.models, &mut models, &target, speculation.as_mut())?;
@@ -207,7 +204,9 @@ impl Args {
             tokens: self
                 .server
                 .cache_memory
-                .map_or_else(free_memory, |mib| Some(mib << 20))
+                .map(|mib| mib << 20)
+                // Half of what there is: texts are not all that needs memory.
+                .or_else(|| self.models.available_memory().map(|memory| memory / 2))
                 .map_or(usize::MAX, |memory| usize::try_from(memory / bytes.max(1)).unwrap_or(usize::MAX)),
             queue: self.server.queue,
         };
@@ -234,12 +233,4 @@ impl Args {
         let (engine, draft) = (models.engine, models.draft);
         Ok((Served { engine, language, name, draft, speculation, costs, completions, chat }, settings))
     }
-}
-
-/// Half of the memory that is free, in bytes, where the system says.
-fn free_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024 / 2)
 }

@@ -92,19 +92,9 @@ impl<W: Words> WithSimd for Multiply<'_, W> {
             // Sixteen sums and what they need fit in the registers of processors that have thirty-two: then a tile is gone
             // through once. Of those with eight lanes none has.
             let wide = size_of::<S::f32s>() != 8 * size_of::<f32>();
-            match (y.len(), wide) {
-                (1, _) => multiply::<S, W, 1, 2>(simd, x, w, y),
-                (2, _) => multiply::<S, W, 2, 2>(simd, x, w, y),
-                (3, _) => multiply::<S, W, 3, 2>(simd, x, w, y),
-                (4, _) => multiply::<S, W, 4, 2>(simd, x, w, y),
-                (5, true) => multiply::<S, W, 5, 2>(simd, x, w, y),
-                (6, true) => multiply::<S, W, 6, 2>(simd, x, w, y),
-                (7, true) => multiply::<S, W, 7, 2>(simd, x, w, y),
-                (_, true) => multiply::<S, W, BLOCK, 2>(simd, x, w, y),
-                (5, false) => multiply::<S, W, 5, 1>(simd, x, w, y),
-                (6, false) => multiply::<S, W, 6, 1>(simd, x, w, y),
-                (7, false) => multiply::<S, W, 7, 1>(simd, x, w, y),
-                (_, false) => multiply::<S, W, BLOCK, 1>(simd, x, w, y),
+            match wide || y.len() <= 4 {
+                true => multiply::<S, W, 2>(simd, x, w, y),
+                false => multiply::<S, W, 1>(simd, x, w, y),
             }
             // SAFETY: `product` splits tiles between threads.
             unsafe { output.put(tile, rows + number * BLOCK, y) };
@@ -112,9 +102,24 @@ impl<W: Words> WithSimd for Multiply<'_, W> {
     }
 }
 
-/// One tile with N rows of x, V vectors of its rows at a time.
+/// One tile with some rows of x, V vectors of its rows at a time.
 #[inline(always)]
-fn multiply<S: Simd, W: Words, const N: usize, const V: usize>(
+fn multiply<S: Simd, W: Words, const V: usize>(simd: S, x: &[f32], w: &[W], y: &mut [[f32; TILE]]) {
+    match y.len() {
+        1 => multiply_rows::<S, W, 1, V>(simd, x, w, y),
+        2 => multiply_rows::<S, W, 2, V>(simd, x, w, y),
+        3 => multiply_rows::<S, W, 3, V>(simd, x, w, y),
+        4 => multiply_rows::<S, W, 4, V>(simd, x, w, y),
+        5 => multiply_rows::<S, W, 5, V>(simd, x, w, y),
+        6 => multiply_rows::<S, W, 6, V>(simd, x, w, y),
+        7 => multiply_rows::<S, W, 7, V>(simd, x, w, y),
+        _ => multiply_rows::<S, W, BLOCK, V>(simd, x, w, y),
+    }
+}
+
+/// With N rows of x.
+#[inline(always)]
+fn multiply_rows<S: Simd, W: Words, const N: usize, const V: usize>(
     simd: S,
     x: &[f32],
     w: &[W],

@@ -112,8 +112,7 @@ const ENOUGH: usize = 20;
 
 pub fn run(args: Args) -> Result<()> {
     let acceptance = args.models.demo_acceptance();
-    let Some(mut speculation) = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?
-    else {
+    let Some(mut speculation) = args.speculation.speculation(&args.sampling, acceptance.as_deref())? else {
         return Err(Usage::error("there is nothing to certify about --verifier none"));
     };
     let mut prompts =

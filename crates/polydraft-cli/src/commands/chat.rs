@@ -13,7 +13,7 @@ use crate::conversation;
 use crate::costs;
 use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
-use crate::output::{Usage, Verdict, complain, note};
+use crate::output::{Verdict, complain, note};
 use crate::sampling::SamplingArgs;
 use crate::speculation::SpeculationArgs;
 use crate::texts::{self, Random, Settings};
@@ -62,10 +62,7 @@ const HELP: &str = "/help this list · /reset begin anew · /exit leave (or Ctrl
 
 pub fn run(args: Args) -> Result<()> {
     let acceptance = args.models.demo_acceptance();
-    let mut speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
-    if let (None, Some(option)) = (&speculation, args.sampling.of_draft()) {
-        return Err(Usage::error(format_args!("{option} has no meaning with --verifier none")));
-    }
+    let mut speculation = args.speculation.speculation(&args.sampling, acceptance.as_deref())?;
     let mut models = args.models.load(speculation.is_some())?;
     let sampling = match args.ignore_published {
         true => args.sampling.clone(),

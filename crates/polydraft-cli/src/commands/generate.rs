@@ -93,10 +93,7 @@ struct OutputArgs {
 pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(&args)?;
     let acceptance = args.models.demo_acceptance();
-    let mut speculation = args.speculation.speculation(args.sampling.draft(), acceptance.as_deref())?;
-    if let (None, Some(option)) = (&speculation, args.sampling.of_draft()) {
-        return Err(Usage::error(format_args!("{option} has no meaning with --verifier none")));
-    }
+    let mut speculation = args.speculation.speculation(&args.sampling, acceptance.as_deref())?;
     let mut models = args.models.load(speculation.is_some())?;
     // The makers' sampling, if it is used, comes with the model.
     let sampling = args.chat.sampling(args.sampling.clone(), &models.language);

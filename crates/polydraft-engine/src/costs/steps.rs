@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use polydraft::policy::{Costs, Passes};
-use polydraft::{DraftTree, PolicyKind, Token};
+use polydraft::{PolicyKind, Token};
 
 use super::{LONG, Requests, TIME, never_cheaper, timed};
 use crate::{Engine, Result};
@@ -107,7 +107,7 @@ fn take(engine: &mut Engine, text: &[Token], request: &mut Requests, kind: &mut 
             return Ok(());
         }
         let seconds = timed(|| engine.step(&mut [&mut session]))?;
-        let levels = levels(session.draft.tree());
+        let levels = session.draft.tree().levels();
         // Near the end of the context less is drawn.
         if step > 0 && levels.len() == kind.depth + 1 {
             kind.steps.push((seconds, levels));
@@ -125,7 +125,10 @@ fn by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
     let chains = kinds.iter().filter(|kind| kind.paths < 2);
     let (mut rows, mut seconds): (Vec<usize>, Vec<f64>) =
         chains.filter_map(|kind| Some((1 + kind.depth, kind.usual(drafted)?))).unzip();
-    let (Some(&last), Some(&usual)) = (rows.last(), seconds.last()) else { return Ok(costs.target.clone()) };
+    let Some(&plain) = seconds.first() else { return Ok(costs.target.clone()) };
+    // On a busy machine the draft's passes may have taken longer alone than the steps that they are part of.
+    seconds.iter_mut().for_each(|seconds| *seconds = seconds.max(plain));
+    let (last, usual) = (rows[rows.len() - 1], seconds[seconds.len() - 1]);
     let ratio = usual / costs.target.at(last as f64);
     for &(more, alone) in costs.target.pairs().iter().filter(|(more, _)| *more > last) {
         rows.push(more);
@@ -133,15 +136,4 @@ fn by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
     }
     never_cheaper(&mut seconds);
     Ok(Passes::new(rows.into_iter().zip(seconds).collect())?)
-}
-
-/// Nodes by level, the root first.
-fn levels(tree: &DraftTree) -> Vec<usize> {
-    let mut levels = Vec::new();
-    for node in 0..tree.len() {
-        let depth = tree.depth(node);
-        levels.resize(levels.len().max(depth + 1), 0);
-        levels[depth] += 1;
-    }
-    levels
 }

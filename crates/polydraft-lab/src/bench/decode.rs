@@ -4,8 +4,6 @@ mod chart;
 mod report;
 mod ways;
 
-pub(super) use chart::check as check_plots;
-
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
@@ -18,6 +16,7 @@ use crate::costs;
 use crate::interrupts::{self, Orderly};
 use crate::models::{ModelArgs, Models, parting};
 use crate::output::{self, Usage, note};
+use crate::plot;
 use crate::prompts;
 use crate::texts::{self, Settings};
 use report::{Report, print};
@@ -95,9 +94,9 @@ pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
         Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
     }
-    chart::check(&args.plot)?;
+    plot::check(&args.plot)?;
     if let Some(file) = &args.from {
-        return show(&args, &Report::read(file)?);
+        return show(&args, &super::read_record(file, "bench decode")?);
     }
     let mut ways = ways(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
@@ -180,7 +179,7 @@ fn time(
 }
 
 fn show(args: &Args, report: &Report) -> Result<()> {
-    chart::write(report, &args.plot)?;
+    plot::write(&args.plot, || chart::chart(report))?;
     if args.json { output::json(report) } else { print(report) }
 }
 

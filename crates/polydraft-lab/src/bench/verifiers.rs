@@ -17,6 +17,7 @@ use polydraft_reference::VerifierKind;
 use crate::interrupts::{self, Orderly};
 use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage, note};
+use crate::plot;
 use crate::save::Save;
 use crate::{prompts, texts};
 use expected::Subject;
@@ -185,9 +186,9 @@ fn chooses(tree: &PolicyKind) -> bool {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    super::decode::check_plots(&args.plot)?;
+    plot::check(&args.plot)?;
     if let Some(file) = &args.from {
-        return show(&args, &Report::read(file)?);
+        return show(&args, &super::read_record(file, "bench verifiers")?);
     }
     let mut settings = settings(&args)?;
     let save = args.save.as_deref().map(Save::begin).transpose()?;
@@ -208,7 +209,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 fn show(args: &Args, report: &Report) -> Result<()> {
-    chart::write(report, &args.plot)?;
+    plot::write(&args.plot, || chart::chart(report))?;
     if args.json { output::json(report) } else { print(report) }
 }
 

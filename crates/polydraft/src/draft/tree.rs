@@ -106,6 +106,16 @@ impl DraftTree {
         self.nodes[node].depth
     }
 
+    /// Nodes by level, the root's first.
+    pub fn levels(&self) -> Vec<usize> {
+        let mut levels = Vec::new();
+        for node in &self.nodes {
+            levels.resize(levels.len().max(node.depth + 1), 0);
+            levels[node.depth] += 1;
+        }
+        levels
+    }
+
     /// Number of draws that share this node; 0 for the root.
     pub fn draws(&self, node: NodeId) -> usize {
         self.nodes[node].draws

@@ -325,19 +325,20 @@ impl Policy for Auto {
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
         let costs = &self.settings.costs;
         let (asked, decided) = (self.plan != Plan::Plain, outcome.accepted.len() + 1);
-        let levels = levels(draft.tree());
+        let levels = draft.tree().levels();
+        let drawn = &levels[1..];
         let mut seconds = costs.target.at(draft.tree().len() as f64);
         if asked {
             // Behind a level that is not the last there was one more pass; what the draft had not read it read in the first.
-            let inner = levels.len().saturating_sub(1);
-            seconds += levels[..inner].iter().map(|&wide| costs.draft.at(wide as f64)).sum::<f64>();
+            let inner = drawn.len().saturating_sub(1);
+            seconds += drawn[..inner].iter().map(|&wide| costs.draft.at(wide as f64)).sum::<f64>();
             seconds += costs.draft.at(1.0 + self.unasked as f64);
         }
         let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
         seconds += paths.map_or(0.0, |paths| costs.verification.at(paths as f64));
         self.tokens = DECAY * self.tokens + decided as f64;
         self.seconds = DECAY * self.seconds + seconds;
-        self.choices.note(asked, paths, levels.len(), decided as f64 * costs.target.at(1.0), seconds);
+        self.choices.note(asked, paths, drawn.len(), decided as f64 * costs.target.at(1.0), seconds);
         self.unasked = if asked { 0 } else { self.unasked + decided };
 
         let unsure = |node| draft.law(node).map(|law| 1.0 - law.collision());
@@ -359,17 +360,6 @@ impl Policy for Auto {
     fn choices(&self) -> Option<&Choices> {
         Some(&self.choices)
     }
-}
-
-/// Distinct tokens by level, the first level first.
-fn levels(tree: &DraftTree) -> Vec<usize> {
-    let mut levels = Vec::new();
-    for node in 1..tree.len() {
-        let depth = tree.depth(node);
-        levels.resize(levels.len().max(depth), 0);
-        levels[depth - 1] += 1;
-    }
-    levels
 }
 
 #[cfg(test)]

@@ -1,50 +1,13 @@
 //! The chart of a comparison: which verifier emits the most tokens per call, and can the run tell?
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
-
 use super::report::{Report, Row};
-use crate::output::Usage;
-use crate::plot::{Dot, Dots, Drawing, Panel, TOLD_APART};
-
-/// Finds out before anything is measured whether the plots can be written.
-pub fn check(files: &[PathBuf]) -> Result<()> {
-    for file in files {
-        if !file.extension().is_some_and(|e| e == "svg" || e == "png") {
-            return Err(Usage::error(format_args!(
-                "--plot {}: expected a name in .svg or .png",
-                file.display()
-            )));
-        }
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            return Err(Usage::error(format_args!(
-                "--plot {}: there is no folder {}",
-                file.display(),
-                folder.display()
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Draws the block efficiencies to these files.
-pub fn write(report: &Report, files: &[PathBuf]) -> Result<()> {
-    if files.is_empty() {
-        return Ok(());
-    }
-    let chart = chart(report);
-    let draw =
-        |file: &Path| chart.write(file).with_context(|| format!("writing the plot {}", file.display()));
-    files.iter().try_for_each(|file| draw(file))
-}
+use crate::plot::{Dot, Dots, Panel, TOLD_APART};
 
 /// Temperature, paths and depth of a panel.
 type Setting = (f64, usize, usize);
 
 /// A panel for each temperature, L and K, a row for each verifier. Verifiers of one path are drawn beside every K.
-fn chart(report: &Report) -> Dots {
+pub fn chart(report: &Report) -> Dots {
     let rows: Vec<&Row> = report.results.iter().filter(|row| row.paths.is_some()).collect();
     // Those of verifiers that take several paths, if there are any.
     let most = rows.iter().filter_map(|row| row.paths).max();

@@ -1,9 +1,8 @@
 //! What was measured, as a table and as JSON.
 
 use std::io::Write;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
@@ -52,14 +51,6 @@ pub struct Row {
 }
 
 impl Report {
-    /// A record that was printed before.
-    pub fn read(file: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("{}: expected a record of bench decode", file.display()))
-    }
-
     pub fn new(args: &Args, prompts: usize, ties: usize, ways: &[Way]) -> Self {
         let plain = |way: &Way| {
             ways.iter().find(|other| other.speculation.is_none() && other.sampling == way.sampling)

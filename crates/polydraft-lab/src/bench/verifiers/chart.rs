@@ -1,25 +1,10 @@
 //! The chart of a comparison: which verifier emits the most tokens per call on the same drafts.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
-
 use super::report::{Compared, Report};
-use crate::plot::{Dot, Dots, Drawing, Panel, TOLD_APART};
-
-/// Draws the tokens per call to these files.
-pub fn write(report: &Report, files: &[PathBuf]) -> Result<()> {
-    if files.is_empty() {
-        return Ok(());
-    }
-    let chart = chart(report);
-    let draw =
-        |file: &Path| chart.write(file).with_context(|| format!("writing the plot {}", file.display()));
-    files.iter().try_for_each(|file| draw(file))
-}
+use crate::plot::{Dot, Dots, Panel, TOLD_APART};
 
 /// A panel for each tree and way to sample, a row for each verifier, the best on average first.
-fn chart(report: &Report) -> Dots {
+pub fn chart(report: &Report) -> Dots {
     let rows = sorted(&report.results);
     let panels = report.results.iter().map(|result| Panel {
         title: title(result),

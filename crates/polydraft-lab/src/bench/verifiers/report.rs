@@ -1,9 +1,8 @@
 //! What was measured, as a table and as JSON.
 
 use std::io::Write;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::{Args, Setting};
@@ -102,14 +101,6 @@ fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
 }
 
 impl Report {
-    /// A record that was written before.
-    pub fn read(file: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("{}: expected a record of bench verifiers", file.display()))
-    }
-
     pub fn new(args: &Args, prompts: usize, interrupted: bool, settings: &[Setting]) -> Self {
         Self {
             machine: machine(),
