@@ -110,11 +110,6 @@ impl Head {
         }
         Ok(())
     }
-
-    /// In rayon's pool at once, as [`CandleModel`](crate::CandleModel) does.
-    fn run(&mut self, work: &[Work]) -> Result<()> {
-        rayon::scope(|_| self.compute(work)).map_err(|e| self.failed(e))
-    }
 }
 
 impl Drafter for Head {
@@ -177,7 +172,7 @@ impl Drafter for Head {
         let mut slots = self.text(sequence).unprepared(most);
         while !slots.is_empty() {
             let end = slots.end.min(slots.start + PASS);
-            self.run(&[Work { number, slots: slots.start..end, tree }])?;
+            self.compute(&[Work { number, slots: slots.start..end, tree }]).map_err(|e| self.failed(e))?;
             slots.start = end;
         }
         Ok(self.text(sequence).unprepared(usize::MAX).len())
@@ -200,7 +195,7 @@ impl Drafter for Head {
             if work.is_empty() {
                 return Ok(());
             }
-            self.run(&work)?;
+            self.compute(&work).map_err(|e| self.failed(e))?;
         }
     }
 

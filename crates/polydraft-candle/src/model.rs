@@ -202,12 +202,6 @@ impl CandleModel {
         Ok(())
     }
 
-    fn run(&mut self, work: Vec<Work>) -> Result<()> {
-        // Inside rayon's pool at once: an operation that wants it would otherwise wake a thread of its own each time,
-        // which takes a small model longer than the operation.
-        rayon::scope(|_| self.compute(work)).map_err(|e| self.failed(e))
-    }
-
     fn check_room(&self, tokens: usize) -> Result<()> {
         match tokens > self.facts.context {
             true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.facts.context }),
@@ -305,7 +299,8 @@ impl Model for CandleModel {
         let next = text.computed();
         let end = last.min(next.saturating_add(most));
         if next < end {
-            self.run(vec![Work { number: sequence.number(), next, end, tree: None }])?;
+            let work = vec![Work { number: sequence.number(), next, end, tree: None }];
+            self.compute(work).map_err(|e| self.failed(e))?;
         }
         Ok(last.saturating_sub(self.text(sequence).computed()))
     }
@@ -325,7 +320,7 @@ impl Model for CandleModel {
                 work.push(Work { number: sequence.number(), next, end, tree: Some(tree) });
             }
         }
-        if work.is_empty() { Ok(()) } else { self.run(work) }
+        if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {

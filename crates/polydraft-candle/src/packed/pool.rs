@@ -11,8 +11,8 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,20 @@ pub(crate) fn split(count: usize, least: usize, work: &Work) {
         return work(0..count);
     }
     POOL.get_or_init(|| Pool::start(rayon::current_num_threads())).run(count, parts, work);
+}
+
+/// Calls `work` with each of `items`, on all threads, and with room that it may use again; fewer than `least` are not worth
+/// another thread.
+pub(crate) fn each<T: Send, R: Default>(items: Vec<T>, least: usize, work: impl Fn(&mut R, T) + Sync) {
+    // Nobody waits at these locks: each item is in one range.
+    let items: Vec<_> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
+    split(items.len(), least, &|range| {
+        let mut room = R::default();
+        for item in &items[range] {
+            let item = item.lock().unwrap_or_else(PoisonError::into_inner).take();
+            item.into_iter().for_each(|item| work(&mut room, item));
+        }
+    });
 }
 
 /// What is left of a thread's part. Two cache lines: neighbours are fetched together.

@@ -5,9 +5,9 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape};
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::exp::exp;
+use crate::packed::pool;
 
 /// Numbers that are worth another thread.
 const GRAIN: usize = 1 << 14;
@@ -27,11 +27,10 @@ impl CustomOp1 for SiluGate {
         };
         let width = both / 2;
         let mut out = vec![0f32; rows * width];
-        let pairs = (out.par_chunks_exact_mut(width.max(1)))
-            .zip(x.as_slice::<f32>()?[from..to].par_chunks_exact(both.max(1)))
-            .with_min_len(GRAIN.div_ceil(width.max(1)));
+        let pairs = out.chunks_exact_mut(width.max(1));
+        let pairs = pairs.zip(x.as_slice::<f32>()?[from..to].chunks_exact(both.max(1)));
         let arch = Arch::new();
-        pairs.for_each(|(out, row)| {
+        pool::each(pairs.collect(), GRAIN / width.max(1) + 1, |(), (out, row)| {
             let (gate, up) = row.split_at(width);
             arch.dispatch(Row { out, gate, up });
         });

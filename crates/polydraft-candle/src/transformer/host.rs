@@ -15,10 +15,10 @@ mod kernel;
 use std::ops::Range;
 
 use pulp::Arch;
-use rayon::prelude::*;
 
 use super::pass::{Part, Sight};
 use crate::cache::{Cache, Pages};
+use crate::packed::pool;
 use kernel::{Scratch, Task};
 
 /// Rows of one text that go through the pages together.
@@ -110,16 +110,8 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
         }
     }
     let arch = Arch::new();
-    if parallel {
-        tasks.into_par_iter().for_each_init(Scratch::default, |scratch, task| {
-            arch.dispatch(kernel::Attend { task, scratch });
-        });
-    } else {
-        let scratch = &mut Scratch::default();
-        for task in tasks {
-            arch.dispatch(kernel::Attend { task, scratch });
-        }
-    }
+    let least = GRAIN / (work / tasks.len().max(1)).max(1) + 1;
+    pool::each(tasks, least, |scratch: &mut Scratch, task| arch.dispatch(kernel::Attend { task, scratch }));
     if blocks.iter().all(|block| block.sights.len() == 1) {
         return Ok(found);
     }
