@@ -28,7 +28,7 @@ fn mask(part: &Part, window: Option<usize>, device: &Device, dtype: DType) -> Re
     let (rows, slots) = (part.tokens.len(), part.end());
     let mut values = vec![f32::NEG_INFINITY; rows * slots];
     for (values, sight) in values.chunks_exact_mut(slots).zip(&part.sights) {
-        let (context, path) = sight.within(window);
+        let (context, path) = sight.within(window, &(0..usize::MAX));
         values[context].fill(0.0);
         path.iter().for_each(|slot| values[*slot] = 0.0);
     }

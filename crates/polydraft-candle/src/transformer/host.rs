@@ -3,10 +3,12 @@
 //! Problem: each token attends to its own text, which lies in pages, and in a tree to its ancestors among its fellows.
 //! As tensor operations that is a dozen per text and layer, with masks and copies; and a product of another shape sums
 //! in another order.
-//! Method: ours. One loop over pairs of some rows and a key head. It goes through the pages once for the scores and
-//! once for the values; what a row does not see is skipped, not masked. A row's sums go in the order of the text, number
-//! by number, so that they are the same to the last bit whatever else is in the pass, in the tree or in the chunk, and
-//! wherever slots were moved: what is computed for a token depends on the text up to it only.
+//! Method: ours. One loop over some rows, a key head and a stretch of the text. It goes through the stretch's pages once
+//! for the scores and once for the values; what a row does not see is skipped, not masked. What the stretches gave is put
+//! together by their weights (Milakov and Gimelshein 2018), in the order of the text. A row's sums go in that order too,
+//! number by number, and stretches are the same for every row: so they are the same to the last bit whatever else is in
+//! the pass, in the tree or in the chunk, and wherever slots were moved. What is computed for a token depends on the text
+//! up to it only.
 //! Complexity: `rows · slots · heads · head` multiply-adds, twice; every key and value is read from memory once for
 //! [`ROWS`] rows.
 
@@ -19,10 +21,13 @@ use pulp::Arch;
 use super::pass::{Part, Sight};
 use crate::cache::{Cache, Pages};
 use crate::packed::pool;
-use kernel::{Scratch, Task};
+use kernel::{Scratch, Task, Total};
 
 /// Rows of one text that go through the pages together.
 const ROWS: usize = 8;
+/// Places of a text that are gone through at once: few enough for their scores to stay in a core's cache, and for threads
+/// to share a long text.
+const STRETCH: usize = 512;
 /// Multiply-adds that are worth another thread.
 const GRAIN: usize = 1 << 17;
 
@@ -73,6 +78,15 @@ struct Block<'a> {
     rows: Range<usize>,
 }
 
+impl Block<'_> {
+    /// The numbers of the stretches of text that its rows see.
+    fn stretches(&self, window: Option<usize>) -> Range<usize> {
+        let first = self.sights.iter().map(|sight| sight.first(window)).min().unwrap_or(0);
+        let last = self.sights.iter().map(Sight::position).max().unwrap_or(0);
+        first / STRETCH..last / STRETCH + 1
+    }
+}
+
 /// The values that the queries `[rows, heads · head]`, scaled, find in their texts: as many rows of the same width.
 pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_core::Result<Vec<f32>> {
     let Some(first) = parts.first() else { return Ok(Vec::new()) };
@@ -82,7 +96,10 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
     let parallel = threads > 1 && work > GRAIN;
     // Fewer rows at once where threads would have nothing to do.
     let mut rows = ROWS;
-    let tasks = |rows| parts.iter().map(|p| p.tokens.len().div_ceil(rows)).sum::<usize>() * form.heads;
+    let tasks = |rows| {
+        let of = |part: &Part| part.tokens.len().div_ceil(rows) * part.end().div_ceil(STRETCH);
+        parts.iter().map(of).sum::<usize>() * form.heads
+    };
     while parallel && rows > 1 && tasks(rows) < 4 * threads {
         rows /= 2;
     }
@@ -96,35 +113,73 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
             row += sights.len();
         }
     }
-    // Behind each other: of each block, of each key head, of each row the heads that share the key head.
-    let group = width / form.heads;
-    let mut found = vec![0f32; queries.len()];
+    // Behind each other: of each block, of each stretch, of each key head, of each row the heads that share the key head.
+    let (group, shared) = (width / form.heads, rules.heads / form.heads);
+    let sizes = blocks.iter().map(|block| block.stretches(rules.window).len() * block.rows.len());
+    let rows: usize = sizes.sum();
+    let mut found = vec![0f32; rows * width];
+    let mut totals = vec![Total::NOTHING; rows * rules.heads];
     let mut tasks = Vec::with_capacity(blocks.len() * form.heads);
-    let mut rest = &mut found[..];
-    for Block { pages, sights, rows } in &blocks {
-        for head in 0..form.heads {
-            let out;
-            (out, rest) = rest.split_at_mut(rows.len() * group);
-            let queries = &queries[rows.start * width..rows.end * width];
-            tasks.push(Task { pages, head, sights, queries, out, rules });
+    let (mut rest, mut rest_of_totals) = (&mut found[..], &mut totals[..]);
+    for block in &blocks {
+        let Block { pages, sights, rows } = block;
+        for stretch in block.stretches(rules.window) {
+            for head in 0..form.heads {
+                let (out, totals);
+                (out, rest) = rest.split_at_mut(rows.len() * group);
+                (totals, rest_of_totals) = rest_of_totals.split_at_mut(rows.len() * shared);
+                let queries = &queries[rows.start * width..rows.end * width];
+                let places = stretch * STRETCH..(stretch + 1) * STRETCH;
+                tasks.push(Task { pages, head, sights, places, queries, out, totals, rules });
+            }
         }
     }
     let arch = Arch::new();
     let least = GRAIN / (work / tasks.len().max(1)).max(1) + 1;
     pool::each(tasks, least, |scratch: &mut Scratch, task| arch.dispatch(kernel::Attend { task, scratch }));
-    if blocks.iter().all(|block| block.sights.len() == 1) {
+    let alone = |block: &Block| block.sights.len() == 1 && block.stretches(rules.window).len() == 1;
+    if blocks.iter().all(alone) {
         return Ok(found);
     }
-    let mut by_row = vec![0f32; found.len()];
-    let mut chunks = found.chunks_exact(group);
-    for Block { rows, .. } in &blocks {
-        for head in 0..form.heads {
-            for (row, chunk) in rows.clone().zip(&mut chunks) {
-                by_row[row * width + head * group..][..group].copy_from_slice(chunk);
+    let mut by_row = vec![0f32; queries.len()];
+    let mut parts = found.chunks_exact(form.head).zip(&totals);
+    for block in &blocks {
+        let out = &mut by_row[block.rows.start * width..block.rows.end * width];
+        let mut sums = vec![Total::NOTHING; block.rows.len() * rules.heads];
+        for _ in block.stretches(rules.window) {
+            for head in 0..form.heads {
+                for row in 0..block.rows.len() {
+                    for own in 0..shared {
+                        let Some((part, total)) = parts.next() else { return Ok(by_row) };
+                        let place = row * rules.heads + head * shared + own;
+                        join(&mut out[place * form.head..][..form.head], &mut sums[place], part, total);
+                    }
+                }
             }
         }
     }
     Ok(by_row)
+}
+
+/// Adds what a stretch gave to what those before it gave, both means of values by their weights.
+fn join(mean: &mut [f32], sum: &mut Total, part: &[f32], total: &Total) {
+    if total.sum == 0.0 {
+        return;
+    }
+    if sum.sum == 0.0 {
+        mean.copy_from_slice(part);
+        *sum = *total;
+        return;
+    }
+    let largest = sum.largest.max(total.largest);
+    let (before, more) =
+        (sum.sum * (sum.largest - largest).exp(), total.sum * (total.largest - largest).exp());
+    let all = before + more;
+    let (keep, add) = (before / all, more / all);
+    for (mean, part) in mean.iter_mut().zip(part) {
+        *mean = *mean * keep + part * add;
+    }
+    *sum = Total { largest, sum: all };
 }
 
 /// Rotates every head of `rows [n, heads · head]` by its row's cosines and sines `[n, head / 2]`, and multiplies by
@@ -151,3 +206,6 @@ pub(super) fn rotate(
         rows.iter_mut().for_each(|value| *value *= scale);
     }
 }
+
+#[cfg(test)]
+mod tests;

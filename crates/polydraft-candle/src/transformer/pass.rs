@@ -39,10 +39,17 @@ impl Sight {
         self.context + self.path.len() - 1
     }
 
-    /// What it sees where a token sees only so many, itself included.
-    pub fn within(&self, window: Option<usize>) -> (Range<usize>, &[usize]) {
-        let first = window.map_or(0, |window| (self.position() + 1).saturating_sub(window));
-        (first.min(self.context)..self.context, &self.path[first.saturating_sub(self.context)..])
+    /// The first place of the text that it sees where a token sees only so many, itself included.
+    pub fn first(&self, window: Option<usize>) -> usize {
+        window.map_or(0, |window| (self.position() + 1).saturating_sub(window))
+    }
+
+    /// What it sees of these places of the text: slots of the context, and slots of the path.
+    pub fn within(&self, window: Option<usize>, places: &Range<usize>) -> (Range<usize>, &[usize]) {
+        let end = places.end.min(self.position() + 1);
+        let first = self.first(window).max(places.start).min(end);
+        let path = first.saturating_sub(self.context)..end.saturating_sub(self.context);
+        (first.min(self.context)..end.min(self.context), &self.path[path])
     }
 }
 
@@ -54,10 +61,23 @@ mod tests {
     fn a_window_leaves_the_last_tokens() {
         let sight = Sight { context: 10, path: vec![12, 17, 18] };
         assert_eq!(sight.position(), 12);
-        assert_eq!(sight.within(None), (0..10, &[12, 17, 18][..]));
-        assert_eq!(sight.within(Some(13)), (0..10, &[12, 17, 18][..]));
-        assert_eq!(sight.within(Some(5)), (8..10, &[12, 17, 18][..]));
-        assert_eq!(sight.within(Some(3)), (10..10, &[12, 17, 18][..]));
-        assert_eq!(sight.within(Some(2)), (10..10, &[17, 18][..]));
+        let all = 0..usize::MAX;
+        assert_eq!(sight.within(None, &all), (0..10, &[12, 17, 18][..]));
+        assert_eq!(sight.within(Some(13), &all), (0..10, &[12, 17, 18][..]));
+        assert_eq!(sight.within(Some(5), &all), (8..10, &[12, 17, 18][..]));
+        assert_eq!(sight.within(Some(3), &all), (10..10, &[12, 17, 18][..]));
+        assert_eq!(sight.within(Some(2), &all), (10..10, &[17, 18][..]));
+    }
+
+    #[test]
+    fn places_are_those_of_the_text() {
+        let sight = Sight { context: 10, path: vec![12, 17, 18] };
+        assert_eq!(sight.within(None, &(0..8)), (0..8, &[][..]));
+        assert_eq!(sight.within(None, &(8..12)), (8..10, &[12, 17][..]));
+        assert_eq!(sight.within(None, &(12..16)), (10..10, &[18][..]));
+        assert_eq!(sight.within(None, &(16..20)), (10..10, &[][..]));
+        assert_eq!(sight.within(Some(5), &(0..9)), (8..9, &[][..]));
+        assert_eq!(sight.within(Some(2), &(0..8)).1, &[][..] as &[usize]);
+        assert!(sight.within(Some(2), &(0..8)).0.is_empty());
     }
 }

@@ -3,6 +3,8 @@
 //! Below there are loops where closures would be shorter: a closure is a function of its own, which the compiler does
 //! not give the processor's vectors.
 
+use std::ops::Range;
+
 use pulp::{Simd, WithSimd};
 
 use super::Rules;
@@ -20,11 +22,27 @@ pub(super) struct Task<'a> {
     /// The key head.
     pub head: usize,
     pub sights: &'a [Sight],
+    /// Of the text.
+    pub places: Range<usize>,
     /// `[rows, heads · head]`
     pub queries: &'a [f32],
-    /// `[rows, heads that share · head]`
+    /// `[rows, heads that share · head]`, zeros.
     pub out: &'a mut [f32],
+    /// `[rows, heads that share]`
+    pub totals: &'a mut [Total],
     pub rules: Rules,
+}
+
+/// The weights that a query gave: Σ e^(score − largest).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Total {
+    pub largest: f32,
+    pub sum: f32,
+}
+
+impl Total {
+    /// Where there is nothing to see.
+    pub const NOTHING: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
 }
 
 /// Room that tasks use one after the other.
@@ -65,12 +83,20 @@ impl Task<'_> {
         let (width, group) = (self.rules.heads * head, self.rules.heads / form.heads);
         let (mut longest, mut first, mut end) = (0, usize::MAX, 0);
         for sight in self.sights {
-            let (context, path) = sight.within(window);
+            let (context, path) = sight.within(window, &self.places);
             longest = longest.max(context.len() + path.len());
-            first = first.min(if context.is_empty() { path[0] } else { context.start });
-            end = end.max(path.last().map_or(context.end, |own| own + 1));
+            if !context.is_empty() {
+                (first, end) = (first.min(context.start), end.max(context.end));
+            }
+            if let (Some(own), Some(last)) = (path.first(), path.last()) {
+                (first, end) = (first.min(*own), end.max(last + 1));
+            }
+        }
+        if longest == 0 {
+            return;
         }
         let pages = first / PAGE..end.div_ceil(PAGE);
+        let view = &View { window, places: self.places };
         let lines = longest.div_ceil(PAGE);
         scratch.scores.clear();
         // What is behind a query's tokens weighs nothing.
@@ -81,24 +107,23 @@ impl Task<'_> {
         for page in pages.clone() {
             let block = self.pages.block(page, self.rules.layer, self.head);
             for (row, sight) in self.sights.iter().enumerate() {
-                if !sees(sight, window, page) {
+                if !sees(sight, view, page) {
                     continue;
                 }
                 let queries = &self.queries[row * width + self.head * group * head..][..group * head];
                 let scores = &mut scratch.scores[row * group * lines..][..group * lines];
                 for (queries, scores) in queries.chunks(HEADS * head).zip(scores.chunks_mut(HEADS * lines)) {
                     match queries.len() / head {
-                        1 => score::<S, 1>(simd, queries, &block, scores, sight, window, page),
-                        2 => score::<S, 2>(simd, queries, &block, scores, sight, window, page),
-                        3 => score::<S, 3>(simd, queries, &block, scores, sight, window, page),
-                        _ => score::<S, HEADS>(simd, queries, &block, scores, sight, window, page),
+                        1 => score::<S, 1>(simd, queries, &block, scores, sight, view, page),
+                        2 => score::<S, 2>(simd, queries, &block, scores, sight, view, page),
+                        3 => score::<S, 3>(simd, queries, &block, scores, sight, view, page),
+                        _ => score::<S, HEADS>(simd, queries, &block, scores, sight, view, page),
                     }
                 }
             }
         }
-        let mut totals = Vec::with_capacity(self.sights.len() * group);
-        for scores in scratch.scores.chunks_exact_mut(lines) {
-            totals.push(weigh(simd, scores, self.rules.softcap));
+        for (scores, total) in scratch.scores.chunks_exact_mut(lines).zip(self.totals.iter_mut()) {
+            *total = weigh(simd, scores, self.rules.softcap);
         }
         for page in pages {
             let block = self.pages.block(page, self.rules.layer, self.head);
@@ -107,7 +132,7 @@ impl Task<'_> {
                 let sums = &mut scratch.sums[row * group * value_lines..][..group * value_lines];
                 let heads = weights.chunks(HEADS * lines).zip(sums.chunks_mut(HEADS * value_lines));
                 for (weights, sums) in heads {
-                    for seen in seen(sight, window, page) {
+                    for seen in seen(sight, view, page) {
                         match sums.len() / value_lines {
                             1 => add::<S, 1>(simd, weights, &block, sums, &seen),
                             2 => add::<S, 2>(simd, weights, &block, sums, &seen),
@@ -118,27 +143,36 @@ impl Task<'_> {
                 }
             }
         }
-        let sums = scratch.sums.chunks_exact(value_lines).zip(totals);
+        let sums = scratch.sums.chunks_exact(value_lines).zip(self.totals.iter());
         for (out, (sums, total)) in self.out.chunks_exact_mut(head).zip(sums) {
+            if total.sum == 0.0 {
+                continue;
+            }
             for (out, sum) in out.chunks_mut(PAGE).zip(sums) {
                 for (out, sum) in out.iter_mut().zip(sum.0) {
-                    *out = sum / total;
+                    *out = sum / total.sum;
                 }
             }
         }
     }
 }
 
+/// What is looked at.
+struct View {
+    window: Option<usize>,
+    places: Range<usize>,
+}
+
 /// Whether a row sees anything of a page.
 #[inline(always)]
-fn sees(sight: &Sight, window: Option<usize>, page: usize) -> bool {
-    seen(sight, window, page).next().is_some()
+fn sees(sight: &Sight, view: &View, page: usize) -> bool {
+    seen(sight, view, page).next().is_some()
 }
 
 /// What a row sees of a page, in the order of the text.
 #[inline(always)]
-fn seen(sight: &Sight, window: Option<usize>, page: usize) -> impl Iterator<Item = Seen> + '_ {
-    let (context, path) = sight.within(window);
+fn seen<'s>(sight: &'s Sight, view: &View, page: usize) -> impl Iterator<Item = Seen> + use<'s> {
+    let (context, path) = sight.within(view.window, &view.places);
     let (from, to) = (context.start.max(page * PAGE), context.end.min((page + 1) * PAGE));
     let known = context.len();
     let part = (from < to).then(|| Seen { from: from - context.start, slot: from % PAGE, count: to - from });
@@ -166,7 +200,7 @@ fn score<S: Simd, const N: usize>(
     block: &Block,
     scores: &mut [Line],
     sight: &Sight,
-    window: Option<usize>,
+    view: &View,
     page: usize,
 ) {
     const V: usize = 2;
@@ -192,7 +226,7 @@ fn score<S: Simd, const N: usize>(
         }
     }
     let lines = scores.len() / N;
-    for seen in seen(sight, window, page) {
+    for seen in seen(sight, view, page) {
         for n in 0..N {
             for i in 0..seen.count {
                 let to = seen.from + i;
@@ -202,9 +236,9 @@ fn score<S: Simd, const N: usize>(
     }
 }
 
-/// Makes scores, capped, the weights e^(score − the largest); returns their sum.
+/// Makes scores, capped, the weights e^(score − the largest).
 #[inline(always)]
-fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> f32 {
+fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
     if let Some(cap) = cap {
         for line in scores.iter_mut() {
             for score in line.0.iter_mut().filter(|score| **score != f32::NEG_INFINITY) {
@@ -219,7 +253,11 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> f32 {
             largest = simd.max_f32s(largest, vector::<S>(line, v));
         }
     }
-    let largest = simd.splat_f32s(simd.reduce_max_f32s(largest));
+    let top = simd.reduce_max_f32s(largest);
+    if top == f32::NEG_INFINITY {
+        return Total::NOTHING;
+    }
+    let largest = simd.splat_f32s(top);
     let mut sum = simd.splat_f32s(0.0);
     for line in scores.iter_mut() {
         for score in S::as_mut_simd_f32s(&mut line.0).0 {
@@ -227,7 +265,7 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> f32 {
             sum = simd.add_f32s(sum, *score);
         }
     }
-    simd.reduce_sum_f32s(sum)
+    Total { largest: top, sum: simd.reduce_sum_f32s(sum) }
 }
 
 /// Adds to the sums of N heads of a row the values that it sees, by their weights.
