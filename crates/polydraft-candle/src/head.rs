@@ -5,6 +5,7 @@
 //! tokens as if they were certain.
 
 mod config;
+mod describe;
 mod load;
 mod net;
 mod text;
@@ -18,6 +19,7 @@ use polydraft_engine::{Drafter, Error as EngineError, Result, Sequence};
 use net::{Found, Net};
 use text::Text;
 
+pub use describe::HeadDescription;
 pub use load::{HeadOptions, is_head, load_head};
 pub use vocabulary::read_tokens;
 

@@ -26,7 +26,7 @@ pub use config::{
 pub use device::{DeviceName, available_memory};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
-pub use head::{Head, HeadOptions, is_head, load_head, read_tokens};
+pub use head::{Head, HeadDescription, HeadOptions, is_head, load_head, read_tokens};
 pub use linear::Precision;
 pub use load::{Description, LoadOptions, Loaded, Opened, is_gguf, load};
 pub use model::{CandleModel, SequenceLimits};

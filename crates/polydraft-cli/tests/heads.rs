@@ -65,3 +65,23 @@ fn a_head_of_another_target_is_refused() {
     let target = folder("../../demo/target").to_string_lossy().into_owned();
     fails(&["--target", &target, "--draft", &head("nowhere")], "expected a model directory");
 }
+
+#[test]
+fn inspect_says_what_a_head_is_and_whom_it_is_for() {
+    let inspect = |target: &str, draft: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_polydraft")).args(["inspect", target, draft]).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (name, kind) in [("original", "EAGLE-3"), ("speculators", "EAGLE-3"), ("eagle1", "EAGLE-1")] {
+        let said = inspect(&head("target"), &head(name));
+        assert!(said.contains("it can draft: a head of") && said.contains(kind), "{said}");
+    }
+    let demo = folder("../../demo/target").to_string_lossy().into_owned();
+    let said = inspect(&demo, &head("specforge"));
+    assert!(
+        said.contains("no: ") && said.contains("vocab_size: expected the target's 4096, got 64"),
+        "{said}"
+    );
+}

@@ -66,7 +66,9 @@ pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptio
         return Err(weights.wrong("mask_hidden", expected, "a head that drafts several at once".to_owned()));
     }
     let wrong = |problem| Error::File { path: directory.join("config.json"), problem };
-    let reads = check(&config, target, options).map_err(wrong)?;
+    let trunk = target.config();
+    let reads =
+        check(&config, trunk, target.facts().vocabulary.size(), options.layers.as_deref()).map_err(wrong)?;
     config.layers.attention.head_norms = weights.shape("layers.0.self_attn.q_norm.weight").is_some();
     let vocabulary = target.facts().vocabulary.size();
     let tokens = tokens(&mut weights, &config, vocabulary, options.tokens.as_deref())?;
@@ -123,7 +125,7 @@ pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptio
 }
 
 /// The tensors of a head under the names of one form.
-fn open(directory: &Path) -> Result<Weights> {
+pub(super) fn open(directory: &Path) -> Result<Weights> {
     let mut weights = Weights::open(directory)?;
     weights.rename(|name| {
         let name = name.strip_prefix("model.").unwrap_or(name);
@@ -143,13 +145,13 @@ fn open(directory: &Path) -> Result<Weights> {
 }
 
 /// That the head is for this target; the states that it reads.
-fn check(
+pub(super) fn check(
     config: &HeadConfig,
-    target: &CandleModel,
-    options: &HeadOptions,
+    trunk: &Config,
+    vocabulary: usize,
+    layers: Option<&[usize]>,
 ) -> std::result::Result<Vec<Feature>, String> {
-    let trunk = target.config();
-    if ![trunk.vocabulary, target.facts().vocabulary.size()].contains(&config.layers.vocabulary) {
+    if ![trunk.vocabulary, vocabulary].contains(&config.layers.vocabulary) {
         let (expected, got) = (trunk.vocabulary, config.layers.vocabulary);
         return Err(format!("vocab_size: expected the target's {expected}, got {got}"));
     }
@@ -160,8 +162,8 @@ fn check(
     if got != trunk.hidden {
         return Err(format!("{field}: expected the target's {}, got {got}", trunk.hidden));
     }
-    let reads = match (&options.layers, &config.features, &config.kind) {
-        (Some(layers), _, Kind::Eagle3 { .. }) => in_order(layers.clone())?,
+    let reads = match (layers, &config.features, &config.kind) {
+        (Some(layers), _, Kind::Eagle3 { .. }) => in_order(layers.to_vec())?,
         (_, Some(features), _) => features.clone(),
         (_, None, _) => default_features(trunk.layers)?,
     };
@@ -177,16 +179,16 @@ fn check(
 }
 
 /// Which tokens the head has logits of.
-struct Tokens {
+pub(super) struct Tokens {
     /// Ascending.
-    ids: Vec<Token>,
+    pub ids: Vec<Token>,
     /// The row of each in the output matrix,
     rows: Vec<u32>,
     /// which has so many.
     count: usize,
 }
 
-fn tokens(
+pub(super) fn tokens(
     weights: &mut Weights,
     config: &HeadConfig,
     vocabulary: usize,

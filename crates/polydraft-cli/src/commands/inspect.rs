@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use polydraft_candle::{
-    Bytes, Description, DeviceName, LoadOptions, Positions, Precision, Scaling, available_memory,
+    Bytes, Description, DeviceName, HeadDescription, LoadOptions, Positions, Precision, Scaling,
+    available_memory, is_head,
 };
+use polydraft_engine::Feature;
 use polydraft_options::own_copy::OwnCopy;
 use serde::Serialize;
 
@@ -25,7 +28,7 @@ pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A model that may draft for it, or self[:TYPE]: its own weights in fewer bits.
+    /// A model or a draft head that may draft for it, or self[:TYPE]: its own weights in fewer bits.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
     /// Never ask the network: use what was downloaded before.
@@ -76,6 +79,8 @@ struct Draft {
     problem: Option<String>,
     /// Of a copy of the target, what it takes besides.
     copy_bytes: Option<u64>,
+    /// What it is and what it reads, if it is a head.
+    head: Option<String>,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -88,7 +93,13 @@ pub fn run(args: Args) -> Result<()> {
         None => None,
         Some(name) => Some(match OwnCopy::named(name)? {
             Some(own) => Draft::own(&model, own),
-            None => Draft::new(&model, &open(name, "draft")?),
+            None => {
+                let directory = models::locate(name, args.offline)?;
+                match is_head(&directory) {
+                    true => Draft::head(&model, &directory).context("reading the draft head")?,
+                    false => Draft::new(&model, &open(name, "draft")?),
+                }
+            }
         }),
     };
     let report = Report::new(&model, draft);
@@ -191,9 +202,10 @@ impl Report {
         }
         if let Some(draft) = &self.draft {
             let share = self.parameters as f64 / (draft.parameters as f64).max(1.0);
-            let what = match draft.copy_bytes {
-                Some(bytes) => format!("the same parameters in {} more", Bytes(bytes)),
-                None => format!("{} parameters, {share:.0} times fewer", count(draft.parameters)),
+            let what = match (&draft.copy_bytes, &draft.head) {
+                (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
+                (_, Some(head)) => format!("a head of {} parameters: {head}", count(draft.parameters)),
+                _ => format!("{} parameters, {share:.0} times fewer", count(draft.parameters)),
             };
             line("draft", draft.directory.clone())?;
             line(
@@ -217,7 +229,44 @@ impl Draft {
             fits: checked.is_ok(),
             problem: checked.err().map(|e| e.to_string()),
             copy_bytes: None,
+            head: None,
         }
+    }
+
+    fn head(target: &Description, directory: &Path) -> Result<Self> {
+        let read = HeadDescription::read(directory, &target.config, target.language.vocabulary.size());
+        let path = directory.display().to_string();
+        let HeadDescription { kind, parameters, layers, tokens, reads } = match read {
+            Ok(head) => head,
+            // Another target's, most likely; what is not a head at all is an error.
+            Err(error @ polydraft_candle::Error::File { .. }) => {
+                let problem = Some(error.to_string());
+                return Ok(Self {
+                    directory: path,
+                    parameters: 0,
+                    fits: false,
+                    problem,
+                    copy_bytes: None,
+                    head: None,
+                });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let reads = reads.into_iter().map(|feature| match feature {
+            Feature::After(layers) => layers.to_string(),
+            Feature::Output => "the last norm".to_owned(),
+        });
+        let reads: Vec<String> = reads.collect();
+        let layers = if layers == 1 { "one layer".to_owned() } else { format!("{layers} layers") };
+        let head = format!("{kind}, {layers}, {tokens} tokens; reads the states behind {}", reads.join(", "));
+        Ok(Self {
+            directory: path,
+            parameters,
+            fits: true,
+            problem: None,
+            copy_bytes: None,
+            head: Some(head),
+        })
     }
 
     /// Its own weights, beside a target that is held as it would be by default.
@@ -229,6 +278,7 @@ impl Draft {
             fits: checked.is_ok(),
             copy_bytes: checked.as_ref().ok().map(|(_, bytes)| bytes.0),
             problem: checked.err(),
+            head: None,
         }
     }
 }
