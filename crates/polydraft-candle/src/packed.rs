@@ -13,6 +13,7 @@ mod fetch;
 mod file;
 mod inputs;
 mod integer;
+mod memory;
 mod output;
 pub(crate) mod pool;
 mod probe;

@@ -9,6 +9,8 @@ use polydraft_gguf::TensorType;
 use pulp::Arch;
 use rayon::prelude::*;
 
+use super::memory::Memory;
+
 /// Rows of a matrix side by side.
 pub(super) const TILE: usize = 32;
 /// Columns that are packed together: of 32 rows at a time this is little enough for the fastest cache.
@@ -59,7 +61,7 @@ pub(super) trait Fill: Piece {
 /// A matrix `[out, columns]` of tiles; in each, its pieces from the first column to the last.
 #[derive(Debug)]
 pub(super) struct Tiles<P> {
-    pieces: Vec<P>,
+    pieces: Memory<P>,
     pub out: usize,
     pub columns: usize,
 }
@@ -76,10 +78,8 @@ impl<P: Piece> Tiles<P> {
     ) -> Result<Self, E> {
         let per_tile = columns.div_ceil(P::COLUMNS);
         let count = out.div_ceil(TILE) * per_tile;
-        let mut pieces: Vec<P> = Vec::with_capacity(count);
-        // Memory that no one touched yet: the system hands it to the threads as they write.
-        let empty = &mut pieces.spare_capacity_mut()[..count];
-        empty.par_chunks_exact_mut(per_tile.max(1)).enumerate().try_for_each_init(
+        let mut pieces = Memory::new(count);
+        pieces.par_chunks_exact_mut(per_tile.max(1)).enumerate().try_for_each_init(
             room,
             |room, (tile, empty)| {
                 empty.iter_mut().for_each(|piece| {
@@ -89,8 +89,8 @@ impl<P: Piece> Tiles<P> {
                 fill(first, TILE.min(out - first), room, written(empty))
             },
         )?;
-        // SAFETY: the capacity is at least `count`, and every piece was written: the chunks cover them all.
-        unsafe { pieces.set_len(count) };
+        // SAFETY: every piece was written: the chunks cover them all.
+        let pieces = unsafe { pieces.written() };
         Ok(Self { pieces, out, columns })
     }
 

@@ -100,6 +100,10 @@ pub fn run(args: Args) -> Result<()> {
                 talk.refuse(why);
                 continue;
             }
+            Line::Interrupted => {
+                note("/exit or Ctrl-D leaves");
+                continue;
+            }
             Line::End => break,
         };
         match line.trim() {

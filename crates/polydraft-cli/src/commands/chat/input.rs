@@ -13,6 +13,8 @@ pub enum Line {
     Message(String),
     /// Something that is no message, and why.
     Refused(String),
+    /// Ctrl-C where an answer had just ended, or to be rid of what was typed.
+    Interrupted,
     End,
 }
 
@@ -59,7 +61,8 @@ impl Input {
                     }
                     Ok(Line::Message(line))
                 }
-                Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(Line::End),
+                Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+                Err(ReadlineError::Eof) => Ok(Line::End),
                 Err(error) => Err(error).context("cannot read a message from the terminal"),
             },
             Self::Pipe(input) => line(input).context("cannot read a message from standard input"),
@@ -109,6 +112,7 @@ mod tests {
         let mut next = || match line(&mut input).unwrap() {
             Line::Message(text) => format!("message {text:?}"),
             Line::Refused(why) => why,
+            Line::Interrupted => "interrupted".to_owned(),
             Line::End => "end".to_owned(),
         };
         assert_eq!(next(), "message \"one\\n\"");
