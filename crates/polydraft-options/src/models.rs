@@ -48,7 +48,8 @@ pub struct ModelArgs {
     /// would be) [default: file for a .gguf file, else f32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
-    /// How the weights of the draft are held, if not as --dtype says.
+    /// How the weights of the draft are held [default: as --dtype says; those of a draft head on a CPU in q8_0]. The text
+    /// has the target's law whatever the draft is held in.
     #[arg(long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,
     /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
@@ -259,7 +260,11 @@ impl ModelArgs {
         };
         if is_head(&draft) {
             let tokens = self.draft_tokens(language)?;
-            let precision = self.draft_dtype.or(self.dtype).unwrap_or_default();
+            let precision = self.draft_dtype.unwrap_or(match self.device {
+                // Half a pass of wider weights; the text's law does not depend on it.
+                DeviceName::Cpu => Precision::Q8_0,
+                _ => self.dtype.unwrap_or_default(),
+            });
             let layers = self.draft_layers.clone();
             let options = HeadOptions { precision, layers, tokens };
             let head =

@@ -279,7 +279,11 @@ fn output(loader: &mut Loader, trunk: &Transformer, tokens: &Tokens) -> Result<A
     let every = (0..trunk.config.vocabulary as Token).eq(tokens.ids.iter().copied());
     match every {
         true => Ok(Arc::clone(trunk.head())),
-        false => Ok(Arc::new(trunk.head().select(&tokens.ids, loader.device)?)),
+        false => {
+            let own = trunk.head().select(&tokens.ids, loader.device)?;
+            let rounded = own.rounded(loader.precision, loader.device)?;
+            Ok(Arc::new(if rounded.bytes() < own.bytes() { rounded } else { own }))
+        }
     }
 }
 
