@@ -39,8 +39,7 @@ pub struct Measured {
     pub busy: bool,
 }
 
-/// Passes over 1, 2, 4, .. rows, each with the distributions that are made of it whatever the tree: the target's at the root,
-/// the draft's at every node.
+/// Passes over 1, 2, 4, .. rows, each with the distributions that are made of it at every node.
 pub(crate) fn passes(
     target: &mut dyn Model,
     drafter: &mut dyn Drafter,
@@ -59,8 +58,10 @@ pub(crate) fn passes(
             let tree = star(rows - 1, token);
             timed(|| {
                 target.score(&[(sequence, &tree)])?;
-                Distribution::from_logits(target.logits(sequence, DraftTree::ROOT), sampling[0])?;
-                Ok(())
+                (0..tree.len()).try_for_each(|node| {
+                    Distribution::from_logits(target.logits(sequence, node), sampling[0])?;
+                    Ok(())
+                })
             })
         })
     });

@@ -15,7 +15,7 @@ use super::{LONG, Requests, TIME, never_cheaper, timed};
 use crate::{Engine, Result};
 
 /// Passes that take less are measured in steps.
-const SHORT: Duration = Duration::from_millis(10);
+const SHORT: Duration = Duration::from_millis(20);
 /// Paths and depth of the trees; nothing is drawn in plain steps.
 const PLAIN: (usize, usize) = (0, 0);
 const SHORT_TREES: [(usize, usize); 7] = [PLAIN, (1, 1), (1, 2), (1, 4), (1, 7), (2, 2), (4, 2)];
