@@ -76,7 +76,8 @@ impl Model for Watched {
         self.inner.len(sequence)
     }
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        if tokens.contains(&5) {
+        // Of a prompt only: a text may come to say it by chance.
+        if self.inner.len(sequence) == 0 && tokens.contains(&5) {
             self.cursed.insert(sequence);
         }
         self.inner.extend(sequence, tokens)
