@@ -62,7 +62,7 @@ def ours_plain(args, model, threads):
 
 def theirs_speculative(args, model, threads, kind, temperature):
     command = [args.llama / "llama-speculative-simple", "-m", model, "-md", args.draft, "-t", threads, "-td", threads]
-    command += ["-p", PROMPTS[kind], "-n", args.tokens, "--temp", temperature, "--spec-draft-n-max", args.draft_tokens, "--spec-type", "draft-simple"]
+    command += ["-p", args.texts[kind], "-n", args.tokens, "--temp", temperature, "--spec-draft-n-max", args.draft_tokens, "--spec-type", "draft-simple"]
     done = run(command + ["-c", 2048, "--seed", 1])
     found = re.search(r"decoded\s+\d+ tokens in\s+[\d.]+ seconds, speed:\s+([\d.]+)", done.stdout + done.stderr)
     if not found:
@@ -71,7 +71,7 @@ def theirs_speculative(args, model, threads, kind, temperature):
 
 
 def ours_speculative(args, model, threads, kind, temperature, options):
-    sampling = ("--temperature", temperature, "--prompt", PROMPTS[kind], "--seed", 1)
+    sampling = ("--temperature", temperature, "--prompt", args.texts[kind], "--seed", 1)
     return ours(args, model, threads, args.tokens, *sampling, *options)["stats"]["tokens_per_second"]
 
 
@@ -101,10 +101,10 @@ def main():
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all rounds to a file")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts for speculation, a JSON object a line with \"prompt\" [default: one of code, prose and chat]")
     args = parser.parse_args()
+    args.texts = PROMPTS
     if args.prompts:
         lines = [json.loads(line)["prompt"] for line in args.prompts.read_text().splitlines()]
-        PROMPTS.clear()
-        PROMPTS.update({str(number): prompt for number, prompt in enumerate(lines, 1)})
+        args.texts = {str(number): prompt for number, prompt in enumerate(lines, 1)}
     if args.what == "speculation" and not args.draft:
         parser.error("speculation needs --draft")
     results = []
@@ -119,7 +119,7 @@ def main():
                 continue
             for temperature in args.temperatures.split(","):
                 all_rounds, columns = [], ["polydraft", "polydraft plain", "llama.cpp speculation", "llama.cpp plain"]
-                for kind in PROMPTS:
+                for kind in args.texts:
                     case = (model, threads, kind, temperature)
                     options = args.ours.split()
                     ways = [

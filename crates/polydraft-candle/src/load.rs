@@ -117,8 +117,9 @@ impl Description {
             shapes::check(path, &model.config, &weights)?;
         }
         let mut types: BTreeMap<String, u64> = BTreeMap::new();
-        for Listed { name, shape, stored, exact } in weights.tensors() {
-            let numbers = shape.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
+        for tensor in weights.tensors() {
+            let numbers = tensor.numbers();
+            let Listed { name, shape, stored, exact } = tensor;
             model.parameters = model.parameters.saturating_add(numbers);
             let Ok(shape) = <[usize; 2]>::try_from(shape) else {
                 model.rest = model.rest.saturating_add(numbers.saturating_mul(4));

@@ -1,8 +1,9 @@
 //! How many threads compute.
 //!
 //! Three parts of a pass pick their own number:
-//! 1. our own products (`packed.rs`) and the reading of weights: threads of rayon's global pool;
-//! 2. candle's plain products, made by gemm: the same pool; in how many parts a product is cut is the environment's
+//! 1. our own products, attention and gates: a pool of ours (`packed/pool.rs`), with as many threads as rayon's global one,
+//!    which reads the weights;
+//! 2. candle's plain products, made by gemm: rayon's pool; in how many parts a product is cut is the environment's
 //!    `RAYON_NUM_THREADS`, asked for with every product, or else the number of cores;
 //! 3. candle's products with its own quantised formats, and operations on 65,536 numbers or more: a pool of candle's
 //!    own, started on first use with as many threads as the environment's `CANDLE_NUM_THREADS` says, or else

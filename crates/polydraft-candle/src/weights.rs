@@ -35,6 +35,13 @@ pub(crate) struct Listed {
     pub exact: Format,
 }
 
+impl Listed {
+    /// How many numbers it has; shapes are strangers' claims.
+    pub fn numbers(&self) -> u64 {
+        self.shape.iter().fold(1, |n, s| n.saturating_mul(*s as u64))
+    }
+}
+
 /// Rows of a matrix: its name, its rows, and how many of them are wanted, from the first on.
 pub(crate) struct Part {
     pub name: String,

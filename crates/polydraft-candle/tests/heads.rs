@@ -9,7 +9,9 @@ use candle_core::{DType, Device};
 use common::heads::*;
 use common::*;
 use polydraft::{DraftTree, NodeId, Sampling, Token};
-use polydraft_candle::{CandleModel, Head, HeadOptions, LoadOptions, Precision, is_head, load, load_head};
+use polydraft_candle::{
+    CandleModel, Head, HeadDescription, HeadOptions, LoadOptions, Precision, is_head, load, load_head,
+};
 use polydraft_engine::{Drafter, Model, Sequence};
 
 /// What make.py expects: a text, and `[step][place]` log-probabilities of the tokens that the head can draft.
@@ -237,8 +239,18 @@ fn tensors_of(path: &Path) -> std::collections::HashMap<String, candle_core::Ten
     names.map(|name| (name.clone(), file.load(&name, &Device::Cpu).unwrap())).collect()
 }
 
+fn described(directory: &Path) -> polydraft_candle::Result<HeadDescription> {
+    let target = target();
+    HeadDescription::read(directory, target.model.config(), target.language.vocabulary.size())
+}
+
+/// What loading says; a description says the same, where headers tell it.
 fn message(directory: &Path) -> String {
-    load_head(directory, &mut target().model, &HeadOptions::default()).unwrap_err().to_string()
+    let error = load_head(directory, &mut target().model, &HeadOptions::default()).unwrap_err().to_string();
+    if let Err(described) = described(directory) {
+        assert_eq!(described.to_string(), error);
+    }
+    error
 }
 
 #[test]
@@ -260,6 +272,7 @@ fn malformed_heads_are_refused_by_name() {
         for part in [&[tensor], expected].concat() {
             assert!(found.contains(part), "{name}, {tensor}: {found}, expected {part}");
         }
+        directory
     };
     let shorter = |x: &Tensor| Some(x.narrow(0, 0, x.dim(0).unwrap() - 1).unwrap());
     tensor("specforge", "fc.weight", &|_| None, &["expected shape [32, 96]", "no tensor of that name"]);
@@ -270,7 +283,8 @@ fn malformed_heads_are_refused_by_name() {
     tensor("speculators", "layers.1.mlp.up_proj.weight", &shorter, &["got shape [23, 32]"]);
     tensor("eagle1", "fc.bias", &|_| None, &["expected shape [32]", "no tensor of that name"]);
     tensor("eagle1", "layers.0.self_attn.q_proj.weight", &shorter, &["got shape [31, 32]"]);
-    tensor("specforge", "mask_hidden", &|x| Some(x.clone()), &["several at once"]);
+    let several = tensor("specforge", "mask_hidden", &|x| Some(x.clone()), &["several at once"]);
+    assert!(described(several.path()).is_err());
     tensor("specforge", "something.else", &|x| Some(x.clone()), &["no such tensor"]);
     tensor("specforge", "d2t", &|_| None, &["expected shape [24]", "no tensor of that name"]);
     let numbers = |change: fn(&mut Vec<i64>)| {
@@ -292,6 +306,7 @@ fn malformed_heads_are_refused_by_name() {
         });
         let found = message(directory.path());
         assert!(found.contains("config.json") && found.contains(expected), "{path}: {found}");
+        assert!(described(directory.path()).is_err(), "{path}: {found}");
     };
     field("specforge", "/vocab_size", json!(65), "vocab_size: expected the target's 64, got 65");
     field("specforge", "/hidden_size", json!(48), "hidden_size: expected the target's 32, got 48");

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use polydraft_engine::Feature;
 
-use super::config::{HeadConfig, Kind};
-use super::load::{check, open, tokens};
+use super::config::Kind;
+use super::load::Headers;
 use crate::weights::Listed;
-use crate::{Config, Error, Result};
+use crate::{Config, Result};
 
 /// A draft head beside the target that it is meant for.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,19 +31,13 @@ impl HeadDescription {
     /// # Errors
     /// As of [`load_head`](crate::load_head), as far as headers tell.
     pub fn read(directory: &Path, target: &Config, vocabulary: usize) -> Result<Self> {
-        let mut weights = open(directory)?;
-        let fc_columns = weights.shape("fc.weight").and_then(|shape| shape.get(1)).copied();
-        let config = HeadConfig::read(directory, fc_columns)?;
-        let reads = check(&config, target, vocabulary, None)
-            .map_err(|problem| Error::File { path: directory.join("config.json"), problem })?;
-        let numbers =
-            |Listed { shape, .. }: Listed| shape.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
-        let parameters = weights.tensors().into_iter().map(numbers).fold(0, u64::saturating_add);
-        let tokens = tokens(&mut weights, &config, vocabulary, None)?.ids.len();
+        let Headers { weights, config, reads, tokens } =
+            Headers::read(directory, target, vocabulary, None, None)?;
+        let parameters = weights.tensors().iter().map(Listed::numbers).fold(0, u64::saturating_add);
         let kind = match config.kind {
             Kind::Eagle1 => "EAGLE-1",
             Kind::Eagle3 { .. } => "EAGLE-3",
         };
-        Ok(Self { kind, parameters, layers: config.layers.layers, tokens, reads })
+        Ok(Self { kind, parameters, layers: config.layers.layers, tokens: tokens.ids.len(), reads })
     }
 }

@@ -58,20 +58,10 @@ pub fn is_head(directory: &Path) -> bool {
 /// Files that are missing or no such files; choices that are not known; tensors of other shapes than the configuration
 /// says; another target's head. Field or tensor are named.
 pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptions) -> Result<Head> {
-    let mut weights = open(directory)?;
-    let fc_columns = weights.shape("fc.weight").and_then(|shape| shape.get(1)).copied();
-    let mut config = HeadConfig::read(directory, fc_columns)?;
-    if weights.shape("mask_hidden").is_some() {
-        let expected = "no such tensor: a head that drafts one token after the other".to_owned();
-        return Err(weights.wrong("mask_hidden", expected, "a head that drafts several at once".to_owned()));
-    }
-    let wrong = |problem| Error::File { path: directory.join("config.json"), problem };
-    let trunk = target.config();
-    let reads =
-        check(&config, trunk, target.facts().vocabulary.size(), options.layers.as_deref()).map_err(wrong)?;
-    config.layers.attention.head_norms = weights.shape("layers.0.self_attn.q_norm.weight").is_some();
     let vocabulary = target.facts().vocabulary.size();
-    let tokens = tokens(&mut weights, &config, vocabulary, options.tokens.as_deref())?;
+    let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
+    let Headers { weights, config, reads, tokens } =
+        Headers::read(directory, target.config(), vocabulary, layers, allowed)?;
 
     let (trunk, hidden) = (target.transformer(), config.layers.hidden);
     let precision = options.precision;
@@ -107,7 +97,8 @@ pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptio
     let embedding = embedding(&mut loader, trunk, vocabulary)?;
     let output = output(&mut loader, trunk, &tokens)?;
     let Positions::Rotary(rope) = &config.layers.positions else {
-        return Err(wrong("expected rotary positions".to_owned()));
+        let problem = "expected rotary positions".to_owned();
+        return Err(Error::File { path: directory.join("config.json"), problem });
     };
     let place = Place::Rotary(rope.frequencies(config.layers.head), None);
     loader.weights.finish(|name| {
@@ -124,8 +115,45 @@ pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptio
     Ok(Head::new(name, vocabulary, target.facts().context, net))
 }
 
+/// What a head's files say before weights are read.
+pub(super) struct Headers {
+    pub weights: Weights,
+    pub config: HeadConfig,
+    /// The hidden states of the target that it reads.
+    pub reads: Vec<Feature>,
+    pub tokens: Tokens,
+}
+
+impl Headers {
+    /// `trunk` is the target, of so many tokens; `layers` are read and tokens `allowed` where the files are overruled.
+    pub fn read(
+        directory: &Path,
+        trunk: &Config,
+        vocabulary: usize,
+        layers: Option<&[usize]>,
+        allowed: Option<&[Token]>,
+    ) -> Result<Self> {
+        let mut weights = open(directory)?;
+        let fc_columns = weights.shape("fc.weight").and_then(|shape| shape.get(1)).copied();
+        let mut config = HeadConfig::read(directory, fc_columns)?;
+        if weights.shape("mask_hidden").is_some() {
+            let expected = "no such tensor: a head that drafts one token after the other".to_owned();
+            return Err(weights.wrong(
+                "mask_hidden",
+                expected,
+                "a head that drafts several at once".to_owned(),
+            ));
+        }
+        let reads = check(&config, trunk, vocabulary, layers)
+            .map_err(|problem| Error::File { path: directory.join("config.json"), problem })?;
+        config.layers.attention.head_norms = weights.shape("layers.0.self_attn.q_norm.weight").is_some();
+        let tokens = tokens(&mut weights, &config, vocabulary, allowed)?;
+        Ok(Self { weights, config, reads, tokens })
+    }
+}
+
 /// The tensors of a head under the names of one form.
-pub(super) fn open(directory: &Path) -> Result<Weights> {
+fn open(directory: &Path) -> Result<Weights> {
     let mut weights = Weights::open(directory)?;
     weights.rename(|name| {
         let name = name.strip_prefix("model.").unwrap_or(name);
@@ -145,7 +173,7 @@ pub(super) fn open(directory: &Path) -> Result<Weights> {
 }
 
 /// That the head is for this target; the states that it reads.
-pub(super) fn check(
+fn check(
     config: &HeadConfig,
     trunk: &Config,
     vocabulary: usize,
@@ -188,7 +216,7 @@ pub(super) struct Tokens {
     count: usize,
 }
 
-pub(super) fn tokens(
+fn tokens(
     weights: &mut Weights,
     config: &HeadConfig,
     vocabulary: usize,

@@ -76,15 +76,15 @@ struct Block<'a> {
     pages: &'a Pages,
     sights: &'a [Sight],
     rows: Range<usize>,
+    /// The numbers of the stretches of text that they see.
+    stretches: Range<usize>,
 }
 
-impl Block<'_> {
-    /// The numbers of the stretches of text that its rows see.
-    fn stretches(&self, window: Option<usize>) -> Range<usize> {
-        let first = self.sights.iter().map(|sight| sight.first(window)).min().unwrap_or(0);
-        let last = self.sights.iter().map(Sight::position).max().unwrap_or(0);
-        first / STRETCH..last / STRETCH + 1
-    }
+/// The numbers of the stretches of text that some rows see.
+fn stretches(sights: &[Sight], window: Option<usize>) -> Range<usize> {
+    let first = sights.iter().map(|sight| sight.first(window)).min().unwrap_or(0);
+    let last = sights.iter().map(Sight::position).max().unwrap_or(0);
+    first / STRETCH..last / STRETCH + 1
 }
 
 /// The values that the queries `[rows, heads · head]`, scaled, find in their texts: as many rows of the same width.
@@ -109,21 +109,20 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
     for part in parts {
         let pages = pages(part)?;
         for sights in part.sights.chunks(rows) {
-            blocks.push(Block { pages, sights, rows: row..row + sights.len() });
+            let stretches = stretches(sights, rules.window);
+            blocks.push(Block { pages, sights, rows: row..row + sights.len(), stretches });
             row += sights.len();
         }
     }
     // Behind each other: of each block, of each stretch, of each key head, of each row the heads that share the key head.
     let (group, shared) = (width / form.heads, rules.heads / form.heads);
-    let sizes = blocks.iter().map(|block| block.stretches(rules.window).len() * block.rows.len());
-    let rows: usize = sizes.sum();
+    let rows: usize = blocks.iter().map(|block| block.stretches.len() * block.rows.len()).sum();
     let mut found = vec![0f32; rows * width];
     let mut totals = vec![Total::NOTHING; rows * rules.heads];
     let mut tasks = Vec::with_capacity(blocks.len() * form.heads);
     let (mut rest, mut rest_of_totals) = (&mut found[..], &mut totals[..]);
-    for block in &blocks {
-        let Block { pages, sights, rows } = block;
-        for stretch in block.stretches(rules.window) {
+    for Block { pages, sights, rows, stretches } in &blocks {
+        for stretch in stretches.clone() {
             for head in 0..form.heads {
                 let (out, totals);
                 (out, rest) = rest.split_at_mut(rows.len() * group);
@@ -137,7 +136,7 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
     let arch = Arch::new();
     let least = GRAIN / (work / tasks.len().max(1)).max(1) + 1;
     pool::each(tasks, least, |scratch: &mut Scratch, task| arch.dispatch(kernel::Attend { task, scratch }));
-    let alone = |block: &Block| block.sights.len() == 1 && block.stretches(rules.window).len() == 1;
+    let alone = |block: &Block| block.sights.len() == 1 && block.stretches.len() == 1;
     if blocks.iter().all(alone) {
         return Ok(found);
     }
@@ -146,7 +145,7 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
     for block in &blocks {
         let out = &mut by_row[block.rows.start * width..block.rows.end * width];
         let mut sums = vec![Total::NOTHING; block.rows.len() * rules.heads];
-        for _ in block.stretches(rules.window) {
+        for _ in block.stretches.clone() {
             for head in 0..form.heads {
                 for row in 0..block.rows.len() {
                     for own in 0..shared {

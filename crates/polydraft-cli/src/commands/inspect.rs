@@ -84,20 +84,17 @@ struct Draft {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let open = |name: &str, role: &str| -> Result<Description> {
-        let directory = models::locate(name, args.offline)?;
-        Description::read(&directory).with_context(|| format!("reading the {role}"))
-    };
-    let model = open(&args.model, "model")?;
+    let located = |name: &str| models::locate(name, args.offline);
+    let model = Description::read(&located(&args.model)?).context("reading the model")?;
     let draft = match args.draft.as_deref() {
         None => None,
         Some(name) => Some(match OwnCopy::named(name)? {
             Some(own) => Draft::own(&model, own),
             None => {
-                let directory = models::locate(name, args.offline)?;
+                let directory = located(name)?;
                 match is_head(&directory) {
                     true => Draft::head(&model, &directory).context("reading the draft head")?,
-                    false => Draft::new(&model, &open(name, "draft")?),
+                    false => Draft::new(&model, &Description::read(&directory).context("reading the draft")?),
                 }
             }
         }),
@@ -221,16 +218,15 @@ impl Report {
 }
 
 impl Draft {
+    /// It can draft, unless there is a problem.
+    fn of(directory: String, parameters: u64, problem: Option<String>) -> Self {
+        Self { directory, parameters, fits: problem.is_none(), problem, copy_bytes: None, head: None }
+    }
+
     fn new(target: &Description, draft: &Description) -> Self {
         let checked = target.language.vocabulary.check_draft(&draft.language.vocabulary);
-        Self {
-            directory: draft.directory.display().to_string(),
-            parameters: draft.parameters,
-            fits: checked.is_ok(),
-            problem: checked.err().map(|e| e.to_string()),
-            copy_bytes: None,
-            head: None,
-        }
+        let problem = checked.err().map(|e| e.to_string());
+        Self::of(draft.directory.display().to_string(), draft.parameters, problem)
     }
 
     fn head(target: &Description, directory: &Path) -> Result<Self> {
@@ -240,15 +236,7 @@ impl Draft {
             Ok(head) => head,
             // Another target's, most likely; what is not a head at all is an error.
             Err(error @ polydraft_candle::Error::File { .. }) => {
-                let problem = Some(error.to_string());
-                return Ok(Self {
-                    directory: path,
-                    parameters: 0,
-                    fits: false,
-                    problem,
-                    copy_bytes: None,
-                    head: None,
-                });
+                return Ok(Self::of(path, 0, Some(error.to_string())));
             }
             Err(error) => return Err(error.into()),
         };
@@ -259,27 +247,15 @@ impl Draft {
         let reads: Vec<String> = reads.collect();
         let layers = if layers == 1 { "one layer".to_owned() } else { format!("{layers} layers") };
         let head = format!("{kind}, {layers}, {tokens} tokens; reads the states behind {}", reads.join(", "));
-        Ok(Self {
-            directory: path,
-            parameters,
-            fits: true,
-            problem: None,
-            copy_bytes: None,
-            head: Some(head),
-        })
+        Ok(Self { head: Some(head), ..Self::of(path, parameters, None) })
     }
 
     /// Its own weights, beside a target that is held as it would be by default.
     fn own(target: &Description, own: OwnCopy) -> Self {
         let checked = own.beside(target, models::default_precision(&target.directory));
-        Self {
-            directory: checked.as_ref().map_or("self".to_owned(), |(copy, _)| format!("self:{copy}")),
-            parameters: target.parameters,
-            fits: checked.is_ok(),
-            copy_bytes: checked.as_ref().ok().map(|(_, bytes)| bytes.0),
-            problem: checked.err(),
-            head: None,
-        }
+        let name = checked.as_ref().map_or("self".to_owned(), |(copy, _)| format!("self:{copy}"));
+        let copy_bytes = checked.as_ref().ok().map(|(_, bytes)| bytes.0);
+        Self { copy_bytes, ..Self::of(name, target.parameters, checked.err()) }
     }
 }
 
