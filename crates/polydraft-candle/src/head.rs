@@ -206,7 +206,7 @@ impl Drafter for Head {
         sequence: Sequence,
         node: NodeId,
         sampling: &Sampling,
-        _spare: Option<Distribution>,
+        spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let (text, tokens) = (self.text(sequence), &self.net.tokens);
         let unknown;
@@ -218,9 +218,10 @@ impl Drafter for Head {
                 &unknown
             }
         };
-        let law = match tokens.len() == self.vocabulary {
-            true => Distribution::from_logits(logits, sampling),
-            false => Distribution::from_sparse_logits(self.vocabulary, tokens, logits, sampling),
+        let vocabulary = self.vocabulary;
+        let law = match spare {
+            None => Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling),
+            Some(mut law) => law.set_from_sparse_logits(vocabulary, tokens, logits, sampling).map(|()| law),
         };
         law.map_err(|source| EngineError::Logits { role: "draft", model: self.name.clone(), source })
     }

@@ -5,6 +5,8 @@ mod sampling;
 
 pub use sampling::Sampling;
 
+use pulp::{Arch, NullaryFnOnce};
+
 use crate::chance::{Chance, Outcomes};
 use crate::{Error, Result, Token};
 
@@ -128,6 +130,22 @@ impl Distribution {
         logits: &[f32],
         sampling: &Sampling,
     ) -> Result<Self> {
+        let mut distribution = Self::empty();
+        distribution.set_from_sparse_logits(vocabulary, tokens, logits, sampling)?;
+        Ok(distribution)
+    }
+
+    /// [`Distribution::from_sparse_logits`] in place: allocates nothing once it has held as many tokens.
+    ///
+    /// # Errors
+    /// As for [`Distribution::from_sparse_logits`]; the old contents are kept.
+    pub fn set_from_sparse_logits(
+        &mut self,
+        vocabulary: usize,
+        tokens: &[Token],
+        logits: &[f32],
+        sampling: &Sampling,
+    ) -> Result<()> {
         let operation = "distribution from some tokens' logits";
         if tokens.len() != logits.len() {
             let expected = format!("{}, one for each token,", tokens.len());
@@ -140,11 +158,22 @@ impl Distribution {
             let (index, got) = (index + 1, f64::from(tokens[index + 1]));
             return Err(Error::Entry { operation, index, expected: "larger than the one before", got });
         }
-        let compact = Self::from_logits(logits, sampling)?;
-        let (places, mass) = compact.support().map(|(place, p)| (tokens[place as usize], p)).unzip();
-        let mut distribution = Self { vocabulary, tokens: places, mass, ..Self::empty() };
-        distribution.finish(1.0);
-        Ok(distribution)
+        let sum = sampling::fill(self, logits, sampling)?;
+        if !self.is_dense() {
+            self.tokens.iter_mut().for_each(|place| *place = tokens[*place as usize]);
+        } else if tokens.len() < vocabulary {
+            self.tokens.extend_from_slice(tokens);
+        }
+        self.vocabulary = vocabulary;
+        self.finish(1.0 / sum);
+        if !self.is_dense() && self.support_size < self.mass.len() {
+            // Of what is stored sparsely, nothing has probability 0.
+            let mut positive = self.mass.iter().map(|p| *p > 0.0);
+            self.tokens.retain(|_| positive.next().unwrap_or(false));
+            self.mass.retain(|p| *p > 0.0);
+            self.finish(1.0);
+        }
+        Ok(())
     }
 
     /// All mass on one token.
@@ -176,14 +205,9 @@ impl Distribution {
     /// Scales what is stored and fills everything that is computed from it, in one pass.
     fn finish(&mut self, scale: f64) {
         self.cumulative.clear();
-        let (mut sum, mut support) = (0.0, 0.0);
-        for block in self.mass.chunks_mut(BLOCK) {
-            block.iter_mut().for_each(|p| *p *= scale);
-            sum += sum_in_lanes(block, |p| p);
-            support += sum_in_lanes(block, |p| if p > 0.0 { 1.0 } else { 0.0 });
-            self.cumulative.push(sum);
-        }
-        self.support_size = support as usize;
+        self.cumulative.resize(self.mass.len().div_ceil(BLOCK), 0.0);
+        let finish = Finish { mass: &mut self.mass, cumulative: &mut self.cumulative, scale };
+        self.support_size = Arch::new().dispatch(finish);
     }
 
     /// Number of tokens in the vocabulary, of probability 0 or not.
@@ -327,6 +351,30 @@ impl Distribution {
     }
 }
 
+/// Scales the masses, sums them up block by block, and counts the positive ones.
+struct Finish<'a> {
+    mass: &'a mut [f64],
+    /// One for each block.
+    cumulative: &'a mut [f64],
+    scale: f64,
+}
+
+impl NullaryFnOnce for Finish<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn call(self) -> usize {
+        let (mut sum, mut support) = (0.0, 0.0);
+        for (block, cumulative) in self.mass.chunks_mut(BLOCK).zip(self.cumulative) {
+            block.iter_mut().for_each(|p| *p *= self.scale);
+            sum += sum_in_lanes(block, |p| p);
+            support += sum_in_lanes(block, |p| if p > 0.0 { 1.0 } else { 0.0 });
+            *cumulative = sum;
+        }
+        support as usize
+    }
+}
+
 impl Outcomes for Distribution {
     fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         let position = uniform() * self.cumulative.last().copied().unwrap_or(0.0);
@@ -355,6 +403,7 @@ impl Outcomes for Distribution {
 }
 
 /// Σ f(value) in eight lanes: vectorises, and rounds less than one long chain.
+#[inline(always)]
 fn sum_in_lanes(values: &[f64], f: impl Fn(f64) -> f64) -> f64 {
     let (chunks, rest) = values.as_chunks::<8>();
     let mut lanes = [0.0; 8];

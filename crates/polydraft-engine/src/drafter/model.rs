@@ -70,10 +70,11 @@ impl Drafter for ModelDrafter {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
+        let vocabulary = self.model.facts().vocabulary.size();
         let law = match (self.model.outputs(), spare) {
-            (Some(tokens), _) => {
-                let vocabulary = self.model.facts().vocabulary.size();
-                Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling)
+            (Some(tokens), None) => Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling),
+            (Some(tokens), Some(mut law)) => {
+                law.set_from_sparse_logits(vocabulary, tokens, logits, sampling).map(|()| law)
             }
             (None, None) => Distribution::from_logits(logits, sampling),
             (None, Some(mut law)) => law.set_from_logits(logits, sampling).map(|()| law),

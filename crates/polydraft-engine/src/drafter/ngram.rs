@@ -197,7 +197,7 @@ impl Drafter for Ngrams {
         sequence: Sequence,
         node: NodeId,
         sampling: &Sampling,
-        _spare: Option<Distribution>,
+        spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let text = self.text(sequence);
         let context = &text.scored[node];
@@ -216,7 +216,14 @@ impl Drafter for Ngrams {
             let law = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(law)?);
         }
-        Ok(Distribution::from_sparse_logits(self.vocabulary, &tokens, &logits, sampling)?)
+        let vocabulary = self.vocabulary;
+        Ok(match spare {
+            None => Distribution::from_sparse_logits(vocabulary, &tokens, &logits, sampling)?,
+            Some(mut law) => {
+                law.set_from_sparse_logits(vocabulary, &tokens, &logits, sampling)?;
+                law
+            }
+        })
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

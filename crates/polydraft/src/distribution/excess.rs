@@ -7,7 +7,9 @@
 //! into it with probability ρ, so the expected number of tries per *emitted* token is at most 1. After
 //! [`TRIES`] tries one pass over the target finishes exactly; the law is that of the excess either way.
 
-use super::Distribution;
+use pulp::{Arch, NullaryFnOnce};
+
+use super::{BLOCK, Distribution, sum_in_lanes};
 use crate::Token;
 use crate::chance::{Chance, Outcomes};
 
@@ -65,6 +67,61 @@ impl<F: Fn(Token) -> f64> Outcomes for Excess<'_, F> {
     }
 }
 
+/// Σ (scale·own − other_scale·other)+.
+struct Residual<'a> {
+    own: &'a [f64],
+    scale: f64,
+    other: &'a [f64],
+    other_scale: f64,
+}
+
+impl NullaryFnOnce for Residual<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn call(self) -> f64 {
+        let Self { own, scale, other, other_scale } = self;
+        // Lanes let the compiler use vector instructions.
+        let ((own, own_rest), (other, other_rest)) = (own.as_chunks::<8>(), other.as_chunks::<8>());
+        let mut lanes = [0.0; 8];
+        for (own, other) in own.iter().zip(other) {
+            for i in 0..8 {
+                let left = scale * own[i] - other_scale * other[i];
+                lanes[i] += if left > 0.0 { left } else { 0.0 };
+            }
+        }
+        let rest = own_rest.iter().zip(other_rest).map(|(a, b)| (scale * a - other_scale * b).max(0.0));
+        rest.sum::<f64>() + lanes.iter().sum::<f64>()
+    }
+}
+
+/// The mass of all but some tokens, ascending.
+struct Outside<'a> {
+    own: &'a [f64],
+    tokens: &'a [Token],
+}
+
+impl NullaryFnOnce for Outside<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn call(self) -> f64 {
+        let (mut sum, mut start, mut tokens) = (0.0, 0, self.tokens);
+        let mut left = [0.0; BLOCK];
+        for block in self.own.chunks(BLOCK) {
+            // Setting to 0 and adding up, not subtracting: what is left may be next to nothing.
+            let left = &mut left[..block.len()];
+            left.copy_from_slice(block);
+            let (here, rest) =
+                tokens.split_at(tokens.partition_point(|token| (*token as usize) < start + BLOCK));
+            here.iter().for_each(|token| left[*token as usize - start] = 0.0);
+            sum += sum_in_lanes(left, |p| p);
+            (tokens, start) = (rest, start + BLOCK);
+        }
+        sum
+    }
+}
+
 impl Distribution {
     /// Draws from (`scale`·self − `covered`)+ normalised; from `self` if that is 0 everywhere.
     pub fn sample_excess<C: Chance + ?Sized>(
@@ -89,22 +146,30 @@ impl Distribution {
 
     /// Σ (`scale`·self − `other_scale`·other)+.
     pub fn residual_mass(&self, scale: f64, other: &Self, other_scale: f64) -> f64 {
-        let Some((own, other)) = self.dense().zip(other.dense()) else {
-            let mut sum = 0.0;
-            self.for_each_pair(other, |_, a, b| sum += (scale * a - other_scale * b).max(0.0));
-            return sum;
-        };
-        // Lanes let the compiler use vector instructions.
-        let ((own, own_rest), (other, other_rest)) = (own.as_chunks::<8>(), other.as_chunks::<8>());
-        let mut lanes = [0.0; 8];
-        for (own, other) in own.iter().zip(other) {
-            for i in 0..8 {
-                let left = scale * own[i] - other_scale * other[i];
-                lanes[i] += if left > 0.0 { left } else { 0.0 };
+        if let Some((own, other)) = self.dense().zip(other.dense()) {
+            return Arch::new().dispatch(Residual { own, scale, other, other_scale });
+        }
+        if self.dense().is_some() {
+            let stored = other.stored_tokens().iter().zip(other.stored());
+            let left = stored.map(|(&token, q)| (scale * self.probability(token) - other_scale * q).max(0.0));
+            return left.sum::<f64>() + scale * self.mass_outside(other);
+        }
+        let mut sum = 0.0;
+        self.for_each_pair(other, |_, a, b| sum += (scale * a - other_scale * b).max(0.0));
+        sum
+    }
+
+    /// The mass of the tokens that are not stored in `other`.
+    pub(crate) fn mass_outside(&self, other: &Self) -> f64 {
+        match (self.dense(), other.dense()) {
+            (_, Some(_)) => 0.0,
+            (Some(own), None) => Arch::new().dispatch(Outside { own, tokens: other.stored_tokens() }),
+            (None, None) => {
+                let mut sum = 0.0;
+                self.for_each_pair(other, |_, a, b| sum += if b > 0.0 { 0.0 } else { a });
+                sum
             }
         }
-        let rest = own_rest.iter().zip(other_rest).map(|(a, b)| (scale * a - other_scale * b).max(0.0));
-        rest.sum::<f64>() + lanes.iter().sum::<f64>()
     }
 
     /// Σ (`scale`·self − `covered`)+ over the vocabulary.

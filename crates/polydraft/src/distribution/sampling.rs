@@ -8,9 +8,11 @@
 //! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where transformers keeps
 //! all of the tied; (2) temperature 0 means all mass on the largest logit, the lowest id on a tie.
 
+use pulp::{Arch, NullaryFnOnce};
+use serde::{Deserialize, Serialize};
+
 use super::{Distribution, sum_in_lanes};
 use crate::{Error, Result, Token};
-use serde::{Deserialize, Serialize};
 
 /// How a model's logits become the distribution that tokens are drawn from.
 ///
@@ -87,16 +89,19 @@ pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &S
     let max = largest(logits)?;
     distribution.vocabulary = logits.len();
     distribution.tokens.clear();
-    distribution.mass.clear();
     if sampling.temperature == 0.0 {
         let argmax = logits.iter().position(|x| *x == max).unwrap_or(0);
         distribution.tokens.push(argmax as Token);
+        distribution.mass.clear();
         distribution.mass.push(1.0);
         Ok(1.0)
     } else if sampling.filters() {
         Ok(filtered(distribution, logits, max, sampling))
     } else {
-        Ok(softmax(&mut distribution.mass, logits, max, 1.0 / sampling.temperature))
+        // What it held is written over.
+        distribution.mass.resize(logits.len(), 0.0);
+        let mass = &mut distribution.mass;
+        Ok(Arch::new().dispatch(Softmax { mass, logits, max, rate: (1.0 / sampling.temperature) as f32 }))
     }
 }
 
@@ -112,18 +117,8 @@ fn largest(logits: &[f32]) -> Result<f32> {
         let expected = "from 1 to 2^32 - 1".to_owned();
         return Err(Error::Length { operation, expected, got: logits.len() });
     }
-    // Eight lanes, so that the compiler can use vector instructions.
-    let (chunks, rest) = logits.as_chunks::<8>();
-    let mut lanes = [f32::NEG_INFINITY; 8];
-    let mut invalid = [false; 8];
-    for chunk in chunks {
-        for i in 0..8 {
-            invalid[i] |= no_logit(chunk[i]);
-            lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
-        }
-    }
-    let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-    if invalid.contains(&true) || rest.iter().any(|x| no_logit(*x)) {
+    let (max, valid) = Arch::new().dispatch(Largest(logits));
+    if !valid {
         let index = logits.iter().position(|x| no_logit(*x)).unwrap_or(0);
         let got = f64::from(logits[index]);
         return Err(Error::Entry { operation, index, expected: "a number below +infinity", got });
@@ -135,24 +130,58 @@ fn largest(logits: &[f32]) -> Result<f32> {
     Ok(max)
 }
 
-/// exp((x − max)·rate) of all logits; returns their sum.
-fn softmax(mass: &mut Vec<f64>, logits: &[f32], max: f32, rate: f64) -> f64 {
-    /// Small enough for the first-level cache, and a simple loop each for the compiler to vectorise.
-    const CHUNK: usize = 256;
-    let rate = rate as f32;
-    mass.resize(logits.len(), 0.0);
-    let mut sum = 0.0;
-    let mut powers = [0.0_f32; CHUNK];
-    for (input, output) in logits.chunks(CHUNK).zip(mass.chunks_mut(CHUNK)) {
-        for (power, x) in powers.iter_mut().zip(input) {
-            *power = exp((x - max) * rate);
+/// The largest number, and whether none is NaN or +∞.
+struct Largest<'a>(&'a [f32]);
+
+impl NullaryFnOnce for Largest<'_> {
+    type Output = (f32, bool);
+
+    #[inline(always)]
+    fn call(self) -> (f32, bool) {
+        // Lanes, so that the compiler can use vector instructions; no_logit as a number, for the same reason.
+        let (chunks, rest) = self.0.as_chunks::<32>();
+        let (mut lanes, mut wrong) = ([f32::NEG_INFINITY; 32], [0_u32; 32]);
+        for chunk in chunks {
+            for i in 0..32 {
+                wrong[i] |= u32::from(no_logit(chunk[i]));
+                lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
+            }
         }
-        for (output, power) in output.iter_mut().zip(&powers) {
-            *output = f64::from(*power);
-        }
-        sum += sum_in_lanes(output, |power| power);
+        let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        (max, wrong == [0; 32] && !rest.iter().any(|x| no_logit(*x)))
     }
-    sum
+}
+
+/// exp((x − max)·rate) of all logits; their sum.
+struct Softmax<'a> {
+    /// As many as there are logits.
+    mass: &'a mut [f64],
+    logits: &'a [f32],
+    max: f32,
+    rate: f32,
+}
+
+impl NullaryFnOnce for Softmax<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn call(self) -> f64 {
+        /// Small enough for the first-level cache, and a simple loop each for the compiler to vectorise.
+        const CHUNK: usize = 256;
+        let Self { mass, logits, max, rate } = self;
+        let mut sum = 0.0;
+        let mut powers = [0.0_f32; CHUNK];
+        for (input, output) in logits.chunks(CHUNK).zip(mass.chunks_mut(CHUNK)) {
+            for (power, x) in powers.iter_mut().zip(input) {
+                *power = exp((x - max) * rate);
+            }
+            for (output, power) in output.iter_mut().zip(&powers) {
+                *output = f64::from(*power);
+            }
+            sum += sum_in_lanes(output, |power| power);
+        }
+        sum
+    }
 }
 
 /// e^t for t ≤ 0 in single precision: error below 2 units in the last place, 0 below −87. Without branches or
@@ -203,6 +232,7 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
         candidates.retain(|c| f64::from(c.0) >= sampling.min_p);
     }
     candidates.sort_unstable_by_key(|c| c.1);
+    distribution.mass.clear();
     distribution.mass.extend(candidates.iter().map(|c| f64::from(c.0)));
     if candidates.len() < logits.len() {
         distribution.tokens.extend(candidates.iter().map(|c| c.1));

@@ -113,6 +113,55 @@ fn pairs_do_not_depend_on_the_representation() {
     assert!((sparse.excess_mass(0.5, |t| dense.probability(t)) - 0.15).abs() < 1e-15);
 }
 
+/// Laws of which one, the other or both are stored sparsely; with a token in three of the sparse ones.
+#[test]
+fn residuals_do_not_depend_on_the_representation() {
+    let logits = |seed: u64| -> Vec<f32> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        (0..1000).map(|_| rand::Rng::next_u32(&mut rng) as f32 / 1e9).collect()
+    };
+    let some: Vec<Token> = (0..1000).filter(|token| token % 3 == 1 || *token == 999).collect();
+    let plain = Sampling::default();
+    let dense = |seed| Distribution::from_logits(&logits(seed), &plain).unwrap();
+    let sparse =
+        |seed| Distribution::from_sparse_logits(1000, &some, &logits(seed)[..some.len()], &plain).unwrap();
+    for (own, other) in
+        [(dense(1), dense(2)), (dense(1), sparse(2)), (sparse(1), dense(2)), (sparse(1), sparse(2))]
+    {
+        let pairs = || own.to_vec().into_iter().zip(other.to_vec());
+        for (scale, other_scale) in [(1.0, 1.0), (0.3, 1.0), (1.0, 0.7)] {
+            let expected: f64 = pairs().map(|(a, b)| (scale * a - other_scale * b).max(0.0)).sum();
+            let got = own.residual_mass(scale, &other, other_scale);
+            assert!((got - expected).abs() < 1e-14, "{got} {expected}");
+        }
+        let outside: f64 = pairs().filter(|(_, b)| *b == 0.0).map(|(a, _)| a).sum();
+        assert!((own.mass_outside(&other) - outside).abs() < 1e-14);
+    }
+}
+
+#[test]
+fn sparse_laws_store_what_is_positive() {
+    let plain = Sampling::default();
+    let law = |tokens: &[Token], logits: &[f32], sampling: &Sampling| {
+        Distribution::from_sparse_logits(10, tokens, logits, sampling).unwrap()
+    };
+    let lost = law(&[2, 5, 7], &[0.0, -1000.0, 0.0], &plain);
+    assert_eq!(lost, law(&[2, 7], &[0.0, 0.0], &plain));
+    assert_eq!(lost.support().collect::<Vec<_>>(), [(2, 0.5), (7, 0.5)]);
+    let all: Vec<Token> = (0..10).collect();
+    assert_eq!(law(&all, &[0.5; 10], &plain), Distribution::from_logits(&[0.5; 10], &plain).unwrap());
+    let best = Sampling { temperature: 0.0, ..plain };
+    assert_eq!(law(&[2, 5, 7], &[0.0, 1.0, 0.5], &best), Distribution::one_hot(10, 5).unwrap());
+    let two = Sampling { top_k: Some(2), ..plain };
+    assert_eq!(law(&[2, 5, 7], &[0.0, 1.0, 0.5], &two).support().map(|(t, _)| t).collect::<Vec<_>>(), [5, 7]);
+    // In memory that held another law; an error leaves it as it was.
+    let mut reused = Distribution::from_logits(&[0.0; 10], &plain).unwrap();
+    reused.set_from_sparse_logits(10, &[2, 7], &[0.0, 0.0], &plain).unwrap();
+    assert_eq!(reused, lost);
+    assert!(reused.set_from_sparse_logits(10, &[7, 2], &[0.0, 0.0], &plain).is_err());
+    assert_eq!(reused, lost);
+}
+
 #[test]
 fn draws_follow_the_law() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);

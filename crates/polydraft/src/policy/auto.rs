@@ -208,13 +208,13 @@ impl Auto {
     fn worth(&self, at: Standing, here: f64, later: f64) -> f64 {
         let costs = &self.settings.costs;
         let rows = |depth: usize| costs.target.at(1.0 + depth as f64 * at.wide);
-        let rate = self.rate();
+        let (rate, before, draft) = (self.rate(), rows(at.depth), costs.draft.at(at.wide));
         let (mut accepted, mut gain, mut best) = (at.reached * (1.0 - here), 0.0, f64::NEG_INFINITY);
         for more in 1..=self.settings.depth.saturating_sub(at.depth) {
             gain += accepted;
             accepted *= 1.0 - later;
-            let drafted = (more - 1) as f64 * costs.draft.at(at.wide);
-            let seconds = rows(at.depth + more) - rows(at.depth) + drafted + at.verification;
+            let drafted = (more - 1) as f64 * draft;
+            let seconds = rows(at.depth + more) - before + drafted + at.verification;
             best = best.max(gain - rate * seconds);
         }
         best

@@ -6,6 +6,8 @@
 //! ends of all cells and lies above it inside, so only the cells in which it exceeds the largest D at any end can
 //! cost anything: these get the finer grid of the second pass.
 
+use pulp::{Arch, NullaryFnOnce};
+
 use super::grid::{Cell, Grid};
 use super::shares::{Entry, Layout, Profile, Shares};
 use crate::priorities::Piece;
@@ -16,6 +18,8 @@ const COARSE_BITS: u32 = 3;
 const LOWEST: f64 = 1.0 / (1 << 24) as f64;
 /// Leading bits that the second pass adds at most.
 const FINE_BITS: u32 = 7;
+/// Tables that the first pass adds to in turn.
+const TABLES: usize = 4;
 /// Positions whose ratios are computed together, so that the compiler can use vector instructions.
 const CHUNK: usize = 32;
 
@@ -88,8 +92,8 @@ pub(super) struct Plan {
     gains: Vec<f64>,
     /// D inside each cell of the coarse grid, at most.
     peaks: Vec<f64>,
-    /// A second table for the first pass.
-    second: Vec<Cell>,
+    /// More tables for the first pass, one behind the other.
+    tables: Vec<Cell>,
 }
 
 /// p/q up to a cap; 0/0 is 0.
@@ -97,6 +101,41 @@ pub(super) struct Plan {
 fn ratio(p: f64, q: f64, cap: f64) -> f64 {
     let ratio = p / if q > f64::MIN_POSITIVE { q } else { f64::MIN_POSITIVE };
     if ratio < cap { ratio } else { cap }
+}
+
+/// [`Plan::make`] with the vector instructions of this machine.
+struct Make<'a, P> {
+    plan: &'a mut Plan,
+    p: &'a [f64],
+    q: &'a [f64],
+    profile: &'a P,
+    detail: Detail,
+}
+
+impl<P: Profile> NullaryFnOnce for Make<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.plan.compute(self.p, self.q, self.profile, self.detail);
+    }
+}
+
+/// [`Plan::residual_mass`] with the vector instructions of this machine.
+struct ResidualMass<'a> {
+    plan: &'a Plan,
+    p: &'a [f64],
+    q: &'a [f64],
+    scale: f64,
+}
+
+impl NullaryFnOnce for ResidualMass<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn call(self) -> f64 {
+        self.plan.sum_residual(self.p, self.q, self.scale)
+    }
 }
 
 impl Plan {
@@ -114,12 +153,17 @@ impl Plan {
             shares: Shares::default(),
             gains: Vec::new(),
             peaks: Vec::new(),
-            second: Vec::new(),
+            tables: Vec::new(),
         }
     }
 
     /// Shares out `profile`, of length and mass 1, for draws from q with target p.
     pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, detail: Detail) {
+        Arch::new().dispatch(Make { plan: self, p, q, profile, detail });
+    }
+
+    #[inline(always)]
+    fn compute(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, detail: Detail) {
         let Detail { threshold, negligible, layout } = detail;
         self.cap = profile.density(1.0);
         self.threshold = threshold;
@@ -150,12 +194,14 @@ impl Plan {
     }
 
     /// Pools the light positions on the coarse grid and lists the others.
+    #[inline(always)]
     fn first_pass(&mut self, p: &[f64], q: &[f64]) {
         let Pool { grid, cells, .. } = &mut self.coarse;
-        // Neighbours often share a cell; two tables keep one addition from waiting for the other.
-        let second = &mut self.second;
-        second.clear();
-        second.resize(cells.len(), Cell::default());
+        // Neighbours often share a cell; with several tables one addition need not wait for the other.
+        let tables = &mut self.tables;
+        tables.clear();
+        tables.resize(cells.len() * TABLES, Cell::default());
+        let width = cells.len();
         let (mut numbers, mut fractions) = ([0; CHUNK], [0.0; CHUNK]);
         for (chunk, (p, q)) in p.chunks(CHUNK).zip(q.chunks(CHUNK)).enumerate() {
             let places = numbers.iter_mut().zip(&mut fractions);
@@ -166,15 +212,13 @@ impl Plan {
                 let (cell, fraction) = (numbers[index] as usize, fractions[index]);
                 if q > self.threshold {
                     self.individuals.push((chunk * CHUNK + index) as u32);
-                } else if index % 2 == 0 {
-                    cells[cell].add(q, fraction);
                 } else {
-                    second[cell].add(q, fraction);
+                    tables[index % TABLES * width + cell].add(q, fraction);
                 }
             }
         }
-        for (cell, second) in cells.iter_mut().zip(second) {
-            *cell = cell.plus(*second);
+        for table in tables.chunks(width) {
+            cells.iter_mut().zip(table).for_each(|(cell, more)| *cell = cell.plus(*more));
         }
     }
 
@@ -218,6 +262,7 @@ impl Plan {
     }
 
     /// Moves the light positions of some cells to a finer grid.
+    #[inline(always)]
     fn second_pass(&mut self, p: &[f64], q: &[f64], first: usize, last: usize) {
         let (start, end) = (self.coarse.grid.knot(first), self.coarse.grid.knot(last + 1));
         let added = FINE_BITS.saturating_sub((last + 1 - first).ilog2());
@@ -315,6 +360,11 @@ impl Plan {
 
     /// Σ (`scale`·p − [`mass`](Self::mass))+ over all positions.
     pub fn residual_mass(&self, p: &[f64], q: &[f64], scale: f64) -> f64 {
+        Arch::new().dispatch(ResidualMass { plan: self, p, q, scale })
+    }
+
+    #[inline(always)]
+    fn sum_residual(&self, p: &[f64], q: &[f64], scale: f64) -> f64 {
         if self.gains.is_empty() {
             return scale * p.iter().sum::<f64>();
         }

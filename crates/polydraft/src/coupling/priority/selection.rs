@@ -83,9 +83,10 @@ impl Selection {
 
     /// Σ (`scale`·target − selection)+ over the vocabulary.
     pub fn residual_mass(&self, target: &Distribution, draft: &Distribution, scale: f64) -> f64 {
-        let Some((p, q)) = target.dense().zip(draft.dense()) else {
-            return target.excess_mass(scale, |token| self.probability(target, draft, token));
+        let p = match (target.dense(), draft.dense()) {
+            (Some(p), Some(_)) => p,
+            _ => &self.target,
         };
-        self.plan.residual_mass(p, q, scale)
+        self.plan.residual_mass(p, draft.stored(), scale) + scale * target.mass_outside(draft)
     }
 }

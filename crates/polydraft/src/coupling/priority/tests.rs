@@ -1,5 +1,8 @@
+use super::Settings;
 use super::plan::{Detail, Plan};
+use super::selection::Selection;
 use super::shares::{Entry, Highest, Interval, Layout, Profile, Shares};
+use crate::Distribution;
 use crate::priorities::Piece;
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -247,6 +250,42 @@ fn profiles_agree_with_their_integral() {
             assert!((got - exact).abs() <= 1e-12 * (1.0 + exact), "{count} {start} {length}: {got} {exact}");
             let t = profile.guess(profile.density(0.6));
             assert!(count == 1 || profile.density(0.6) == 0.0 || (t - 0.6).abs() < 1e-12, "{count} {t}");
+        }
+    }
+}
+
+/// What the selection leaves of the target is the same however the laws are stored.
+#[test]
+fn residuals_do_not_depend_on_the_representation() {
+    let (p, q) = laws(1000, 2.0, 1.0, 7);
+    // One token in five, so that both are stored sparsely.
+    let cut = |law: &[f64], rest: usize| {
+        let mut law: Vec<f64> =
+            law.iter().enumerate().map(|(i, p)| if i % 5 == rest { *p } else { 0.0 }).collect();
+        let sum: f64 = law.iter().sum();
+        law.iter_mut().for_each(|p| *p /= sum);
+        Distribution::new(law).unwrap()
+    };
+    let all = |law: &[f64]| Distribution::new(law.to_vec()).unwrap();
+    let pairs = [
+        (all(&p), all(&q)),
+        (all(&p), cut(&q, 0)),
+        (cut(&p, 0), all(&q)),
+        (cut(&p, 0), cut(&q, 0)),
+        (cut(&p, 1), cut(&q, 0)),
+    ];
+    for (target, draft) in pairs {
+        for exact_up_to in [0, 2000] {
+            let settings = Settings { exact_up_to, ..Settings::default() };
+            let mut selection = Selection::new();
+            selection.prepare(&target, &draft, &Highest::new(3), &settings);
+            for scale in [1.0, 0.4] {
+                let left =
+                    |t| (scale * target.probability(t) - selection.probability(&target, &draft, t)).max(0.0);
+                let expected: f64 = (0..1000).map(left).sum();
+                let got = selection.residual_mass(&target, &draft, scale);
+                assert!((got - expected).abs() < 1e-13, "{got} {expected}");
+            }
         }
     }
 }

@@ -29,17 +29,14 @@ pub struct Costs {
 impl Default for Costs {
     /// Nobody's machine: a target bound by memory, and a draft of a tenth of it.
     fn default() -> Self {
-        let passes = |unit: f64| Passes(vec![(1, unit), (8, 1.3 * unit), (32, 3.0 * unit)]);
+        let passes = |unit: f64| Passes::of(vec![(1, unit), (8, 1.3 * unit), (32, 3.0 * unit)]);
         Self { target: passes(1.0), draft: passes(0.1), verification: Passes::free() }
     }
 }
 
 impl Costs {
     pub(super) fn validate(&self) -> Result<()> {
-        for passes in [&self.target, &self.draft, &self.verification] {
-            Passes::new(passes.0.clone())?;
-        }
-        let target = &self.target.0;
+        let target = self.target.pairs();
         match target.first() {
             Some((_, seconds)) if *seconds > 0.0 => Ok(()),
             _ => Err(Error::Setting {
@@ -53,8 +50,15 @@ impl Costs {
 
 /// Seconds by rows of a pass, or by paths of a tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Passes(Vec<(usize, f64)>);
+#[serde(try_from = "Vec<(usize, f64)>", into = "Vec<(usize, f64)>")]
+pub struct Passes {
+    pairs: Vec<(usize, f64)>,
+    /// Of 0, 1, 2, .. rows: a tree is chosen by looking some thousand passes up.
+    table: Vec<f64>,
+}
+
+/// Rows up to which passes are looked up.
+const LOOKED_UP: usize = 128;
 
 impl Passes {
     /// Pairs of rows and seconds.
@@ -65,7 +69,7 @@ impl Passes {
         let grows = pairs.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let times = pairs.iter().all(|(_, seconds)| seconds.is_finite() && *seconds >= 0.0);
         if pairs.first().is_some_and(|(rows, _)| *rows == 1) && grows && times {
-            return Ok(Self(pairs));
+            return Ok(Self::of(pairs));
         }
         Err(Error::Setting {
             setting: "costs",
@@ -74,20 +78,34 @@ impl Passes {
         })
     }
 
+    fn of(pairs: Vec<(usize, f64)>) -> Self {
+        let mut passes = Self { pairs, table: Vec::new() };
+        passes.table = (0..=LOOKED_UP).map(|rows| passes.between(rows as f64)).collect();
+        passes
+    }
+
     /// What takes no time.
     pub fn free() -> Self {
-        Self(vec![(1, 0.0)])
+        Self::of(vec![(1, 0.0)])
     }
 
     /// The pairs.
     pub fn pairs(&self) -> &[(usize, f64)] {
-        &self.0
+        &self.pairs
     }
 
     /// Seconds of a pass over so many rows: on the line between two pairs; behind the last, in proportion to it.
     pub fn at(&self, rows: f64) -> f64 {
+        let below = rows as usize;
+        match self.table.get(below..below.saturating_add(2)) {
+            Some(ends) => ends[0] + (rows - below as f64) * (ends[1] - ends[0]),
+            None => self.between(rows),
+        }
+    }
+
+    fn between(&self, rows: f64) -> f64 {
         let mut before = (0.0, 0.0);
-        for &(known, seconds) in &self.0 {
+        for &(known, seconds) in &self.pairs {
             let known = known as f64;
             if rows <= known {
                 // Fewer rows than one there are not.
@@ -97,5 +115,19 @@ impl Passes {
             before = (known, seconds);
         }
         before.1 * rows / before.0
+    }
+}
+
+impl TryFrom<Vec<(usize, f64)>> for Passes {
+    type Error = Error;
+
+    fn try_from(pairs: Vec<(usize, f64)>) -> Result<Self> {
+        Self::new(pairs)
+    }
+}
+
+impl From<Passes> for Vec<(usize, f64)> {
+    fn from(passes: Passes) -> Self {
+        passes.pairs
     }
 }
