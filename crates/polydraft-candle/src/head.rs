@@ -123,6 +123,10 @@ impl Drafter for Head {
         self.context
     }
 
+    fn token_bytes(&self) -> u64 {
+        self.net.decoder.token_bytes()
+    }
+
     fn open(&mut self) -> Result<Sequence> {
         let cache = self.net.decoder.new_cache().map_err(|e| self.failed(e))?;
         let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {

@@ -269,7 +269,7 @@ impl Model for CandleModel {
     }
 
     fn token_bytes(&self) -> u64 {
-        self.transformer.config.cache_bytes(size_of::<f32>())
+        self.transformer.token_bytes()
     }
 
     fn len(&self, sequence: Sequence) -> usize {

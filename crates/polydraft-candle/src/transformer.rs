@@ -103,6 +103,11 @@ impl Transformer {
         self.watched.len() * self.config.hidden
     }
 
+    /// Bytes that the keys, the values and what is watched of one token take.
+    pub fn token_bytes(&self) -> u64 {
+        self.config.cache_bytes(size_of::<f32>()) + (self.watched() * size_of::<f32>()) as u64
+    }
+
     /// The matrix whose rows tokens are looked up in, `[vocabulary, embedding]`.
     pub fn embedding(&self) -> &Arc<Matrix> {
         &self.embedding

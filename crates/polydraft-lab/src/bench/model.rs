@@ -108,7 +108,6 @@ pub fn run(args: Args) -> Result<()> {
         Some(_) => None,
         None => Some(random::write(args.random * 1_000_000).context("cannot write a random model")?),
     };
-    let orderly = Orderly::begin();
     let directory: PathBuf = match (&args.model, &made) {
         (Some(name), _) => models::locate(name, true)?,
         (None, Some(made)) => made.path().to_owned(),
@@ -130,11 +129,18 @@ pub fn run(args: Args) -> Result<()> {
         [] => &DTYPES,
         given => given,
     };
+    // Before there is anything to lose, an interrupt ends the program at once.
+    let mut orderly: Option<Orderly> = None;
     for &precision in dtypes {
-        results.push(measure(&args, &directory, precision, bandwidth, context)?);
-        if orderly.asked() {
-            break;
+        let go_on = || match &orderly {
+            Some(orderly) if orderly.asked() => Err(Interrupted.into()),
+            _ => Ok(()),
+        };
+        match measure(&args, &directory, precision, bandwidth, context, &go_on) {
+            Err(error) if error.is::<Interrupted>() => break,
+            row => results.push(row?),
         }
+        orderly.get_or_insert_with(Orderly::begin);
     }
     let interrupted = results.len() < dtypes.len();
     let report = Report {
@@ -187,13 +193,21 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
     Ok(clock.elapsed().as_secs_f64())
 }
 
+/// A row is left unfinished: the user wants an end.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+struct Interrupted;
+
+/// `go_on` is asked before each pass.
 fn measure(
     args: &Args,
     directory: &Path,
     precision: Precision,
     bandwidth: f64,
     context: usize,
+    go_on: &impl Fn() -> Result<()>,
 ) -> Result<Row> {
+    go_on()?;
     let before = memory::reset_peak();
     let clock = Instant::now();
     let mut model =
@@ -204,11 +218,11 @@ fn measure(
 
     let mut passes = Vec::new();
     for &nodes in std::iter::once(&1).chain(args.nodes.iter().filter(|n| **n != 1)) {
-        let seconds = time_pass(&mut model, nodes, context, args.passes)?;
+        let seconds = time_pass(&mut model, nodes, context, args.passes, go_on)?;
         passes.push((nodes, seconds));
     }
     let one = passes[0].1;
-    let sequences = together::measure(&mut model, &args.sequences, context, args.passes)?;
+    let sequences = together::measure(&mut model, &args.sequences, context, args.passes, go_on)?;
     let bytes_per_second = model.bytes_per_pass() as f64 / one;
     Ok(Row {
         dtype: precision.name(),
@@ -259,7 +273,13 @@ fn check(model: &mut CandleModel, context: usize) -> Result<()> {
 }
 
 /// Seconds of a pass over so many tokens behind the context, the median.
-fn time_pass(model: &mut CandleModel, nodes: usize, context: usize, passes: usize) -> Result<f64> {
+fn time_pass(
+    model: &mut CandleModel,
+    nodes: usize,
+    context: usize,
+    passes: usize,
+    go_on: &impl Fn() -> Result<()>,
+) -> Result<f64> {
     let mut tree = DraftTree::new();
     for number in 1..nodes {
         // Pairs of siblings: neither a chain nor a star.
@@ -270,6 +290,7 @@ fn time_pass(model: &mut CandleModel, nodes: usize, context: usize, passes: usiz
     model.score(&[(sequence, &DraftTree::new())])?;
     let mut seconds = Vec::new();
     for pass in 0..passes + 2 {
+        go_on()?;
         model.commit(sequence, &tree, &[])?;
         let clock = Instant::now();
         model.score(&[(sequence, &tree)])?;

@@ -61,12 +61,13 @@ impl Texts {
 /// Times passes over one token of each of so many texts, in turn, so that what else the machine does is the same for
 /// all.
 ///
-/// That each text is scored as it is alone, to the last bit, is checked first.
+/// That each text is scored as it is alone, to the last bit, is checked first. `go_on` is asked before each turn.
 pub fn measure(
     model: &mut impl Model,
     counts: &[usize],
     context: usize,
     passes: usize,
+    go_on: &impl Fn() -> Result<()>,
 ) -> Result<Vec<Throughput>> {
     let mut counts = counts.to_vec();
     counts.push(1);
@@ -82,6 +83,7 @@ pub fn measure(
 
     let mut seconds = vec![Vec::new(); counts.len()];
     for pass in 0..passes + 2 {
+        go_on()?;
         for (&count, seconds) in counts.iter().zip(&mut seconds) {
             let time = texts.step(model, count)?;
             // The first ones find caches and clocks cold.
