@@ -51,7 +51,7 @@ pub struct PyChance {
 impl PyChance {
     #[new]
     fn new(seed: u64) -> Self {
-        Self { source: Source::Random(ChaCha12Rng::seed_from_u64(seed)) }
+        Self { source: Source::Random(seeded(seed)) }
     }
 
     /// Goes through every series of decisions: run, `advance()`, run, ... until `advance()` says that none is left.
@@ -91,6 +91,11 @@ impl PyChance {
             Source::Every(every) => Ok(every.advance()),
         }
     }
+}
+
+/// The generator of a seed.
+pub fn seeded(seed: u64) -> ChaCha12Rng {
+    ChaCha12Rng::seed_from_u64(seed)
 }
 
 /// A chance, or a seed of one, or nothing for one that nobody has seen before.

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 /// Result with the binding's [`Failure`].
@@ -114,14 +114,8 @@ pub fn wrong_type(argument: &str, expected: &str, got: &Bound<'_, PyAny>) -> Fai
     Failure::input(format!("{argument}: expected {expected}, got {got}"))
 }
 
-/// Settings that came as a dictionary, or a name, by way of the library's own JSON.
-pub fn described<T>(value: &Bound<'_, PyAny>, by_name: impl FnOnce(&str) -> Result<T>) -> Result<T>
-where
-    T: serde::de::DeserializeOwned,
-{
-    if let Ok(name) = value.extract::<std::borrow::Cow<'_, str>>() {
-        return by_name(&name);
-    }
-    let json: String = value.py().import("json")?.call_method1("dumps", (value,))?.extract()?;
-    Ok(serde_json::from_str(&json).map_err(|error| PyValueError::new_err(error.to_string()))?)
+/// What a bug looks like from outside: for the tests.
+#[pyfunction]
+pub fn _panic(py: Python<'_>) -> Result<()> {
+    work(py, || panic!("on purpose"))
 }

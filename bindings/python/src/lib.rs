@@ -5,15 +5,22 @@
 //! `python/polydraft`, has what is easier said there.
 
 mod arrays;
+#[cfg(feature = "bench")]
+mod bench;
 mod bounds;
+mod certify;
 mod chance;
 mod conformance;
 mod distribution;
 mod draft;
+mod engine;
 mod errors;
+mod models;
+mod names;
 mod pool;
 mod proposal;
 mod rules;
+mod session;
 mod tables;
 mod tree;
 mod verify;
@@ -45,6 +52,10 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<verify::PyOutcome>()?;
     module.add_class::<tables::PyTableModel>()?;
     module.add_class::<conformance::PyExact>()?;
+    module.add_class::<engine::PyEngine>()?;
+    module.add_class::<session::PySession>()?;
+    module.add_class::<session::PyGeneration>()?;
+    module.add_class::<certify::PyCertificate>()?;
     module.add_function(wrap_pyfunction!(rules::couple_rule, module)?)?;
     module.add_function(wrap_pyfunction!(bounds::optimal_acceptance, module)?)?;
     module.add_function(wrap_pyfunction!(bounds::limiting_tokens, module)?)?;
@@ -54,5 +65,11 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(conformance::exact_law, module)?)?;
     module.add_function(wrap_pyfunction!(conformance::emitted_law, module)?)?;
     module.add_function(wrap_pyfunction!(conformance::g_test, module)?)?;
+    module.add_function(wrap_pyfunction!(certify::certify, module)?)?;
+    module.add_function(wrap_pyfunction!(errors::_panic, module)?)?;
+    #[cfg(feature = "bench")]
+    module.add_function(wrap_pyfunction!(bench::_rust_step, module)?)?;
+    #[cfg(feature = "models")]
+    module.add_function(wrap_pyfunction!(models::use_threads, module)?)?;
     Ok(())
 }

@@ -9,7 +9,8 @@ use polydraft_reference::{RuleKind, emitted};
 use pyo3::prelude::*;
 
 use crate::chance::{PyChance, Source};
-use crate::errors::{Result, described, lock, work};
+use crate::errors::{Result, lock, work};
+use crate::names::Named;
 use crate::proposal::Owned;
 use crate::{arrays, chance, distribution};
 
@@ -80,19 +81,19 @@ impl PyAcceptance {
 #[pyfunction(name = "couple")]
 #[pyo3(signature = (rule, target, draft, drafts=1, scheme="iid"))]
 pub fn couple_rule(
-    rule: &Bound<'_, PyAny>,
+    rule: Named<'_>,
     target: &Bound<'_, PyAny>,
     draft: &Bound<'_, PyAny>,
     drafts: usize,
     scheme: &str,
 ) -> Result<PyCoupling> {
-    let kind: RuleKind = described(rule, |name| Ok(name.parse()?))?;
+    let kind: RuleKind = rule.described(|name| Ok(name.parse()?))?;
     let coupling = PyCoupling {
         rule: Mutex::new(kind.build()?),
         target: distribution::given("target", target)?,
         drafts: Owned::new(draft, drafts, scheme)?,
     };
-    work(rule.py(), || coupling.with(|_| Ok(())))?;
+    work(target.py(), || coupling.with(|_| Ok(())))?;
     Ok(coupling)
 }
 

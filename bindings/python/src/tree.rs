@@ -6,7 +6,8 @@ use polydraft::{Policy, PolicyKind};
 use pyo3::prelude::*;
 
 use crate::draft::PyDraft;
-use crate::errors::{Result, described, lock};
+use crate::errors::{Result, lock};
+use crate::names::Named;
 use crate::verify::PyOutcome;
 
 /// Where a draft's tree grows, by the name that users type: `paths:4,8`, `delayed:2,3,2`, `3,2,1`, `stop-below:0.2,paths:2,8`,
@@ -21,17 +22,12 @@ pub struct PyTree {
     pub policy: Mutex<Box<dyn Policy>>,
 }
 
-impl PyTree {
-    pub fn made(kind: PolicyKind) -> Result<Self> {
-        Ok(Self { policy: Mutex::new(kind.build()?), kind })
-    }
-}
-
 #[pymethods]
 impl PyTree {
     #[new]
-    fn new(tree: &Bound<'_, PyAny>) -> Result<Self> {
-        Self::made(described(tree, |name| Ok(name.parse()?))?)
+    fn new(tree: Named<'_>) -> Result<Self> {
+        let kind: PolicyKind = tree.described(|name| Ok(name.parse()?))?;
+        Ok(Self { policy: Mutex::new(kind.build()?), kind })
     }
 
     /// What it is, for people.
@@ -71,6 +67,6 @@ impl PyTree {
 pub fn given<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyTree>> {
     match value.cast::<PyTree>() {
         Ok(tree) => Ok(tree.clone()),
-        Err(_) => Ok(Bound::new(value.py(), PyTree::new(value)?)?),
+        Err(_) => Ok(Bound::new(value.py(), PyTree::new(value.extract()?)?)?),
     }
 }

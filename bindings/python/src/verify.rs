@@ -11,7 +11,8 @@ use rayon::prelude::*;
 use crate::chance::{self, PyChance, Source};
 use crate::distribution::{Laws, LawsView, PySampling};
 use crate::draft::PyDraft;
-use crate::errors::{Failure, Result, described, lock, work};
+use crate::errors::{Failure, Result, lock, work};
+use crate::names::Named;
 use crate::pool;
 use crate::tree::PyTree;
 
@@ -138,11 +139,8 @@ impl PyVerifier {
 impl PyVerifier {
     #[new]
     #[pyo3(signature = (verifier="nested-priority".into()))]
-    fn new(verifier: VerifierName<'_>) -> Result<Self> {
-        let kind: VerifierKind = match verifier {
-            VerifierName::Name(name) => name.parse()?,
-            VerifierName::Settings(settings) => described(&settings, |name| Ok(name.parse()?))?,
-        };
+    fn new(verifier: Named<'_>) -> Result<Self> {
+        let kind: VerifierKind = verifier.described(|name| Ok(name.parse()?))?;
         let verifier = Self { idle: Mutex::new(vec![kind.build()?]), fallbacks: Mutex::new(0), kind };
         Ok(verifier)
     }
@@ -242,21 +240,6 @@ impl PyVerifier {
 
     fn __repr__(&self) -> String {
         format!("Verifier('{}')", self.kind)
-    }
-}
-
-/// A name, or settings.
-#[derive(FromPyObject)]
-pub enum VerifierName<'py> {
-    /// A name that users type.
-    Name(String),
-    /// With settings.
-    Settings(Bound<'py, PyAny>),
-}
-
-impl From<&str> for VerifierName<'_> {
-    fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
     }
 }
 
