@@ -2,7 +2,7 @@
 
     python bench/generate.py [--tokens 64] [--prompts 8] [--json]
 
-A random Llama and the draft of its first layer, as the tests have them, but wider. Assisted generation drafts `depth` tokens with
+A random Llama and the draft of its first layer, as the tests have them, but wider and with laws more like a language model's. Assisted generation drafts `depth` tokens with
 its schedule of lengths switched off, so that both draft the same number; ways take turns, text by text. Block efficiency: tokens
 per pass of the target, the prompt's not among them. Answers are checked first: without sampling all texts must be equal.
 """
@@ -33,39 +33,14 @@ class Counted:
         self.passes += 1
 
 
-def ways(draft, depth):
-    ours = {"custom_generate": polydraft.transformers.generate, "assistant_model": draft}
-    greedy = polydraft.Sampling(temperature=1)
-    return {
-        "plain": {},
-        f"transformers, assisted, {depth}": {"assistant_model": draft},
-        f"polydraft token, 1 x {depth}": {**ours, "verifier": "token", "paths": 1, "depth": depth},
-        f"polydraft block, 1 x {depth}": {**ours, "verifier": "block", "paths": 1, "depth": depth},
-        f"polydraft nested-priority, 4 x {depth}": {**ours, "paths": 4, "depth": depth, "draft_sampling": greedy},
-    }
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--vocabulary", type=int, default=4096)
-    parser.add_argument("--scale", type=float, default=0.04)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    model = tiny.llama(args.vocabulary, args.layers, args.width, scale=args.scale)
-    draft = tiny.first_layers(model)
-    draft.generation_config.num_assistant_tokens = args.depth
-    draft.generation_config.num_assistant_tokens_schedule = "constant"
-    draft.generation_config.assistant_confidence_threshold = 0.0
+def pair(args):
+    """A random Llama whose layers behind the first change less than it, and whose laws are as peaked as a language model's."""
+    model, draft = pair(args)
     counted, rows = Counted(model), []
     prompts = [torch.randint(args.vocabulary, (1, 32), generator=torch.Generator().manual_seed(i)) for i in range(args.prompts)]
     for temperature in (0.0, 1.0):
         sampling = {"do_sample": True, "top_k": 0} if temperature else {"do_sample": False}
-        named = ways(draft, args.depth)
+        named = ways(draft, args.depth, temperature)
         seconds, passes, texts = ({name: [] for name in named} for _ in range(3))
         for number, prompt in enumerate([prompts[0], *prompts]):
             for name, options in named.items():

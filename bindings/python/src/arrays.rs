@@ -31,6 +31,14 @@ impl Row<'_> {
         }
     }
 
+    /// How many numbers.
+    pub fn len(self) -> usize {
+        match self {
+            Self::F32(row) => row.len(),
+            Self::F64(row) => row.len(),
+        }
+    }
+
     /// The same numbers, as probabilities are kept.
     pub fn to_vec(self) -> Vec<f64> {
         match self {

@@ -273,6 +273,14 @@ impl LawsView<'_> {
         }
     }
 
+    /// Number of tokens of one of them.
+    pub fn vocabulary(&self, index: usize) -> usize {
+        match self {
+            Self::Made(laws) => laws[index].vocabulary(),
+            Self::Logits(rows, _) => rows[index].len(),
+        }
+    }
+
     /// One of them, of one's own.
     pub fn law(&self, index: usize) -> polydraft::Result<Distribution> {
         match self {

@@ -119,10 +119,12 @@ impl PyDraft {
         let (source, draft) = (&mut chance.source, &mut self.draft);
         let before = draft.tree().len();
         work(py, || {
-            let made: Vec<_> = (0..nodes.len()).into_par_iter().map(|row| view.law(row)).collect();
+            // All laws first: where one is none, nothing has been drawn.
+            let made = (0..nodes.len()).into_par_iter().map(|row| view.law(row));
+            let made: Vec<_> = made.collect::<polydraft::Result<_>>()?;
             let policy = lock(policy);
             for (node, law) in nodes.into_iter().zip(made) {
-                pool::give_back(draft.grow(node, law?, policy.as_ref(), source)?);
+                pool::give_back(draft.grow(node, law, policy.as_ref(), source)?);
             }
             Ok(())
         })?;

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use polydraft::Token;
-use polydraft_engine::{
-    Drafter, DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation,
-};
+use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

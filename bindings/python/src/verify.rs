@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use polydraft::{Distribution, NodeId, Outcome, TargetLaws, Token, Verifier};
+use polydraft::{Distribution, DraftTree, NodeId, Outcome, TargetLaws, Token, Verifier};
 use polydraft_reference::VerifierKind;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -56,12 +56,18 @@ struct Lazy<'a> {
 }
 
 impl<'a> Lazy<'a> {
-    fn new(laws: &'a LawsView<'a>, nodes: usize) -> Result<Self> {
+    fn new(laws: &'a LawsView<'a>, draft: &polydraft::Draft) -> Result<Self> {
+        let nodes = draft.tree().len();
         if laws.len() < nodes {
             let got = laws.len();
             return Err(Failure::input(format!(
                 "target: expected {nodes} rows, one for each node of the draft, got {got}"
             )));
+        }
+        if let Some(expected) = draft.law(DraftTree::ROOT).map(Distribution::vocabulary)
+            && let Some(got) = (0..nodes).map(|node| laws.vocabulary(node)).find(|size| *size != expected)
+        {
+            return Err(Failure::input(format!("target: expected {expected} tokens, as the draft has, got {got}")));
         }
         Ok(Self { laws, made: vec![OnceLock::new(); nodes] })
     }
@@ -119,7 +125,7 @@ impl PyVerifier {
         target: &LawsView<'_>,
         source: &mut Source,
     ) -> Result<PyOutcome> {
-        let laws = Lazy::new(target, draft.tree().len())?;
+        let laws = Lazy::new(target, draft)?;
         let mut verifier = self.take()?;
         let before = verifier.fallbacks();
         let outcome = verifier.verify(draft, &laws, source)?;

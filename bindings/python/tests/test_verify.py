@@ -154,6 +154,15 @@ def test_refusals():
         polydraft.verify(draft, logits(np.random.default_rng(1), len(draft)), verifier="token")
     with pytest.raises(InvalidInput, match=f"expected {len(draft)} rows"):
         polydraft.verify(draft, logits(np.random.default_rng(1), 1))
+    with pytest.raises(InvalidInput, match="expected 6 tokens, as the draft has, got 5"):
+        polydraft.verify(draft, logits(np.random.default_rng(1), len(draft), 5))
+    broken = Draft("paths:2,2")
+    broken.grow(np.zeros((1, 4)), chance=1)
+    nodes, rows = broken.frontier(), np.zeros((len(broken.frontier()), 4))
+    rows[-1, 2] = np.nan
+    with pytest.raises(InvalidInput, match="entry 2"):
+        broken.grow(rows)
+    assert broken.frontier() == nodes and len(broken) == len(nodes) + 1
     with pytest.raises(InvalidInput, match="nested-priority"):
         Verifier("nested")
     with pytest.raises(InvalidInput, match="paths:2,3"):
