@@ -1,7 +1,7 @@
 """What a verification step costs from Python, beside the step of the Rust bench on the same arrays.
 
     pip install . --config-settings build-args="--features bench"     # or: maturin develop --release --features bench
-    RAYON_NUM_THREADS=2 python bench/verify.py [--vocabulary 128256] [--paths 4] [--depth 8] [--json]
+    RAYON_NUM_THREADS=2 python bench/verify.py [--vocabulary 128256] [--paths 4] [--depth 8] [--json FILE]
 
 A step is what an engine has to do: from tokens, parents and logits to the emitted tokens. In Python that is one call,
 `polydraft.verify_arrays`. The two take turns; both must emit the same tokens for a seed. Medians of the ratio of neighbours.
@@ -9,11 +9,13 @@ A step is what an engine has to do: from tokens, parents and logits to the emitt
 
 import argparse
 import json
+import pathlib
 import statistics
 import time
 
 import numpy as np
 import polydraft
+from provenance import provenance
 
 
 def case(paths, depth, vocabulary, seed):
@@ -32,7 +34,11 @@ def case(paths, depth, vocabulary, seed):
     while nodes := draft.frontier():
         draft.grow(rows(nodes), chance)
     rows([node for node in range(len(draft)) if node not in target_rows])
-    return draft, np.stack([draft_rows[n] for n in range(len(draft))]), np.stack([target_rows[n] for n in range(len(draft))])
+    return (
+        draft,
+        np.stack([draft_rows[n] for n in range(len(draft))]),
+        np.stack([target_rows[n] for n in range(len(draft))]),
+    )
 
 
 def measure(name, cases, rounds):
@@ -40,7 +46,7 @@ def measure(name, cases, rounds):
     for draft, draft_logits, target_logits in cases:
         tokens, parents, counts = draft.tokens, draft.parents, draft.counts
         for seed in range(rounds):
-            (rust, said), = polydraft._native._rust_step(verifier, draft, draft_logits, target_logits, [seed])
+            ((rust, said),) = polydraft._native._rust_step(verifier, draft, draft_logits, target_logits, [seed])
             start = time.perf_counter()
             outcome = polydraft.verify_arrays(
                 tokens, parents, draft_logits, target_logits, seed, counts=counts, verifier=verifier
@@ -65,17 +71,31 @@ def main():
     parser.add_argument("--paths", type=int, default=4)
     parser.add_argument("--depth", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="a record besides the table")
     args = parser.parse_args()
     cases = [case(args.paths, args.depth, args.vocabulary, seed) for seed in range(3)]
     rows = []
     for name in ["nested-priority", "specinfer", "spectr", "traversal", "greedy-block", "priority-block"]:
         row = measure(name, cases, args.rounds)
         rows.append(row)
-        if not args.json:
-            print(f"{name:>16}  python {row['python_ms']:7.2f} ms  rust {row['rust_ms']:7.2f} ms  ratio {row['ratio']:.3f}", flush=True)
+        print(
+            f"{name:>16}  python {row['python_ms']:7.2f} ms  rust {row['rust_ms']:7.2f} ms  ratio {row['ratio']:.3f}",
+            flush=True,
+        )
     if args.json:
-        print(json.dumps({"vocabulary": args.vocabulary, "paths": args.paths, "depth": args.depth, "rows": rows}, indent=1))
+        pathlib.Path(args.json).write_text(
+            json.dumps(
+                {
+                    "provenance": provenance(),
+                    "vocabulary": args.vocabulary,
+                    "paths": args.paths,
+                    "depth": args.depth,
+                    "rows": rows,
+                },
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

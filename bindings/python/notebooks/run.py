@@ -1,6 +1,6 @@
 """Executes the notebooks: what fails in a cell fails here. With --write, outputs are kept in the files.
 
-    python notebooks/run.py [--write]
+python notebooks/run.py [--write]
 """
 
 import pathlib

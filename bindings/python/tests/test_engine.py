@@ -117,9 +117,7 @@ def test_a_seed_gives_what_the_program_gives(demo, verifier):
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     said = json.loads(said)
-    here = demo.generate(
-        prompt, verifier=verifier, tree="paths:3,4", seed=7, max_tokens=60, sampling=Sampling(temperature=0.9)
-    )
+    here = demo.generate(prompt, verifier=verifier, tree="paths:3,4", seed=7, max_tokens=60, sampling=Sampling(temperature=0.9))
     assert here.tokens == said["tokens"] and here.text == said["text"]
     assert here.statistics["block_efficiency"] == said["stats"]["block_efficiency"]
 

@@ -58,11 +58,13 @@ def test_proposals():
 
 
 def test_settings_and_names():
-    rule = {"rule": "importance", "truncation": 2}
-    try:
-        polydraft.couple(rule, TARGET, DRAFT, 2)
-    except ValueError as error:
-        assert "truncation" in str(error)
+    assert polydraft.couple({"rule": "priority"}, TARGET, DRAFT, 2).acceptance().probability == pytest.approx(0.86)
+    with pytest.raises(InvalidInput, match="truncation: expected from 1 to 20"):
+        polydraft.couple({"rule": "importance", "truncation": 21}, TARGET, DRAFT, 2)
+    with pytest.raises(InvalidInput, match="unknown field `depth`"):
+        polydraft.couple({"rule": "priority", "depth": 2}, TARGET, DRAFT, 2)
+    with pytest.raises(InvalidInput, match="best"):
+        polydraft.couple({"rule": "best"}, TARGET, DRAFT)
     with pytest.raises(InvalidInput, match="priority, k-seq"):
         polydraft.couple("best", TARGET, DRAFT)
     with pytest.raises(Unsupported, match="single"):

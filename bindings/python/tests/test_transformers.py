@@ -69,7 +69,15 @@ def test_greedy_is_generate_without_us(pair, verifier, tree, mode, monkeypatch):
         ids = torch.randint(64, (1, 5 + 20 * seed), generator=torch.Generator().manual_seed(seed))
         plain = model.generate(ids, do_sample=False, max_new_tokens=40)
         ours = speculate(
-            model, draft, ids, do_sample=False, max_new_tokens=40, verifier=verifier, tree=tree, draft_sampling=sampling, seed=3
+            model,
+            draft,
+            ids,
+            do_sample=False,
+            max_new_tokens=40,
+            verifier=verifier,
+            tree=tree,
+            draft_sampling=sampling,
+            seed=3,
         )
         assert ours.tolist() == plain.tolist()
 

@@ -213,6 +213,17 @@ def test_trees_that_learn():
     assert drafted[True] > 3 * drafted[False]
 
 
+def test_settings():
+    """Dictionaries are the library's own records."""
+    tree = Tree({"tree": "paths", "paths": 4, "depth": 8})
+    assert repr(tree) == "Tree('paths:4,8')" and Verifier({"verifier": "walk", "rule": "k-seq"}).name == "spectr"
+    costs = {"target": [[1, 1.0], [8, 1.2]], "draft": [[1, 0.1]]}
+    assert Tree({"tree": "auto", "paths": 2, "costs": costs}).depth == 16
+    for wrong in ({"tree": "paths", "width": 3}, {"tree": "path"}, {}):
+        with pytest.raises(InvalidInput, match="settings"):
+            Tree(wrong)
+
+
 def test_tables():
     model = TableModel({(): [0.5, 0.5], (1,): [0.25, 0.75]})
     assert model.vocabulary == 2 and model.law([0, 1]).probability(1) == 0.75

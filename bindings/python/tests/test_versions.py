@@ -29,7 +29,12 @@ def test_what_generate_hands_over():
 
     streamer = Streamer()
     model.generate(
-        torch.tensor([[1, 2]]), custom_generate=probe, assistant_model=model, streamer=streamer, mine=4, max_new_tokens=2
+        torch.tensor([[1, 2]]),
+        custom_generate=probe,
+        assistant_model=model,
+        streamer=streamer,
+        mine=4,
+        max_new_tokens=2,
     )
     assert seen["mine"] == 4 and seen["nothing"] is None
     for name, argument, found in zip(("assistant_model", "streamer"), (model, streamer), seen["found"]):

@@ -52,8 +52,8 @@ def generate(
             row i of a batch has the seed plus i.
         statistics: a dictionary to be told `tokens`, `target_calls`, `draft_calls`, `drafted`, `accepted`, `block_efficiency`.
 
-    The rest is handed over by `generate`. Rows of a batch are decoded one after the other. Logits processors must be functions of the
-    tokens before (as most are): they are asked at every node of a tree.
+    The rest is handed over by `generate`. Rows of a batch are decoded one after the other. Logits processors must be functions of
+    the tokens before (as most are): they are asked at every node of a tree.
     """
     drafting = draft_model if draft_model is not None else assistant_model
     if drafting is None:

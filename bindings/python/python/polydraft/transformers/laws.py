@@ -22,9 +22,7 @@ def fitted(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
     return logits[..., :vocabulary]
 
 
-def processed(
-    processors: Any, text: torch.Tensor, draft: Draft, nodes: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
+def processed(processors: Any, text: torch.Tensor, draft: Draft, nodes: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
     """Applies logits processors at nodes: each sees the text, `[1, length]`, and the tokens of the node's path behind it.
 
     Gives float32 `[nodes, vocabulary]` in the processor's memory, rows without gaps.
