@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use polydraft::Token;
+use polydraft::{PolicyKind, Token};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -125,6 +125,40 @@ impl PyEngine {
             Ok(logits?)
         })?;
         Ok(numpy::PyArray1::from_vec(py, logits))
+    }
+
+    /// What passes and steps cost on this machine, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by
+    /// it, and gives the same text for a seed as long as the costs are the same.
+    #[pyo3(signature = (*, verifier="nested-priority".into(), sampling=None, draft_sampling=None, paths=4))]
+    #[pyo3(
+        text_signature = "($self, *, verifier='nested-priority', sampling=None, draft_sampling=None, paths=4)"
+    )]
+    fn costs<'py>(
+        &self,
+        py: Python<'py>,
+        verifier: Named<'py>,
+        sampling: Option<PySampling>,
+        draft_sampling: Option<PySampling>,
+        paths: usize,
+    ) -> Result<Bound<'py, PyAny>> {
+        let verifier = verify::given(&verifier.object(py)?)?;
+        let (kind, sampling) = (&verifier.get().kind, sampling.unwrap_or_default().settings);
+        let of_draft = draft_sampling.map_or(sampling, |sampling| sampling.settings);
+        let mut request = |prompt, tree: PolicyKind| {
+            let speculation =
+                Speculation { verifier: kind.build()?, policy: tree.build()?, sampling: of_draft };
+            Ok(Request {
+                prompt,
+                sampling,
+                speculation: Some(speculation),
+                limits: Limits::default(),
+                text: Box::new(NoText),
+                chance: Box::new(chance::seeded(0)),
+            })
+        };
+        let costs = work(py, || Ok(lock(&self.engine).costs(paths, &mut request)?.costs))?;
+        let json = serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
+        Ok(py.import("json")?.call_method1("loads", (json,))?)
     }
 
     /// Begins a text; iterate over it for its tokens, or advance several together with `step`.

@@ -67,7 +67,9 @@ impl<'a> Lazy<'a> {
         if let Some(expected) = draft.law(DraftTree::ROOT).map(Distribution::vocabulary)
             && let Some(got) = (0..nodes).map(|node| laws.vocabulary(node)).find(|size| *size != expected)
         {
-            return Err(Failure::input(format!("target: expected {expected} tokens, as the draft has, got {got}")));
+            return Err(Failure::input(format!(
+                "target: expected {expected} tokens, as the draft has, got {got}"
+            )));
         }
         Ok(Self { laws, made: vec![OnceLock::new(); nodes] })
     }
@@ -103,7 +105,7 @@ impl Drop for Lazy<'_> {
 /// (True, False)
 #[pyclass(name = "Verifier", module = "polydraft", frozen)]
 pub struct PyVerifier {
-    kind: VerifierKind,
+    pub kind: VerifierKind,
     /// At work, as many as were at once.
     idle: Mutex<Vec<Box<dyn Verifier>>>,
     fallbacks: Mutex<u64>,

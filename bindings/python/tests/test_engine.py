@@ -134,7 +134,9 @@ def test_models(demo):
     with demo.session("let", stop=["\n"], seed=1, max_tokens=None) as session:
         list(session)
     assert session.finish in ("stop-string", "end-token", "context") and "\n" not in session.text
-    assert demo.generate("let", tree="auto", seed=1, max_tokens=20).finish
+    tree = {"tree": "auto", "costs": demo.costs(sampling=cold)}
+    assert tree["costs"]["target"][0][1] > 0
+    assert demo.generate(tokens, tree=tree, sampling=cold, max_tokens=40).tokens == plain.tokens
 
 
 @models

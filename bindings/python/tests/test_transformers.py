@@ -264,5 +264,8 @@ def test_refusals(pair):
         model.generate(ids, custom_generate=inside.generate, max_new_tokens=5)
     with pytest.raises(ValueError, match="output_scores"):
         speculate(model, draft, ids, max_new_tokens=5, return_dict_in_generate=True, output_scores=True)
+    with pytest.raises(ValueError, match="got inputs_embeds"):
+        embeddings = model.get_input_embeddings()(ids)
+        model.generate(inputs_embeds=embeddings, custom_generate=inside.generate, draft_model=draft, max_new_tokens=5)
     with pytest.raises(ValueError, match="one beam"):
         speculate(model, draft, ids, max_new_tokens=5, num_beams=2)

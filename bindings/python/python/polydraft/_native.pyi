@@ -221,6 +221,14 @@ class Engine:
     def encode_chat(self, messages: list[tuple[str, str]]) -> list[int]: ...
     def decode(self, tokens: _Integers) -> str: ...
     def logits(self, prompt: str | _Integers) -> NDArray[np.float32]: ...
+    def costs(
+        self,
+        *,
+        verifier: Verifier | str | _Settings = "nested-priority",
+        sampling: Sampling | None = None,
+        draft_sampling: Sampling | None = None,
+        paths: int = 4,
+    ) -> dict[str, Any]: ...
     def session(
         self,
         prompt: str | _Integers,

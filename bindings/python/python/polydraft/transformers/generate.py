@@ -16,6 +16,9 @@ from .scoring import scorer
 # What `generate` can be asked to return and this does not have.
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
+# What `generate` hands over for the model that is made anew here, or known. Anything else would change the target's law.
+_MADE_HERE = ("attention_mask", "position_ids", "past_key_values", "use_cache", "cache_position", "logits_to_keep")
+
 
 @torch.no_grad()
 def generate(
@@ -65,6 +68,9 @@ def generate(
     for unknown in _UNKNOWN:
         if config.return_dict_in_generate and getattr(config, unknown, None):
             raise ValueError(f"polydraft: expected {unknown} not to be asked for, which speculation does not keep")
+    for name, value in model_kwargs.items():
+        if name not in _MADE_HERE and value is not None:
+            raise ValueError(f"polydraft: expected a text model's inputs alone, got {name}")
     if model.config.is_encoder_decoder or getattr(config, "num_beams", 1) > 1:
         raise ValueError("polydraft: expected a causal model and one beam, got an encoder and a decoder, or several beams")
 

@@ -2,8 +2,8 @@
 
 A mask with the tree's shape says which tokens each node sees: the text, and the nodes above it. Its position is that of its
 depth. Afterwards the cache holds all nodes, and is cut back to the accepted ones. Models that take no such mask or positions
-(recurrent ones, ALiBi, attention in a sliding window, flash attention) are given each path as a row of a batch, without a cache: slow, and
-exact for whatever is causal.
+(recurrent ones, ALiBi, attention in a sliding window, flash attention) are given each path as a row of a batch, without a cache:
+slow, and exact for whatever is causal.
 
 Which of the two a model can do is tried, not believed: `takes_trees` scores a small tree in both ways.
 """
