@@ -33,7 +33,7 @@ pub struct PyCertificate {
 impl PyCertificate {
     fn __repr__(&self) -> String {
         let Self { verdict, statistic, freedom, p_value, .. } = self;
-        format!("Certificate('{verdict}', G={statistic:.1}, freedom={freedom}, p_value={p_value:.3})")
+        format!("Certificate('{verdict}', G={statistic:.1}, freedom={freedom}, p_value={p_value:.1e})")
     }
 }
 
