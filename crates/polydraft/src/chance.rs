@@ -88,15 +88,55 @@ struct Decision {
     open: Vec<(usize, f64)>,
 }
 
-/// The [`Chance`] behind [`enumerate`]: replays a prefix of decisions and records new ones.
+/// The [`Chance`] behind [`enumerate`]: replays a prefix of decisions and records new ones. By itself it is for
+/// experiments that cannot be put into one function.
 ///
-/// It cannot be made outside [`enumerate`].
+/// ```
+/// use polydraft::Chance;
+/// use polydraft::chance::Enumerator;
+/// let mut chance = Enumerator::new();
+/// let mut both = 0.0;
+/// loop {
+///     if chance.coin(0.5) && chance.coin(0.25) {
+///         both += chance.probability();
+///     }
+///     if !chance.advance() {
+///         break;
+///     }
+/// }
+/// assert_eq!(both, 0.125);
+/// ```
+#[derive(Default)]
 pub struct Enumerator {
     decisions: Vec<Decision>,
     made: usize,
 }
 
 impl Enumerator {
+    /// Before the first run.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The probability of the decisions of this run.
+    pub fn probability(&self) -> f64 {
+        self.decisions.iter().filter_map(|d| d.open.last()).map(|outcome| outcome.1).product()
+    }
+
+    /// Begins the next run, if there is one left.
+    pub fn advance(&mut self) -> bool {
+        self.made = 0;
+        // Depth first: drop the outcome just tried, and every decision that has none left.
+        while let Some(decision) = self.decisions.last_mut() {
+            decision.open.pop();
+            if !decision.open.is_empty() {
+                return true;
+            }
+            self.decisions.pop();
+        }
+        false
+    }
+
     fn decide(&mut self, weights: impl FnOnce() -> Vec<f64>) -> usize {
         if self.made == self.decisions.len() {
             let weights = weights();
@@ -167,27 +207,13 @@ impl Chance for Certain {
 /// assert_eq!(three, 0.125);
 /// ```
 pub fn enumerate<T>(mut experiment: impl FnMut(&mut Enumerator) -> T) -> Vec<(f64, T)> {
-    let mut chance = Enumerator { decisions: Vec::new(), made: 0 };
+    let mut chance = Enumerator::new();
     let mut results = Vec::new();
     loop {
-        chance.made = 0;
         let result = experiment(&mut chance);
-        let probability =
-            chance.decisions.iter().filter_map(|d| d.open.last()).map(|outcome| outcome.1).product();
-        results.push((probability, result));
-        // Depth first: drop the outcome just tried, and every decision that has none left.
-        loop {
-            match chance.decisions.last_mut() {
-                None => return results,
-                Some(decision) => {
-                    decision.open.pop();
-                    if decision.open.is_empty() {
-                        chance.decisions.pop();
-                    } else {
-                        break;
-                    }
-                }
-            }
+        results.push((chance.probability(), result));
+        if !chance.advance() {
+            return results;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A draft: the tokens that were drawn, and how.
 //!
-//! Adding children to a tree is drawing them, and the draft remembers what was drawn where, by which scheme and from
-//! which distribution. A verifier is given nothing else of the draft's side, so the laws that it relies on are those
+//! Adding children to a tree is drawing them (or saying how somebody else has), and the draft remembers what was drawn
+//! where, by which scheme and from which distribution. A verifier is given nothing else of the draft's side, so the laws that it relies on are those
 //! that were drawn from.
 
 mod form;
@@ -66,7 +66,7 @@ impl Draft {
         self.form = Form::default();
     }
 
-    /// Draws the children of `node` from `law`, its next-token distribution: the only way in which a draft grows.
+    /// Draws the children of `node` from `law`, its next-token distribution.
     ///
     /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came here; below any other
     /// node, and at the root, it is a single new draw.
@@ -81,6 +81,36 @@ impl Draft {
         growth: Growth,
         chance: &mut dyn Chance,
     ) -> Result<()> {
+        let (draws, fresh) = self.growing(node, &law, growth)?;
+        let mut tokens = std::mem::take(&mut self.tokens);
+        let drawn = Proposal::new(draws, std::slice::from_ref(&law))
+            .map(|proposal| proposal.draw(chance, &mut tokens))
+            .map(|()| self.add(node, law, draws, fresh, &tokens));
+        self.tokens = tokens;
+        drawn
+    }
+
+    /// Takes draws that somebody else has made: the children of `node`, in the order of their draws, repeated ones as often
+    /// as they were drawn. That they were drawn from `law` in the way that `growth` says is the caller's word: verifiers
+    /// are exact if it is true.
+    ///
+    /// # Errors
+    /// As for [`draw`](Self::draw), and tokens that cannot have been drawn so.
+    pub fn record(
+        &mut self,
+        node: NodeId,
+        law: Distribution,
+        growth: Growth,
+        tokens: &[Token],
+    ) -> Result<()> {
+        let (draws, fresh) = self.growing(node, &law, growth)?;
+        Proposal::new(draws, std::slice::from_ref(&law))?.check(tokens)?;
+        self.add(node, law, draws, fresh, tokens);
+        Ok(())
+    }
+
+    /// What is drawn below a node, and whether it begins there.
+    fn growing(&self, node: NodeId, law: &Distribution, growth: Growth) -> Result<(Draws, bool)> {
         const OPERATION: &str = "draft";
         let unsupported = |expected: &str, got: String| Error::Unsupported {
             operation: OPERATION,
@@ -108,14 +138,16 @@ impl Draft {
         if draws.scheme == Drafting::Distinct {
             return Err(unsupported("draws from one distribution", draws.scheme.to_string()));
         }
-        Proposal::new(draws, std::slice::from_ref(&law))?.draw(chance, &mut self.tokens);
-        for &token in &self.tokens {
+        Ok((draws, fresh))
+    }
+
+    fn add(&mut self, node: NodeId, law: Distribution, draws: Draws, fresh: bool, tokens: &[Token]) {
+        for &token in tokens {
             self.tree.add(node, token);
         }
         self.form.note(draws, fresh && node != DraftTree::ROOT);
         self.drawn.resize_with(self.tree.len(), || None);
         self.drawn[node] = Some(Drawn { draws, fresh, law, collision: OnceLock::new() });
-        Ok(())
     }
 
     /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the distribution
@@ -228,6 +260,31 @@ mod tests {
         let mut spare = Vec::new();
         draft.clear(&mut spare);
         assert_eq!((spare, draft.tree().len(), draft.form()), (vec![law()], 1, &Form::default()));
+    }
+
+    #[test]
+    fn draws_of_others_are_what_draws_are() {
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut own = Draft::new();
+        let tokens = |draft: &Draft, node| {
+            let tree = draft.tree();
+            let drawn = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
+            tree.children(node).flat_map(drawn).collect::<Vec<_>>()
+        };
+        let mut other = Draft::new();
+        for (node, growth) in [Growth::Fresh(Draws::iid(4)), Growth::Continue].into_iter().enumerate() {
+            own.draw(node, law(), growth, &mut rng).unwrap();
+            other.record(node, law(), growth, &tokens(&own, node)).unwrap();
+        }
+        assert_eq!((own.tree(), own.form()), (other.tree(), other.form()));
+        assert!(other.continues(1) && other.begins(0));
+        let mut refused =
+            |growth, tokens: &[Token]| Draft::new().record(0, law(), growth, tokens).unwrap_err().to_string();
+        let draws = |scheme| Growth::Fresh(Draws { scheme, count: 2 });
+        assert!(refused(draws(Drafting::Iid), &[1]).contains("expected 2"));
+        assert!(refused(draws(Drafting::Iid), &[1, 3]).contains("below 3"));
+        assert!(refused(draws(Drafting::WithoutReplacement), &[1, 1]).contains("[1, 1]"));
+        assert!(refused(draws(Drafting::TopK), &[1, 0]).contains("top-k"));
     }
 
     #[test]

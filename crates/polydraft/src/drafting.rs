@@ -225,6 +225,42 @@ impl<'a> Proposal<'a> {
         }
     }
 
+    /// The length of the tuples that are drawn.
+    fn length(&self) -> usize {
+        match self.draws.scheme {
+            Drafting::Iid | Drafting::Distinct => self.draws.count,
+            _ => self.draws.count.min(self.law(0).support_size()),
+        }
+    }
+
+    /// # Errors
+    /// A tuple that cannot be drawn.
+    pub fn check(&self, drafts: &[Token]) -> Result<()> {
+        let (operation, vocabulary) = ("drafts", self.vocabulary());
+        if drafts.len() != self.length() {
+            let expected = self.length().to_string();
+            return Err(Error::Length { operation, expected, got: drafts.len() });
+        }
+        if let Some(&got) = drafts.iter().find(|token| **token as usize >= vocabulary) {
+            return Err(Error::Token { operation, vocabulary, got });
+        }
+        let drawn = |(index, token): (usize, &Token)| self.law(index).probability(*token) > 0.0;
+        // Products of many probabilities can be too small for a number.
+        let possible = drafts.iter().enumerate().all(drawn)
+            && match self.draws.scheme {
+                Drafting::Iid | Drafting::Distinct => true,
+                Drafting::WithoutReplacement => {
+                    (1..drafts.len()).all(|index| !drafts[..index].contains(&drafts[index]))
+                }
+                _ => self.probability(drafts) > 0.0,
+            };
+        if possible {
+            return Ok(());
+        }
+        let expected = format!("tokens that drafting {} can draw from their law", self.draws.scheme);
+        Err(Error::Unsupported { operation, expected, got: format!("{drafts:?}") })
+    }
+
     /// The probability of drawing exactly this tuple, order included.
     pub fn probability(&self, drafts: &[Token]) -> f64 {
         let law = self.law(0);

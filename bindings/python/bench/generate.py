@@ -1,0 +1,127 @@
+"""Tokens per second and block efficiency inside transformers, beside its own assisted generation with the same models.
+
+    python bench/generate.py [--tokens 64] [--prompts 8] [--json FILE]
+
+A random Llama and the draft of its first layer, as the tests have them, but wider and with laws more like a language model's.
+Assisted generation drafts `depth` tokens with its schedule of lengths and its confidence threshold switched off, so that both
+draft the same number; ways take turns, text by text. Block efficiency: tokens per pass of the target, ours not counting the pass
+that reads the prompt, which the others decode a token with. Answers are checked first: without sampling all texts must be equal.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+import polydraft
+import polydraft.transformers
+import torch
+from provenance import provenance
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
+import tiny  # noqa: E402
+
+
+class Counted:
+    """Counts a model's passes."""
+
+    def __init__(self, model):
+        self.passes = 0
+        model.register_forward_pre_hook(self.one)
+
+    def one(self, *_):
+        self.passes += 1
+
+
+def pair(args):
+    """A random Llama whose layers behind the first change less than it, and whose laws are as peaked as a language model's."""
+    model = tiny.llama(args.vocabulary, args.layers, args.width, scale=args.scale)
+    with torch.no_grad():
+        for layer in model.model.layers[1:]:
+            layer.self_attn.o_proj.weight *= args.damp
+            layer.mlp.down_proj.weight *= args.damp
+        model.lm_head.weight *= args.peak
+    draft = tiny.first_layers(model)
+    draft.generation_config.num_assistant_tokens = args.depth
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    return model, draft
+
+
+def ways(draft, depth, temperature):
+    ours = {"custom_generate": polydraft.transformers.generate, "assistant_model": draft}
+    # Without sampling paths that are drawn would all be one: the four likeliest first tokens, and the likeliest behind each.
+    likeliest = {"tree": "4" + ",1" * (depth - 1) + "/top-k", "verifier": "walk:naive", "draft_sampling": polydraft.Sampling()}
+    name = "nested-priority" if temperature else "walk:naive, top-k"
+    return {
+        "plain": {},
+        f"transformers, assisted, {depth}": {"assistant_model": draft},
+        f"polydraft token, 1 x {depth}": {**ours, "verifier": "token", "paths": 1, "depth": depth},
+        f"polydraft block, 1 x {depth}": {**ours, "verifier": "block", "paths": 1, "depth": depth},
+        f"polydraft {name}, 4 x {depth}": {**ours, **({"paths": 4, "depth": depth} if temperature else likeliest)},
+    }
+
+
+def measure(model, counted, named, prompts, tokens, sampling):
+    """Seconds, passes and texts of every way, by prompt; the first one is for warming up."""
+    seconds, passes, texts = ({name: [] for name in named} for _ in range(3))
+    for number, prompt in enumerate([prompts[0], *prompts]):
+        for name, options in named.items():
+            torch.manual_seed(number)
+            counted.passes = 0
+            start = time.perf_counter()
+            text = model.generate(prompt, max_new_tokens=tokens, **sampling, **options)
+            if number:
+                seconds[name].append(time.perf_counter() - start)
+                passes[name].append(counted.passes)
+                texts[name].append(text.tolist())
+    return seconds, passes, texts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--vocabulary", type=int, default=4096)
+    parser.add_argument("--scale", type=float, default=0.04)
+    parser.add_argument("--damp", type=float, default=0.3, help="what later layers count beside the first")
+    parser.add_argument("--peak", type=float, default=3.0, help="times the output matrix")
+    parser.add_argument("--json", metavar="FILE", help="a record besides the table")
+    args = parser.parse_args()
+    model, draft = pair(args)
+    counted, rows = Counted(model), []
+    seeded = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(args.vocabulary, (1, 32), generator=seeded) for _ in range(args.prompts)]
+    for temperature in (0, 1):
+        sampling = {"do_sample": True, "top_k": 0} if temperature else {"do_sample": False}
+        named = ways(draft, args.depth, temperature)
+        seconds, passes, texts = measure(model, counted, named, prompts, args.tokens, sampling)
+        if not temperature:
+            assert all(text == texts["plain"] for text in texts.values()), "texts without sampling differ"
+        for name in named:
+            prompt_passes = args.prompts if name.startswith("polydraft") else 0
+            row = {
+                "temperature": temperature,
+                "way": name,
+                "block_efficiency": args.tokens * args.prompts / (sum(passes[name]) - prompt_passes),
+                "tokens_per_second": args.tokens / statistics.median(seconds[name]),
+                "gain": statistics.median(a / b for a, b in zip(seconds["plain"], seconds[name])),
+            }
+            rows.append(row)
+            print(
+                f"T={temperature}  {name:<34} {row['block_efficiency']:5.2f} tokens per pass  "
+                f"{row['tokens_per_second']:7.1f} tokens/s  {row['gain']:4.2f} of plain",
+                flush=True,
+            )
+    if args.json:
+        record = {"provenance": provenance(), **vars(args), "rows": rows}
+        pathlib.Path(args.json).write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What a verification step costs from Python, beside the step of the Rust bench on the same arrays.
+
+    pip install . --config-settings build-args="--features bench"     # or: maturin develop --release --features bench
+    RAYON_NUM_THREADS=2 python bench/verify.py [--vocabulary 128256] [--paths 4] [--depth 8] [--json FILE]
+
+A step is what an engine has to do: from tokens, parents and logits to the emitted tokens. In Python that is one call,
+`polydraft.verify_arrays`. The two take turns; both must emit the same tokens for a seed. Medians of the ratio of neighbours.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+
+import numpy as np
+import polydraft
+from provenance import provenance
+
+
+def case(paths, depth, vocabulary, seed):
+    """Paths drawn from laws like a language model's: normal logits of deviation 4, the draft's with an error of 1."""
+    random = np.random.default_rng(seed)
+    draft, target_rows, draft_rows = polydraft.Draft(f"paths:{paths},{depth}"), {}, {}
+
+    def rows(nodes):
+        for node in nodes:
+            level = random.normal(scale=4, size=vocabulary)
+            target_rows[node] = level.astype(np.float32)
+            draft_rows[node] = (level + random.normal(size=vocabulary)).astype(np.float32)
+        return np.stack([draft_rows[node] for node in nodes])
+
+    chance = polydraft.Chance(seed)
+    while nodes := draft.frontier():
+        draft.grow(rows(nodes), chance)
+    rows([node for node in range(len(draft)) if node not in target_rows])
+    return (
+        draft,
+        np.stack([draft_rows[n] for n in range(len(draft))]),
+        np.stack([target_rows[n] for n in range(len(draft))]),
+    )
+
+
+def measure(name, cases, rounds):
+    verifier, ratios, ours, theirs = polydraft.Verifier(name), [], [], []
+    for draft, draft_logits, target_logits in cases:
+        tokens, parents, counts = draft.tokens, draft.parents, draft.counts
+        for seed in range(rounds):
+            ((rust, said),) = polydraft._native._rust_step(verifier, draft, draft_logits, target_logits, [seed])
+            start = time.perf_counter()
+            outcome = polydraft.verify_arrays(
+                tokens, parents, draft_logits, target_logits, seed, counts=counts, verifier=verifier
+            )
+            python = time.perf_counter() - start
+            assert outcome.tokens == said, (name, seed)
+            if seed >= 2:
+                ratios.append(python / rust)
+                ours.append(python)
+                theirs.append(rust)
+    return {
+        "verifier": name,
+        "ratio": statistics.median(ratios),
+        "python_ms": 1e3 * statistics.median(ours),
+        "rust_ms": 1e3 * statistics.median(theirs),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocabulary", type=int, default=128_256)
+    parser.add_argument("--paths", type=int, default=4)
+    parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--json", metavar="FILE", help="a record besides the table")
+    args = parser.parse_args()
+    cases = [case(args.paths, args.depth, args.vocabulary, seed) for seed in range(3)]
+    rows = []
+    for name in ["nested-priority", "specinfer", "spectr", "traversal", "greedy-block", "priority-block"]:
+        row = measure(name, cases, args.rounds)
+        rows.append(row)
+        print(
+            f"{name:>16}  python {row['python_ms']:7.2f} ms  rust {row['rust_ms']:7.2f} ms  ratio {row['ratio']:.3f}",
+            flush=True,
+        )
+    if args.json:
+        pathlib.Path(args.json).write_text(
+            json.dumps(
+                {
+                    "provenance": provenance(),
+                    "vocabulary": args.vocabulary,
+                    "paths": args.paths,
+                    "depth": args.depth,
+                    "rows": rows,
+                },
+                indent=1,
+            )
+            + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""Lossless multi-draft speculative decoding: exact verification of several drafts, from numpy arrays or inside engines.
+
+>>> import polydraft
+>>> coupling = polydraft.couple("priority", [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], drafts=2)
+>>> round(coupling.acceptance().probability, 12)
+0.86
+
+Names that users type are in `RULES`, `DRAFTINGS`, `VERIFIERS` and `TREES`.
+"""
+
+from . import errors
+from ._native import *  # noqa: F403
+from ._native import DRAFTINGS, RULES, TREES, VERIFIERS, __version__
+from .errors import Error
+from .verification import enumerate_decisions, verify, verify_arrays
+
+__all__ = [name for name in dir() if not name.startswith("_") and name != "verification"] + ["__version__"]

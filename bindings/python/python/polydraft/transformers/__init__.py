@@ -1,0 +1,11 @@
+"""polydraft inside Hugging Face transformers.
+
+    model.generate(**inputs, custom_generate=polydraft.transformers.generate, assistant_model=draft, paths=4, depth=4)
+
+Needs torch and transformers (4.56 or newer).
+"""
+
+from .generate import generate
+from .scoring import takes_trees
+
+__all__ = ["generate", "takes_trees"]

@@ -1,0 +1,199 @@
+"""A causal model of transformers that scores trees: in one pass with a mask of four dimensions, or one row for each path.
+
+A mask with the tree's shape says which tokens each node sees: the text, and the nodes above it. Its position is that of its
+depth. Afterwards the cache holds all nodes, and is cut back to the accepted ones. Models that take no such mask or positions
+(recurrent ones, ALiBi, attention in a sliding window, flash attention) are given each path as a row of a batch, without a cache:
+slow, and exact for whatever is causal.
+
+Which of the two a model can do is tried, not believed: `takes_trees` scores a small tree in both ways.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from .._native import Draft, Outcome
+
+# More tokens than these are read as they are in plain decoding, before the tree.
+_TOGETHER = 16
+
+
+class Trees:
+    """Scores trees in one pass. The cache holds `cached` tokens of the text, then the nodes of `slots`."""
+
+    def __init__(self, model: PreTrainedModel, text: Sequence[int], cache: DynamicCache | None = None) -> None:
+        self.model, self.text = model, list(text)
+        self.rows = _rows(model)
+        self.cache = _new_cache(model) if cache is None else cache
+        self.cached = self.cache.get_seq_length()
+        self.slots: list[int] = []
+
+    def logits(self, draft: Draft, nodes: Sequence[int]) -> torch.Tensor:
+        """The logits after these nodes, none of which was scored since the last commit: `[nodes, vocabulary]`.
+
+        Parents come before children, in one call or in calls before; the first call's first node is the root.
+        """
+        pending = self.text[self.cached :]
+        if len(pending) > _TOGETHER:
+            self._run(pending[:-1], None, self.cached + np.arange(len(pending) - 1), 1)
+            self.cached += len(pending) - 1
+            pending = pending[-1:]
+        new = [node for node in nodes if node != 0]
+        tokens, depths, sees = draft.tokens, draft.depths, draft.mask()
+        known, rows = len(self.text), len(pending) + len(new)
+        visible = np.zeros((rows, known + len(self.slots) + len(new)), dtype=bool)
+        for row in range(len(pending)):
+            visible[row, : self.cached + row + 1] = True
+        behind = self.slots + new
+        for row, node in enumerate(new, start=len(pending)):
+            visible[row, :known] = True
+            visible[row, known:] = sees[node, behind]
+        positions = np.concatenate([np.arange(self.cached, known), known - 1 + depths[new]])
+        feed = pending + tokens[new].tolist()
+        logits = self._run(feed, visible, positions, len(nodes))
+        self.cached, self.slots = known, behind
+        return logits
+
+    def _run(self, tokens: list[int], visible: Any, positions: Any, keep: int) -> torch.Tensor:
+        model, options = self.model, _logits_to_keep(self.model, keep)
+        if visible is not None:
+            mask = torch.zeros(visible.shape, dtype=model.dtype)
+            mask.masked_fill_(~torch.from_numpy(visible), torch.finfo(model.dtype).min)
+            options["attention_mask"] = mask[None, None].to(model.device)
+        output = model(
+            input_ids=torch.tensor([tokens], device=model.device).clamp(max=self.rows - 1),
+            position_ids=torch.from_numpy(np.asarray(positions, dtype=np.int64))[None].to(model.device),
+            past_key_values=self.cache,
+            use_cache=True,
+            **options,
+        )
+        return output.logits[0, -keep:]
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        """Keeps of the cache what the accepted nodes need, and takes the emitted tokens."""
+        kept = [self.slots.index(node) for node in outcome.accepted if node in self.slots]
+        if kept != list(range(len(kept))):
+            for layer in self.cache.layers:
+                for states in (layer.keys, layer.values):
+                    moved = torch.tensor([self.cached + slot for slot in kept], device=states.device)
+                    states[..., self.cached : self.cached + len(kept), :] = states.index_select(-2, moved)
+        if rest := len(self.slots) - len(kept):
+            # The one form that all versions understand: so many less.
+            self.cache.crop(-rest)
+        self.cached, self.slots = self.cached + len(kept), []
+        self.text += outcome.tokens
+
+
+class Rows:
+    """Scores each path as a row of its own, the whole text with it."""
+
+    def __init__(self, model: PreTrainedModel, text: Sequence[int]) -> None:
+        self.model, self.text = model, list(text)
+        self.rows = _rows(model)
+
+    def logits(self, draft: Draft, nodes: Sequence[int]) -> torch.Tensor:
+        """The logits after these nodes: `[nodes, vocabulary]`."""
+        tokens, depths = draft.tokens, draft.depths
+        paths = {node: draft.path(node) for node in nodes}
+        within = {step for path in paths.values() for step in path[:-1]}
+        ends = [node for node in nodes if node not in within and (node != 0 or len(nodes) == 1)]
+        longest = max(int(depths[node]) for node in ends)
+        # What is behind a path's end is never seen from before it.
+        rows = [self.text + tokens[paths[end]].tolist() + [0] * (longest - int(depths[end])) for end in ends]
+        row_of = {step: row for row, end in enumerate(ends) for step in paths[end]} | {0: 0}
+        options = _logits_to_keep(self.model, longest + 1)
+        inputs = torch.tensor(rows, device=self.model.device).clamp(max=self.rows - 1)
+        output = self.model(input_ids=inputs, use_cache=False, **options).logits[:, -(longest + 1) :]
+        return output[[row_of[node] for node in nodes], [int(depths[node]) for node in nodes]]
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        """Takes the emitted tokens."""
+        self.text += outcome.tokens
+
+
+def scorer(model: PreTrainedModel, text: Sequence[int], cache: Any = None) -> Trees | Rows:
+    """What scores trees behind a text with this model; with a cache that has some of it already, if that can be used."""
+    if not takes_trees(model):
+        return Rows(model, text)
+    usable = isinstance(cache, DynamicCache) and _is_plain(cache) and cache.get_seq_length() < len(text)
+    return Trees(model, text, cache if usable else None)
+
+
+def _rows(model: PreTrainedModel) -> int:
+    """Tokens that a model can read. A draft may have fewer than its target; what it has none for it reads as its last one."""
+    return model.get_input_embeddings().num_embeddings
+
+
+_tried: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+
+
+def takes_trees(model: PreTrainedModel) -> bool:
+    """Whether a model scores a tree in one pass as it scores each path alone. Found out once, on a tree of four tokens."""
+    if model not in _tried:
+        _tried[model] = _can(model) and _does(model)
+    return _tried[model]
+
+
+def _can(model: PreTrainedModel) -> bool:
+    taken = inspect.signature(model.forward).parameters
+    attention = getattr(model.config, "_attn_implementation", None)
+    return (
+        not model.config.is_encoder_decoder
+        and {"input_ids", "attention_mask", "position_ids", "past_key_values"} <= set(taken)
+        and attention in ("eager", "sdpa")
+    )
+
+
+@torch.no_grad()
+def _does(model: PreTrainedModel) -> bool:
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    text = [token % vocabulary for token in (1, 2, 3)]
+    tokens = [token % vocabulary for token in (3, 1, 2, 0, 1)]
+    flat = np.zeros((4, vocabulary), dtype=np.float32)
+    draft = Draft.given(tokens, [-1, 0, 0, 1, 2], flat, counts=[0, 1, 1, 1, 1])
+    if len(set(tokens[1:3])) < 2:
+        return False
+    trees, rows = Trees(model, text), Rows(model, text)
+    nodes = list(range(len(draft)))
+    try:
+        # In two calls, as drafts are; then again behind a path that was accepted.
+        one = torch.cat([trees.logits(draft, nodes[:3]), trees.logits(draft, nodes[3:])])
+        plain = _is_plain(trees.cache)
+        accepted = _Accepted([2, 4], [tokens[2], tokens[4], tokens[1]])
+        other = rows.logits(draft, nodes)
+        trees.commit(draft, accepted)  # type: ignore[arg-type]
+        rows.commit(draft, accepted)  # type: ignore[arg-type]
+        one, other = torch.cat([one, trees.logits(draft, nodes)]), torch.cat([other, rows.logits(draft, nodes)])
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, NotImplementedError):
+        return False
+    rounding = 64 * torch.finfo(model.dtype).eps * max(1.0, other.abs().max().item())
+    return plain and bool((one - other).abs().max() <= rounding)
+
+
+class _Accepted:
+    """What a verifier might have decided."""
+
+    def __init__(self, accepted: list[int], tokens: list[int]) -> None:
+        self.accepted, self.tokens = accepted, tokens
+
+
+def _new_cache(model: PreTrainedModel) -> DynamicCache:
+    return DynamicCache(config=model.config.get_text_config(decoder=True))
+
+
+def _is_plain(cache: DynamicCache) -> bool:
+    """Whether every layer keeps every token's keys and values."""
+    return all(type(layer) is DynamicLayer for layer in cache.layers)
+
+
+def _logits_to_keep(model: PreTrainedModel, count: int) -> dict[str, Any]:
+    named = "logits_to_keep" in inspect.signature(model.forward).parameters
+    return {"logits_to_keep": count} if named else {}

@@ -1,0 +1,123 @@
+"""Verification for engines: one call for a step, or for a whole batch of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from ._native import Chance, Draft, Outcome, Sampling, Verifier
+
+__all__ = ["enumerate_decisions", "verify", "verify_arrays"]
+
+Result = TypeVar("Result")
+
+
+@lru_cache(maxsize=64)
+def _named(name: str) -> Verifier:
+    return Verifier(name)
+
+
+def _verifier(verifier: Verifier | str | dict) -> Verifier:
+    if isinstance(verifier, Verifier):
+        return verifier
+    return _named(verifier) if isinstance(verifier, str) else Verifier(verifier)
+
+
+def verify(
+    draft: Draft | Sequence[Draft],
+    target: Any,
+    chance: Chance | int | None | Sequence[Chance | int] = None,
+    *,
+    verifier: Verifier | str | dict = "nested-priority",
+    sampling: Sampling | None = None,
+) -> Outcome | list[Outcome]:
+    """Decides what to emit: a path of the draft and one more token, with exactly the target's law.
+
+    Args:
+        draft: a `Draft`; or a list of them, for a batch.
+        target: the target's logits at the draft's nodes, the root first: float32 or float64, `[nodes, vocabulary]`. They are
+            made into laws only where the verifier looks. Or a list of `Distribution`. For a batch a list of such, or one
+            array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes.
+        chance: a `Chance`, or a seed; none for one that nobody has seen before. For a batch a list: each text has its own,
+            so that what it gets does not depend on the others.
+        verifier: a `Verifier`, or one of `polydraft.VERIFIERS`.
+        sampling: temperature and filters, applied to the logits.
+
+    Returns:
+        An `Outcome`, or a list of them.
+
+    Raises:
+        errors.Unsupported: a verifier that is not exact for such a draft.
+        errors.InvalidInput: logits that make no distribution, or of another shape.
+
+    >>> import numpy as np
+    >>> logits = np.log(np.array([[0.5, 0.3, 0.2]], dtype=np.float32))
+    >>> draft = Draft.from_paths([[0, 1], [2, 1]], np.zeros((2, 2, 3), dtype=np.float32))
+    >>> outcome = verify(draft, logits.repeat(len(draft), axis=0), chance=1)
+    >>> len(outcome.tokens) == len(outcome.accepted) + 1
+    True
+    """
+    working = _verifier(verifier)
+    if isinstance(draft, Draft):
+        return working.verify(draft, target, chance, sampling)  # type: ignore[arg-type]
+    drafts = list(draft)
+    chances = [None] * len(drafts) if chance is None else chance
+    if isinstance(chances, (int, Chance)):
+        raise TypeError(f"verify: expected a list of {len(drafts)} chances for a batch, got one")
+    fresh = [_unseen() if one is None else one for one in chances]
+    return working.verify_batch(drafts, target, fresh, sampling)
+
+
+def verify_arrays(
+    tokens: Any,
+    parents: Any,
+    draft: Any,
+    target: Any,
+    chance: Chance | int | None = None,
+    *,
+    counts: Any = None,
+    scheme: str = "iid",
+    begins: Sequence[bool] | None = None,
+    verifier: Verifier | str | dict = "nested-priority",
+    sampling: Sampling | None = None,
+    draft_sampling: Sampling | None = None,
+) -> Outcome:
+    """One step from arrays alone: `Draft.given`, which says what they are, and `verify`.
+
+    `draft` and `target` are logits by node, `[nodes, vocabulary]`; `sampling` is the target's, `draft_sampling` that with which
+    the tokens were drawn (default: the same).
+
+    >>> import numpy as np
+    >>> logits = np.zeros((3, 4), dtype=np.float32)
+    >>> verify_arrays([0, 2, 3], [-1, 0, 1], logits, logits, chance=3).accepted
+    [1, 2]
+    """
+    drawn = sampling if draft_sampling is None else draft_sampling
+    given = Draft.given(tokens, parents, draft, counts=counts, scheme=scheme, begins=begins, sampling=drawn)
+    return _verifier(verifier).verify(given, target, chance, sampling)
+
+
+def enumerate_decisions(experiment: Callable[[Chance], Result]) -> list[tuple[float, Result]]:
+    """Runs an experiment once for every series of random decisions that it asks its chance for.
+
+    Gives each run's exact probability and result; the probabilities sum to 1. The experiment must depend on nothing that
+    changes between runs but the decisions.
+
+    >>> heads = enumerate_decisions(lambda chance: sum(chance.coin(0.5) for _ in range(3)))
+    >>> sum(probability for probability, count in heads if count == 3)
+    0.125
+    """
+    chance = Chance.every()
+    runs = []
+    while True:
+        result = experiment(chance)
+        runs.append((chance.probability, result))
+        if not chance.advance():
+            return runs
+
+
+def _unseen() -> int:
+    import secrets
+
+    return secrets.randbits(64)

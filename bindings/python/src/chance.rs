@@ -1,0 +1,113 @@
+//! The source of random decisions: drawn from a seed, or every one of them in turn.
+
+use polydraft::Chance;
+use polydraft::chance::{Enumerator, Outcomes};
+use pyo3::prelude::*;
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+
+use crate::errors::{Failure, Result, wrong_type};
+
+/// Where decisions come from.
+#[allow(clippy::large_enum_variant, reason = "there is one for each caller, and it is used at every turn")]
+pub enum Source {
+    /// Drawn. The generator is that of the program: a seed gives there what it gives here.
+    Random(ChaCha12Rng),
+    /// All of them, one series after the other.
+    Every(Enumerator),
+}
+
+impl Chance for Source {
+    fn coin(&mut self, probability: f64) -> bool {
+        match self {
+            Self::Random(random) => random.coin(probability),
+            Self::Every(every) => every.coin(probability),
+        }
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        match self {
+            Self::Random(random) => random.choose(outcomes),
+            Self::Every(every) => every.choose(outcomes),
+        }
+    }
+}
+
+/// The source of all random decisions.
+///
+/// `Chance(seed)` draws them; the same seed gives the same decisions as in the `polydraft` program. `Chance.every()` goes
+/// through all of them, one series after the other, for those who want the exact law of what they do; see
+/// `polydraft.enumerate_decisions`.
+///
+/// >>> one, other = Chance(7), Chance(7)
+/// >>> [one.coin(0.5) for _ in range(8)] == [other.coin(0.5) for _ in range(8)]
+/// True
+#[pyclass(name = "Chance", module = "polydraft")]
+pub struct PyChance {
+    pub source: Source,
+}
+
+#[pymethods]
+impl PyChance {
+    #[new]
+    fn new(seed: u64) -> Self {
+        Self { source: Source::Random(seeded(seed)) }
+    }
+
+    /// Goes through every series of decisions: run, `advance()`, run, ... until `advance()` says that none is left.
+    #[staticmethod]
+    fn every() -> Self {
+        Self { source: Source::Every(Enumerator::new()) }
+    }
+
+    /// True with this probability.
+    fn coin(&mut self, probability: f64) -> bool {
+        self.source.coin(probability)
+    }
+
+    /// An index, in proportion to the weights, shape `[n]`.
+    fn pick(&mut self, weights: Vec<f64>) -> Result<usize> {
+        if weights.is_empty() || weights.iter().any(|weight| !(*weight >= 0.0 && weight.is_finite())) {
+            return Err(Failure::input("weights: expected at least one, finite and not negative"));
+        }
+        Ok(self.source.pick(&weights))
+    }
+
+    /// The probability of the decisions of this run, if they are gone through; else none.
+    #[getter]
+    fn probability(&self) -> Option<f64> {
+        match &self.source {
+            Source::Random(_) => None,
+            Source::Every(every) => Some(every.probability()),
+        }
+    }
+
+    /// Begins the next run; whether there is one.
+    fn advance(&mut self) -> Result<bool> {
+        match &mut self.source {
+            Source::Random(_) => Err(Failure::unsupported(
+                "advance: expected a chance that goes through every decision, got one that draws",
+            )),
+            Source::Every(every) => Ok(every.advance()),
+        }
+    }
+}
+
+/// The generator of a seed.
+pub fn seeded(seed: u64) -> ChaCha12Rng {
+    ChaCha12Rng::seed_from_u64(seed)
+}
+
+/// A chance, or a seed of one, or nothing for one that nobody has seen before.
+pub fn given<'py>(py: Python<'py>, value: Option<&Bound<'py, PyAny>>) -> Result<Bound<'py, PyChance>> {
+    let seed: u64 = match value {
+        None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
+        Some(value) => match value.cast::<PyChance>() {
+            Ok(chance) => return Ok(chance.clone()),
+            Err(_) => value
+                .extract()
+                .map_err(|_| wrong_type("chance", "a Chance or a seed from 0 to 2^64 - 1", value))?,
+        },
+    };
+    Ok(Bound::new(py, PyChance::new(seed))?)
+}

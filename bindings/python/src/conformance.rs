@@ -1,0 +1,130 @@
+//! Proofs by enumeration: what a verifier emits, every draw and every decision followed to its end.
+
+use std::collections::BTreeMap;
+
+use polydraft::conformance::statistics::GTest;
+use polydraft::conformance::tree::{TargetOf, count_drafts, drafts, exact};
+use polydraft::{DraftTree, Token, enumerate};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::errors::{Failure, Result, lock, work};
+use crate::tables::PyTableModel;
+use crate::tree::PyTree;
+use crate::{tree, verify};
+
+/// What a verifier does with the drafts of one tree: expected tokens per draft (`block_efficiency`), the largest difference
+/// between the probability of a text and that under the target (`law_deviation`: rounding, or the verifier is wrong), and the
+/// number of different drafts (`trees`).
+#[pyclass(name = "Exact", module = "polydraft", frozen, get_all)]
+pub struct PyExact {
+    block_efficiency: f64,
+    law_deviation: f64,
+    trees: usize,
+}
+
+#[pymethods]
+impl PyExact {
+    fn __repr__(&self) -> String {
+        let Self { block_efficiency, law_deviation, trees } = self;
+        format!(
+            "Exact(block_efficiency={block_efficiency}, law_deviation={law_deviation:.1e}, trees={trees})"
+        )
+    }
+}
+
+/// Refuses what would take hours.
+fn within(tree: &PyTree, draft: &PyTableModel) -> Result<()> {
+    /// Drafts at most.
+    const MOST: f64 = 3e6;
+    let count = count_drafts(&tree.kind, draft.vocabulary());
+    match count <= MOST {
+        true => Ok(()),
+        false => {
+            let message = format!("enumeration: expected at most {MOST:.0e} drafts, got {count:.1e}");
+            Err(Failure::Library("TooLarge", message))
+        }
+    }
+}
+
+/// Enumerates a verifier on table models: its exact law and block efficiency.
+///
+/// >>> target = TableModel({(): [0.5, 0.3, 0.2], (0,): [0.1, 0.8, 0.1]})
+/// >>> draft = TableModel({(): [0.2, 0.3, 0.5]})
+/// >>> found = exact_law("nested-priority", "paths:2,2", target, draft)
+/// >>> found.law_deviation < 1e-12
+/// True
+#[pyfunction]
+pub fn exact_law(
+    py: Python<'_>,
+    verifier: &Bound<'_, PyAny>,
+    tree: &Bound<'_, PyAny>,
+    target: &PyTableModel,
+    draft: &PyTableModel,
+) -> Result<PyExact> {
+    let (verifier, tree) = (verify::given(verifier)?, tree::given(tree)?);
+    let (verifier, tree) = (verifier.get(), tree.get());
+    within(tree, draft)?;
+    let found = work(py, || {
+        let mut verifier = verifier.build()?;
+        let policy = lock(&tree.policy);
+        Ok(exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ())?)
+    })?;
+    Ok(PyExact {
+        block_efficiency: found.block_efficiency,
+        law_deviation: found.law_deviation,
+        trees: found.trees,
+    })
+}
+
+/// The law of what one step emits: a dictionary from the emitted tokens (tuples, of one token or more) to their probability.
+#[pyfunction]
+pub fn emitted_law(
+    py: Python<'_>,
+    verifier: &Bound<'_, PyAny>,
+    tree: &Bound<'_, PyAny>,
+    target: &PyTableModel,
+    draft: &PyTableModel,
+) -> Result<Py<PyDict>> {
+    let (verifier, tree) = (verify::given(verifier)?, tree::given(tree)?);
+    let (verifier, tree) = (verifier.get(), tree.get());
+    within(tree, draft)?;
+    let emitted = work(py, || {
+        let mut verifier = verifier.build()?;
+        let policy = lock(&tree.policy);
+        verifier.supports(&policy.form())?;
+        let mut emitted: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
+        for (drawn, draft) in drafts(policy.as_ref(), draft)? {
+            let (nodes, laws) = (draft.tree(), TargetOf::new(draft.tree(), target));
+            for (decided, outcome) in enumerate(|chance| verifier.verify(&draft, &laws, chance)) {
+                let outcome = outcome?;
+                let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
+                let text = nodes.path(end).into_iter().map(|node| nodes.token(node));
+                *emitted.entry(text.chain([outcome.token]).collect()).or_default() += drawn * decided;
+            }
+        }
+        Ok(emitted)
+    })?;
+    let dict = PyDict::new(py);
+    for (text, probability) in emitted {
+        dict.set_item(PyTuple::new(py, text)?, probability)?;
+    }
+    Ok(dict.unbind())
+}
+
+/// The G-test: do counts agree with a law that is known? `probabilities` and `counts` are of all cells; those expected fewer
+/// than five times are pooled. Gives the statistic, its degrees of freedom and the probability of a larger one.
+///
+/// >>> [round(value, 3) for value in g_test([0.5, 0.5], [60, 40])]
+/// [4.027, 1, 0.045]
+#[pyfunction]
+pub fn g_test(probabilities: Vec<f64>, counts: Vec<u64>) -> Result<(f64, usize, f64)> {
+    if probabilities.len() != counts.len() {
+        let (expected, got) = (probabilities.len(), counts.len());
+        return Err(Failure::input(format!(
+            "counts: expected {expected}, one for each probability, got {got}"
+        )));
+    }
+    let test = GTest::new(probabilities.into_iter().zip(counts));
+    Ok((test.statistic, test.freedom, test.p_value()))
+}

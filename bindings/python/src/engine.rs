@@ -1,0 +1,276 @@
+//! The decode loop: an engine with its models, and sessions at work.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use polydraft::{PolicyKind, Token};
+use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::distribution::PySampling;
+use crate::errors::{Failure, Result, lock, work, wrong_type};
+use crate::models::{Language, Loaded, Options};
+use crate::names::Named;
+use crate::session::{self, PyGeneration, PySession};
+use crate::tables::PyTableModel;
+use crate::{arrays, chance, models, tree, verify};
+
+/// A target, what drafts for it, and any number of sessions.
+///
+/// `target`: a directory as published on the hub or a GGUF file, or a `TableModel`. `draft`: likewise, or `"self"` (the
+/// target's own weights in 8 bits; `"self:q4_0"` in 4), or `"ngram"` (what the text has said before), or none for plain
+/// decoding. `dtype` and `draft_dtype`: how weights are held, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as the
+/// file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for.
+///
+/// >>> target = TableModel({(): [0.9, 0.1], (0,): [0.2, 0.8]})
+/// >>> engine = Engine(target, TableModel({(): [0.5, 0.5]}))
+/// >>> generation = engine.generate([1], tree="paths:2,3", max_tokens=20, seed=1)
+/// >>> len(generation.tokens), generation.finish, generation.statistics["target_calls"] < 20
+/// (20, 'max-tokens', True)
+#[pyclass(name = "Engine", module = "polydraft", frozen)]
+pub struct PyEngine {
+    pub engine: Mutex<Engine>,
+    language: Option<Language>,
+    drafts: bool,
+    /// Number of tokens.
+    #[pyo3(get)]
+    vocabulary: usize,
+    /// Tokens that a text may have, its prompt included.
+    #[pyo3(get)]
+    context: usize,
+}
+
+impl PyEngine {
+    /// The tokens of a text, or those that were given.
+    pub fn prompt(&self, prompt: &Bound<'_, PyAny>) -> Result<Vec<Token>> {
+        match prompt.extract::<String>() {
+            Ok(text) => self.language()?.encode(&text),
+            Err(_) => arrays::tokens("prompt", prompt),
+        }
+    }
+
+    fn language(&self) -> Result<&Language> {
+        let none =
+            || Failure::unsupported("text: expected a model with a tokenizer, got a table; give token ids");
+        self.language.as_ref().ok_or_else(none)
+    }
+}
+
+#[pymethods]
+impl PyEngine {
+    #[new]
+    #[pyo3(signature = (target, draft=None, *, dtype=None, draft_dtype=None, device="cpu"))]
+    fn new(
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        draft: Option<&Bound<'_, PyAny>>,
+        dtype: Option<&str>,
+        draft_dtype: Option<&str>,
+        device: &str,
+    ) -> Result<Self> {
+        let named = draft.map(|draft| draft.extract::<String>().unwrap_or_default());
+        let copy = named.as_deref().and_then(models::own_copy).transpose()?;
+        let options = Options { dtype, device, copy };
+        let (target, language, copied) = model("target", py, target, &options)?;
+        let vocabulary = target.facts().vocabulary.clone();
+        let drafter: Option<Box<dyn Drafter>> = match (draft, copied) {
+            (None, _) => None,
+            (_, Some(copy)) => Some(Box::new(ModelDrafter::new(copy, &vocabulary)?)),
+            (Some(draft), None) => match named.as_deref().and_then(DrafterKind::named) {
+                Some(kind) => Some(kind.build(target.facts())?),
+                None => {
+                    let options = Options { dtype: draft_dtype.or(dtype), device, copy: None };
+                    let (draft, _, _) = model("draft", py, draft, &options)?;
+                    Some(Box::new(ModelDrafter::new(draft, &vocabulary)?))
+                }
+            },
+        };
+        let (drafts, vocabulary, context) = (drafter.is_some(), vocabulary.size(), target.facts().context);
+        let engine = Mutex::new(Engine::new(target, drafter));
+        Ok(Self { engine, language, drafts, vocabulary, context })
+    }
+
+    /// The token ids of a text, with the special ones that the model expects around it.
+    fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        self.language()?.encode(text)
+    }
+
+    /// The token ids of a conversation, up to where the model answers: pairs of role and content.
+    fn encode_chat(&self, messages: Vec<(String, String)>) -> Result<Vec<Token>> {
+        self.language()?.encode_chat(messages)
+    }
+
+    /// The text of token ids.
+    fn decode(&self, tokens: &Bound<'_, PyAny>) -> Result<String> {
+        self.language()?.decode(&arrays::tokens("tokens", tokens)?)
+    }
+
+    /// The target's logits after a text: float32, `[vocabulary]`.
+    fn logits<'py>(
+        &self,
+        py: Python<'py>,
+        prompt: &Bound<'py, PyAny>,
+    ) -> Result<Bound<'py, numpy::PyArray1<f32>>> {
+        let prompt = self.prompt(prompt)?;
+        let logits = work(py, || {
+            let mut engine = lock(&self.engine);
+            engine.admits(&prompt)?;
+            let target = engine.target();
+            let sequence = target.open()?;
+            let tree = polydraft::DraftTree::new();
+            let scored = target.extend(sequence, &prompt).and_then(|()| target.score(&[(sequence, &tree)]));
+            let logits = scored.map(|()| target.logits(sequence, polydraft::DraftTree::ROOT).to_vec());
+            target.close(sequence);
+            Ok(logits?)
+        })?;
+        Ok(numpy::PyArray1::from_vec(py, logits))
+    }
+
+    /// What passes and steps cost on this machine, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by
+    /// it, and gives the same text for a seed as long as the costs are the same.
+    #[pyo3(signature = (*, verifier="nested-priority".into(), sampling=None, draft_sampling=None, paths=4))]
+    #[pyo3(
+        text_signature = "($self, *, verifier='nested-priority', sampling=None, draft_sampling=None, paths=4)"
+    )]
+    fn costs<'py>(
+        &self,
+        py: Python<'py>,
+        verifier: Named<'py>,
+        sampling: Option<PySampling>,
+        draft_sampling: Option<PySampling>,
+        paths: usize,
+    ) -> Result<Bound<'py, PyAny>> {
+        let verifier = verify::given(&verifier.object(py)?)?;
+        let (kind, sampling) = (&verifier.get().kind, sampling.unwrap_or_default().settings);
+        let of_draft = draft_sampling.map_or(sampling, |sampling| sampling.settings);
+        let mut request = |prompt, tree: PolicyKind| {
+            let speculation =
+                Speculation { verifier: kind.build()?, policy: tree.build()?, sampling: of_draft };
+            Ok(Request {
+                prompt,
+                sampling,
+                speculation: Some(speculation),
+                limits: Limits::default(),
+                text: Box::new(NoText),
+                chance: Box::new(chance::seeded(0)),
+            })
+        };
+        let costs = work(py, || Ok(lock(&self.engine).costs(paths, &mut request)?.costs))?;
+        let json = serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
+        Ok(py.import("json")?.call_method1("loads", (json,))?)
+    }
+
+    /// Begins a text; iterate over it for its tokens, or advance several together with `step`.
+    ///
+    /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or none for plain decoding; `tree`: where drafts
+    /// grow. `sampling` makes the target's logits the law of the text; `draft_sampling` the draft's that drafts are drawn from
+    /// (default: the same). It ends after `max_tokens`, with one of `end_tokens` (default: the model's), or before one of the
+    /// strings `stop`. The same `seed` gives the same text, here and in the `polydraft` program.
+    #[pyo3(signature = (prompt, *, verifier=Some("nested-priority".into()), tree="paths:2,3".into(), sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![], seed=None))]
+    #[pyo3(
+        text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), seed=None)"
+    )]
+    #[allow(clippy::too_many_arguments)]
+    fn session(
+        slf: &Bound<'_, Self>,
+        prompt: &Bound<'_, PyAny>,
+        verifier: Option<Named<'_>>,
+        tree: Named<'_>,
+        sampling: Option<PySampling>,
+        draft_sampling: Option<PySampling>,
+        max_tokens: Option<usize>,
+        end_tokens: Option<Vec<Token>>,
+        stop: Vec<String>,
+        seed: Option<u64>,
+    ) -> Result<PySession> {
+        let (py, engine) = (slf.py(), slf.get());
+        let prompt = engine.prompt(prompt)?;
+        let sampling = sampling.unwrap_or_default().settings;
+        let speculation = match verifier {
+            Some(verifier) if engine.drafts => Some(Speculation {
+                verifier: verify::given(&verifier.object(py)?)?.get().build()?,
+                policy: tree::given(&tree.object(py)?)?.get().kind.build()?,
+                sampling: draft_sampling.map_or(sampling, |sampling| sampling.settings),
+            }),
+            _ => None,
+        };
+        if !stop.is_empty() && engine.language.is_none() {
+            return Err(Failure::unsupported("stop: expected a model with a tokenizer, got a table"));
+        }
+        let of_model = || engine.language.as_ref().map_or_else(Vec::new, Language::end_tokens);
+        let seed: u64 = match seed {
+            None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
+            Some(seed) => seed,
+        };
+        let request = Request {
+            sampling,
+            speculation,
+            limits: Limits { max_tokens, end_tokens: end_tokens.unwrap_or_else(of_model), stop },
+            text: match &engine.language {
+                Some(language) => language.stream(&prompt),
+                None => Box::new(NoText),
+            },
+            chance: Box::new(chance::seeded(seed)),
+            prompt,
+        };
+        let session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
+        Ok(PySession::new(slf.clone().unbind(), session))
+    }
+
+    /// Writes one text from beginning to end; arguments are those of `session`.
+    #[pyo3(signature = (prompt, **options))]
+    #[pyo3(
+        text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), seed=None)"
+    )]
+    fn generate(
+        slf: &Bound<'_, Self>,
+        prompt: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> Result<PyGeneration> {
+        let session = slf.call_method("session", (prompt,), options)?;
+        let session = session.cast::<PySession>().map_err(PyErr::from)?.get();
+        let py = slf.py();
+        while !session.is_done() {
+            // Ctrl-C is looked for between steps.
+            if let Err(interrupted) = py.check_signals() {
+                session.close(py)?;
+                return Err(interrupted.into());
+            }
+            session.advance(py)?;
+        }
+        session.close(py)
+    }
+
+    /// Advances several texts in one pass of the target. What each gets does not depend on the others, to the last bit.
+    fn step(&self, py: Python<'_>, sessions: Vec<PyRef<'_, PySession>>) -> Result<()> {
+        let sessions: Vec<&PySession> = sessions.iter().map(|session| &**session).collect();
+        for (index, session) in sessions.iter().enumerate() {
+            if !std::ptr::eq(session.engine.get(), self) {
+                return Err(Failure::input("step: expected sessions of this engine, got one of another"));
+            }
+            if sessions[..index].iter().any(|other| std::ptr::eq(*other, *session)) {
+                return Err(Failure::input("step: expected each session once, got one twice"));
+            }
+        }
+        work(py, || session::step(&mut lock(&self.engine), &sessions))
+    }
+}
+
+/// A model by its path, or a table; its language, if it has one, and a copy of it that drafts, if that was asked for.
+fn model(
+    role: &'static str,
+    py: Python<'_>,
+    value: &Bound<'_, PyAny>,
+    options: &Options<'_>,
+) -> Result<Loaded<Option<Language>>> {
+    if let Ok(table) = value.cast::<PyTableModel>() {
+        if options.copy.is_some() {
+            return Err(Failure::unsupported("draft self: expected a target with weights, got a table"));
+        }
+        return Ok((Box::new((*table.get().model).clone()), None, None));
+    }
+    let path: PathBuf = value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))?;
+    let (model, language, copy) = work(py, || models::load(&path, options))?;
+    Ok((model, Some(language), copy))
+}

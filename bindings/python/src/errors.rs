@@ -1,0 +1,121 @@
+//! What goes wrong, as exceptions of `polydraft.errors`; and the one door through which Python hands work to Rust.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// Result with the binding's [`Failure`].
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// What went wrong: something that Python raised, or an error of the library with the exception that stands for it.
+#[derive(Debug)]
+pub enum Failure {
+    /// Raised by Python code that was called.
+    Python(PyErr),
+    /// Said by the library: the exception's name and the message.
+    Library(&'static str, String),
+}
+
+impl Failure {
+    /// Input that makes no sense.
+    pub fn input(message: impl Into<String>) -> Self {
+        Self::Library("InvalidInput", message.into())
+    }
+
+    /// A combination that is not supported.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::Library("Unsupported", message.into())
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<polydraft::Error> for Failure {
+    fn from(error: polydraft::Error) -> Self {
+        use polydraft::Error;
+        let class = match error {
+            Error::Unsupported { .. } => "Unsupported",
+            Error::TooLarge { .. } => "TooLarge",
+            Error::Solver { .. } => "SolverError",
+            _ => "InvalidInput",
+        };
+        Self::Library(class, error.to_string())
+    }
+}
+
+impl From<polydraft_engine::Error> for Failure {
+    fn from(error: polydraft_engine::Error) -> Self {
+        use polydraft_engine::Error;
+        match error {
+            Error::Law(error) => error.into(),
+            Error::PromptTooLong { .. }
+            | Error::EmptyPrompt
+            | Error::VocabularySize { .. }
+            | Error::VocabularyToken { .. }
+            | Error::Setting { .. }
+            | Error::Table { .. } => Self::input(error.to_string()),
+            error => Self::Library("ModelError", error.to_string()),
+        }
+    }
+}
+
+#[cfg(feature = "models")]
+impl From<polydraft_candle::Error> for Failure {
+    fn from(error: polydraft_candle::Error) -> Self {
+        Self::Library("ModelError", error.to_string())
+    }
+}
+
+#[cfg(feature = "models")]
+impl From<polydraft_text::Error> for Failure {
+    fn from(error: polydraft_text::Error) -> Self {
+        Self::Library("ModelError", error.to_string())
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Python(error) => error,
+            Failure::Library(class, message) => Python::attach(|py| {
+                let class = py.import("polydraft.errors").and_then(|errors| errors.getattr(class));
+                match class.and_then(|class| class.call1((&message,))) {
+                    Ok(exception) => PyErr::from_value(exception),
+                    // Without its Python part there is no class to raise.
+                    Err(_) => PyRuntimeError::new_err(message),
+                }
+            }),
+        }
+    }
+}
+
+/// Runs a piece of work without the interpreter's lock. A panic is an exception, `polydraft.errors.InternalError`.
+pub fn work<T: Send>(py: Python<'_>, job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    py.detach(|| catch_unwind(AssertUnwindSafe(job))).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Failure::Library("InternalError", format!("a bug in polydraft, please report it: {said}")))
+    })
+}
+
+/// A lock that a panic has not spoilt: what it holds is checked or made anew with every use.
+pub fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The error of a value that is none of what an argument can be.
+pub fn wrong_type(argument: &str, expected: &str, got: &Bound<'_, PyAny>) -> Failure {
+    let got = got.get_type().name().map_or_else(|_| "another type".to_owned(), |name| name.to_string());
+    Failure::input(format!("{argument}: expected {expected}, got {got}"))
+}
+
+/// What a bug looks like from outside: for the tests.
+#[pyfunction]
+pub fn _panic(py: Python<'_>) -> Result<()> {
+    work(py, || panic!("on purpose"))
+}

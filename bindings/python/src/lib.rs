@@ -1,0 +1,75 @@
+//! polydraft for Python: the native part of the wheel.
+//!
+//! Each file is one concern: `arrays` (what Python's memory may be looked at), `errors` (exceptions, and the door out of
+//! the interpreter's lock), then what the library offers, from distributions to engines. Python's own part, in
+//! `python/polydraft`, has what is easier said there.
+
+mod arrays;
+#[cfg(feature = "bench")]
+mod bench;
+mod bounds;
+mod certify;
+mod chance;
+mod conformance;
+mod distribution;
+mod draft;
+mod engine;
+mod errors;
+mod models;
+mod names;
+mod pool;
+mod proposal;
+mod rules;
+mod session;
+mod tables;
+mod tree;
+mod verify;
+
+use polydraft::{Drafting, PolicyKind};
+use polydraft_reference::{RuleKind, VerifierKind};
+use pyo3::prelude::*;
+
+/// The native part of polydraft.
+#[pymodule]
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("RULES", RuleKind::all().iter().map(RuleKind::to_string).collect::<Vec<_>>())?;
+    module.add("DRAFTINGS", Drafting::ALL.map(Drafting::name).to_vec())?;
+    module.add("VERIFIERS", VerifierKind::all().iter().map(VerifierKind::to_string).collect::<Vec<_>>())?;
+    module.add("TREES", PolicyKind::all().iter().map(PolicyKind::to_string).collect::<Vec<_>>())?;
+    module.add_class::<chance::PyChance>()?;
+    module.add_class::<distribution::PySampling>()?;
+    module.add_class::<distribution::PyDistribution>()?;
+    module.add_class::<proposal::PyProposal>()?;
+    module.add_class::<rules::PyCoupling>()?;
+    module.add_class::<rules::PyEmission>()?;
+    module.add_class::<rules::PyLaw>()?;
+    module.add_class::<rules::PyAcceptance>()?;
+    module.add_class::<tree::PyTree>()?;
+    module.add_class::<draft::PyDraft>()?;
+    module.add_class::<verify::PyVerifier>()?;
+    module.add_class::<verify::PyOutcome>()?;
+    module.add_class::<tables::PyTableModel>()?;
+    module.add_class::<conformance::PyExact>()?;
+    module.add_class::<engine::PyEngine>()?;
+    module.add_class::<session::PySession>()?;
+    module.add_class::<session::PyGeneration>()?;
+    module.add_class::<certify::PyCertificate>()?;
+    module.add_function(wrap_pyfunction!(rules::couple_rule, module)?)?;
+    module.add_function(wrap_pyfunction!(bounds::optimal_acceptance, module)?)?;
+    module.add_function(wrap_pyfunction!(bounds::limiting_tokens, module)?)?;
+    module.add_function(wrap_pyfunction!(bounds::acceptance_bounds, module)?)?;
+    module.add_function(wrap_pyfunction!(bounds::optimal_block_efficiency, module)?)?;
+    module.add_function(wrap_pyfunction!(tables::random_tables, module)?)?;
+    module.add_function(wrap_pyfunction!(conformance::exact_law, module)?)?;
+    module.add_function(wrap_pyfunction!(conformance::emitted_law, module)?)?;
+    module.add_function(wrap_pyfunction!(conformance::g_test, module)?)?;
+    module.add_function(wrap_pyfunction!(certify::certify, module)?)?;
+    module.add_function(wrap_pyfunction!(errors::_panic, module)?)?;
+    #[cfg(feature = "bench")]
+    module.add_function(wrap_pyfunction!(bench::_rust_step, module)?)?;
+    #[cfg(feature = "models")]
+    module.add_function(wrap_pyfunction!(models::use_threads, module)?)?;
+    Ok(())
+}

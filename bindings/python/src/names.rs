@@ -1,0 +1,44 @@
+//! What has a name that users type: the name, or a dictionary with settings.
+
+use pyo3::prelude::*;
+use serde::de::DeserializeOwned;
+
+use crate::errors::{Failure, Result};
+
+/// A name, or something else that says what is meant.
+#[derive(FromPyObject)]
+pub enum Named<'py> {
+    /// What users type.
+    Name(String),
+    /// Settings, or the thing itself.
+    Other(Bound<'py, PyAny>),
+}
+
+impl From<&str> for Named<'_> {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl<'py> Named<'py> {
+    /// The description that is meant; a dictionary is read as the JSON of the library's records.
+    pub fn described<T: DeserializeOwned>(self, by_name: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+        match self {
+            Self::Name(name) => by_name(&name),
+            Self::Other(settings) => {
+                let json = settings.py().import("json")?.call_method1("dumps", (&settings,));
+                let json: String = json?.extract()?;
+                serde_json::from_str(&json)
+                    .map_err(|error| Failure::input(format!("settings {json}: {error}")))
+            }
+        }
+    }
+
+    /// As Python had it.
+    pub fn object(self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
+        match self {
+            Self::Name(name) => Ok(name.into_pyobject(py).map_err(PyErr::from)?.into_any()),
+            Self::Other(object) => Ok(object),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Distributions whose memory is used again: a law over a large vocabulary takes longer to allocate than to fill.
+
+use std::sync::Mutex;
+
+use polydraft::{Distribution, Sampling};
+
+use crate::errors::lock;
+
+/// As many as two steps with large trees need.
+const MOST: usize = 128;
+
+static SPARE: Mutex<Vec<Distribution>> = Mutex::new(Vec::new());
+
+/// The law of these logits.
+pub fn law(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribution> {
+    let spare = lock(&SPARE).pop();
+    match spare {
+        None => Distribution::from_logits(logits, sampling),
+        Some(mut law) => law.set_from_logits(logits, sampling).map(|()| law),
+    }
+}
+
+/// Takes laws that nobody needs any more.
+pub fn give_back(laws: impl IntoIterator<Item = Distribution>) {
+    let mut spare = lock(&SPARE);
+    let room = MOST.saturating_sub(spare.len());
+    spare.extend(laws.into_iter().take(room));
+}

@@ -1,0 +1,238 @@
+//! Texts at work, and finished ones.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
+
+use polydraft::Token;
+use polydraft_engine::{Engine, Generation, Origin, Session, Statistics};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::engine::PyEngine;
+use crate::errors::{Failure, Result, lock, work};
+
+/// A text at work. Iterating gives its tokens as they are decided; `close()`, or the end of a `with` block, gives it back to the
+/// engine and says what it cost.
+///
+/// >>> engine = Engine(TableModel({(): [0.5, 0.5]}))
+/// >>> with engine.session([0], max_tokens=5, seed=1) as session:
+/// ...     len(list(session)), session.finish
+/// (5, 'max-tokens')
+#[pyclass(name = "Session", module = "polydraft", frozen)]
+pub struct PySession {
+    pub engine: Py<PyEngine>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Until it is closed.
+    session: Option<Session<'static>>,
+    /// Decided and not yet handed out.
+    next: VecDeque<Token>,
+    tokens: Vec<Token>,
+    origins: Vec<&'static str>,
+    text: String,
+    finish: Option<&'static str>,
+    generation: Option<Generation>,
+}
+
+impl State {
+    /// Takes what a step has decided.
+    fn pull(&mut self) -> Result<()> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        for emitted in session.take_tokens() {
+            self.next.push_back(emitted.token);
+            self.tokens.push(emitted.token);
+            self.origins.push(match emitted.origin {
+                Origin::Accepted => "accepted",
+                Origin::Correction => "correction",
+                Origin::Bonus => "bonus",
+            });
+        }
+        self.text.extend(session.take_pieces().into_iter().map(|piece| piece.text));
+        self.finish = session.finish().map(name_of_finish);
+        match session.failure() {
+            None => Ok(()),
+            Some(error) => Err(Failure::Library("ModelError", error.to_string())),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.session.as_ref().is_none_or(Session::is_done)
+    }
+}
+
+fn name_of_finish(finish: polydraft_engine::Finish) -> &'static str {
+    use polydraft_engine::Finish;
+    match finish {
+        Finish::End => "end-token",
+        Finish::Stop => "stop-string",
+        Finish::MaxTokens => "max-tokens",
+        Finish::Context => "context",
+        Finish::Stopped => "stopped",
+    }
+}
+
+/// One step of several sessions, none of which is there twice. Locks are taken in this order everywhere: engine, sessions.
+pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
+    let mut states: Vec<MutexGuard<'_, State>> =
+        sessions.iter().map(|session| lock(&session.state)).collect();
+    let mut open: Vec<&mut Session<'static>> =
+        states.iter_mut().filter_map(|state| state.session.as_mut()).collect();
+    engine.step(&mut open)?;
+    states.iter_mut().try_for_each(|state| state.pull())
+}
+
+impl PySession {
+    pub fn new(engine: Py<PyEngine>, session: Session<'static>) -> Self {
+        let mut state = State { session: Some(session), ..State::default() };
+        state.finish = state.session.as_ref().and_then(Session::finish).map(name_of_finish);
+        Self { engine, state: Mutex::new(state) }
+    }
+
+    /// One step.
+    pub fn advance(&self, py: Python<'_>) -> Result<()> {
+        work(py, || step(&mut lock(&self.engine.get().engine), &[self]))
+    }
+}
+
+impl Drop for PySession {
+    fn drop(&mut self) {
+        // Its sequences would stay open. Who has the engine may need the interpreter.
+        if let Some(session) = lock(&self.state).session.take() {
+            let engine = &self.engine.get().engine;
+            let _ = Python::attach(|py| work(py, || Ok(lock(engine).close(session)?)));
+        }
+    }
+}
+
+#[pymethods]
+impl PySession {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> Result<Option<Token>> {
+        loop {
+            {
+                let mut state = lock(&self.state);
+                if let Some(token) = state.next.pop_front() {
+                    return Ok(Some(token));
+                }
+                if state.is_done() {
+                    return Ok(None);
+                }
+            }
+            py.check_signals()?;
+            self.advance(py)?;
+        }
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(&self, py: Python<'_>, _kind: Py<PyAny>, _error: Py<PyAny>, _trace: Py<PyAny>) -> Result<()> {
+        self.close(py).map(|_| ())
+    }
+
+    /// The tokens decided so far.
+    #[getter]
+    fn tokens(&self) -> Vec<Token> {
+        lock(&self.state).tokens.clone()
+    }
+
+    /// Where each token came from: `accepted` (a draft), `correction` (in place of rejected ones) or `bonus` (behind accepted
+    /// ones, or where nothing was drafted).
+    #[getter]
+    fn origins(&self) -> Vec<&'static str> {
+        lock(&self.state).origins.clone()
+    }
+
+    /// The text that is certain by now; empty for a table.
+    #[getter]
+    fn text(&self) -> String {
+        lock(&self.state).text.clone()
+    }
+
+    /// Why it ended: `end-token`, `stop-string`, `max-tokens`, `context`, `stopped`; none while it goes on.
+    #[getter]
+    fn finish(&self) -> Option<&'static str> {
+        lock(&self.state).finish
+    }
+
+    /// Whether nothing more will come.
+    #[getter]
+    pub fn is_done(&self) -> bool {
+        lock(&self.state).is_done()
+    }
+
+    /// Ends it, if it has not ended, and gives the whole.
+    pub fn close(&self, py: Python<'_>) -> Result<PyGeneration> {
+        let (generation, origins) = work(py, || {
+            let mut engine = lock(&self.engine.get().engine);
+            let mut state = lock(&self.state);
+            if let Some(mut session) = state.session.take() {
+                session.stop();
+                let generation = engine.close(session)?;
+                state.finish = Some(name_of_finish(generation.finish));
+                state.generation = Some(generation);
+            }
+            match &state.generation {
+                Some(generation) => Ok((generation.clone(), state.origins.clone())),
+                None => Err(Failure::Library("ModelError", "session: it failed before".to_owned())),
+            }
+        })?;
+        PyGeneration::new(py, generation, origins)
+    }
+}
+
+/// A finished text: `tokens`, the `text` of them, why it ended (`finish`), where each token came from (`origins`), and what it
+/// cost: `statistics`, a dictionary.
+#[pyclass(name = "Generation", module = "polydraft", frozen, get_all)]
+pub struct PyGeneration {
+    text: String,
+    tokens: Vec<Token>,
+    finish: &'static str,
+    origins: Vec<&'static str>,
+    statistics: Py<PyDict>,
+}
+
+impl PyGeneration {
+    fn new(py: Python<'_>, generation: Generation, origins: Vec<&'static str>) -> Result<Self> {
+        let Generation { text, tokens, finish, statistics } = generation;
+        let statistics = describe(py, &statistics)?.unbind();
+        Ok(Self { text, tokens, finish: name_of_finish(finish), origins, statistics })
+    }
+}
+
+#[pymethods]
+impl PyGeneration {
+    fn __repr__(&self) -> String {
+        format!("Generation({} tokens, finish='{}', text={:?})", self.tokens.len(), self.finish, self.text)
+    }
+}
+
+fn describe<'py>(py: Python<'py>, statistics: &Statistics) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("tokens", statistics.tokens)?;
+    dict.set_item("target_calls", statistics.target_calls)?;
+    dict.set_item("block_efficiency", statistics.block_efficiency())?;
+    dict.set_item("nodes_per_call", statistics.nodes_per_call())?;
+    dict.set_item("accepted_by_position", statistics.accepted_by_position())?;
+    dict.set_item("accepted_by_draft", statistics.accepted_by_draft())?;
+    dict.set_item("fallbacks", statistics.fallbacks)?;
+    dict.set_item("tokens_per_second", statistics.tokens_per_second())?;
+    let times = [
+        ("prompt_seconds", statistics.prompt_time),
+        ("draft_seconds", statistics.draft_time),
+        ("target_seconds", statistics.target_time),
+        ("verify_seconds", statistics.verify_time),
+        ("total_seconds", statistics.total_time),
+    ];
+    for (name, time) in times {
+        dict.set_item(name, time.as_secs_f64())?;
+    }
+    Ok(dict)
+}

@@ -1,0 +1,110 @@
+//! Models of explicit probabilities.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use polydraft::conformance::tree::{ContextLaws, random_pair};
+use polydraft::{Distribution, Token};
+use polydraft_engine::{Model, TableModel};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rand::SeedableRng;
+
+use crate::arrays::{self, Rows};
+use crate::distribution::PyDistribution;
+use crate::errors::{Failure, Result};
+
+/// A model of explicit probabilities, for exact tests and for teaching.
+///
+/// `TableModel(laws)`: a dictionary from contexts (tuples of token ids) to next-token probabilities, shape `[vocabulary]`.
+/// A context is looked up by its longest suffix that is listed; `()` must be.
+///
+/// >>> model = TableModel({(): [0.5, 0.5], (1,): [0.25, 0.75]})
+/// >>> model.law([0, 1]).probability(0)
+/// 0.25
+#[pyclass(name = "TableModel", module = "polydraft", frozen)]
+pub struct PyTableModel {
+    pub model: Arc<TableModel>,
+}
+
+impl PyTableModel {
+    fn made(next: BTreeMap<Vec<Token>, Vec<f64>>) -> Result<Self> {
+        let vocabulary = next.values().next().map_or(0, Vec::len);
+        Ok(Self { model: Arc::new(TableModel::new("table", vocabulary, next)?) })
+    }
+}
+
+#[pymethods]
+impl PyTableModel {
+    #[new]
+    fn new(laws: &Bound<'_, PyDict>) -> Result<Self> {
+        let mut next = BTreeMap::new();
+        for (context, law) in laws {
+            let context = arrays::tokens("context", &context)?;
+            let rows = Rows::one("probabilities", &law)?;
+            next.insert(context, rows.slices()?[0].to_vec());
+        }
+        Self::made(next)
+    }
+
+    /// From JSON: `{"vocabulary": 2, "next": {"": [0.5, 0.5], "0 1": [1, 0]}}`.
+    #[staticmethod]
+    fn from_json(text: &str) -> Result<Self> {
+        Ok(Self { model: Arc::new(TableModel::from_json("table", text)?) })
+    }
+
+    /// From a file of such JSON.
+    #[staticmethod]
+    fn read(path: PathBuf) -> Result<Self> {
+        Ok(Self { model: Arc::new(TableModel::read(&path)?) })
+    }
+
+    /// Number of tokens.
+    #[getter]
+    pub fn vocabulary(&self) -> usize {
+        self.model.facts().vocabulary.size()
+    }
+
+    /// The law of the next token after a context of token ids.
+    fn law(&self, context: &Bound<'_, PyAny>) -> Result<PyDistribution> {
+        let context = arrays::tokens("context", context)?;
+        Ok(self.model.law(&context).clone().into())
+    }
+}
+
+impl ContextLaws for PyTableModel {
+    fn law(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
+        Ok(self.model.law(text))
+    }
+}
+
+/// A random target and a draft that agrees with it more or less (`agreement`, from 0 to 1), with a law for every text of up
+/// to `depth` tokens.
+#[pyfunction]
+#[pyo3(signature = (vocabulary, depth, agreement=0.5, seed=0))]
+pub fn random_tables(
+    vocabulary: usize,
+    depth: usize,
+    agreement: f64,
+    seed: u64,
+) -> Result<(PyTableModel, PyTableModel)> {
+    /// Laws of each model, at most.
+    const MOST: f64 = 1e6;
+    if vocabulary == 0 || !(0.0..=1.0).contains(&agreement) {
+        return Err(Failure::input(
+            "random tables: expected a vocabulary of at least one token, and an agreement from 0 to 1",
+        ));
+    }
+    let texts = (vocabulary as f64).powi(depth.min(1 << 20) as i32);
+    if texts > MOST {
+        let message = format!("random tables: expected at most {MOST:.0e} texts, got {texts:.1e}");
+        return Err(Failure::Library("TooLarge", message));
+    }
+    let mut random = rand_chacha::ChaCha12Rng::seed_from_u64(seed);
+    let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
+    let table = |laws: std::collections::HashMap<Vec<Token>, Distribution>| {
+        PyTableModel::made(laws.into_iter().map(|(text, law)| (text, law.to_vec())).collect())
+    };
+    Ok((table(pair.target)?, table(pair.draft)?))
+}

@@ -1,0 +1,72 @@
+//! Trees by the names that users type: where drafts grow.
+
+use std::sync::Mutex;
+
+use polydraft::{Policy, PolicyKind};
+use pyo3::prelude::*;
+
+use crate::draft::PyDraft;
+use crate::errors::{Result, lock};
+use crate::names::Named;
+use crate::verify::PyOutcome;
+
+/// Where a draft's tree grows, by the name that users type: `paths:4,8`, `delayed:2,3,2`, `3,2,1`, `stop-below:0.2,paths:2,8`,
+/// `auto`, .. (`polydraft.TREES`), or a dictionary with the name as `"tree"` and settings.
+///
+/// >>> tree = Tree("paths:4,8")
+/// >>> tree.describe(), tree.depth, tree.nodes
+/// ('4 paths of 8', 8, 32.0)
+#[pyclass(name = "Tree", module = "polydraft", frozen)]
+pub struct PyTree {
+    pub kind: PolicyKind,
+    pub policy: Mutex<Box<dyn Policy>>,
+}
+
+#[pymethods]
+impl PyTree {
+    #[new]
+    fn new(tree: Named<'_>) -> Result<Self> {
+        let kind: PolicyKind = tree.described(|name| Ok(name.parse()?))?;
+        Ok(Self { policy: Mutex::new(kind.build()?), kind })
+    }
+
+    /// What it is, for people.
+    fn describe(&self) -> String {
+        self.kind.describe()
+    }
+
+    /// The kinds of draws that its trees have, for people.
+    #[getter]
+    fn form(&self) -> String {
+        lock(&self.policy).form().to_string()
+    }
+
+    /// Tokens from the root to the deepest leaf, at most.
+    #[getter]
+    fn depth(&self) -> usize {
+        lock(&self.policy).depth()
+    }
+
+    /// Drafted tokens of a tree, at most; for budgets as expected.
+    #[getter]
+    fn nodes(&self) -> f64 {
+        self.kind.nodes()
+    }
+
+    /// Tells a tree that learns what became of a draft, between steps.
+    fn observe(&self, draft: &PyDraft, outcome: &PyOutcome) {
+        lock(&self.policy).observe(&draft.draft, &outcome.outcome);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Tree('{}')", self.kind)
+    }
+}
+
+/// A tree, or the name of one.
+pub fn given<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyTree>> {
+    match value.cast::<PyTree>() {
+        Ok(tree) => Ok(tree.clone()),
+        Err(_) => Ok(Bound::new(value.py(), PyTree::new(value.extract()?)?)?),
+    }
+}

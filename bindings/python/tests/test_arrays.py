@@ -1,0 +1,110 @@
+"""Arrays are looked at where they lie; what cannot be is refused with what would help."""
+
+import threading
+import time
+
+import numpy as np
+import polydraft
+import pytest
+from polydraft.errors import InvalidInput
+
+LOGITS = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
+
+
+class Foreign:
+    """Something with DLPack, as a tensor has it, on a device of one's choice."""
+
+    def __init__(self, array, device=1):
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self):
+        return (self.device, 0)
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [LOGITS, LOGITS.astype(np.float64), Foreign(LOGITS), LOGITS.tolist(), np.repeat(LOGITS[None], 2, 0)[1]],
+)
+def test_kinds(logits):
+    law = polydraft.Distribution.from_logits(logits)
+    assert law.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
+
+
+def test_read_only_and_strided_rows():
+    rows = np.zeros((4, 8), dtype=np.float32)[::2, :3]
+    rows[:] = LOGITS
+    rows.flags.writeable = False
+    draft = polydraft.Draft("paths:2,1")
+    draft.grow(rows[:1], chance=1)
+    outcome = polydraft.verify(draft, np.broadcast_to(LOGITS, (len(draft), 3)), chance=1)
+    assert len(outcome.accepted) == 1
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (LOGITS.astype(np.float16), "float32 or float64, got float16"),
+        (np.arange(3), "float32 or float64, got int64"),
+        (np.zeros((2, 3), dtype=np.float32), r"\[vocabulary\], got shape \[2, 3\]"),
+        (np.zeros((3, 2), dtype=np.float32)[:, 0], "ascontiguousarray"),
+        (Foreign(LOGITS, device=2), r"processor's memory, got one on CUDA.*\.cpu\(\)"),
+        (Foreign(LOGITS, device=8), "Metal"),
+        (Foreign(LOGITS, device=99), "device type 99"),
+        ("logits", "got str"),
+        (np.array([0.0, np.nan], dtype=np.float32), "entry 1"),
+        (np.zeros(0, dtype=np.float32), "got 0"),
+    ],
+)
+def test_refusals(array, message):
+    with pytest.raises(InvalidInput, match=message):
+        polydraft.Distribution.from_logits(array)
+
+
+def test_tensors():
+    torch = pytest.importorskip("torch")
+    logits = torch.tensor(LOGITS)
+    assert polydraft.Distribution.from_logits(logits).argmax() == 0
+    assert polydraft.Distribution.from_logits(logits.double()).argmax() == 0
+    with pytest.raises(InvalidInput, match="bfloat16"):
+        polydraft.Distribution.from_logits(logits.bfloat16())
+    with pytest.raises(InvalidInput, match="requires? grad|require gradient"):
+        polydraft.Distribution.from_logits(logits.clone().requires_grad_())
+    with pytest.raises(InvalidInput, match="processor's memory"):
+        polydraft.Distribution.from_logits(logits.to("meta"))
+    with pytest.raises(InvalidInput, match="lie behind each other"):
+        polydraft.Distribution.from_logits(torch.zeros(3, 2)[:, 0])
+
+
+def test_tensors_are_not_copied():
+    """What is changed in a tensor after it was handed over as rows is seen: nobody has copied it."""
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(2, 3)
+    view = np.from_dlpack(tensor)
+    tensor[0, 1] = 5.0
+    assert view[0, 1] == 5.0
+    assert polydraft.Distribution.from_logits(tensor[0]).argmax() == 1
+
+
+def test_the_interpreter_goes_on_meanwhile():
+    """While Rust enumerates, another thread runs Python."""
+    target, draft = polydraft.random_tables(3, 3, seed=1)
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    start = time.perf_counter()
+    polydraft.exact_law("nested-priority", "paths:3,2", target, draft)
+    end = time.perf_counter()
+    done.set()
+    ticker.join()
+    inside = [tick for tick in ticks if start < tick < end]
+    assert end - start > 0.02, "too short to tell"
+    assert len(inside) > 5, f"{len(inside)} ticks in {end - start:.3f} s"

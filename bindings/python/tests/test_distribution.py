@@ -1,0 +1,76 @@
+import numpy as np
+import polydraft
+import pytest
+from polydraft import Chance, Distribution, Sampling
+from polydraft.errors import Error, InvalidInput
+
+
+def test_probabilities():
+    law = Distribution(np.array([0.5, 0.0, 0.3, 0.2]))
+    assert (law.vocabulary, law.support_size, len(law)) == (4, 3, 4)
+    tokens, mass = law.support()
+    assert tokens.tolist() == [0, 2, 3] and mass.tolist() == [0.5, 0.3, 0.2]
+    assert np.asarray(law).tolist() == [0.5, 0.0, 0.3, 0.2]
+    assert law.most_likely(2) == [0, 2] and law.collision() == pytest.approx(0.38)
+    assert law == Distribution([0.5, 0.0, 0.3, 0.2]) and Distribution.one_hot(4, 2).argmax() == 2
+    other = Distribution([0.25] * 4)
+    assert law.total_variation(other) == pytest.approx(1 - law.overlap(other))
+
+
+@pytest.mark.parametrize("probabilities", [[], [0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0]])
+def test_what_is_none(probabilities):
+    with pytest.raises(InvalidInput, match="distribution") as caught:
+        Distribution(probabilities)
+    assert isinstance(caught.value, (Error, ValueError))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=0.7),
+        Sampling(top_k=3),
+        Sampling(top_p=0.6),
+        Sampling(min_p=0.3),
+        Sampling(temperature=1.4, top_k=9, top_p=0.8, min_p=0.02),
+    ],
+)
+def test_filters_are_those_of_numpy(sampling):
+    logits = np.random.default_rng(5).normal(size=50).astype(np.float32) * 3
+    p = np.exp((logits.astype(np.float64) - logits.max()) / sampling.temperature)
+    order = np.argsort(-p, kind="stable")
+    if sampling.top_k:
+        p[order[sampling.top_k :]] = 0
+    p /= p.sum()
+    before = np.cumsum(p[order]) - p[order]
+    p[order[before >= sampling.top_p]] = 0
+    p[p < sampling.min_p * p.max()] = 0
+    law = Distribution.from_logits(logits, sampling)
+    assert law.to_numpy() == pytest.approx(p / p.sum(), abs=1e-6)
+
+
+def test_temperature_0_takes_the_largest():
+    assert Distribution.from_logits([1.0, 3.0, 3.0], Sampling(temperature=0)) == Distribution.one_hot(3, 1)
+
+
+@pytest.mark.parametrize("settings", [{"temperature": -1}, {"top_k": 0}, {"top_p": 0}, {"min_p": 2}])
+def test_settings_out_of_range(settings):
+    with pytest.raises(InvalidInput, match=next(iter(settings))):
+        Sampling(**settings)
+
+
+def test_a_seed_gives_the_same_again():
+    law = Distribution([0.2] * 5)
+    one, other = Chance(11), Chance(11)
+    assert [law.sample(one) for _ in range(50)] == [law.sample(other) for _ in range(50)]
+    counts = np.bincount([law.sample(one) for _ in range(5000)], minlength=5)
+    assert polydraft.g_test([0.2] * 5, counts.tolist())[2] > 1e-3
+
+
+def test_chances_are_checked():
+    with pytest.raises(InvalidInput, match="weights"):
+        Chance(1).pick([1.0, float("nan")])
+    with pytest.raises(InvalidInput, match="seed"):
+        Distribution([1.0]).sample("seed")
+    with pytest.raises(polydraft.errors.Unsupported, match="advance"):
+        Chance(1).advance()

@@ -1,0 +1,163 @@
+"""The decode loop: what the Rust program gives for a seed, exact for every verifier, with models and with tables."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import polydraft
+import pytest
+from polydraft import Engine, Sampling, TableModel
+from polydraft.errors import InternalError, InvalidInput, ModelError, Unsupported
+
+ROOT = pathlib.Path(__file__).parents[3]
+DEMO = ROOT / "demo"
+PROGRAM = pathlib.Path(os.environ.get("POLYDRAFT", ROOT / "target/debug/polydraft"))
+HAS_MODELS = hasattr(polydraft, "use_threads")
+
+models = pytest.mark.skipif(not HAS_MODELS, reason="the wheel was built without models")
+
+
+def tables():
+    return polydraft.random_tables(3, 3, seed=4)
+
+
+@pytest.fixture(scope="module")
+def demo():
+    if not HAS_MODELS:
+        pytest.skip("the wheel was built without models")
+    return Engine(DEMO / "target", DEMO / "draft")
+
+
+def test_tables_generate():
+    engine = Engine(*tables())
+    generation = engine.generate([0], tree="paths:3,3", max_tokens=50, seed=3)
+    assert len(generation.tokens) == len(generation.origins) == 50 and generation.finish == "max-tokens"
+    assert set(generation.origins) <= {"accepted", "correction", "bonus"}
+    statistics = generation.statistics
+    assert statistics["tokens"] == 50 and statistics["block_efficiency"] == 50 / statistics["target_calls"]
+    assert generation.tokens == engine.generate([0], tree="paths:3,3", max_tokens=50, seed=3).tokens
+    assert generation.tokens != engine.generate([0], tree="paths:3,3", max_tokens=50, seed=4).tokens
+    assert engine.generate([0], max_tokens=0).tokens == []
+
+
+def test_sessions_are_iterated_and_stepped_together():
+    engine = Engine(*tables())
+    alone = [engine.generate([0], max_tokens=20, seed=seed).tokens for seed in range(5)]
+    sessions = [engine.session([0], max_tokens=20, seed=seed) for seed in range(5)]
+    while not all(session.is_done for session in sessions):
+        engine.step([session for session in sessions if not session.is_done])
+    assert [session.tokens for session in sessions] == alone
+    assert [list(session) for session in sessions] == alone
+    assert sessions[0].close().tokens == alone[0] == sessions[0].close().tokens
+    with engine.session([0], max_tokens=None, seed=0) as session:
+        firsts = [token for token, _ in zip(session, range(20))]
+    assert firsts == alone[0] and session.finish == "stopped"
+    with pytest.raises(InvalidInput, match="once, got one twice"):
+        engine.step([sessions[0], sessions[0]])
+    with pytest.raises(InvalidInput, match="another"):
+        Engine(*tables()).step([sessions[0]])
+
+
+def test_the_law_of_the_loop():
+    """The first three tokens of many seeds against the table itself."""
+    target, draft = tables()
+    engine = Engine(target, draft)
+    counts = np.zeros((3, 3, 3), dtype=int)
+    for seed in range(3000):
+        counts[tuple(engine.generate([], tree="2,1", max_tokens=3, seed=seed).tokens)] += 1
+    law = np.zeros((3, 3, 3))
+    for text in np.ndindex(3, 3, 3):
+        law[text] = np.prod([target.law(text[:i]).probability(text[i]) for i in range(3)])
+    assert polydraft.g_test(law.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
+
+
+def test_certificates_can_fail():
+    engine = Engine(*tables())
+    assert polydraft.certify(engine, [[0], [1, 2]], tree="paths:2,3").verdict == "pass"
+    wrong = polydraft.certify(engine, [[0], [1, 2]], tree="paths:2,3", plant_fault=True)
+    assert wrong.verdict == "fail" and wrong.p_value < 1e-6
+    assert polydraft.certify(engine, [[0]], runs=3).verdict == "not-enough-data"
+    cold = polydraft.certify(engine, [[0]], sampling=Sampling(temperature=0))
+    assert (cold.verdict, cold.greedy_equal, cold.freedom) == ("pass", 1, 0)
+
+
+def test_refusals():
+    target, draft = tables()
+    with pytest.raises(InvalidInput, match="share a vocabulary"):
+        Engine(target, TableModel({(): [0.5, 0.5]}))
+    with pytest.raises(Unsupported, match="tokenizer"):
+        Engine(target).generate("text")
+    with pytest.raises(InvalidInput, match="below 3"):
+        Engine(target).generate([3])
+    with pytest.raises(Unsupported, match="verifier block"):
+        Engine(target, draft).generate([0], verifier="block", tree="paths:2,2")
+    with pytest.raises(InvalidInput, match="verifier: expected one of"):
+        Engine(target, draft).generate([0], verifier="none")
+    with pytest.raises(TypeError, match="depth"):
+        Engine(target, draft).generate([0], depth=3)
+    with pytest.raises(ModelError if HAS_MODELS else Unsupported, match="nowhere"):
+        Engine("nowhere")
+
+
+def test_a_panic_is_an_exception(capfd):
+    with pytest.raises(InternalError, match="on purpose"):
+        polydraft._native._panic()
+    assert issubclass(InternalError, Exception)
+
+
+@models
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not built")
+@pytest.mark.parametrize("verifier", ["nested-priority", "spectr", "traversal"])
+def test_a_seed_gives_what_the_program_gives(demo, verifier):
+    prompt, settings = "impl Iterator for", ["--paths", "3", "--depth", "4", "--seed", "7", "--max-tokens", "60"]
+    said = subprocess.run(
+        [PROGRAM, "generate", "--prompt", prompt, "--json", "--verifier", verifier, "--temperature", "0.9", *settings],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    said = json.loads(said)
+    here = demo.generate(prompt, verifier=verifier, tree="paths:3,4", seed=7, max_tokens=60, sampling=Sampling(temperature=0.9))
+    assert here.tokens == said["tokens"] and here.text == said["text"]
+    assert here.statistics["block_efficiency"] == said["stats"]["block_efficiency"]
+
+
+@models
+def test_models(demo):
+    tokens = demo.encode("fn main() {")
+    assert demo.decode(tokens) == "fn main() {" and demo.logits("fn main() {").shape == (demo.vocabulary,)
+    cold = Sampling(temperature=0)
+    plain = demo.generate(tokens, verifier=None, sampling=cold, max_tokens=40)
+    fast = demo.generate("fn main() {", sampling=cold, max_tokens=40)
+    assert fast.tokens == plain.tokens and fast.text == plain.text
+    assert fast.statistics["target_calls"] < plain.statistics["target_calls"] == 40
+    with demo.session("let", stop=["\n"], seed=1, max_tokens=None) as session:
+        list(session)
+    assert session.finish in ("stop-string", "end-token", "context") and "\n" not in session.text
+    tree = {"tree": "auto", "costs": demo.costs(sampling=cold)}
+    assert tree["costs"]["target"][0][1] > 0
+    assert demo.generate(tokens, tree=tree, sampling=cold, max_tokens=40).tokens == plain.tokens
+
+
+@models
+@pytest.mark.parametrize("draft", ["self", "self:q4_0", "ngram"])
+def test_drafts_without_a_second_model(draft):
+    engine = Engine(DEMO / "target", draft)
+    plain = engine.generate("fn", verifier=None, sampling=Sampling(temperature=0), max_tokens=30).tokens
+    assert engine.generate("fn", sampling=Sampling(temperature=0), max_tokens=30).tokens == plain
+
+
+@models
+def test_models_are_certified(demo):
+    assert polydraft.certify(demo, ["fn main() {"], runs=1000, first=2).verdict == "pass"
+    assert polydraft.certify(demo, ["fn main() {"], runs=1000, first=2, plant_fault=True).verdict == "fail"
+
+
+@models
+def test_loading_is_refused_in_words():
+    with pytest.raises(InvalidInput, match="q8"):
+        Engine(DEMO / "target", dtype="q3")
+    with pytest.raises(ModelError, match="config.json|directory"):
+        Engine(ROOT / "docs")
+    with pytest.raises(InvalidInput, match="fewer bits"):
+        Engine(DEMO / "target", "self:file")

@@ -1,0 +1,236 @@
+import numpy as np
+import polydraft
+import pytest
+from polydraft import Chance, Draft, Sampling, TableModel, Tree, Verifier
+from polydraft.errors import InvalidInput, Unsupported
+
+TREES = ["paths:2,2", "delayed:1,2,1", "2,2/without-replacement", "2,1/top-k", "stop-below:0.3,paths:2,2", "auto:2,2"]
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("verifier", [v for v in polydraft.VERIFIERS if "walk:" not in v] + ["walk:priority", "walk:naive"])
+def test_every_law_is_the_targets(verifier, tree):
+    """By enumeration of the very code that runs; a verifier that is not exact for a tree refuses it."""
+    target, draft = polydraft.random_tables(2, 3, seed=2)
+    if not Verifier(verifier).supports(tree):
+        with pytest.raises(Unsupported, match="expected"):
+            polydraft.exact_law(verifier, tree, target, draft)
+        return
+    found = polydraft.exact_law(verifier, tree, target, draft)
+    assert found.law_deviation < 1e-10 and found.block_efficiency >= 1
+    emitted = polydraft.emitted_law(verifier, tree, target, draft)
+    assert sum(emitted.values()) == pytest.approx(1)
+    length = sum(len(text) * p for text, p in emitted.items())
+    assert length == pytest.approx(found.block_efficiency)
+
+
+def logits(rng, nodes, vocabulary=6):
+    return rng.normal(size=(nodes, vocabulary)).astype(np.float32) * 2
+
+
+def grown(tree, rng, chance, vocabulary=6, **options):
+    """A draft, and the logits that it was drawn from, by node."""
+    draft, laws = Draft(tree, **options), {}
+    while nodes := draft.frontier():
+        rows = logits(rng, len(nodes), vocabulary)
+        laws.update(zip(nodes, rows))
+        draft.grow(rows, chance)
+    return draft, laws
+
+
+def test_drafts_by_level():
+    draft, _ = grown("paths:4,3", np.random.default_rng(1), Chance(1), root=5)
+    assert draft.tokens[0] == 5 and draft.parents[0] == -1 and draft.counts[0] == 0
+    assert draft.form == "4 i.i.d. paths" and draft.depths.max() == 3
+    for level in (1, 2, 3):
+        assert draft.counts[draft.depths == level].sum() == 4
+    mask = draft.mask()
+    for node in range(len(draft)):
+        assert np.flatnonzero(mask[node]).tolist() == sorted([0, *draft.path(node)])
+    assert all(draft.law(node) is None for node in draft.leaves())
+    shallow, _ = grown("paths:4,3", np.random.default_rng(1), Chance(1), depth=2)
+    assert shallow.depths.max() == 2
+    with pytest.raises(InvalidInput, match="below"):
+        draft.path(len(draft))
+    with pytest.raises(InvalidInput, match="expected 1 rows"):
+        Draft("paths:2,2").grow(np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("tree", ["paths:4,3", "3,2,1", "delayed:1,3,2", "3,2/without-replacement", "2,2/top-k"])
+def test_what_others_drew_is_what_is_drawn_here(tree):
+    """The same arrays, handed in as if an engine had drawn them, give the same decisions."""
+    rng = np.random.default_rng(7)
+    for seed in range(20):
+        draft, rows = grown(tree, rng, Chance(seed))
+        laws = np.zeros((len(draft), 6), dtype=np.float32)
+        for node, row in rows.items():
+            laws[node] = row
+        paths = tree.startswith("paths")
+        scheme = tree.partition("/")[2] or "iid"
+        # Everywhere but in paths draws begin anew; behind the first of `delayed` its path goes on.
+        begins = None if paths else [(tree != "delayed:1,3,2") or depth != 2 for depth in draft.depths]
+        given = Draft.given(draft.tokens, draft.parents, laws, draft.counts, scheme, begins)
+        assert (given.tokens == draft.tokens).all() and (given.counts == draft.counts).all()
+        target = logits(rng, len(draft))
+        verifier = "nested-priority" if scheme == "iid" else "walk:naive"
+        one = polydraft.verify(draft, target, seed, verifier=verifier)
+        other = polydraft.verify(given, target, seed, verifier=verifier)
+        whole = polydraft.verify_arrays(
+            draft.tokens, draft.parents, laws, target, seed,
+            counts=draft.counts, scheme=scheme, begins=begins, verifier=verifier,
+        )  # fmt: skip
+        assert one.tokens == other.tokens == whole.tokens and one.accepted == other.accepted
+
+
+def test_paths_of_others():
+    rng = np.random.default_rng(3)
+    row = {}
+
+    def law(text):
+        return row.setdefault(tuple(text), rng.normal(size=5).astype(np.float32))
+
+    paths = [[1, 2, 0], [1, 2, 3], [4, 0, 0], [1, 3, 3]]
+    laws = np.stack([[law(path[:depth]) for depth in range(3)] for path in paths])
+    draft = Draft.from_paths(np.array(paths), laws, root=2)
+    assert draft.tokens.tolist() == [2, 1, 4, 2, 3, 0, 0, 3, 3, 0]
+    assert draft.counts.tolist() == [0, 3, 1, 2, 1, 1, 1, 1, 1, 1]
+    assert draft.form == "4 i.i.d. paths"
+    for node in range(len(draft)):
+        text = draft.tokens[draft.path(node)].tolist()
+        if (drawn := draft.law(node)) is not None:
+            assert drawn == polydraft.Distribution.from_logits(law(text))
+    with pytest.raises(InvalidInput, match="one length"):
+        Draft.from_paths([[1, 2], [1]], laws)
+    with pytest.raises(InvalidInput, match=r"shape \[4, 3, vocabulary\]"):
+        Draft.from_paths(paths, laws[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0, 1], [-1], None), "one length"),
+        (([0, 1, 2], [-1, 2, 0], None), "node 1 should have one before it, got 2"),
+        (([0, 1, 9], [-1, 0, 1], None), "below 4"),
+        (([0, 1, 1], [-1, 0, 0], None), "each token once"),
+        (([0, 1, 2, 3], [-1, 0, 0, 1], [0, 2, 1, 1]), "expected 2 entries"),
+        (([0, -1], [-1, 0], None), "token ids from 0"),
+        (([], [], None), "one length"),
+    ],
+)
+def test_what_cannot_have_been_drawn(arguments, message):
+    tokens, parents, counts = arguments
+    with pytest.raises(InvalidInput, match=message):
+        Draft.given(tokens, parents, np.zeros((4, 4), dtype=np.float32), counts)
+
+
+def test_what_the_draft_never_says_cannot_have_been_drawn():
+    with pytest.raises(Unsupported, match="iid can draw"):
+        Draft.given([0, 1], [-1, 0], [[0.0, -np.inf]])
+    with pytest.raises(InvalidInput, match="at least 2 rows"):
+        Draft.given([0, 1, 1], [-1, 0, 1], [[0.0, 0.0]])
+
+
+def test_batches_are_their_parts():
+    rng = np.random.default_rng(9)
+    drafts = [grown("paths:3,3", rng, Chance(seed), vocabulary=40)[0] for seed in range(16)]
+    targets = [logits(rng, len(draft), 40) for draft in drafts]
+    sampling = Sampling(temperature=0.8, top_p=0.9)
+    alone = [polydraft.verify(d, t, i, sampling=sampling).tokens for i, (d, t) in enumerate(zip(drafts, targets))]
+    together = polydraft.verify(drafts, targets, list(range(16)), sampling=sampling)
+    assert [outcome.tokens for outcome in together] == alone
+    padded = np.zeros((16, max(map(len, drafts)), 40), dtype=np.float32)
+    for row, target in zip(padded, targets):
+        row[: len(target)] = target
+    assert [o.tokens for o in polydraft.verify(drafts, padded, list(range(16)), sampling=sampling)] == alone
+    with pytest.raises(TypeError, match="16 chances"):
+        polydraft.verify(drafts, targets, 1)
+    with pytest.raises(InvalidInput, match="for each of 16 drafts"):
+        polydraft.verify(drafts, targets[1:], list(range(16)))
+
+
+def test_refusals():
+    draft, _ = grown("paths:2,2", np.random.default_rng(1), Chance(1))
+    with pytest.raises(Unsupported, match="verifier token: expected a single path, got 2 i.i.d. paths"):
+        polydraft.verify(draft, logits(np.random.default_rng(1), len(draft)), verifier="token")
+    with pytest.raises(InvalidInput, match=f"expected {len(draft)} rows"):
+        polydraft.verify(draft, logits(np.random.default_rng(1), 1))
+    with pytest.raises(InvalidInput, match="expected 6 tokens, as the draft has, got 5"):
+        polydraft.verify(draft, logits(np.random.default_rng(1), len(draft), 5))
+    broken = Draft("paths:2,2")
+    broken.grow(np.zeros((1, 4)), chance=1)
+    nodes, rows = broken.frontier(), np.zeros((len(broken.frontier()), 4))
+    rows[-1, 2] = np.nan
+    with pytest.raises(InvalidInput, match="entry 2"):
+        broken.grow(rows)
+    assert broken.frontier() == nodes and len(broken) == len(nodes) + 1
+    with pytest.raises(InvalidInput, match="nested-priority"):
+        Verifier("nested")
+    with pytest.raises(InvalidInput, match="paths:2,3"):
+        Tree("path:2")
+    with pytest.raises(InvalidInput, match="from 1 to 4096"):
+        Tree("paths:0,3")
+    with pytest.raises(InvalidInput, match="sampling"):
+        polydraft.verify(draft, [polydraft.Distribution([1.0])] * len(draft), sampling=Sampling())
+
+
+def test_a_loop_of_ones_own_is_enumerated():
+    """The law of a whole loop, drafts and decisions of several steps, through Python."""
+    target, draft = polydraft.random_tables(2, 3, seed=8)
+    length = 3
+
+    def experiment(chance):
+        text = ()
+        while len(text) < length:
+            drawn = Draft("paths:2,1", depth=length - len(text) - 1)
+            while nodes := drawn.frontier():
+                drawn.grow([draft.law(text + tuple(drawn.tokens[drawn.path(n)])) for n in nodes], chance)
+            laws = [target.law(text + tuple(drawn.tokens[drawn.path(n)])) for n in range(len(drawn))]
+            text += tuple(polydraft.verify(drawn, laws, chance).tokens)
+        return text
+
+    runs = polydraft.enumerate_decisions(experiment)
+    assert sum(p for p, _ in runs) == pytest.approx(1)
+    for text in np.ndindex(2, 2, 2):
+        got = sum(p for p, emitted in runs if emitted == text)
+        expected = np.prod([target.law(text[:i]).probability(text[i]) for i in range(length)])
+        assert got == pytest.approx(expected, abs=1e-12)
+
+
+def test_trees_that_learn():
+    """`auto` looks at what became of drafts: with a draft that is always right it drafts more than with one that never is."""
+    drafted = {}
+    for right in (True, False):
+        tree, chance, nodes = Tree("auto"), Chance(1), []
+        for _ in range(60):
+            draft = Draft(tree)
+            law = np.array([0.0, 9.0, 0.0, 0.0], dtype=np.float32)
+            while frontier := draft.frontier():
+                draft.grow(np.repeat(law[None], len(frontier), 0), chance)
+            target = np.repeat(law[None] if right else -law[None], len(draft), 0)
+            tree.observe(draft, polydraft.verify(draft, target, chance))
+            nodes.append(len(draft) - 1)
+        drafted[right] = sum(nodes[30:])
+    assert drafted[True] > 3 * drafted[False]
+
+
+def test_settings():
+    """Dictionaries are the library's own records."""
+    tree = Tree({"tree": "paths", "paths": 4, "depth": 8})
+    assert repr(tree) == "Tree('paths:4,8')" and Verifier({"verifier": "walk", "rule": "k-seq"}).name == "spectr"
+    costs = {"target": [[1, 1.0], [8, 1.2]], "draft": [[1, 0.1]]}
+    assert Tree({"tree": "auto", "paths": 2, "costs": costs}).depth == 16
+    for wrong in ({"tree": "paths", "width": 3}, {"tree": "path"}, {}):
+        with pytest.raises(InvalidInput, match="settings"):
+            Tree(wrong)
+
+
+def test_tables():
+    model = TableModel({(): [0.5, 0.5], (1,): [0.25, 0.75]})
+    assert model.vocabulary == 2 and model.law([0, 1]).probability(1) == 0.75
+    assert TableModel.from_json('{"vocabulary": 2, "next": {"": [1, 0]}}').law([]).argmax() == 0
+    with pytest.raises(InvalidInput, match="fallback"):
+        TableModel({(1,): [0.5, 0.5]})
+    with pytest.raises(InvalidInput, match="expected 2 probabilities, got 1"):
+        TableModel({(): [0.5, 0.5], (1,): [1.0]})
+    with pytest.raises(polydraft.errors.TooLarge, match="drafts"):
+        polydraft.exact_law("nested-priority", "paths:9,9", model, model)

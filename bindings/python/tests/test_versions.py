@@ -1,0 +1,54 @@
+"""What the docs say of versions of transformers is what the installed one does."""
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import polydraft.transformers as inside  # noqa: E402
+import tiny  # noqa: E402
+from polydraft.transformers.caller import kept_by_caller  # noqa: E402
+
+
+def test_what_generate_hands_over():
+    """`assistant_model` and `streamer` do not arrive as arguments; if they do one day, nobody looks for them."""
+    model, seen = tiny.llama(), {}
+
+    def probe(model, input_ids, logits_processor=None, stopping_criteria=None, generation_config=None,
+              assistant_model=None, streamer=None, mine=None, **rest):  # fmt: skip
+        seen.update(mine=mine, assistant_model=assistant_model, streamer=streamer, rest=sorted(rest))
+        seen["found"] = kept_by_caller("assistant_model", probe), kept_by_caller("streamer", probe)
+        seen["nothing"] = kept_by_caller("assistant_model", inside.generate)
+        return input_ids
+
+    class Streamer:
+        def put(self, tokens):
+            pass
+
+    streamer = Streamer()
+    model.generate(
+        torch.tensor([[1, 2]]),
+        custom_generate=probe,
+        assistant_model=model,
+        streamer=streamer,
+        mine=4,
+        max_new_tokens=2,
+    )
+    assert seen["mine"] == 4 and seen["nothing"] is None
+    for name, argument, found in zip(("assistant_model", "streamer"), (model, streamer), seen["found"]):
+        assert (seen[name] or found) is argument, name
+    assert "past_key_values" in seen["rest"] and "use_cache" in seen["rest"]
+
+
+def test_our_arguments_are_not_those_of_generate():
+    """A name that `generate` or a model's forward has would not reach us, or not only us."""
+    theirs = set(inspect.signature(transformers.GenerationMixin.generate).parameters)
+    theirs |= set(inspect.signature(transformers.GenerationMixin._sample).parameters)
+    theirs |= set(vars(transformers.GenerationConfig()))
+    ours = set(inspect.signature(inside.generate).parameters) - {
+        "model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "assistant_model", "streamer",
+        "synced_gpus", "model_kwargs",
+    }  # fmt: skip
+    assert not ours & theirs
