@@ -183,9 +183,9 @@ def main():
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--alone", type=int, default=40)
     parser.add_argument("--fuzz", type=int, default=10000)
-    parser.add_argument("serve", nargs="*")
-    arguments = parser.parse_args()
-    command = [arguments.program, "--no-config", "serve", "--port", "0", *arguments.serve]
+    own, _, serve = " ".join(sys.argv[1:]).partition(" -- ")
+    arguments = parser.parse_args(own.split())
+    command = [arguments.program, "--no-config", "serve", "--port", "0", *serve.split()]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         for line in server.stderr:

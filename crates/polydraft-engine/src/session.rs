@@ -314,6 +314,12 @@ impl<'c> Session<'c> {
         self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
     }
 
+    /// How many of these tokens there are up to one that ends the text, that one included.
+    pub(crate) fn up_to_end(&self, tokens: &[Token]) -> usize {
+        let end = tokens.iter().position(|token| self.limits.end_tokens.contains(token));
+        end.map_or(tokens.len(), |end| end + 1)
+    }
+
     pub(crate) fn fail(&mut self, error: impl Into<Error>) {
         self.failure = Some(error.into());
     }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
-use super::chat::{Content, message};
 use super::error::Problem;
+use super::messages::{Content, message};
 use super::params::{Common, read, refuse};
 use super::{Prepared, Reply, Sent, parse};
 use crate::App;
