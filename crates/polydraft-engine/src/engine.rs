@@ -221,8 +221,13 @@ impl Engine {
 
     /// Draws every session's tree, level by level, each level from one pass of the drafter.
     fn propose(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
+        let texts = sessions.len();
         for session in sessions.iter_mut() {
             session.draft.clear(&mut self.pool.spare());
+            let texts = if session.is_alone { 1 } else { texts };
+            if let Some(speculation) = &mut session.speculation {
+                speculation.policy.among(texts);
+            }
         }
         for session in sessions.iter() {
             let told = session.drafter.and_then(|sequence| self.drafter.as_ref()?.told(sequence));
@@ -288,7 +293,10 @@ impl Engine {
                     }),
                 };
                 let trace = match (&outcome, asides.traced) {
-                    (Ok(outcome), Some(top)) => Some(Trace::of(draft, &laws, outcome, top)),
+                    (Ok(outcome), Some(top)) => {
+                        let verifier = speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
+                        Some(Trace::of(draft, &laws, outcome, verifier, top))
+                    }
                     _ => None,
                 };
                 let failed = laws.give_back();

@@ -194,6 +194,7 @@ pub struct Session<'c> {
     pub(crate) draft: Draft,
     pub(crate) statistics: Statistics,
     pub(crate) processor: Option<Box<dyn Processor>>,
+    pub(crate) is_alone: bool,
     pub(crate) asides: Asides,
     limits: Limits,
     stream: Box<dyn TextStream + 'c>,
@@ -221,6 +222,7 @@ impl<'c> Session<'c> {
             draft: Draft::new(),
             statistics: Statistics::default(),
             processor: None,
+            is_alone: false,
             asides: Asides::default(),
             limits,
             stream: text,
@@ -272,6 +274,12 @@ impl<'c> Session<'c> {
     /// Changes the target's logits from now on; the text then has the law of plain decoding with the same changes.
     pub fn process(&mut self, processor: Box<dyn Processor>) {
         self.processor = Some(processor);
+    }
+
+    /// From now on its trees are what they would be without neighbours: trees that choose themselves else give way to other
+    /// texts in a pass, which leaves a text its law, but not the same text for the same random decisions.
+    pub fn as_if_alone(&mut self) {
+        self.is_alone = true;
     }
 
     /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top` likeliest tokens of each law. It

@@ -244,6 +244,21 @@ fn a_trace_shows_what_happened() {
         assert_eq!(root.target.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2, 1, 0]);
         assert!((scores[0].logprob.exp() - [0.1, 0.2, 0.7][decided[0] as usize]).abs() < 1e-6);
         assert!((root.overlap.unwrap() - (0.1 + 0.2 + 0.4)).abs() < 1e-6);
+        // Over all tokens, as the draft says them, a priority is uniform on [0, 1].
+        let density = |z: f64| {
+            let of = |[start, length, p]: [f64; 3]| {
+                if (start..start + length).contains(&z) { p / length } else { 0.0 }
+            };
+            let said = |token| root.draft.iter().find(|(other, _)| *other == token).unwrap().1;
+            let each = root
+                .shares
+                .iter()
+                .map(|(token, parts)| said(*token) * parts.iter().copied().map(of).sum::<f64>());
+            each.sum::<f64>()
+        };
+        for z in [0.01, 0.2, 0.437, 0.71, 0.99] {
+            assert!((density(z) - 1.0).abs() < 1e-6, "{z}: {}, {:?}", density(z), root.shares);
+        }
         for node in &trace.nodes[1..] {
             let drawn = node.drawn.as_ref().unwrap();
             let parent = &trace.nodes[drawn.parent];

@@ -154,6 +154,16 @@ impl Answer {
         self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
     }
 
+    /// What is known of the tokens of the first text.
+    pub fn scores(&self) -> &[Scored] {
+        self.parts.first().map_or(&[], |part| &part.scores)
+    }
+
+    /// The tokenizer that it is told with.
+    pub fn tokenizer(&self) -> &Text {
+        &self.text
+    }
+
     /// The calls in the first text, as far as they are known.
     pub fn calls(&self) -> &[Call] {
         self.parts.first().map_or(&[], |part| &part.calls)

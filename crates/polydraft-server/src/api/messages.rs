@@ -114,9 +114,9 @@ struct Called {
 
 /// Calls so far, by id: who answers one is known by it.
 #[derive(Default)]
-pub struct Callers(HashMap<String, String>);
+pub struct Calling(HashMap<String, String>);
 
-impl Callers {
+impl Calling {
     /// An answer's call; `param` names its arguments.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Callers {
 /// # Errors
 /// What is wrong with one; tools in them that the model's template does not know.
 pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Problem> {
-    let mut called = Callers::default();
+    let mut called = Calling::default();
     let of = |(number, spoken): (usize, Spoken)| {
         let param = |field: &str| format!("messages[{number}]{field}");
         let Spoken { role, content, tool_calls, tool_call_id, .. } = spoken;

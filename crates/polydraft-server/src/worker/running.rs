@@ -75,6 +75,9 @@ impl Text {
                 text: Box::new(language.text.stream(&asked.prompt)),
                 chance: Box::new(random),
             })?;
+            if asked.seeded {
+                session.as_if_alone();
+            }
             if let Some(changes) = Changes::of(asked) {
                 session.process(Box::new(changes));
             }
