@@ -1,6 +1,7 @@
 //! The decode loop: propose, score, verify, commit.
 
 mod bookkeeping;
+mod forced;
 mod growth;
 
 use polydraft::{Distribution, DraftTree, NodeId, Outcome, PolicyKind, Token};
@@ -161,16 +162,19 @@ impl Engine {
         Ok(left)
     }
 
-    /// Decides at least one token for each session that is not done, in one pass of the target for all of them.
+    /// Decides at least one token for each session that is not done, in one pass of the target for all of them; before that,
+    /// what is certain without one.
     ///
     /// What goes wrong in one session alone ends that one, see [`Session::failure`].
     ///
     /// # Errors
-    /// Failures of a model for all of them: no session has changed, and the step may be tried again.
+    /// Failures of a model for all of them: no session has changed but by what was certain, and the step may be tried again.
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         let mut open: Vec<&mut Session> =
             sessions.iter_mut().map(|session| &mut **session).filter(|session| !session.is_done()).collect();
         let mut clock = Clock::start();
+        self.force(&mut open);
+        open.retain(|session| !session.is_done());
         let scored = self.propose(&mut open).and_then(|()| {
             clock.drafted();
             open.retain(|session| !session.is_done());
@@ -217,8 +221,13 @@ impl Engine {
 
     /// Draws every session's tree, level by level, each level from one pass of the drafter.
     fn propose(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
+        let texts = sessions.len();
         for session in sessions.iter_mut() {
             session.draft.clear(&mut self.pool.spare());
+            let texts = if session.is_alone { 1 } else { texts };
+            if let Some(speculation) = &mut session.speculation {
+                speculation.policy.among(texts);
+            }
         }
         for session in sessions.iter() {
             let told = session.drafter.and_then(|sequence| self.drafter.as_ref()?.told(sequence));
@@ -284,7 +293,10 @@ impl Engine {
                     }),
                 };
                 let trace = match (&outcome, asides.traced) {
-                    (Ok(outcome), Some(top)) => Some(Trace::of(draft, &laws, outcome, top)),
+                    (Ok(outcome), Some(top)) => {
+                        let verifier = speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
+                        Some(Trace::of(draft, &laws, outcome, verifier, top))
+                    }
                     _ => None,
                 };
                 let failed = laws.give_back();

@@ -7,7 +7,7 @@
 //! presence penalty if that is not 0; before the temperature. The prompt's tokens are not counted.
 //! Complexity: a copy of the logits, and the tokens of the text and the path, for each node that a verifier looks at.
 //! Deviations: none. Exactness: the changed law is a function of the tokens before the node alone, so it is a target like
-//! any other, and verifiers are exact for it; the draft need not know of it.
+//! any other, and verifiers are exact for it. The draft's law is changed alike: drafts that cannot be are not drawn.
 
 use polydraft::Token;
 
@@ -18,6 +18,12 @@ use polydraft::Token;
 pub trait Processor: Send + Sync {
     /// Changes them.
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]);
+
+    /// Tokens behind the decided ones that are certain: each is the only one that [`process`](Self::process) leaves behind those
+    /// before it, whatever the logits are. They are taken without a pass of the target.
+    fn forced(&self, _decided: &[Token]) -> Vec<Token> {
+        Vec::new()
+    }
 }
 
 /// OpenAI's biases and penalties.

@@ -194,6 +194,7 @@ pub struct Session<'c> {
     pub(crate) draft: Draft,
     pub(crate) statistics: Statistics,
     pub(crate) processor: Option<Box<dyn Processor>>,
+    pub(crate) is_alone: bool,
     pub(crate) asides: Asides,
     limits: Limits,
     stream: Box<dyn TextStream + 'c>,
@@ -221,6 +222,7 @@ impl<'c> Session<'c> {
             draft: Draft::new(),
             statistics: Statistics::default(),
             processor: None,
+            is_alone: false,
             asides: Asides::default(),
             limits,
             stream: text,
@@ -274,6 +276,12 @@ impl<'c> Session<'c> {
         self.processor = Some(processor);
     }
 
+    /// From now on its trees are what they would be without neighbours: trees that choose themselves else give way to other
+    /// texts in a pass, which leaves a text its law, but not the same text for the same random decisions.
+    pub fn as_if_alone(&mut self) {
+        self.is_alone = true;
+    }
+
     /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top` likeliest tokens of each law. It
     /// costs a law for every node.
     pub fn trace(&mut self, top: usize) {
@@ -312,6 +320,12 @@ impl<'c> Session<'c> {
     /// How many more tokens the limit allows.
     pub(crate) fn left(&self) -> usize {
         self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
+    }
+
+    /// How many of these tokens there are up to one that ends the text, that one included.
+    pub(crate) fn up_to_end(&self, tokens: &[Token]) -> usize {
+        let end = tokens.iter().position(|token| self.limits.end_tokens.contains(token));
+        end.map_or(tokens.len(), |end| end + 1)
     }
 
     pub(crate) fn fail(&mut self, error: impl Into<Error>) {

@@ -55,6 +55,8 @@ impl StepTime {
 pub struct Statistics {
     /// Tokens emitted and kept.
     pub tokens: usize,
+    /// Those of them that were certain, and took no pass.
+    pub forced: usize,
     /// Passes over the target's weights, the prompt's not among them.
     pub target_calls: usize,
     /// For each position on the drafted path, how often a token was drafted there.

@@ -1,6 +1,6 @@
 //! What happened in a step, for people who want to see it: the tree, both laws at its nodes, and what came of it.
 
-use polydraft::{Distribution, Draft, DraftTree, NodeId, Outcome, TargetLaws, Token};
+use polydraft::{Distribution, Draft, DraftTree, NodeId, Outcome, TargetLaws, Token, Verifier};
 
 /// One step of one session.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +24,9 @@ pub struct TracedNode {
     pub draft: Vec<(Token, f64)>,
     /// What the target says there, the likeliest first.
     pub target: Vec<(Token, f64)>,
+    /// For tokens of `draft`, where the verifier shares priorities out among drafts: the law of a draft's priority, as intervals
+    /// of [0, 1], each with its beginning, its length and its probability.
+    pub shares: Vec<(Token, Vec<[f64; 3]>)>,
     /// What the two laws have in common, Σ min: the probability that one draft is accepted here. None at a leaf.
     pub overlap: Option<f64>,
 }
@@ -47,7 +50,13 @@ fn likeliest(law: &Distribution, top: usize) -> Vec<(Token, f64)> {
 
 impl Trace {
     /// With the `top` likeliest tokens of each law. Where the target has no law, none is shown.
-    pub(crate) fn of(draft: &Draft, laws: &dyn TargetLaws, outcome: &Outcome, top: usize) -> Self {
+    pub(crate) fn of(
+        draft: &Draft,
+        laws: &dyn TargetLaws,
+        outcome: &Outcome,
+        verifier: Option<&dyn Verifier>,
+        top: usize,
+    ) -> Self {
         let tree = draft.tree();
         let target = |node| laws.target(node).ok();
         let of = |node| {
@@ -56,8 +65,13 @@ impl Trace {
                 let under = |law: Option<&Distribution>| law.map_or(0.0, |law| law.probability(token));
                 Drawn { parent, token, draft: under(draft.law(parent)), target: under(target(parent)) }
             });
+            let shares = draft.law(node).zip(verifier).map_or_else(Vec::new, |(law, verifier)| {
+                let of = |token| (token, verifier.priorities(draft, laws, node, token).unwrap_or_default());
+                law.most_likely(top).into_iter().map(of).filter(|(_, parts)| !parts.is_empty()).collect()
+            });
             TracedNode {
                 drawn,
+                shares,
                 draws: draft.draws(node).map_or(0, |draws| draws.count),
                 draft: draft.law(node).map(|law| likeliest(law, top)).unwrap_or_default(),
                 target: target(node).map(|law| likeliest(law, top)).unwrap_or_default(),

@@ -24,12 +24,46 @@ impl Processor for NoRepetition {
     }
 }
 
+/// Behind 1 comes 2, behind that 0, whatever the target thinks; then it is free.
+struct Certain;
+
+impl Certain {
+    fn only(last: Option<&Token>) -> Option<Token> {
+        match last {
+            Some(1) => Some(2),
+            Some(2) => Some(0),
+            _ => None,
+        }
+    }
+}
+
+impl Processor for Certain {
+    fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+        if let Some(only) = Self::only(path.last().or(decided.last())) {
+            logits.iter_mut().enumerate().filter(|(token, _)| *token != only as usize).for_each(
+                |(_, logit)| {
+                    *logit = f32::NEG_INFINITY;
+                },
+            );
+        }
+    }
+
+    fn forced(&self, decided: &[Token]) -> Vec<Token> {
+        let mut forced = Vec::new();
+        while let Some(only) = Self::only(forced.last().or(decided.last())) {
+            forced.push(only);
+        }
+        forced
+    }
+}
+
 fn processors() -> Vec<fn() -> Box<dyn Processor>> {
     vec![
         || Box::new(Penalties { bias: vec![(0, -1.5), (2, 0.75)], ..Penalties::default() }),
         || Box::new(Penalties { frequency: 0.9, ..Penalties::default() }),
         || Box::new(Penalties { frequency: -0.6, presence: 1.3, bias: vec![(1, f32::NEG_INFINITY)] }),
         || Box::new(NoRepetition),
+        || Box::new(Certain),
     ]
 }
 
@@ -114,7 +148,37 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
             }
         }
     }
-    assert!(tried >= 60, "{tried}");
+    assert!(tried >= 75, "{tried}");
+}
+
+/// Tokens that are certain need no pass, and count against the limit as others do.
+#[test]
+fn what_is_certain_takes_no_pass() {
+    let target = TableModel::from_json("target", TARGET).unwrap();
+    let mut engine = Engine::new(Box::new(target), None);
+    for (probability, (tokens, statistics)) in enumerate(|chance| {
+        let mut session = engine
+            .open(Request {
+                prompt: PROMPT.to_vec(),
+                sampling: Sampling::default(),
+                speculation: None,
+                limits: Limits { max_tokens: Some(4), ..Limits::default() },
+                text: Box::new(NoText),
+                chance: Box::new(chance),
+            })
+            .unwrap();
+        session.process(Box::new(Certain));
+        while !session.is_done() {
+            engine.step(&mut [&mut session]).unwrap();
+        }
+        let made = engine.close(session).unwrap();
+        (made.tokens, made.statistics)
+    }) {
+        assert!(probability > 0.0);
+        let certain = (1..4).filter(|&n| Certain::only(Some(&tokens[n - 1])).is_some()).count();
+        assert_eq!((tokens.len(), statistics.forced), (4, certain), "{tokens:?}");
+        assert_eq!(statistics.target_calls, 4 - certain);
+    }
 }
 
 /// The test would notice penalties that forget the path: those have another law.
@@ -180,6 +244,21 @@ fn a_trace_shows_what_happened() {
         assert_eq!(root.target.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2, 1, 0]);
         assert!((scores[0].logprob.exp() - [0.1, 0.2, 0.7][decided[0] as usize]).abs() < 1e-6);
         assert!((root.overlap.unwrap() - (0.1 + 0.2 + 0.4)).abs() < 1e-6);
+        // Over all tokens, as the draft says them, a priority is uniform on [0, 1].
+        let density = |z: f64| {
+            let of = |[start, length, p]: [f64; 3]| {
+                if (start..start + length).contains(&z) { p / length } else { 0.0 }
+            };
+            let said = |token| root.draft.iter().find(|(other, _)| *other == token).unwrap().1;
+            let each = root
+                .shares
+                .iter()
+                .map(|(token, parts)| said(*token) * parts.iter().copied().map(of).sum::<f64>());
+            each.sum::<f64>()
+        };
+        for z in [0.01, 0.2, 0.437, 0.71, 0.99] {
+            assert!((density(z) - 1.0).abs() < 1e-6, "{z}: {}, {:?}", density(z), root.shares);
+        }
         for node in &trace.nodes[1..] {
             let drawn = node.drawn.as_ref().unwrap();
             let parent = &trace.nodes[drawn.parent];

@@ -212,6 +212,35 @@ function drawLaws(step, id) {
   $('laws').replaceChildren(...(rows.length ? [make('span', { class: 'title' }, 'token'), make('span', { class: 'title' }, 'the draft'), make('span', { class: 'title' }, 'the target')] : []),
     ...rows.flatMap(({ text, draft, target }) => [make('span', { class: 'token', title: text }, visible(text)), bar('draft', draft), bar('target', target)]));
   for (const i of $('laws').querySelectorAll('i')) i.style.width = `calc((100% - 3rem) * ${i.dataset.width})`;
+  drawShares(node);
+}
+
+/// Who has which part of [0, 1]: above each priority, whose draft it is how likely.
+function drawShares(node) {
+  const law = new Map(node.draft.map(({ id, p }) => [id, p])), shared = (node.shares ?? []).filter(({ id }) => law.has(id));
+  $('shares-part').hidden = !shared.length;
+  if (!shared.length) return;
+  const colour = index => `hsl(${(205 + index * 137) % 360} 62% 58%)`;
+  const ends = [...new Set(shared.flatMap(({ parts }) => parts.flatMap(([start, length]) => [start, start + length])))].sort((a, b) => a - b);
+  const rects = [];
+  ends.slice(0, -1).forEach((from, at) => {
+    const to = ends[at + 1];
+    let top = 0;
+    shared.forEach(({ id, text, parts }, index) => {
+      const of = ([start, length, p]) => start <= from && to <= start + length ? p / length : 0;
+      const height = law.get(id) * parts.reduce((sum, part) => sum + of(part), 0);
+      if (height < 1e-4) return;
+      rects.push(make('rect', { x: 1000 * from, y: 100 * top, width: 1000 * (to - from) + 0.5, height: 100 * height, fill: colour(index) },
+        make('title', {}, `${visible(text)}: ${percent(height)} of the priorities from ${number(from)} to ${number(to)}`)));
+      top += height;
+    });
+  });
+  $('shares').replaceChildren(make('rect', { class: 'rest', x: 0, y: 0, width: 1000, height: 100 }), ...rects);
+  $('shares-names').replaceChildren(...shared.map(({ id, text }, index) => {
+    const dot = make('i', {});
+    dot.style.background = colour(index);
+    return make('span', {}, dot, short(text), ` ${percent(law.get(id))}`);
+  }));
 }
 
 function drawChart() {

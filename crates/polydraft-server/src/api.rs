@@ -1,16 +1,19 @@
 //! OpenAI's interface: what is asked, and what is answered.
 
 mod answer;
+mod calls;
 pub mod chat;
 pub mod completions;
 pub mod error;
 mod format;
+mod messages;
 pub mod openapi;
 mod params;
 pub mod responses;
 mod speculation;
 mod steps;
 mod tokens;
+mod tools;
 
 use std::fmt;
 

@@ -1,6 +1,7 @@
 //! What is served, and how: settled once, at the start.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use polydraft::Token;
 use polydraft::policy::Costs;
@@ -88,8 +89,8 @@ pub(crate) struct App {
     pub vocabulary: usize,
     pub limits: Capacity,
     pub settings: Settings,
-    /// Made when the first one is asked for.
-    pub grammars: OnceLock<Result<Grammars, String>>,
+    /// By the tokens that end a text; made when the first one is asked for.
+    pub grammars: Mutex<HashMap<Vec<Token>, Arc<Grammars>>>,
     pub desk: Desk,
     pub telemetry: Arc<Telemetry>,
     /// Seconds since 1970.

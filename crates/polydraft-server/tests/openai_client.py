@@ -1,15 +1,20 @@
-"""The official client, unmodified, against `polydraft serve` with the demo pair.
+"""The official client, unmodified, against `polydraft serve` with the demo pair, and with its target told of tools.
 
 python3 openai_client.py path/to/polydraft [texts of a schema, default 20]
 """
 
+import contextlib
 import json
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 
 import openai
+
+DEMO = pathlib.Path(__file__).resolve().parents[3] / "demo"
 
 PROMPT = "impl Iterator for"
 FORMS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
@@ -96,6 +101,128 @@ def forms(client):
     assert client.completions.create(**asked).choices[0].text == text
 
 
+TOOLS = {
+    "weather": {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Paris", "Oslo"]},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            "hours": {"type": "array", "items": {"$ref": "#/$defs/hour"}, "maxItems": 2},
+        },
+        "required": ["city", "days", "hours"],
+        "additionalProperties": False,
+        "$defs": {"hour": {"type": "integer", "minimum": 0, "maximum": 23}},
+    },
+    "ask": {
+        "type": "object",
+        "properties": {"sure": {"type": "boolean"}},
+        "required": ["sure"],
+        "additionalProperties": False,
+    },
+}
+LISTED = [
+    {"type": "function", "function": {"name": name, "description": "Does it.", "parameters": schema, "strict": True}}
+    for name, schema in TOOLS.items()
+]
+
+
+def checked(name, arguments):
+    """A call as its schema says."""
+    arguments = json.loads(arguments)
+    assert set(arguments) == set(TOOLS[name]["required"]), arguments
+    if name == "ask":
+        assert isinstance(arguments["sure"], bool), arguments
+        return
+    assert arguments["city"] in ("Paris", "Oslo") and 1 <= arguments["days"] <= 9, arguments
+    assert len(arguments["hours"]) <= 2 and all(0 <= hour <= 23 for hour in arguments["hours"]), arguments
+
+
+def tools(client):
+    """Calls, asked for and named, whole and streamed: as their schemas say, every time, with speculation."""
+    asked = dict(model="tools", messages=MESSAGES, tools=LISTED, max_completion_tokens=200)
+    names, forced, passes, written = set(), 0, 0, 0
+    for seed in range(0, FORMS, 5):
+        answer = client.chat.completions.create(**asked, tool_choice="required", parallel_tool_calls=False, n=5, seed=seed)
+        for choice in answer.choices:
+            [call] = choice.message.tool_calls
+            assert choice.finish_reason == "tool_calls" and choice.message.content is None, choice
+            assert call.type == "function" and call.id, call
+            checked(call.function.name, call.function.arguments)
+            names.add(call.function.name)
+        speculation = answer.usage.speculation
+        forced, passes = forced + speculation["forced_tokens"], passes + speculation["target_calls"]
+        written += answer.usage.completion_tokens
+    assert names == set(TOOLS) and forced > written / 3 and passes < written / 2, (names, forced, passes, written)
+    print(f"calls: {written} tokens in {passes} passes, {forced} of them certain", file=sys.stderr)
+    for name in TOOLS:
+        choice = {"type": "function", "function": {"name": name}}
+        answer = client.chat.completions.create(**asked, tool_choice=choice, parallel_tool_calls=False, seed=1)
+        [call] = answer.choices[0].message.tool_calls
+        assert call.function.name == name
+        # The same seed gives the same call, streamed; and so does plain decoding where nothing is left to chance.
+        pieces = client.chat.completions.create(**asked, tool_choice=choice, parallel_tool_calls=False, seed=1, stream=True)
+        deltas = [delta for chunk in pieces for delta in chunk.choices[0].delta.tool_calls or []]
+        assert deltas[0].function.name == name and deltas[0].id and len(deltas) > 1
+        assert "".join(delta.function.arguments for delta in deltas) == call.function.arguments
+        greedy = dict(asked, tool_choice=choice, parallel_tool_calls=False, temperature=0)
+        plain = client.chat.completions.create(**greedy, extra_body={"speculation": "none"}).choices[0].message
+        drafted = client.chat.completions.create(**greedy).choices[0].message
+        assert plain.tool_calls[0].function == drafted.tool_calls[0].function, (plain, drafted)
+    # The call and what came of it go back, as the client has them.
+    history = [*MESSAGES, answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "yes"}]
+    answer = client.chat.completions.create(**dict(asked, messages=history), seed=3, max_tokens=200)
+    assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
+    # Free to call or not, but not to call otherwise than the schemas say.
+    for seed in range(3):
+        message = client.chat.completions.create(**asked, seed=seed).choices[0].message
+        for call in message.tool_calls or []:
+            checked(call.function.name, call.function.arguments)
+    none = client.chat.completions.create(**asked, tool_choice="none", seed=1)
+    without = client.chat.completions.create(model="tools", messages=MESSAGES, max_completion_tokens=200, seed=1)
+    assert none.choices[0].message.content == without.choices[0].message.content
+    assert none.usage.prompt_tokens < answer.usage.prompt_tokens
+    for param, wrong in [
+        ("tool_choice", dict(tool_choice={"type": "function", "function": {"name": "other"}})),
+        ("tools[0].type", dict(tools=[{"type": "custom", "function": {"name": "a"}}])),
+        ("tools[1].function.name", dict(tools=[LISTED[0], LISTED[0]])),
+        ("response_format", dict(response_format={"type": "json_object"})),
+    ]:
+        is_refused(lambda: client.chat.completions.create(**{**asked, **wrong}), param)
+
+
+def tools_in_responses(client):
+    listed = [{"type": "function", "name": name, "parameters": schema} for name, schema in TOOLS.items()]
+    asked = dict(model="tools", input="Returns the sum of two numbers.", tools=listed, tool_choice="required", max_output_tokens=200,
+                 parallel_tool_calls=False, extra_body={"seed": 2})
+    answer = client.responses.create(**asked)
+    [call] = answer.output
+    assert call.type == "function_call" and answer.status == "completed"
+    checked(call.name, call.arguments)
+    events = list(client.responses.create(**asked, stream=True))
+    deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == call.arguments and events[-1].response.output[0].arguments == call.arguments
+    history = [{"role": "user", "content": "Returns the sum."}, call.model_dump(),
+               {"type": "function_call_output", "call_id": call.call_id, "output": "yes"}]
+    again = client.responses.create(model="tools", input=history, max_output_tokens=20)
+    assert again.output_text
+    scored = dict(model="tools", input="Returns the sum.", max_output_tokens=12, include=["message.output_text.logprobs"], top_logprobs=2,
+                  extra_body={"seed": 4})
+    whole = client.responses.create(**scored).output[0].content[0].logprobs
+    events = client.responses.create(**scored, stream=True)
+    streamed = [token for event in events if event.type == "response.output_text.delta" for token in event.logprobs]
+    assert len(whole) == 12 and all(len(token.top_logprobs) == 2 for token in whole)
+    assert [token.token for token in streamed] == [token.token for token in whole[: len(streamed)]] and streamed
+
+
+def is_refused(ask, param):
+    try:
+        ask()
+    except openai.BadRequestError as error:
+        assert error.param == param, (param, error.body)
+    else:
+        raise AssertionError(f"{param} was not refused")
+
+
 def streams_together(client):
     """A seed gives the same text alone and among others, streamed; half of the others go away."""
     asked = dict(model="target", prompt=PROMPT, max_tokens=48, seed=3)
@@ -137,8 +264,10 @@ def errors(client, base_url):
         raise AssertionError("a wrong key opened the door")
 
 
-def main():
-    command = [sys.argv[1], "--no-config", "serve", "--port", "0", "--api-key", "secret"]
+@contextlib.contextmanager
+def served(*arguments):
+    """A client of a server with these arguments, and its address; the server stops in order."""
+    command = [sys.argv[1], "--no-config", "serve", "--port", "0", "--api-key", "secret", *arguments]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         for line in server.stderr:
@@ -148,7 +277,15 @@ def main():
         else:
             raise AssertionError("the server did not start")
         threading.Thread(target=lambda: [sys.stderr.write(line) for line in server.stderr], daemon=True).start()
-        client = openai.OpenAI(base_url=base_url, api_key="secret", max_retries=0, timeout=60)
+        yield openai.OpenAI(base_url=base_url, api_key="secret", max_retries=0, timeout=60), base_url
+        server.terminate()
+        assert server.wait(timeout=60) == 0
+    finally:
+        server.kill()
+
+
+def main():
+    with served() as (client, base_url):
         assert [model.id for model in client.models.list()] == ["target"]
         assert client.models.retrieve("target").object == "model"
         completions(client)
@@ -157,10 +294,16 @@ def main():
         forms(client)
         streams_together(client)
         errors(client, base_url)
-        server.terminate()
-        assert server.wait(timeout=60) == 0
-    finally:
-        server.kill()
+        is_refused(lambda: client.chat.completions.create(model="target", messages=MESSAGES, tools=LISTED), "tools")
+    with tempfile.TemporaryDirectory() as folder:
+        target = pathlib.Path(folder) / "tools"
+        target.mkdir()
+        for file in (DEMO / "target").iterdir():
+            (target / file.name).symlink_to(file)
+        (target / "chat_template.jinja").symlink_to(pathlib.Path(__file__).with_name("tools.jinja"))
+        with served("--target", str(target), "--draft", str(DEMO / "draft")) as (client, _):
+            tools(client)
+            tools_in_responses(client)
     print(f"openai {openai.__version__}: all is well")
 
 

@@ -38,6 +38,9 @@ def talk(page, shot):
     page.locator("#tree .node[data-node='0']").click()
     assert page.locator("#laws .bar.target i").count() > 0
     assert "share" in page.inner_text("#laws-text")
+    # With the default verifier three drafts share [0, 1] out among them.
+    assert page.locator("#shares rect:not(.rest)").count() >= 3
+    assert page.locator("#shares-names span").count() > 2
     assert re.search(r"\d+ tokens, \d+ passes", page.inner_text("#efficiency"))
     page.screenshot(path=shot, full_page=True)
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -89,12 +89,22 @@ fn what_is_wrong_is_named() {
         (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
         (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content"),
         (json!([{ "role": "user", "content": "bad" }]), "messages"),
-        (json!([{ "role": "user" }]), "messages[0]"),
+        (json!([{ "role": "user" }]), "messages[0].content"),
+        (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls"),
+        (json!([{ "role": "user", "content": "a", "tool_call_id": "b" }]), "messages[0].tool_call_id"),
         (json!([{ "role": "user", "content": "a", "name": "b" }]), "messages[0].name"),
     ] {
         let (status, error) = refused(&server, "/v1/chat/completions", &json!({ "messages": messages }));
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
     }
+    // This model's template knows no tools.
+    let tool = json!({ "type": "function", "function": { "name": "f" } });
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [tool], "max_tokens": 2 });
+    let (status, error) = refused(&server, "/v1/chat/completions", &body);
+    assert_eq!(
+        (status, &error["param"], &error["code"]),
+        (400, &json!("tools"), &json!("unsupported_parameter"))
+    );
     // What changes nothing is taken.
     let neutral = json!({ "prompt": "a", "frequency_penalty": 0, "logit_bias": {}, "stop": null, "best_of": 1, "stream": null });
     server.complete(neutral);

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::start;
+use common::{start, start_calling};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
@@ -210,6 +210,84 @@ fn responses() {
         let reply = server.post("/v1/responses", &body);
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{reply:?}");
     }
+}
+
+#[test]
+fn calls_of_tools_are_read_from_the_text() {
+    let server = start_calling();
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } });
+    let mut body =
+        json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool], "seed": 1, "n": 2 });
+    let answer = server.post("/v1/chat/completions", &body).json();
+    for choice in answer["choices"].as_array().unwrap() {
+        let (message, function) = (&choice["message"], &choice["message"]["tool_calls"][0]["function"]);
+        assert_eq!(
+            (&choice["finish_reason"], &message["content"]),
+            (&json!("tool_calls"), &Value::Null),
+            "{answer}"
+        );
+        assert_eq!(function, &json!({ "name": "f", "arguments": "{\"a\":1}" }));
+    }
+    let ids: Vec<&Value> = (0..2).map(|n| &answer["choices"][n]["message"]["tool_calls"][0]["id"]).collect();
+    assert_ne!(ids[0], ids[1]);
+    // What the tool said goes back: the template is given the call.
+    let call = &answer["choices"][0]["message"];
+    let history = json!([{ "role": "user", "content": "b" }, call, { "role": "tool", "tool_call_id": ids[0], "content": "2" }]);
+    let again = server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] })).json();
+    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!((tokens(&answer), tokens(&again)), (2, 5), "{again}");
+    // Streamed: the name first, then the arguments, and nothing of the text that they stand in.
+    body["stream"] = true.into();
+    body["n"] = 1.into();
+    let reply = server.post("/v1/chat/completions", &body);
+    let events = reply.events();
+    let chunks: Vec<Value> =
+        events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let deltas = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]);
+    assert!(
+        deltas.clone().all(|delta| delta["content"].as_str().unwrap_or_default().is_empty()),
+        "{reply:?}"
+    );
+    let calls: Vec<&Value> = deltas.filter_map(|delta| delta["tool_calls"].get(0)).collect();
+    assert_eq!(
+        (&calls[0]["function"]["name"], &calls[0]["index"], &calls[0]["type"]),
+        (&json!("f"), &json!(0), &json!("function"))
+    );
+    let arguments: String =
+        calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
+    assert_eq!(arguments, "{\"a\":1}");
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+    // A tool of another name: the text is text. So it is where no tool may be called, which the model is not told of then.
+    for change in [
+        json!({ "tools": [{ "type": "function", "function": { "name": "g" } }] }),
+        json!({ "tool_choice": "none" }),
+    ] {
+        let mut other = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool] });
+        for (name, value) in change.as_object().unwrap() {
+            other[name] = value.clone();
+        }
+        let answer = server.post("/v1/chat/completions", &other).json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "stop");
+        assert!(choice["message"]["content"].as_str().unwrap().starts_with("<tool_call>"), "{choice}");
+        assert_eq!(tokens(&answer), if other["tool_choice"] == "none" { 1 } else { 2 });
+    }
+    // In the newer form calls are items.
+    let own = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
+    let answer = server.post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1 })).json();
+    let item = &answer["output"][0];
+    assert_eq!(
+        (&item["type"], &item["name"], &item["arguments"]),
+        (&json!("function_call"), &json!("f"), &json!("{\"a\":1}"))
+    );
+    assert_eq!(answer["output"].as_array().unwrap().len(), 1);
+    let reply =
+        server.post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1, "stream": true }));
+    let events: Vec<Value> =
+        reply.events().into_iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let of = |name: &str| events.iter().filter(|event| event["type"] == name).count();
+    assert!(of("response.function_call_arguments.delta") > 0 && of("response.output_text.delta") == 0);
+    assert_eq!(events.last().unwrap()["response"]["output"][0]["arguments"], "{\"a\":1}");
 }
 
 /// Alone, among eight others that come and go, and beside one that breaks: bit for bit.

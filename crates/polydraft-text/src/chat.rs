@@ -7,6 +7,7 @@ mod json;
 mod limits;
 mod measured;
 mod scan;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,29 +23,56 @@ use crate::files::read_optional_text;
 use crate::special::SETTINGS;
 use crate::{Error, Result, SpecialTokens};
 
+pub use tools::CallForm;
+
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant`.
+    /// Who speaks: `system`, `user`, `assistant` or `tool`.
     pub role: &'static str,
     /// What is said.
     pub content: String,
+    /// The calls of tools in an answer, as templates read them:
+    /// `{"id": .., "type": "function", "function": {"name": .., "arguments": {..}}}`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<serde_json::Value>,
+    /// Which call it is that a tool answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The name of a tool that answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl Message {
     /// A message of the user's.
     pub fn user(content: impl Into<String>) -> Self {
-        Self { role: "user", content: content.into() }
+        Self::of("user", content)
     }
 
     /// What the model is told first.
     pub fn system(content: impl Into<String>) -> Self {
-        Self { role: "system", content: content.into() }
+        Self::of("system", content)
     }
 
     /// An answer of the model's.
     pub fn assistant(content: impl Into<String>) -> Self {
-        Self { role: "assistant", content: content.into() }
+        Self::of("assistant", content)
+    }
+
+    /// What a tool answered to the call of this id; its name, where that is known.
+    pub fn tool(content: impl Into<String>, id: impl Into<String>, name: Option<String>) -> Self {
+        Self { tool_call_id: Some(id.into()), name, ..Self::of("tool", content) }
+    }
+
+    fn of(role: &'static str, content: impl Into<String>) -> Self {
+        Self { role, content: content.into(), tool_calls: Vec::new(), tool_call_id: None, name: None }
+    }
+
+    /// Bytes of what it says.
+    fn size(&self) -> usize {
+        let calls = self.tool_calls.iter().map(|call| call.to_string().len());
+        self.content.len() + calls.sum::<usize>() + self.name.as_ref().map_or(0, String::len)
     }
 }
 
@@ -54,6 +82,9 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     tokens: SpecialTokens,
     path: PathBuf,
+    calls: Option<CallForm>,
+    /// The one for conversations with tools, where that is another.
+    with_tools: Option<Box<Self>>,
 }
 
 const NAME: &str = "chat template";
@@ -74,8 +105,13 @@ impl ChatTemplate {
         if let Some(text) = read_optional_text(&path, Kind::SETTINGS)? {
             return Self::from_source(&text, tokens, path).map(Some);
         }
-        let listed = tokens.settings.get("chat_template").and_then(listed);
-        listed.map(|text| Self::from_source(&text, tokens, directory.join(SETTINGS))).transpose()
+        let setting = tokens.settings.get("chat_template").cloned().unwrap_or_default();
+        let of = |text: String| Self::from_source(&text, tokens.clone(), directory.join(SETTINGS));
+        let Some(mut template) = listed(&setting, "default").map(of).transpose()? else { return Ok(None) };
+        if setting.is_array() {
+            template.with_tools = listed(&setting, "tool_use").map(of).transpose()?.map(Box::new);
+        }
+        Ok(Some(template))
     }
 
     /// From the template's text and the special tokens that it may name; `path` is the file that it is from, for
@@ -97,7 +133,9 @@ impl ChatTemplate {
     pub fn from_source(text: &str, tokens: SpecialTokens, path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         match contained(|| environment(text)) {
-            Ok(Ok(environment)) => Ok(Self { environment, tokens, path }),
+            Ok(Ok(environment)) => {
+                Ok(Self { environment, tokens, path, calls: CallForm::of(text), with_tools: None })
+            }
             Ok(Err(e)) => Err(Error::Template { path, problem: describe(&e) }),
             Err(panic) => Err(Error::Template { path, problem: broke(&panic) }),
         }
@@ -120,13 +158,35 @@ impl ChatTemplate {
     /// # Errors
     /// What the template objects to, for example roles in an order that it does not know.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
+        self.render_with_tools(messages, &[])
+    }
+
+    /// How the model writes its calls of tools; none where the template knows no tools, or writes calls in a form that is not
+    /// known here.
+    pub fn calls(&self) -> Option<CallForm> {
+        self.with_tools.as_ref().map_or(self.calls, |template| template.calls)
+    }
+
+    /// The same with tools that the model may call, each as OpenAI's interface describes it:
+    /// `{"type": "function", "function": {"name": .., "description": .., "parameters": ..}}`.
+    ///
+    /// # Errors
+    /// As for [`render`](Self::render).
+    pub fn render_with_tools(&self, messages: &[Message], tools: &[serde_json::Value]) -> Result<String> {
+        let about_tools = !tools.is_empty() || messages.iter().any(|m| m.role == "tool");
+        if let Some(template) = self.with_tools.as_ref().filter(|_| about_tools) {
+            return template.render_with_tools(messages, tools);
+        }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
         let context = context! {
             messages => Value::from(Serde(messages)),
+            // As transformers has it: there, and none.
+            tools => (!tools.is_empty()).then(|| Value::from(Serde(tools))),
             add_generation_prompt => true,
             ..Value::from(Serde(tokens))
         };
-        let given = messages.iter().map(|m| m.content.len()).sum();
+        let of_tools: usize = tools.iter().map(|tool| tool.to_string().len()).sum();
+        let given = of_tools + messages.iter().map(Message::size).sum::<usize>();
         let rendered = contained(|| {
             limits::bounded(given, |out| {
                 self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)
@@ -141,13 +201,13 @@ impl ChatTemplate {
     }
 }
 
-/// One template, or several of which one is called "default".
-fn listed(value: &serde_json::Value) -> Option<String> {
+/// One template, or of several the one of this name.
+fn listed(value: &serde_json::Value, name: &str) -> Option<String> {
     if let Some(text) = value.as_str() {
         return Some(text.to_owned());
     }
-    let named = |name: &str| value.as_array()?.iter().find(|t| t.get("name").is_some_and(|n| n == name));
-    Some(named("default")?.get("template")?.as_str()?.to_owned())
+    let named = value.as_array()?.iter().find(|t| t.get("name").is_some_and(|n| n == name));
+    Some(named?.get("template")?.as_str()?.to_owned())
 }
 
 fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinja::Error> {

@@ -82,8 +82,21 @@ impl Language {
     /// # Errors
     /// As for [`encode_chat`](Self::encode_chat), and a conversation that leaves no room.
     pub fn encode_chat_within(&self, messages: &[Message], most: usize) -> Result<Vec<Token>> {
+        self.encode_chat_with_tools(messages, &[], most)
+    }
+
+    /// The same for a model that may call `tools`: see [`ChatTemplate::render_with_tools`].
+    ///
+    /// # Errors
+    /// As for [`encode_chat_within`](Self::encode_chat_within).
+    pub fn encode_chat_with_tools(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        most: usize,
+    ) -> Result<Vec<Token>> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
-        let text = self.chat.as_ref().ok_or_else(missing)?.render(messages)?;
+        let text = self.chat.as_ref().ok_or_else(missing)?.render_with_tools(messages, tools)?;
         self.text.encode_plain_within(&text, most)
     }
 

@@ -21,7 +21,7 @@ mod special;
 mod stream;
 mod text;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::{CallForm, ChatTemplate, Message};
 pub use error::{Error, Result};
 pub use fields::{Fields, end_tokens, positive};
 pub use generation::{Published, PublishedSampling};

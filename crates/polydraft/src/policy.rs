@@ -98,6 +98,10 @@ pub trait Policy: Send {
     /// The kinds of draws that its trees have, at most.
     fn form(&self) -> Form;
 
+    /// Is told before a step how many texts are in its pass, this one among them: what a row costs depends on it. It must not
+    /// depend on what is drawn in the step.
+    fn among(&mut self, _texts: usize) {}
+
     /// Takes note of what became of a draft, between steps.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
 

@@ -85,6 +85,21 @@ pub trait Verifier: Send {
     /// A draft of a form that is not supported; a target's distribution that cannot be made.
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome>;
 
+    /// For people, behind a verification: the law of the priority of drafts of `token` at a node, as intervals of [0, 1]: where
+    /// one begins, how long it is, and how likely; they may overlap. None where nothing was shared out among several drafts.
+    ///
+    /// # Errors
+    /// A target's distribution that cannot be made.
+    fn priorities(
+        &self,
+        _draft: &Draft,
+        _target: &dyn TargetLaws,
+        _node: NodeId,
+        _token: Token,
+    ) -> Result<Vec<[f64; 3]>> {
+        Ok(Vec::new())
+    }
+
     /// Nodes so far at which a slower or weaker algorithm took over, because the verifier's own could not do them. The
     /// law is exact all the same.
     fn fallbacks(&self) -> u64 {

@@ -1,9 +1,9 @@
 //! One level of a session's draft: how deep, at which nodes, and the draws.
 
-use polydraft::NodeId;
+use polydraft::{Distribution, NodeId, Sampling};
 
 use crate::laws::Pool;
-use crate::{Drafter, Model, Result, Session};
+use crate::{Drafter, Model, Processor, Result, Sequence, Session};
 
 /// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
 pub(super) fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
@@ -34,11 +34,35 @@ pub(super) fn grow(
 ) -> Result<()> {
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return Ok(()) };
     for &node in nodes {
-        let law = drafter.distribution(sequence, node, &speculation.sampling, pool.take())?;
+        let law = match session.processor.as_deref() {
+            None => drafter.distribution(sequence, node, &speculation.sampling, pool.take())?,
+            Some(processor) => changed(session, processor, drafter, sequence, node, pool)?,
+        };
         let policy = speculation.policy.as_ref();
         if let Some(law) = session.draft.grow(node, law, policy, session.chance.as_mut())? {
             pool.give_back([law]);
         }
     }
     Ok(())
+}
+
+/// Below this a probability is as good as none.
+const LEAST: f64 = 1e-30;
+
+/// The draft's law with the changes that the target's logits get: what cannot be is not drafted, and what is the only
+/// possibility is.
+fn changed(
+    session: &Session,
+    processor: &dyn Processor,
+    drafter: &dyn Drafter,
+    sequence: Sequence,
+    node: NodeId,
+    pool: &Pool,
+) -> Result<Distribution> {
+    let own = session.speculation.as_ref().map(|speculation| speculation.sampling).unwrap_or_default();
+    let mut law = drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
+    let mut logits: Vec<f32> = law.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
+    processor.process(&session.tokens, &session.draft.path(node).tokens(), &mut logits);
+    law.set_from_logits(&logits, &own)?;
+    Ok(law)
 }

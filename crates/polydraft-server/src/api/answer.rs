@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::calls::{Calls, Said};
 use super::error::Problem;
 use super::{Reply, Sent, steps, tokens};
 use crate::App;
@@ -40,6 +41,8 @@ pub struct Usage {
 pub struct Speculated {
     /// Passes of the target, the prompts' not among them.
     target_calls: usize,
+    /// Tokens that a grammar left no choice for, which took no pass.
+    forced_tokens: usize,
     /// Distinct tokens drafted.
     draft_tokens: usize,
     /// For each position on the drafted path, how often a token was drafted there.
@@ -52,8 +55,10 @@ impl Usage {
     fn add(&mut self, tokens: usize, statistics: &Statistics) {
         self.completion_tokens += tokens;
         self.total_tokens += tokens;
-        let Speculated { target_calls, draft_tokens, drafted, accepted } = &mut self.speculation;
+        let Speculated { target_calls, forced_tokens, draft_tokens, drafted, accepted } =
+            &mut self.speculation;
         *target_calls += statistics.target_calls;
+        *forced_tokens += statistics.forced;
         *draft_tokens += statistics.nodes;
         for (sum, counts) in [(drafted, &statistics.drafted), (accepted, &statistics.accepted)] {
             sum.resize(sum.len().max(counts.len()), 0);
@@ -62,10 +67,48 @@ impl Usage {
     }
 }
 
+/// A call of a tool.
+#[derive(Debug)]
+pub struct Call {
+    /// Its id.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// JSON, as far as it is known.
+    pub arguments: String,
+    /// Bytes of it told so far; none before its first delta.
+    told: Option<usize>,
+}
+
+impl Call {
+    fn new(name: String) -> Self {
+        let id = format!("call_{:032x}", rand::random::<u128>());
+        Self { id, name, arguments: String::new(), told: None }
+    }
+
+    /// What is new of it; none if nothing is. The id and the name stand in the first one.
+    fn delta(&mut self, index: usize) -> Option<Value> {
+        let new = &self.arguments[self.told.unwrap_or(0)..];
+        if self.told.is_some() && new.is_empty() {
+            return None;
+        }
+        let mut delta = json!({ "index": index, "function": { "arguments": new } });
+        if self.told.replace(self.arguments.len()).is_none() {
+            delta["id"] = self.id.as_str().into();
+            delta["type"] = "function".into();
+            delta["function"]["name"] = self.name.as_str().into();
+        }
+        Some(delta)
+    }
+}
+
 /// One text of the answer, as far as it is known.
 #[derive(Debug, Default)]
 struct Part {
     text: String,
+    /// Reads calls out of the text, where there may be some.
+    reader: Option<Calls>,
+    calls: Vec<Call>,
     scores: Vec<Scored>,
     traces: Vec<Trace>,
     finish: Option<Finish>,
@@ -75,10 +118,60 @@ struct Part {
     begun: bool,
 }
 
+impl Part {
+    fn said(&mut self, said: Vec<Said>) {
+        for said in said {
+            match (said, self.calls.last_mut()) {
+                (Said::Text(text), _) => self.text.push_str(&text),
+                (Said::Call(name), _) => self.calls.push(Call::new(name)),
+                (Said::Arguments(more), Some(call)) => call.arguments.push_str(&more),
+                // Nobody has arguments without a call.
+                (Said::Arguments(_), None) => {}
+            }
+        }
+    }
+
+    /// Why it ended, in the interface's words.
+    fn reason(&self) -> Option<&'static str> {
+        Some(match self.finish? {
+            Finish::MaxTokens | Finish::Context => "length",
+            Finish::End | Finish::Stop | Finish::Stopped if self.calls.is_empty() => "stop",
+            Finish::End | Finish::Stop | Finish::Stopped => "tool_calls",
+        })
+    }
+
+    /// Whether there is anything to tell of it that was not told.
+    fn is_news(&self) -> bool {
+        let called = self.calls.iter().any(|call| call.told != Some(call.arguments.len()));
+        let said = !self.text.is_empty() || !self.scores.is_empty() || !self.traces.is_empty();
+        said || called || self.finish.is_some()
+    }
+}
+
 impl Answer {
     /// The first text, as far as it is known, and why it ended if it has.
     pub fn first(&self) -> (&str, Option<Finish>) {
         self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
+    }
+
+    /// What is known of the tokens of the first text.
+    pub fn scores(&self) -> &[Scored] {
+        self.parts.first().map_or(&[], |part| &part.scores)
+    }
+
+    /// The tokenizer that it is told with.
+    pub fn tokenizer(&self) -> &Text {
+        &self.text
+    }
+
+    /// The calls in the first text, as far as they are known.
+    pub fn calls(&self) -> &[Call] {
+        self.parts.first().map_or(&[], |part| &part.calls)
+    }
+
+    /// Calls of tools are read out of each text from now on.
+    pub fn reads_calls(&mut self, reader: impl Fn() -> Calls) {
+        self.parts.iter_mut().for_each(|part| part.reader = Some(reader()));
     }
 
     /// Seconds since 1970 when it was begun.
@@ -157,7 +250,9 @@ impl Answer {
         let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
         let traces = std::mem::take(&mut part.traces);
         let first = !std::mem::replace(&mut part.begun, true);
-        let finish_reason = part.finish.map(reason);
+        let finish_reason = part.reason();
+        let calls = part.calls.iter_mut().enumerate().filter_map(|(index, call)| call.delta(index));
+        let calls: Vec<Value> = calls.collect();
         let logprobs = if scores.is_empty() { Value::Null } else { self.logprobs(index, &scores) };
         let choice = match self.shape {
             Shape::Completion => {
@@ -168,7 +263,12 @@ impl Answer {
                 if first {
                     delta["role"] = "assistant".into();
                 }
-                if first || !text.is_empty() {
+                if !calls.is_empty() {
+                    delta["tool_calls"] = calls.into();
+                } else if first {
+                    delta["content"] = "".into();
+                }
+                if !text.is_empty() {
                     delta["content"] = text.into();
                 }
                 json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason })
@@ -201,7 +301,11 @@ impl Reply for Answer {
         match event {
             Event::More { text, piece, scores, traces } => {
                 let part = &mut self.parts[text];
-                part.text.push_str(&piece);
+                let said = match &mut part.reader {
+                    Some(reader) => reader.push(&piece),
+                    None => vec![Said::Text(piece)],
+                };
+                part.said(said);
                 part.scores.extend(scores);
                 part.traces.extend(traces);
                 Ok(text)
@@ -209,7 +313,10 @@ impl Reply for Answer {
             // Somebody ended it who was not the client: there is more that nobody will say.
             Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
             Event::End { text, finish, tokens, statistics } => {
-                self.parts[text].finish = Some(finish);
+                let part = &mut self.parts[text];
+                part.finish = Some(finish);
+                let rest = part.reader.as_mut().map(Calls::finish);
+                part.said(rest.unwrap_or_default());
                 self.usage.add(tokens, &statistics);
                 Ok(text)
             }
@@ -221,14 +328,20 @@ impl Reply for Answer {
         let choices = (0..self.parts.len()).map(|index| {
             let part = &mut self.parts[index];
             let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
-            let finish_reason = part.finish.map(reason);
+            let (finish_reason, calls) = (part.reason(), std::mem::take(&mut part.calls));
             let logprobs = self.logprobs(index, &scores);
             match self.shape {
                 Shape::Completion => {
                     json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason })
                 }
                 Shape::Chat => {
-                    let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                    let mut message = json!({ "role": "assistant", "content": text, "refusal": null });
+                    if !calls.is_empty() {
+                        message["tool_calls"] = calls.iter().map(whole_call).collect();
+                        if message["content"] == "" {
+                            message["content"] = Value::Null;
+                        }
+                    }
                     json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason })
                 }
             }
@@ -240,7 +353,11 @@ impl Reply for Answer {
     }
 
     fn more(&mut self, text: usize) -> Vec<Sent> {
-        vec![Sent::data(self.chunk(text))]
+        // What may yet become a call is not told.
+        match self.parts[text].is_news() {
+            true => vec![Sent::data(self.chunk(text))],
+            false => Vec::new(),
+        }
     }
 
     fn end(&mut self) -> Vec<Sent> {
@@ -255,10 +372,7 @@ impl Reply for Answer {
 /// The last event of a stream.
 const DONE: &str = "[DONE]";
 
-/// Why a text ended, in the interface's words.
-fn reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::End | Finish::Stop | Finish::Stopped => "stop",
-        Finish::MaxTokens | Finish::Context => "length",
-    }
+fn whole_call(call: &Call) -> Value {
+    let Call { id, name, arguments, .. } = call;
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
 }

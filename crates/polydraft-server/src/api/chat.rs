@@ -1,13 +1,14 @@
 //! `/v1/chat/completions`: answers to conversations.
 
-use polydraft_text::Message;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
 use super::error::Problem;
+use super::messages::{Spoken, conversation};
 use super::params::{Common, MOST_TOP, null_is_default, read, refuse, within};
+use super::tools::tools;
 use super::{Prepared, parse};
 use crate::App;
 
@@ -25,74 +26,18 @@ pub struct Chat {
     logprobs: bool,
     /// With each, so many of the likeliest in its place.
     top_logprobs: Option<usize>,
+    /// What the model may call: `{"type": "function", "function": {"name": .., "description": .., "parameters": ..,
+    /// "strict": ..}}`. With `strict` calls are as the parameters' schema says.
+    #[schema(value_type = Option<Vec<Object>>)]
+    tools: Option<Vec<Value>>,
+    /// `"auto"`, `"none"`, `"required"`, or `{"type": "function", "function": {"name": ..}}`. Default: auto.
+    #[schema(value_type = Option<Object>)]
+    tool_choice: Option<Value>,
+    /// Whether there may be several calls in an answer. Default: yes.
+    parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
-}
-
-/// A message.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Spoken {
-    /// Who speaks: system (or developer), user or assistant.
-    role: String,
-    /// What is said: a text, or a list of parts of type text.
-    #[schema(value_type = String)]
-    content: Content,
-}
-
-/// What is said: a text, or parts that are texts.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of parts")]
-pub enum Content {
-    /// As it is.
-    Text(String),
-    /// Behind each other.
-    Parts(Vec<Part>),
-}
-
-/// A part.
-#[derive(Debug, Deserialize)]
-pub struct Part {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
-}
-
-impl Content {
-    /// Its text, where its parts are all of one of these kinds; `param` names it.
-    pub fn text(self, kinds: &[&str], param: &str) -> Result<String, Problem> {
-        let parts = match self {
-            Self::Text(text) => return Ok(text),
-            Self::Parts(parts) => parts,
-        };
-        let text = |part: Part| match (kinds.contains(&part.kind.as_str()), part.text) {
-            (true, Some(text)) => Ok(text),
-            _ => {
-                let (kinds, kind) = (kinds.join(" or "), part.kind);
-                let problem = format!("expected parts of type {kinds} with a text, got one of type {kind:?}");
-                Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
-            }
-        };
-        parts.into_iter().map(text).collect()
-    }
-}
-
-/// What somebody of this role said; `param` names the role.
-///
-/// # Errors
-/// Another role.
-pub fn message(role: &str, content: String, param: &str) -> Result<Message, Problem> {
-    match role {
-        // The newer name of the same.
-        "system" | "developer" => Ok(Message::system(content)),
-        "user" => Ok(Message::user(content)),
-        "assistant" => Ok(Message::assistant(content)),
-        role => {
-            let problem = format!("expected a role of system, developer, user or assistant, got {role:?}");
-            Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
-        }
-    }
 }
 
 /// From a body to what the engine is asked, as for completions.
@@ -118,15 +63,22 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let Some(messages) = own.messages.filter(|messages| !messages.is_empty()) else {
         return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
     };
-    let messages = messages.into_iter().enumerate().map(|(number, Spoken { role, content })| {
-        let param = |field: &str| format!("messages[{number}].{field}");
-        message(&role, content.text(&["text"], &param("content"))?, &param("role"))
-    });
-    let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-    asked.prompt = app.language.encode_chat_within(&messages, app.context)?;
+    let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls)?;
+    if tools.is_some() && asked.grammar.is_some() {
+        let problem = "response_format has no meaning with tools that may be called: say tool_choice none";
+        return Err(Problem::invalid(problem).of("response_format").code("unsupported_parameter"));
+    }
+    let (messages, listed) = (conversation(app, messages)?, tools.as_ref().map_or(&[][..], |t| &t.listed));
+    asked.prompt = app.language.encode_chat_with_tools(&messages, listed, app.context)?;
+    if let Some(grammar) = tools.as_ref().and_then(|tools| tools.grammar.clone()) {
+        asked.grammar = Some(grammar);
+    }
     app.check(&asked)?;
     let usage = common.stream_options.unwrap_or_default().include_usage;
     let asked = vec![asked];
-    let answer = Answer::new(app, Shape::Chat, &asked, usage, Vec::new());
+    let mut answer = Answer::new(app, Shape::Chat, &asked, usage, Vec::new());
+    if let Some(tools) = &tools {
+        answer.reads_calls(|| tools.calls());
+    }
     Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
 }

@@ -1,5 +1,7 @@
 //! The form that texts must have: any, JSON, or JSON of a schema.
 
+use std::sync::{Arc, PoisonError};
+
 use polydraft::Token;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -47,8 +49,21 @@ pub fn grammar(app: &App, format: Option<&Value>, end_tokens: &[Token]) -> Resul
     if size > MOST {
         return Err(wrong(format!("expected a schema of at most {MOST} bytes, got {size}")));
     }
-    let made = || Grammars::new(&app.language.text, app.vocabulary, end_tokens);
-    let grammars = app.grammars.get_or_init(made).as_ref();
-    let grammars = grammars.map_err(|problem| wrong(format!("not for this model: {problem}")))?;
-    grammars.json(schema).map(Some).map_err(wrong)
+    grammars(app, end_tokens).map_err(wrong)?.json(schema).map(Some).map_err(wrong)
+}
+
+/// What makes grammars for texts that these tokens end, made when the first is asked for.
+///
+/// # Errors
+/// A model for which none can be.
+pub fn grammars(app: &App, end_tokens: &[Token]) -> Result<Arc<Grammars>, String> {
+    // Whoever panicked in between has put nothing into it.
+    let mut all = app.grammars.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(grammars) = all.get(end_tokens) {
+        return Ok(grammars.clone());
+    }
+    let made = Grammars::new(&app.language.text, app.vocabulary, end_tokens);
+    let made = Arc::new(made.map_err(|problem| format!("not for this model: {problem}"))?);
+    all.insert(end_tokens.to_vec(), made.clone());
+    Ok(made)
 }

@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 
 use super::answer::{Speculated, Usage};
-use super::chat::{Chat, Spoken};
+use super::chat::Chat;
 use super::completions::Completion;
 use super::error::{Detail, Problem};
+use super::messages::Spoken;
 use super::params::{Common, StreamOptions};
 use super::responses::Responses;
 

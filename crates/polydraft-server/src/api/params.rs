@@ -222,6 +222,7 @@ impl Common {
                 stop,
             },
             seed: self.seed()?.unwrap_or_else(rand::random),
+            seeded: self.seed.is_some(),
             count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
             scores: None,
             traces: self.traces()?,

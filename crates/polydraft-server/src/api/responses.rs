@@ -1,18 +1,20 @@
 //! `/v1/responses`: answers to conversations in the newer form. Nothing is stored, so nothing can be referred to.
 
-use polydraft_engine::Finish;
+mod response;
+
 use polydraft_text::Message;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
-use super::chat::{Content, message};
 use super::error::Problem;
-use super::params::{Common, read, refuse};
-use super::{Prepared, Reply, Sent, parse};
+use super::messages::{Calling, Content, message};
+use super::params::{Common, MOST_TOP, read, refuse, within};
+use super::tools::{self, tools};
+use super::{Prepared, parse};
 use crate::App;
-use crate::worker::Event;
+use response::Response;
 
 /// Parameters of responses alone. Of the common ones `n`, `response_format`, `stream_options` and `steps` are of other routes.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -27,6 +29,18 @@ pub struct Responses {
     /// `{"format": ..}`: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "name": .., "schema": ..}`.
     #[schema(value_type = Option<Object>)]
     text: Option<TextOptions>,
+    /// What the model may call: `{"type": "function", "name": .., "description": .., "parameters": .., "strict": ..}`.
+    #[schema(value_type = Option<Vec<Object>>)]
+    tools: Option<Vec<Value>>,
+    /// `"auto"`, `"none"`, `"required"`, or `{"type": "function", "name": ..}`. Default: auto.
+    #[schema(value_type = Option<Object>)]
+    tool_choice: Option<Value>,
+    /// Whether there may be several calls in an answer. Default: yes.
+    parallel_tool_calls: Option<bool>,
+    /// `["message.output_text.logprobs"]` for every token's log-probability at temperature 1.
+    include: Option<Vec<String>>,
+    /// With each, so many of the likeliest in its place.
+    top_logprobs: Option<usize>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -39,14 +53,18 @@ enum Input {
     Items(Vec<Item>),
 }
 
-/// A message; those that were answers come back with an id and a status.
+/// A message, a call or a tool's answer; those that were answers come back with an id and a status.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Item {
     #[serde(rename = "type")]
     kind: Option<String>,
-    role: String,
-    content: Content,
+    role: Option<String>,
+    content: Option<Content>,
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    output: Option<Content>,
     #[serde(rename = "id")]
     _id: Option<String>,
     #[serde(rename = "status")]
@@ -86,37 +104,123 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         Some("response_format") => problem.of("text.format"),
         _ => problem,
     })?;
+    asked.scores = scores(own.include.as_deref(), own.top_logprobs)?;
     let mut messages: Vec<Message> = own.instructions.iter().map(Message::system).collect();
     match own.input {
         None => return Err(Problem::invalid("the parameter input is missing").of("input")),
         Some(Input::Text(text)) => messages.push(Message::user(text)),
-        Some(Input::Items(items)) => {
-            for (number, item) in items.into_iter().enumerate() {
-                let param = |field: &str| format!("input[{number}].{field}");
-                if let Some(kind) = item.kind.filter(|kind| kind != "message") {
-                    let problem = format!("expected items of type message, got one of type {kind:?}");
-                    return Err(Problem::invalid(problem).of(&param("type")).code("unsupported_parameter"));
+        Some(Input::Items(items)) => conversation(app, &mut messages, items)?,
+    }
+    let settings = json!({
+        "instructions": own.instructions,
+        "max_output_tokens": asked.limits.max_tokens,
+        "temperature": asked.sampling.temperature,
+        "top_p": asked.sampling.top_p,
+        "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
+        "user": common.user,
+        "tools": own.tools.clone().unwrap_or_default(),
+        "tool_choice": own.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+        "parallel_tool_calls": own.parallel_tool_calls.unwrap_or(true),
+    });
+    let listed = own.tools.map(|tools| tools.into_iter().map(nested).collect());
+    let tools = tools(app, listed, own.tool_choice.map(nested), own.parallel_tool_calls);
+    // They are not nested here.
+    let tools = tools.map_err(|problem| match problem.error.param.clone() {
+        Some(param) => problem.of(&param.replace(".function", "")),
+        None => problem,
+    })?;
+    if tools.is_some() && asked.grammar.is_some() {
+        let problem = "text.format has no meaning with tools that may be called: say tool_choice none";
+        return Err(Problem::invalid(problem).of("text.format").code("unsupported_parameter"));
+    }
+    let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
+    asked.prompt = app.language.encode_chat_with_tools(&messages, listed, app.context)?;
+    if let Some(grammar) = tools.as_ref().and_then(|tools| tools.grammar.clone()) {
+        asked.grammar = Some(grammar);
+    }
+    app.check(&asked)?;
+    let asked = vec![asked];
+    let mut inner = Answer::new(app, Shape::Chat, &asked, false, Vec::new());
+    if let Some(tools) = &tools {
+        inner.reads_calls(|| tools.calls());
+    }
+    let answer = Response::new(inner, app.name.clone(), settings);
+    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
+}
+
+/// Log-probabilities, if they are to be told, with so many of the likeliest.
+fn scores(include: Option<&[String]>, top: Option<usize>) -> Result<Option<usize>, Problem> {
+    const LOGPROBS: &str = "message.output_text.logprobs";
+    let include = include.unwrap_or_default();
+    if let Some(other) = include.iter().find(|what| *what != LOGPROBS) {
+        let problem = format!("include: expected {LOGPROBS:?}, got {other:?}");
+        return Err(Problem::invalid(problem).of("include").code("unsupported_parameter"));
+    }
+    match (include.is_empty(), top) {
+        (true, None | Some(0)) => Ok(None),
+        (true, Some(_)) => {
+            let problem = format!("top_logprobs has no meaning without {LOGPROBS:?} in include");
+            Err(Problem::invalid(problem).of("top_logprobs"))
+        }
+        (false, top) => within("top_logprobs", top.unwrap_or(0), 0, MOST_TOP).map(Some),
+    }
+}
+
+/// A tool or a choice as conversations write it: all but its type is the function's. What is no function stays as it is.
+fn nested(value: Value) -> Value {
+    let Some(object) = value.as_object().filter(|object| object.get("type").is_some_and(|t| t == "function"))
+    else {
+        return value;
+    };
+    let function: Map<String, Value> =
+        object.iter().filter(|(name, _)| *name != "type").map(|(n, v)| (n.clone(), v.clone())).collect();
+    json!({ "type": "function", "function": function })
+}
+
+/// Adds items to messages.
+fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Result<(), Problem> {
+    let mut calling = Calling::default();
+    for (number, item) in items.into_iter().enumerate() {
+        let param = |field: &str| format!("input[{number}].{field}");
+        let missing = |field: &str| Problem::invalid(format!("{field} is missing")).of(&param(field));
+        let Item { kind, role, content, call_id, name, arguments, output, .. } = item;
+        let kind = kind.unwrap_or_else(|| "message".to_owned());
+        if kind == "function_call" || kind == "function_call_output" {
+            tools::form(app).map_err(|problem| problem.of(&param("type")))?;
+        }
+        match kind.as_str() {
+            "message" => {
+                let content = content.ok_or_else(|| missing("content"))?;
+                let text = content.text(&["input_text", "output_text"], &param("content"))?;
+                messages.push(message(&role.ok_or_else(|| missing("role"))?, text, &param("role"))?);
+            }
+            "function_call" => {
+                let (id, name) =
+                    (call_id.ok_or_else(|| missing("call_id"))?, name.ok_or_else(|| missing("name"))?);
+                let call = calling.call(id, name, &arguments.unwrap_or_default(), &param("arguments"))?;
+                // Calls of one answer stand in one message, behind what it said.
+                match messages.last_mut().filter(|last| last.role == "assistant") {
+                    Some(last) => last.tool_calls.push(call),
+                    None => {
+                        let mut answer = Message::assistant("");
+                        answer.tool_calls.push(call);
+                        messages.push(answer);
+                    }
                 }
-                let text = item.content.text(&["input_text", "output_text"], &param("content"))?;
-                messages.push(message(&item.role, text, &param("role"))?);
+            }
+            "function_call_output" => {
+                let output =
+                    output.ok_or_else(|| missing("output"))?.text(&["input_text"], &param("output"))?;
+                messages.push(calling.answer(output, call_id.ok_or_else(|| missing("call_id"))?));
+            }
+            _ => {
+                let expected = "message, function_call or function_call_output";
+                let problem = format!("expected items of type {expected}, got one of type {kind:?}");
+                return Err(Problem::invalid(problem).of(&param("type")).code("unsupported_parameter"));
             }
         }
     }
-    asked.prompt = app.language.encode_chat_within(&messages, app.context)?;
-    app.check(&asked)?;
-    let asked = vec![asked];
-    let inner = Answer::new(app, Shape::Chat, &asked, false, Vec::new());
-    let settings = json!({
-        "instructions": own.instructions,
-        "max_output_tokens": asked[0].limits.max_tokens,
-        "temperature": asked[0].sampling.temperature,
-        "top_p": asked[0].sampling.top_p,
-        "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
-        "user": common.user,
-    });
-    let answer =
-        Response { inner, id: rand::random(), model: app.name.clone(), settings, sent: 0, sequence: 0 };
-    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
+    Ok(())
 }
 
 /// The form of the texts as conversations write it.
@@ -126,152 +230,4 @@ fn as_in_chat(mut format: Value) -> Value {
     }
     let kind = format.as_object_mut().and_then(|object| object.shift_remove("type"));
     json!({ "type": kind, "json_schema": format })
-}
-
-/// The answer as it grows.
-struct Response {
-    inner: Answer,
-    id: u128,
-    model: String,
-    settings: Value,
-    /// Bytes of the text that were sent.
-    sent: usize,
-    /// Events that were sent.
-    sequence: usize,
-}
-
-impl Response {
-    fn item_id(&self) -> String {
-        format!("msg_{:032x}", self.id)
-    }
-
-    fn status(&self) -> &'static str {
-        match self.inner.first().1 {
-            None => "in_progress",
-            Some(Finish::MaxTokens | Finish::Context) => "incomplete",
-            Some(_) => "completed",
-        }
-    }
-
-    fn part(&self) -> Value {
-        json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [], "logprobs": [] })
-    }
-
-    fn item(&self, content: Vec<Value>) -> Value {
-        let (id, status) = (self.item_id(), self.status());
-        json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
-    }
-
-    fn object(&self, output: Vec<Value>) -> Value {
-        let usage = self.inner.usage();
-        let usage = json!({
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": { "cached_tokens": 0 },
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": { "reasoning_tokens": 0 },
-            "total_tokens": usage.total_tokens,
-            "speculation": usage.speculation,
-        });
-        let status = self.status();
-        let reason = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
-        let mut object = json!({
-            "id": format!("resp_{:032x}", self.id),
-            "object": "response",
-            "created_at": self.inner.created(),
-            "status": status,
-            "error": null,
-            "incomplete_details": reason,
-            "model": self.model,
-            "output": output,
-            "parallel_tool_calls": false,
-            "previous_response_id": null,
-            "store": false,
-            "tool_choice": "none",
-            "tools": [],
-            "truncation": "disabled",
-            "metadata": {},
-            "usage": (status != "in_progress").then_some(usage),
-        });
-        for (name, value) in self.settings.as_object().into_iter().flatten() {
-            object[name] = value.clone();
-        }
-        object
-    }
-
-    /// An event of this name, whose data says it too.
-    fn event(&mut self, name: &'static str, mut data: Value) -> Sent {
-        data["type"] = name.into();
-        data["sequence_number"] = self.sequence.into();
-        self.sequence += 1;
-        Sent { name: Some(name), data: data.to_string() }
-    }
-
-    /// Where in the answer something is.
-    fn at(&self) -> Value {
-        json!({ "item_id": self.item_id(), "output_index": 0, "content_index": 0 })
-    }
-}
-
-impl Reply for Response {
-    fn take(&mut self, event: Event) -> Result<usize, Problem> {
-        self.inner.take(event)
-    }
-
-    fn is_complete(&self) -> bool {
-        self.inner.is_complete()
-    }
-
-    fn whole(self: Box<Self>) -> Value {
-        self.object(vec![self.item(vec![self.part()])])
-    }
-
-    fn begin(&mut self) -> Vec<Sent> {
-        let (object, item, mut part) = (self.object(Vec::new()), self.item(Vec::new()), self.at());
-        part["part"] = self.part();
-        vec![
-            self.event("response.created", json!({ "response": object })),
-            self.event("response.in_progress", json!({ "response": object })),
-            self.event("response.output_item.added", json!({ "output_index": 0, "item": item })),
-            self.event("response.content_part.added", part),
-        ]
-    }
-
-    fn more(&mut self, _: usize) -> Vec<Sent> {
-        let text = self.inner.first().0;
-        let (new, length) = (text[self.sent..].to_owned(), text.len());
-        self.sent = length;
-        if new.is_empty() {
-            return Vec::new();
-        }
-        let mut delta = self.at();
-        delta["delta"] = new.into();
-        delta["logprobs"] = json!([]);
-        vec![self.event("response.output_text.delta", delta)]
-    }
-
-    fn end(&mut self) -> Vec<Sent> {
-        let (mut text, mut part) = (self.at(), self.at());
-        text["text"] = self.inner.first().0.into();
-        text["logprobs"] = json!([]);
-        part["part"] = self.part();
-        let item = self.item(vec![self.part()]);
-        let object = self.object(vec![item.clone()]);
-        let last = if self.status() == "completed" { "response.completed" } else { "response.incomplete" };
-        vec![
-            self.event("response.output_text.done", text),
-            self.event("response.content_part.done", part),
-            self.event("response.output_item.done", json!({ "output_index": 0, "item": item })),
-            self.event(last, json!({ "response": object })),
-        ]
-    }
-
-    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
-        let error = &problem.error;
-        vec![
-            self.event(
-                "error",
-                json!({ "code": error.code, "message": error.message, "param": error.param }),
-            ),
-        ]
-    }
 }

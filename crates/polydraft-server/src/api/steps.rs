@@ -20,7 +20,10 @@ pub fn step(text: &Text, trace: &Trace) -> Value {
                 json!({ "parent": drawn.parent, "id": id, "text": text, "draft": drawn.draft, "target": drawn.target })
             });
             let (draft, target) = (law(&node.draft), law(&node.target));
-            json!({ "drawn": drawn, "draws": node.draws, "draft": draft, "target": target, "overlap": node.overlap })
+            let shares = node.shares.iter().map(|(id, parts)| json!({ "id": id, "text": token(*id), "parts": parts }));
+            let shares: Value = shares.collect();
+            json!({ "drawn": drawn, "draws": node.draws, "draft": draft, "target": target, "overlap": node.overlap,
+                "shares": shares })
         })
         .collect();
     let emitted = json!({ "id": trace.token, "text": token(trace.token) });

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::server::conn::http1;
@@ -61,7 +61,7 @@ impl Server {
             vocabulary,
             limits,
             settings,
-            grammars: OnceLock::new(),
+            grammars: Default::default(),
             desk,
             telemetry,
             started,

@@ -29,6 +29,8 @@ pub struct Asked {
     pub limits: Limits,
     /// Of all random decisions: each text has a stream of its own from it, whatever else is at work.
     pub seed: u64,
+    /// Whether the client said so: then neighbours change no bit of it.
+    pub seeded: bool,
     /// How many texts.
     pub count: usize,
     /// How many of the likeliest tokens are told with every token; none where nobody asked.

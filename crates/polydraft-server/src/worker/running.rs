@@ -33,6 +33,11 @@ impl Processor for Changes {
             mask.process(decided, path, logits);
         }
     }
+
+    fn forced(&self, decided: &[Token]) -> Vec<Token> {
+        // A token that is the only one stays it, whatever is taken from its logit.
+        self.mask.as_ref().map_or_else(Vec::new, |mask| mask.forced(decided))
+    }
 }
 
 /// One text.
@@ -70,6 +75,9 @@ impl Text {
                 text: Box::new(language.text.stream(&asked.prompt)),
                 chance: Box::new(random),
             })?;
+            if asked.seeded {
+                session.as_if_alone();
+            }
             if let Some(changes) = Changes::of(asked) {
                 session.process(Box::new(changes));
             }

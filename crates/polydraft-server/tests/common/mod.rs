@@ -122,9 +122,36 @@ pub fn start_endless(pass: Duration, change: impl FnOnce(&mut Settings)) -> Runn
     start_ending(pass, Vec::new(), change)
 }
 
+/// A model that answers with a call of the tool `f`, whatever it is told, and ends.
+pub fn start_calling() -> Running {
+    let target = r#"{"vocabulary": 6, "next": {"": [0.5, 0.1, 0.1, 0.1, 0.1, 0.1], "3": [1, 0, 0, 0, 0, 0], "0": [0, 1, 0, 0, 0, 0],
+        "1": [0, 0, 1, 0, 0, 0], "2": [0, 0, 0, 1, 0, 0], "2 3": [0, 0, 0, 0, 1, 0]}}"#;
+    let file = br#"{"model": {"type": "WordLevel", "vocab": {"<tool_call>": 0, "{\"name\": \"f\",": 1, "\"arguments\": {\"a\":1}}": 2,
+        "</tool_call>": 3, "end": 4, "x": 5}, "unk_token": "</tool_call>"}, "pre_tokenizer": {"type": "Whitespace"},
+        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false}]}"#;
+    let text = Text::parse(file, "tokenizer.json").unwrap();
+    let template = "{% for tool in tools %}a {% endfor %}{% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
+        {% endfor %}{# <tool_call>{\"name\": .., \"arguments\": ..}</tool_call> #}";
+    let special = SpecialTokens::from_roles([]);
+    let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
+    let language = Language { vocabulary: text.vocabulary(6).unwrap(), text, chat: Some(chat), ..language() };
+    start_with(Duration::ZERO, vec![END], language, target, |_| ())
+}
+
 fn start_ending(pass: Duration, end_tokens: Vec<Token>, change: impl FnOnce(&mut Settings)) -> Running {
+    start_with(pass, end_tokens, language(), TARGET, change)
+}
+
+fn start_with(
+    pass: Duration,
+    end_tokens: Vec<Token>,
+    language: Language,
+    target: &str,
+    change: impl FnOnce(&mut Settings),
+) -> Running {
     let table = |name, json| TableModel::from_json(name, json).unwrap().with_context_length(512);
-    let target = Watched::new(table("target", TARGET), pass);
+    let target = Watched::new(table("target", target), pass);
     let (open, widest) = (target.open.clone(), target.widest.clone());
     let drafter = ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary).unwrap();
     let sampling = Sampling::default();
@@ -132,7 +159,7 @@ fn start_ending(pass: Duration, end_tokens: Vec<Token>, change: impl FnOnce(&mut
         |most| Defaults { max_tokens: Some(most), end_tokens: end_tokens.clone(), ..Defaults::default() };
     let served = Served {
         engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
-        language: language(),
+        language,
         name: "table".to_owned(),
         draft: Some("draft".to_owned()),
         speculation: Some(Speculation {

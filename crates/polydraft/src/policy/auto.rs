@@ -12,6 +12,9 @@
 //!    pass of the draft: is it, with a node of average sureness?
 //! 3. Where that says no, one token is drafted all the same while the past may have been bad luck (one standard
 //!    deviation), and after that now and then, as often as costs a hundredth of the time.
+//! 4. Among other texts in a pass ([`Policy::among`]) the costs are those of a pass in which all do as this one does, in step
+//!    with each other: a row more is then as many rows, whose step on the staircase all of them pay and use. Trees shrink as
+//!    texts join, down to none. A probe is one text's alone, and all wait for it.
 //!
 //! All of it is a function of the past, of the distributions on the way to a node and of the one at it before anything is
 //! drawn, so every verifier that is exact for independent paths stays exact.
@@ -158,9 +161,11 @@ struct Auto {
     /// How unsure the draft was at the last roots, the oldest overwritten first.
     roots: Vec<f64>,
     next_root: usize,
-    /// Tokens and seconds, the past forgotten by and by.
+    /// Texts in the pass, this one among them.
+    texts: usize,
+    /// Tokens, and time in plain steps of that time, the past forgotten by and by.
     tokens: f64,
-    seconds: f64,
+    time: f64,
     /// Tokens since the draft was last asked.
     unasked: usize,
     plan: Plan,
@@ -181,14 +186,14 @@ struct Standing {
 
 impl Auto {
     fn new(settings: Settings) -> Self {
-        let plain = settings.costs.target.at(1.0);
         let mut new = Self {
             expected: Expected::default(),
             roots: Vec::new(),
             next_root: 0,
             // As if some tokens had been decoded plainly.
+            texts: 1,
             tokens: 8.0,
-            seconds: 8.0 * plain,
+            time: 8.0,
             unasked: 0,
             plan: Plan::Plain,
             choices: Choices::default(),
@@ -198,17 +203,31 @@ impl Auto {
         new
     }
 
+    /// Seconds of a pass of the target in which every text has so many rows.
+    fn target(&self, rows: f64) -> f64 {
+        self.settings.costs.target.at(self.texts as f64 * rows)
+    }
+
+    /// Seconds of a pass of the draft in which every text has so many rows.
+    fn draft(&self, rows: f64) -> f64 {
+        self.settings.costs.draft.at(self.texts as f64 * rows)
+    }
+
+    /// Seconds of verifying a tree of so many paths for every text, one after the other.
+    fn verification(&self, paths: usize) -> f64 {
+        self.texts as f64 * self.settings.costs.verification.at(paths as f64)
+    }
+
     /// Tokens per second, at least what plain decoding reaches.
     fn rate(&self) -> f64 {
-        (self.tokens / self.seconds).max(1.0 / self.settings.costs.target.at(1.0))
+        (self.tokens / self.time).max(1.0) / self.target(1.0)
     }
 
     /// Tokens gained, less what the seconds are worth, by drawing below a node and on from there, to the best depth;
     /// `here` is the probability that one of the draws at the node is rejected, `later` the same at nodes below.
     fn worth(&self, at: Standing, here: f64, later: f64) -> f64 {
-        let costs = &self.settings.costs;
-        let rows = |depth: usize| costs.target.at(1.0 + depth as f64 * at.wide);
-        let (rate, before, draft) = (self.rate(), rows(at.depth), costs.draft.at(at.wide));
+        let rows = |depth: usize| self.target(1.0 + depth as f64 * at.wide);
+        let (rate, before, draft) = (self.rate(), rows(at.depth), self.draft(at.wide));
         let (mut accepted, mut gain, mut best) = (at.reached * (1.0 - here), 0.0, f64::NEG_INFINITY);
         for more in 1..=self.settings.depth.saturating_sub(at.depth) {
             gain += accepted;
@@ -222,8 +241,8 @@ impl Auto {
 
     /// The standing at a root where the draft is so unsure.
     fn root(&self, paths: usize, unsure: f64) -> Standing {
-        let verification = self.settings.costs.verification.at(paths as f64);
-        Standing { wide: 1.0 + (paths - 1) as f64 * unsure, depth: 0, reached: 1.0, verification }
+        let (wide, verification) = (1.0 + (paths - 1) as f64 * unsure, self.verification(paths));
+        Standing { wide, depth: 0, reached: 1.0, verification }
     }
 
     /// What asking the draft with so many paths is worth, on average over the last roots.
@@ -237,7 +256,7 @@ impl Auto {
         let first = [expected.unsure()];
         let roots = if self.roots.is_empty() { &first[..] } else { &self.roots };
         let mean = roots.iter().map(worth).sum::<f64>() / roots.len() as f64;
-        mean - self.rate() * self.settings.costs.draft.at(1.0)
+        mean - self.rate() * self.draft(1.0)
     }
 
     fn plan(&self) -> Plan {
@@ -250,11 +269,12 @@ impl Auto {
         if worth > -PROBING {
             return Plan::Paths(paths);
         }
-        let costs = &self.settings.costs;
+        let (costs, texts) = (&self.settings.costs, self.texts as f64);
         // The draft reads first what was decided without it.
         let draft = costs.draft.at(1.0 + self.unasked as f64);
-        let probe = draft + costs.target.at(2.0) - costs.target.at(1.0) + costs.verification.at(1.0);
-        let since = self.unasked as f64 * costs.target.at(1.0);
+        let row = costs.target.at(texts + 1.0) - costs.target.at(texts);
+        let probe = texts * (draft + row + costs.verification.at(1.0));
+        let since = self.unasked as f64 * self.target(1.0);
         let unlucky = self.asking(1, &self.expected.lucky()) > 0.0;
         if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain }
     }
@@ -286,7 +306,7 @@ impl Policy for Auto {
             (Plan::Probe, _) => false,
             (Plan::Paths(_), _) => {
                 let (at, later) = (self.standing(path), self.expected.average());
-                let asking = self.rate() * self.settings.costs.draft.at(at.wide);
+                let asking = self.rate() * self.draft(at.wide);
                 self.worth(at, later, later) > asking
             }
         }
@@ -322,23 +342,29 @@ impl Policy for Auto {
         Form::paths(self.settings.paths)
     }
 
+    fn among(&mut self, texts: usize) {
+        if texts != self.texts {
+            self.texts = texts.max(1);
+            self.plan = self.plan();
+        }
+    }
+
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
-        let costs = &self.settings.costs;
         let (asked, decided) = (self.plan != Plan::Plain, outcome.accepted.len() + 1);
         let levels = draft.tree().levels();
         let drawn = &levels[1..];
-        let mut seconds = costs.target.at(draft.tree().len() as f64);
+        let (mut seconds, plain) = (self.target(draft.tree().len() as f64), self.target(1.0));
         if asked {
             // Behind a level that is not the last there was one more pass; what the draft had not read it read in the first.
             let inner = drawn.len().saturating_sub(1);
-            seconds += drawn[..inner].iter().map(|&wide| costs.draft.at(wide as f64)).sum::<f64>();
-            seconds += costs.draft.at(1.0 + self.unasked as f64);
+            seconds += drawn[..inner].iter().map(|&wide| self.draft(wide as f64)).sum::<f64>();
+            seconds += self.draft(1.0 + self.unasked as f64);
         }
         let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
-        seconds += paths.map_or(0.0, |paths| costs.verification.at(paths as f64));
+        seconds += paths.map_or(0.0, |paths| self.verification(paths));
         self.tokens = DECAY * self.tokens + decided as f64;
-        self.seconds = DECAY * self.seconds + seconds;
-        self.choices.note(asked, paths, drawn.len(), decided as f64 * costs.target.at(1.0), seconds);
+        self.time = DECAY * self.time + seconds / plain;
+        self.choices.note(asked, paths, drawn.len(), decided as f64 * plain, seconds);
         self.unasked = if asked { 0 } else { self.unasked + decided };
 
         let unsure = |node| draft.law(node).map(|law| 1.0 - law.collision());

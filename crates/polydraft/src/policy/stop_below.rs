@@ -112,6 +112,10 @@ impl Policy for Cut {
         self.of.form()
     }
 
+    fn among(&mut self, texts: usize) {
+        self.of.among(texts);
+    }
+
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
         self.of.observe(draft, outcome);
     }

@@ -36,7 +36,7 @@ use super::{Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::priorities::Priorities;
-use crate::{Chance, Error, Result};
+use crate::{Chance, Error, Result, Token};
 use share::Share;
 
 /// Settings of the verifier. Each costs acceptance only; the law is exact always.
@@ -266,6 +266,7 @@ impl Verifier for NestedPriority {
             let (share, selection) = (Share::default(), Selection::new());
             self.nodes.push(Node { share, selection, sharing: Sharing::None });
         }
+        self.nodes.iter_mut().for_each(|node| node.sharing = Sharing::None);
         let mut end = DraftTree::ROOT;
         while let Some(draws) = draft.draws(end) {
             end = if draws.count > 1 {
@@ -279,5 +280,18 @@ impl Verifier for NestedPriority {
         let own = |node: NodeId| Some(&nodes[node]).filter(|node| node.sharing == Sharing::Own);
         let mut selected = Selected { draft, target, at: |node| own(node).map(|node| &node.selection) };
         verify_path(draft, draft.tree().path(end), &mut selected, target, chance, weights)
+    }
+    fn priorities(
+        &self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        node: NodeId,
+        token: Token,
+    ) -> Result<Vec<[f64; 3]>> {
+        let shared = self.nodes.get(node).filter(|node| node.sharing == Sharing::Own);
+        let (Some(own), Some(law)) = (shared, draft.law(node)) else { return Ok(Vec::new()) };
+        let pieces = own.selection.pieces(target.target(node)?, law, token);
+        let pieces = pieces.filter(|piece| piece.weight > 0.0);
+        Ok(pieces.map(|piece| [piece.start, piece.length, piece.weight]).collect())
     }
 }

@@ -35,7 +35,7 @@ fn live(policy: &mut Auto, pair: (&dyn ContextLaws, &dyn ContextLaws), steps: us
 fn exact_after_every_past() {
     let mut rng = ChaCha8Rng::seed_from_u64(31);
     let mut plans = Vec::new();
-    for round in 0..60 {
+    for round in 0..96 {
         let costs = match round % 3 {
             0 => flat(0.05),
             1 => costs(&[(1, 1.0), (2, 1.3), (4, 1.35), (8, 2.5)], 0.3),
@@ -44,6 +44,7 @@ fn exact_after_every_past() {
         let mut policy = auto(1 + round % 3, 3, costs);
         let alike = [0.1, 0.5, 0.9][round % 3];
         let pair = random_pair(2, 4, alike, round % 2 == 0, &mut rng).unwrap();
+        policy.among([1, 1, 2, 7][round / 3 % 4]);
         live(&mut policy, (&pair.target, &pair.draft), rng.random_range(0..20), &mut rng);
         plans.push(policy.plan);
         let names =
@@ -107,6 +108,31 @@ fn paths_are_worth_their_verification() {
     assert!(dear.by_paths[0] > 250 && dear.gain() < free.gain() && dear.gain() > 1.0, "{dear:?}");
     let nothing_pays = by_paths(&[(1, 3.0)]);
     assert!(nothing_pays.plain > 250 && nothing_pays.gain() > 0.9, "{nothing_pays:?}");
+}
+
+/// As texts join, a row costs more, and trees give way; as they leave, they come back. The costs are a staircase whose first
+/// step is wide enough for one text's tree, and not for those of eight.
+#[test]
+fn trees_give_way_to_neighbours() {
+    let mut rng = ChaCha8Rng::seed_from_u64(35);
+    let sure = Always(Distribution::new(vec![0.9, 0.1]).unwrap());
+    let stairs = [(1, 1.0), (8, 1.05), (9, 1.9), (16, 2.0), (32, 4.0), (64, 8.0)];
+    let mut policy = auto(4, 16, costs(&stairs, 0.1));
+    let mut tree = |policy: &mut Auto, texts: usize| {
+        policy.among(texts);
+        live(policy, (&sure, &sure), 100, &mut rng);
+        let before = policy.choices.clone();
+        live(policy, (&sure, &sure), 200, &mut rng);
+        (policy.choices.plain - before.plain, policy.choices.by_paths.iter().sum::<u64>() > 0)
+    };
+    assert_eq!(tree(&mut policy, 1), (0, true));
+    let (plain, _) = tree(&mut policy, 32);
+    assert!(plain > 190, "{plain}");
+    assert_eq!(tree(&mut policy, 1).0, 0);
+    // A new text among many drafts nothing from the beginning.
+    let mut new = auto(4, 16, costs(&stairs, 0.1));
+    new.among(32);
+    assert_eq!(new.plan, Plan::Plain);
 }
 
 /// The same law everywhere.

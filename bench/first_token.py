@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""How long a short request waits for its first token while `polydraft serve` reads somebody else's long prompt.
+
+    python3 bench/first_token.py target/release/polydraft -- --threads 2
+
+Makes a Llama of 484 million random weights in a temporary folder (1 GB). What follows `--` goes to `polydraft serve`. Prints one JSON
+object: seconds to the first token of short requests alone and beside a prompt of 4,000 tokens, and how long that prompt took.
+"""
+
+import asyncio
+import json
+import os
+import pathlib
+import random
+import re
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+VOCABULARY, HIDDEN, INTERMEDIATE, HEADS, KEY_VALUE_HEADS = 8192, 2048, 5632, 16, 4
+
+
+def write(folder, parameters):
+    keys = KEY_VALUE_HEADS * HIDDEN // HEADS
+    per_layer = 2 * HIDDEN * (HIDDEN + keys) + 3 * HIDDEN * INTERMEDIATE
+    layers = (parameters - 2 * VOCABULARY * HIDDEN) // per_layer
+    shapes = {"model.embed_tokens": [VOCABULARY, HIDDEN], "lm_head": [VOCABULARY, HIDDEN], "model.norm": [HIDDEN]}
+    for layer in range(layers):
+        for part, shape in {
+            "input_layernorm": [HIDDEN], "post_attention_layernorm": [HIDDEN], "self_attn.q_proj": [HIDDEN, HIDDEN],
+            "self_attn.k_proj": [keys, HIDDEN], "self_attn.v_proj": [keys, HIDDEN], "self_attn.o_proj": [HIDDEN, HIDDEN],
+            "mlp.gate_proj": [INTERMEDIATE, HIDDEN], "mlp.up_proj": [INTERMEDIATE, HIDDEN], "mlp.down_proj": [HIDDEN, INTERMEDIATE],
+        }.items():
+            shapes[f"model.layers.{layer}.{part}"] = shape
+    config = {
+        "architectures": ["LlamaForCausalLM"], "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": layers, "num_attention_heads": HEADS, "num_key_value_heads": KEY_VALUE_HEADS,
+        "max_position_embeddings": 8192,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = {
+        "version": "1.0", "added_tokens": [], "decoder": {"type": "Fuse"},
+        "model": {"type": "BPE", "vocab": {chr(0x4E00 + token): token for token in range(VOCABULARY)}, "merges": []},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    header, at = {}, 0
+    count = lambda shape: shape[0] * (shape[1] if len(shape) > 1 else 1)
+    for name, shape in shapes.items():
+        end = at + 2 * count(shape)
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}
+        at = end
+    header = json.dumps(header).encode()
+    # Numbers of one size with random signs and fractions: their sums stay in range. Norms are ones.
+    fraction = bytes(byte & 0x7F for byte in range(256))
+    sign = bytes(0x3C | byte & 0x80 for byte in range(256))
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for shape in shapes.values():
+            numbers = bytearray(2 * count(shape))
+            if len(shape) == 1:
+                numbers[0::2], numbers[1::2] = bytes([0x80]) * count(shape), bytes([0x3F]) * count(shape)
+            else:
+                numbers[0::2] = os.urandom(count(shape)).translate(fraction)
+                numbers[1::2] = os.urandom(count(shape)).translate(sign)
+            file.write(numbers)
+    return at // 2
+
+
+async def first_token(port, prompt):
+    """Seconds to the first chunk of a stream."""
+    start = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps({"prompt": prompt, "max_tokens": 2, "stream": True, "logprobs": 0}).encode()
+    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    seconds = None
+    while line := await reader.readline():
+        if line.startswith(b"data: {") and seconds is None:
+            assert b"error" not in line, line
+            seconds = time.monotonic() - start
+    writer.close()
+    return seconds
+
+
+async def measure(port):
+    rng = random.Random(1)
+    prompt = lambda length: [rng.randrange(VOCABULARY) for _ in range(length)]
+    short = lambda: first_token(port, prompt(16))
+    # Warm; it also learns how fast prompts are read.
+    await first_token(port, prompt(400))
+    alone = [await short() for _ in range(9)]
+    long = asyncio.create_task(first_token(port, prompt(4000)))
+    await asyncio.sleep(1)
+    beside = []
+    while len(beside) < 25 and not long.done():
+        seconds = await short()
+        if not long.done():
+            beside.append(seconds)
+        # Whenever they come.
+        await asyncio.sleep(rng.random() / 4)
+    whole = await long
+    again = [await short() for _ in range(9)]
+    round3 = lambda values: [round(value, 3) for value in values]
+    one, other = statistics.median(alone + again), statistics.median(beside)
+    return {
+        "alone_seconds": round(one, 3), "beside_seconds": round(other, 3), "beside_worst_seconds": round(max(beside), 3),
+        "ratio": round(other / one, 2), "worst_ratio": round(max(beside) / one, 2), "long_seconds": round(whole, 2),
+        "alone": round3(alone + again), "beside": round3(beside),
+    }
+
+
+def main():
+    own, _, serve = " ".join(sys.argv[1:]).partition(" -- ")
+    with tempfile.TemporaryDirectory() as folder:
+        parameters = write(pathlib.Path(folder), 500_000_000)
+        command = [own.strip(), "--no-config", "serve", "--port", "0", "--target", folder, "--draft", "ngram", *serve.split()]
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            lines = (re.search(r"serving at http://127.0.0.1:(\d+)", line) for line in server.stderr)
+            port = int(next(found[1] for found in lines if found))
+            print(json.dumps({"parameters": parameters, **asyncio.run(measure(port))}, indent=2))
+        finally:
+            server.kill()
+
+
+main()

@@ -1,0 +1,182 @@
+//! Messages of conversations, as clients send them and as templates read them.
+
+use std::collections::HashMap;
+
+use polydraft_text::Message;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::error::Problem;
+use super::params::read;
+use super::tools;
+use crate::App;
+
+/// A message.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spoken {
+    /// Who speaks: system (or developer), user, assistant or tool.
+    role: String,
+    /// What is said: a text, or a list of parts of type text; an answer with calls may have none.
+    #[schema(value_type = Option<String>)]
+    content: Option<Content>,
+    /// The calls of an answer: `{"id": .., "type": "function", "function": {"name": .., "arguments": ".."}}`.
+    #[schema(value_type = Option<Vec<Object>>)]
+    tool_calls: Option<Vec<Value>>,
+    /// Which call a tool answers.
+    tool_call_id: Option<String>,
+    // What answers have besides, and clients send back: nothing.
+    #[schema(ignore)]
+    #[serde(rename = "refusal")]
+    _refusal: Option<()>,
+    #[schema(ignore)]
+    #[serde(rename = "audio")]
+    _audio: Option<()>,
+    #[schema(ignore)]
+    #[serde(rename = "function_call")]
+    _function_call: Option<()>,
+    #[schema(ignore)]
+    #[serde(rename = "annotations")]
+    _annotations: Option<[(); 0]>,
+}
+
+/// What is said: a text, or parts that are texts.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text or a list of parts")]
+pub enum Content {
+    /// As it is.
+    Text(String),
+    /// Behind each other.
+    Parts(Vec<Part>),
+}
+
+/// A part.
+#[derive(Debug, Deserialize)]
+pub struct Part {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+}
+
+impl Content {
+    /// Its text, where its parts are all of one of these kinds; `param` names it.
+    pub fn text(self, kinds: &[&str], param: &str) -> Result<String, Problem> {
+        let parts = match self {
+            Self::Text(text) => return Ok(text),
+            Self::Parts(parts) => parts,
+        };
+        let text = |part: Part| match (kinds.contains(&part.kind.as_str()), part.text) {
+            (true, Some(text)) => Ok(text),
+            _ => {
+                let (kinds, kind) = (kinds.join(" or "), part.kind);
+                let problem = format!("expected parts of type {kinds} with a text, got one of type {kind:?}");
+                Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
+            }
+        };
+        parts.into_iter().map(text).collect()
+    }
+}
+
+/// What somebody of this role said; `param` names the role.
+///
+/// # Errors
+/// Another role.
+pub fn message(role: &str, content: String, param: &str) -> Result<Message, Problem> {
+    match role {
+        // The newer name of the same.
+        "system" | "developer" => Ok(Message::system(content)),
+        "user" => Ok(Message::user(content)),
+        "assistant" => Ok(Message::assistant(content)),
+        role => {
+            let problem =
+                format!("expected a role of system, developer, user, assistant or tool, got {role:?}");
+            Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    id: String,
+    #[serde(rename = "type")]
+    _kind: Option<String>,
+    function: Called,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Called {
+    name: String,
+    arguments: String,
+}
+
+/// Calls so far, by id: who answers one is known by it.
+#[derive(Default)]
+pub struct Calling(HashMap<String, String>);
+
+impl Calling {
+    /// An answer's call; `param` names its arguments.
+    ///
+    /// # Errors
+    /// Arguments that are no JSON object.
+    pub fn call(&mut self, id: String, name: String, arguments: &str, param: &str) -> Result<Value, Problem> {
+        let text = if arguments.trim().is_empty() { "{}" } else { arguments };
+        let arguments: Value = serde_json::from_str(text).ok().filter(Value::is_object).ok_or_else(|| {
+            Problem::invalid("expected arguments that are a JSON object, as a text").of(param)
+        })?;
+        let call =
+            json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        self.0.insert(id, name);
+        Ok(call)
+    }
+
+    /// What a tool answered to a call.
+    pub fn answer(&self, content: String, id: String) -> Message {
+        let name = self.0.get(&id).cloned();
+        Message::tool(content, id, name)
+    }
+}
+
+/// The messages of a conversation, as its template reads them.
+///
+/// # Errors
+/// What is wrong with one; tools in them that the model's template does not know.
+pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Problem> {
+    let mut called = Calling::default();
+    let of = |(number, spoken): (usize, Spoken)| {
+        let param = |field: &str| format!("messages[{number}]{field}");
+        let Spoken { role, content, tool_calls, tool_call_id, .. } = spoken;
+        let calls = tool_calls.unwrap_or_default();
+        if role == "tool" || !calls.is_empty() {
+            let field = if role == "tool" { ".role" } else { ".tool_calls" };
+            tools::form(app).map_err(|problem| problem.of(&param(field)))?;
+        }
+        let wrong = |field: &str, problem: &str| Err(Problem::invalid(problem).of(&param(field)));
+        if !calls.is_empty() && role != "assistant" {
+            return wrong(".tool_calls", "only an assistant makes calls");
+        }
+        if tool_call_id.is_some() != (role == "tool") {
+            return wrong(".tool_call_id", "a tool answers one call, and nobody else does");
+        }
+        let content = match content {
+            Some(content) => content.text(&["text"], &param(".content"))?,
+            None if calls.is_empty() => return wrong(".content", "expected a text or a list of parts"),
+            None => String::new(),
+        };
+        if let Some(id) = tool_call_id {
+            return Ok(called.answer(content, id));
+        }
+        let mut message = message(&role, content, &param(".role"))?;
+        for (call, value) in calls.into_iter().enumerate() {
+            let param = param(&format!(".tool_calls[{call}]"));
+            let Call { id, function: Called { name, arguments }, .. } =
+                read(value).map_err(|problem| problem.of(&param))?;
+            let arguments = called.call(id, name, &arguments, &format!("{param}.function.arguments"))?;
+            message.tool_calls.push(arguments);
+        }
+        Ok(message)
+    };
+    messages.into_iter().enumerate().map(of).collect()
+}

@@ -1,0 +1,247 @@
+//! The answer of `/v1/responses` as it grows: a message, and calls of tools, each an item of its own.
+
+use polydraft_engine::Finish;
+use serde_json::{Value, json};
+
+use super::super::answer::Answer;
+use super::super::error::Problem;
+use super::super::{Reply, Sent, tokens};
+use crate::worker::Event;
+
+/// What a stream has begun, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Item {
+    Message,
+    /// The call of this number, of which so many bytes of arguments were sent.
+    Call(usize, usize),
+}
+
+/// One answer.
+pub struct Response {
+    inner: Answer,
+    id: u128,
+    model: String,
+    /// What was asked, and is told again.
+    settings: Value,
+    items: Vec<Item>,
+    /// Bytes of the text, and tokens, that were sent.
+    sent: usize,
+    scored: usize,
+    /// Events that were sent.
+    sequence: usize,
+}
+
+impl Response {
+    /// Of nothing yet.
+    pub fn new(inner: Answer, model: String, settings: Value) -> Self {
+        let (id, items) = (rand::random(), Vec::new());
+        Self { inner, id, model, settings, items, sent: 0, scored: 0, sequence: 0 }
+    }
+
+    fn item_id(&self, item: Item) -> String {
+        match item {
+            Item::Message => format!("msg_{:032x}", self.id),
+            Item::Call(number, _) => format!("fc_{:032x}", self.id.wrapping_add(1 + number as u128)),
+        }
+    }
+
+    fn status(&self) -> &'static str {
+        match self.inner.first().1 {
+            None => "in_progress",
+            Some(Finish::MaxTokens | Finish::Context) => "incomplete",
+            Some(_) => "completed",
+        }
+    }
+
+    fn part(&self) -> Value {
+        let logprobs = tokens::chat(self.inner.tokenizer(), self.inner.scores());
+        json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [], "logprobs": logprobs })
+    }
+
+    /// An item, whole or as it begins.
+    fn item(&self, item: Item, whole: bool) -> Value {
+        let (id, status) = (self.item_id(item), self.status());
+        match item {
+            Item::Message => {
+                let content: Vec<Value> = whole.then(|| self.part()).into_iter().collect();
+                json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
+            }
+            Item::Call(number, _) => {
+                let call = &self.inner.calls()[number];
+                let arguments = if whole { &call.arguments } else { "" };
+                json!({ "type": "function_call", "id": id, "status": status, "call_id": call.id, "name": call.name,
+                    "arguments": arguments })
+            }
+        }
+    }
+
+    /// All items: those that were begun, in their order, or the text and the calls.
+    fn all(&self) -> Vec<Item> {
+        if !self.items.is_empty() {
+            return self.items.clone();
+        }
+        let calls = (0..self.inner.calls().len()).map(|number| Item::Call(number, 0));
+        let text = self.inner.calls().is_empty() || !self.inner.first().0.is_empty();
+        text.then_some(Item::Message).into_iter().chain(calls).collect()
+    }
+
+    fn object(&self, output: Vec<Value>) -> Value {
+        let usage = self.inner.usage();
+        let usage = json!({
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": { "cached_tokens": 0 },
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": { "reasoning_tokens": 0 },
+            "total_tokens": usage.total_tokens,
+            "speculation": usage.speculation,
+        });
+        let status = self.status();
+        let reason = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
+        let mut object = json!({
+            "id": format!("resp_{:032x}", self.id),
+            "object": "response",
+            "created_at": self.inner.created(),
+            "status": status,
+            "error": null,
+            "incomplete_details": reason,
+            "model": self.model,
+            "output": output,
+            "previous_response_id": null,
+            "store": false,
+            "truncation": "disabled",
+            "metadata": {},
+            "usage": (status != "in_progress").then_some(usage),
+        });
+        for (name, value) in self.settings.as_object().into_iter().flatten() {
+            object[name] = value.clone();
+        }
+        object
+    }
+
+    /// An event of this name, whose data says it too.
+    fn event(&mut self, name: &'static str, mut data: Value) -> Sent {
+        data["type"] = name.into();
+        data["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        Sent { name: Some(name), data: data.to_string() }
+    }
+
+    /// Where in the answer something is.
+    fn at(&self, index: usize) -> Value {
+        let item = self.items[index];
+        let mut at = json!({ "item_id": self.item_id(item), "output_index": index });
+        if item == Item::Message {
+            at["content_index"] = 0.into();
+        }
+        at
+    }
+
+    /// Begins an item; its place.
+    fn open(&mut self, item: Item, events: &mut Vec<Sent>) -> usize {
+        let index = self.items.len();
+        self.items.push(item);
+        let added = json!({ "output_index": index, "item": self.item(item, false) });
+        events.push(self.event("response.output_item.added", added));
+        if item == Item::Message {
+            let mut part = self.at(index);
+            part["part"] = json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
+            events.push(self.event("response.content_part.added", part));
+        }
+        index
+    }
+
+    /// The message, begun if it was not.
+    fn message(&mut self, events: &mut Vec<Sent>) -> usize {
+        let begun = self.items.iter().position(|item| *item == Item::Message);
+        begun.unwrap_or_else(|| self.open(Item::Message, events))
+    }
+}
+
+impl Reply for Response {
+    fn take(&mut self, event: Event) -> Result<usize, Problem> {
+        self.inner.take(event)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.inner.is_complete()
+    }
+
+    fn whole(self: Box<Self>) -> Value {
+        self.object(self.all().into_iter().map(|item| self.item(item, true)).collect())
+    }
+
+    fn begin(&mut self) -> Vec<Sent> {
+        let object = self.object(Vec::new());
+        vec![
+            self.event("response.created", json!({ "response": object })),
+            self.event("response.in_progress", json!({ "response": object })),
+        ]
+    }
+
+    fn more(&mut self, _: usize) -> Vec<Sent> {
+        let mut events = Vec::new();
+        let text = self.inner.first().0;
+        let (new, length) = (text[self.sent..].to_owned(), text.len());
+        self.sent = length;
+        if !new.is_empty() {
+            let index = self.message(&mut events);
+            let scores = &self.inner.scores()[self.scored..];
+            let (mut delta, scored) = (self.at(index), scores.len());
+            delta["logprobs"] = json!(tokens::chat(self.inner.tokenizer(), scores));
+            self.scored += scored;
+            delta["delta"] = new.into();
+            events.push(self.event("response.output_text.delta", delta));
+        }
+        for number in 0..self.inner.calls().len() {
+            let begun = self.items.iter().position(|item| matches!(item, Item::Call(n, _) if *n == number));
+            let index = begun.unwrap_or_else(|| self.open(Item::Call(number, 0), &mut events));
+            let arguments = &self.inner.calls()[number].arguments;
+            let Item::Call(_, told) = self.items[index] else { continue };
+            let (new, length) = (arguments[told..].to_owned(), arguments.len());
+            self.items[index] = Item::Call(number, length);
+            if !new.is_empty() {
+                let mut delta = self.at(index);
+                delta["delta"] = new.into();
+                events.push(self.event("response.function_call_arguments.delta", delta));
+            }
+        }
+        events
+    }
+
+    fn end(&mut self) -> Vec<Sent> {
+        let mut events = Vec::new();
+        if self.items.is_empty() {
+            self.open(Item::Message, &mut events);
+        }
+        for index in 0..self.items.len() {
+            let (item, mut done) = (self.items[index], self.at(index));
+            match item {
+                Item::Message => {
+                    let (mut part, whole) = (done.clone(), self.part());
+                    done["text"] = whole["text"].clone();
+                    done["logprobs"] = whole["logprobs"].clone();
+                    part["part"] = whole;
+                    events.push(self.event("response.output_text.done", done));
+                    events.push(self.event("response.content_part.done", part));
+                }
+                Item::Call(number, _) => {
+                    let call = &self.inner.calls()[number];
+                    (done["name"], done["arguments"]) = (json!(call.name), json!(call.arguments));
+                    events.push(self.event("response.function_call_arguments.done", done));
+                }
+            }
+            let done = json!({ "output_index": index, "item": self.item(item, true) });
+            events.push(self.event("response.output_item.done", done));
+        }
+        let object = self.object(self.items.iter().map(|item| self.item(*item, true)).collect());
+        let last = if self.status() == "completed" { "response.completed" } else { "response.incomplete" };
+        events.push(self.event(last, json!({ "response": object })));
+        events
+    }
+
+    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
+        let error = &problem.error;
+        let data = json!({ "code": error.code, "message": error.message, "param": error.param });
+        vec![self.event("error", data)]
+    }
+}

@@ -1,0 +1,67 @@
+//! Calls of tools as a grammar.
+
+use polydraft_text::CallForm;
+use serde_json::{Value, json};
+
+/// Which calls may be, in which form.
+pub struct CallGrammar<'a> {
+    /// How the model writes them.
+    pub form: CallForm,
+    /// Tools by name, with the schemas of their arguments.
+    pub tools: Vec<(&'a str, Value)>,
+    /// Whether there may be several.
+    pub several: bool,
+    /// Whether there may be none, and text; where there is a call it is as it should be.
+    pub free: bool,
+}
+
+impl CallGrammar<'_> {
+    /// In the library's form of Lark. Between two words of JSON stands what models were shown: one blank behind a comma or a
+    /// colon.
+    pub(super) fn lark(&self) -> String {
+        let Self { form, tools, several, free } = self;
+        let (opening, gap) = (form.opening(), form.gap());
+        let open = literal(&format!("{opening}{gap}"));
+        // Behind another call.
+        let next = literal(&format!("{gap}{opening}{gap}"));
+        let several = *several && !opening.is_empty();
+        let start = match (free, opening, several) {
+            (false, "", _) => "call".to_owned(),
+            (false, _, false) => format!("{open} call"),
+            (false, _, true) => format!("{open} call ({next} call)*"),
+            (true, "", _) => "call | TEXT?".to_owned(),
+            (true, _, false) => format!("before {gap} call | TEXT?", gap = literal(gap)),
+            (true, _, true) => format!("(before {gap} call)* TEXT?", gap = literal(gap)),
+        };
+        let text = match opening {
+            // What begins with a brace is a call.
+            "" => r"TEXT: /(?s:\s*[^{\s].*)/".to_owned(),
+            opening => format!("before[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.+)/ & ~/(?s:.*{opening}.*)/"),
+        };
+        let mut lark = format!("start: {start}\n");
+        if *free {
+            lark += &format!("{text}\n");
+        }
+        let names: Vec<String> = (0..tools.len()).map(|number| format!("call_{number}")).collect();
+        lark += &format!("call: {}\n", names.join(" | "));
+        for (number, (name, schema)) in tools.iter().enumerate() {
+            let head = format!("{{\"name\": {}, \"{}\": ", json!(name), form.arguments());
+            let tail = format!("}}{gap}{}", form.closing());
+            let mut schema = schema.clone();
+            let space =
+                json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+            schema["x-guidance"] = space;
+            lark += &format!(
+                "call_{number}: {} arguments_{number} {}\narguments_{number}: %json {schema}\n",
+                literal(&head),
+                literal(&tail)
+            );
+        }
+        lark
+    }
+}
+
+/// A string as Lark has it.
+fn literal(text: &str) -> String {
+    json!(text).to_string()
+}
