@@ -278,7 +278,7 @@ mod tests {
         }
         assert_eq!((own.tree(), own.form()), (other.tree(), other.form()));
         assert!(other.continues(1) && other.begins(0));
-        let mut refused =
+        let refused =
             |growth, tokens: &[Token]| Draft::new().record(0, law(), growth, tokens).unwrap_err().to_string();
         let draws = |scheme| Growth::Fresh(Draws { scheme, count: 2 });
         assert!(refused(draws(Drafting::Iid), &[1]).contains("expected 2"));
