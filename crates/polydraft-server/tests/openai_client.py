@@ -201,7 +201,7 @@ def tools_in_responses(client):
     events = list(client.responses.create(**asked, stream=True))
     deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
     assert "".join(deltas) == call.arguments and events[-1].response.output[0].arguments == call.arguments
-    history = [{"role": "user", "content": "Returns the sum."}, call.model_dump(),
+    history = [{"role": "user", "content": "Returns the sum."}, call,
                {"type": "function_call_output", "call_id": call.call_id, "output": "yes"}]
     again = client.responses.create(model="tools", input=history, max_output_tokens=20)
     assert again.output_text
