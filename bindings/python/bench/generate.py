@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=4096)
     parser.add_argument("--scale", type=float, default=0.04)
-    parser.add_argument("--damp", type=float, default=0.3, help="what later layers count beside the first")
+    parser.add_argument("--damp", type=float, default=0.05, help="what later layers count beside the first")
     parser.add_argument("--peak", type=float, default=3.0, help="times the output matrix")
     parser.add_argument("--json", metavar="FILE", help="a record besides the table")
     args = parser.parse_args()

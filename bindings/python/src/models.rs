@@ -92,7 +92,7 @@ mod with {
     /// Loads a model.
     pub fn load(path: &Path, options: &Options<'_>) -> Result<Loaded> {
         let of_file = if is_gguf(path) { Precision::File } else { Precision::F32 };
-        let precision: Precision = options.dtype.map_or(Ok(of_file), |dtype| parsed(dtype))?;
+        let precision: Precision = options.dtype.map_or(Ok(of_file), parsed)?;
         let device: DeviceName = parsed(options.device)?;
         let copy = match &options.copy {
             None => None,
