@@ -269,7 +269,10 @@ fn calls_of_tools_are_read_from_the_text() {
         let answer = server.post("/v1/chat/completions", &other).json();
         let choice = &answer["choices"][0];
         assert_eq!(choice["finish_reason"], "stop");
-        assert!(choice["message"]["content"].as_str().unwrap().trim_start().starts_with("<tool_call>"), "{choice}");
+        assert!(
+            choice["message"]["content"].as_str().unwrap().trim_start().starts_with("<tool_call>"),
+            "{choice}"
+        );
         assert_eq!(tokens(&answer), if other["tool_choice"] == "none" { 1 } else { 2 });
     }
     // In the newer form calls are items.
