@@ -1,6 +1,6 @@
 """What a verification step costs from Python, beside the step of the Rust bench on the same arrays.
 
-    pip install . --config-settings build-args="--features bench"     # or: maturin develop --release --features bench
+    MATURIN_PEP517_ARGS="--features bench" pip install .     # or: maturin develop --release --features bench
     RAYON_NUM_THREADS=2 python bench/verify.py [--vocabulary 128256] [--paths 4] [--depth 8] [--json FILE]
 
 A step is what an engine has to do: from tokens, parents and logits to the emitted tokens. In Python that is one call,

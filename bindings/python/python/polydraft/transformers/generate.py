@@ -11,7 +11,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from .._native import Chance, Draft, Sampling, Tree, Verifier
 from .caller import kept_by_caller
 from .laws import fitted, processed
-from .scoring import scorer
+from .scoring import rows_of, scorer
 
 # What `generate` can be asked to return and this does not have.
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -74,7 +74,7 @@ def generate(
     if model.config.is_encoder_decoder or getattr(config, "num_beams", 1) > 1:
         raise ValueError("polydraft: expected a causal model and one beam, got an encoder and a decoder, or several beams")
 
-    if int(input_ids.max()) >= model.get_input_embeddings().num_embeddings:
+    if int(input_ids.max()) >= rows_of(model):
         raise ValueError(f"polydraft: expected tokens that the model has, got {int(input_ids.max())}")
 
     rows, mask = input_ids.shape[0], model_kwargs.get("attention_mask")

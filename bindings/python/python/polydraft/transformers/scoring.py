@@ -31,7 +31,7 @@ class Trees:
 
     def __init__(self, model: PreTrainedModel, text: Sequence[int], cache: DynamicCache | None = None) -> None:
         self.model, self.text = model, list(text)
-        self.rows = _rows(model)
+        self.rows = rows_of(model)
         self.cache = _new_cache(model) if cache is None else cache
         self.cached = self.cache.get_seq_length()
         self.slots: list[int] = []
@@ -97,7 +97,7 @@ class Rows:
 
     def __init__(self, model: PreTrainedModel, text: Sequence[int]) -> None:
         self.model, self.text = model, list(text)
-        self.rows = _rows(model)
+        self.rows = rows_of(model)
 
     def logits(self, draft: Draft, nodes: Sequence[int]) -> torch.Tensor:
         """The logits after these nodes: `[nodes, vocabulary]`."""
@@ -127,9 +127,9 @@ def scorer(model: PreTrainedModel, text: Sequence[int], cache: Any = None) -> Tr
     return Trees(model, text, cache if usable else None)
 
 
-def _rows(model: PreTrainedModel) -> int:
+def rows_of(model: PreTrainedModel) -> int:
     """Tokens that a model can read. A draft may have fewer than its target; what it has none for it reads as its last one."""
-    return model.get_input_embeddings().num_embeddings
+    return int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
 
 
 _tried: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
