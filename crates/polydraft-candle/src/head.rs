@@ -222,11 +222,7 @@ impl Drafter for Head {
                 &unknown
             }
         };
-        let vocabulary = self.vocabulary;
-        let law = match spare {
-            None => Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling),
-            Some(mut law) => law.set_from_sparse_logits(vocabulary, tokens, logits, sampling).map(|()| law),
-        };
+        let law = Distribution::remade(spare, self.vocabulary, Some(tokens), logits, sampling);
         law.map_err(|source| EngineError::Logits { role: "draft", model: self.name.clone(), source })
     }
 

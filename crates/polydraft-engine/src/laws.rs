@@ -83,10 +83,7 @@ impl TargetLaws for StepLaws<'_> {
             let path: Vec<Token> = tree.path(node).into_iter().map(|node| tree.token(node)).collect();
             processor.process(decided, &path, logits.to_mut());
         }
-        let law = match self.pool.take() {
-            None => Distribution::from_logits(&logits, self.sampling),
-            Some(mut law) => law.set_from_logits(&logits, self.sampling).map(|()| law),
-        };
+        let law = Distribution::remade(self.pool.take(), logits.len(), None, &logits, self.sampling);
         let law = law.inspect_err(|error| {
             let _ = self.failed.set(error.clone());
         })?;

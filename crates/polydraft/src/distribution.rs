@@ -176,6 +176,25 @@ impl Distribution {
         Ok(())
     }
 
+    /// The law of logits, of all tokens or of `tokens` alone, in the memory of a law that is not needed any more, if there is one.
+    ///
+    /// # Errors
+    /// As for [`Distribution::from_logits`] and [`Distribution::from_sparse_logits`].
+    pub fn remade(
+        spare: Option<Self>,
+        vocabulary: usize,
+        tokens: Option<&[Token]>,
+        logits: &[f32],
+        sampling: &Sampling,
+    ) -> Result<Self> {
+        let mut law = spare.unwrap_or_else(Self::empty);
+        match tokens {
+            None => law.set_from_logits(logits, sampling)?,
+            Some(tokens) => law.set_from_sparse_logits(vocabulary, tokens, logits, sampling)?,
+        }
+        Ok(law)
+    }
+
     /// All mass on one token.
     ///
     /// # Errors

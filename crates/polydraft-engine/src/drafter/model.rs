@@ -71,14 +71,7 @@ impl Drafter for ModelDrafter {
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
         let vocabulary = self.model.facts().vocabulary.size();
-        let law = match (self.model.outputs(), spare) {
-            (Some(tokens), None) => Distribution::from_sparse_logits(vocabulary, tokens, logits, sampling),
-            (Some(tokens), Some(mut law)) => {
-                law.set_from_sparse_logits(vocabulary, tokens, logits, sampling).map(|()| law)
-            }
-            (None, None) => Distribution::from_logits(logits, sampling),
-            (None, Some(mut law)) => law.set_from_logits(logits, sampling).map(|()| law),
-        };
+        let law = Distribution::remade(spare, vocabulary, self.model.outputs(), logits, sampling);
         let model = || self.model.facts().name.clone();
         law.map_err(|source| Error::Logits { role: "draft", model: model(), source })
     }

@@ -216,14 +216,7 @@ impl Drafter for Ngrams {
             let law = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(law)?);
         }
-        let vocabulary = self.vocabulary;
-        Ok(match spare {
-            None => Distribution::from_sparse_logits(vocabulary, &tokens, &logits, sampling)?,
-            Some(mut law) => {
-                law.set_from_sparse_logits(vocabulary, &tokens, &logits, sampling)?;
-                law
-            }
-        })
+        Ok(Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?)
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

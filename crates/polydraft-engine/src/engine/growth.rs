@@ -3,7 +3,7 @@
 use polydraft::{Distribution, NodeId, Sampling};
 
 use crate::laws::Pool;
-use crate::{Drafter, Model, Processor, Result, Sequence, Session};
+use crate::{Drafter, Model, Result, Session};
 
 /// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
 pub(super) fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
@@ -36,7 +36,13 @@ pub(super) fn grow(
     for &node in nodes {
         let law = match session.processor.as_deref() {
             None => drafter.distribution(sequence, node, &speculation.sampling, pool.take())?,
-            Some(processor) => changed(session, processor, drafter, sequence, node, pool)?,
+            Some(processor) => {
+                let law = drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
+                let path = session.draft.path(node).tokens();
+                changed(law, &speculation.sampling, |logits| {
+                    processor.process(&session.tokens, &path, logits)
+                })?
+            }
         };
         let policy = speculation.policy.as_ref();
         if let Some(law) = session.draft.grow(node, law, policy, session.chance.as_mut())? {
@@ -52,17 +58,12 @@ const LEAST: f64 = 1e-30;
 /// The draft's law with the changes that the target's logits get: what cannot be is not drafted, and what is the only
 /// possibility is.
 fn changed(
-    session: &Session,
-    processor: &dyn Processor,
-    drafter: &dyn Drafter,
-    sequence: Sequence,
-    node: NodeId,
-    pool: &Pool,
+    mut law: Distribution,
+    sampling: &Sampling,
+    change: impl FnOnce(&mut [f32]),
 ) -> Result<Distribution> {
-    let own = session.speculation.as_ref().map(|speculation| speculation.sampling).unwrap_or_default();
-    let mut law = drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
     let mut logits: Vec<f32> = law.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
-    processor.process(&session.tokens, &session.draft.path(node).tokens(), &mut logits);
-    law.set_from_logits(&logits, &own)?;
+    change(&mut logits);
+    law.set_from_logits(&logits, sampling)?;
     Ok(law)
 }

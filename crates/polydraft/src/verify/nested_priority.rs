@@ -281,6 +281,7 @@ impl Verifier for NestedPriority {
         let mut selected = Selected { draft, target, at: |node| own(node).map(|node| &node.selection) };
         verify_path(draft, draft.tree().path(end), &mut selected, target, chance, weights)
     }
+
     fn priorities(
         &self,
         draft: &Draft,
