@@ -1,77 +1,45 @@
 #!/usr/bin/env python3
-"""Load on `polydraft serve`, over loopback, bounded: many connections, some of which go away; hostile bodies; memory.
+"""Load on `polydraft serve`, over loopback, bounded: many connections, some of which go away; memory.
 
-    python3 bench/load.py target/release/polydraft --requests 1000 --connections 32 --fuzz 10000 -- --threads 2
+    python3 bench/load.py target/release/polydraft -- --threads 2
 
 What follows `--` goes to `polydraft serve`. Prints one JSON object: tokens per second one at a time and together, with trees that
-choose themselves, fixed ones and none, by turns; p50 and p99 of the time between two chunks of a stream; status codes; memory before
-and after each of three rounds of requests, some of which are cancelled, and after the hostile bodies. Exit code 1 if anything was
-lost or answered with another code than is right.
+choose themselves, fixed ones and none, by turns; and of rounds of requests, a fifth of which are cancelled, what became of them, p50
+and p99 of the time between two chunks of a stream, and memory once they have ended, beside that after two rounds of the same kind
+before them, which filled pools and caches. Exit code 1 if an answer was lost or memory moved by more than 2 %.
 """
 
 import argparse
 import asyncio
 import json
 import random
-import re
-import subprocess
 import sys
 import time
+
+import serving
 
 PROMPTS = ["impl Iterator for", "fn main() {", "/// Returns the", "pub struct Config {", "use std::", "#[test]\nfn"]
 
 
-def resident(pid):
-    with open(f"/proc/{pid}/status") as file:
-        return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1])
-
-
-async def connect(port, body, path="/v1/completions"):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
-    await writer.drain()
-    return reader, writer
-
-
-async def whole(port, body, path="/v1/completions"):
-    """Status and body; None where the server closed the connection without an answer."""
-    reader, writer = await connect(port, body, path)
-    data = await reader.read()
-    writer.close()
-    if not data.startswith(b"HTTP/1.1 "):
-        return None, data
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return int(head[9:12]), rest
-
-
 async def stream(port, body, leave_after, slow, gaps):
     """Tokens, or None where this client left; raises where an answer was lost."""
-    reader, writer = await connect(port, body)
-    last, chunks, tokens, done = None, 0, None, False
-    while line := await reader.readline():
-        if not line.startswith(b"data: "):
-            continue
-        if line.strip() == b"data: [DONE]":
-            done = True
-            continue
+    reader, writer = await serving.connect(port, body)
+    last, count, tokens = None, 0, None
+    async for chunk in serving.chunks(reader):
         now = time.monotonic()
         if last is not None and slow == 0:
             gaps.append(now - last)
-        last, chunks = now, chunks + 1
-        chunk = json.loads(line[6:])
-        if "error" in chunk:
-            raise RuntimeError(chunk)
+        last, count = now, count + 1
         if chunk.get("usage"):
             tokens = chunk["usage"]["completion_tokens"]
-        if leave_after is not None and chunks >= leave_after:
+        if leave_after is not None and count >= leave_after:
             writer.transport.abort()
             return None
         if slow:
             await asyncio.sleep(slow)
     writer.close()
-    if not done or tokens is None:
-        raise RuntimeError("a stream ended before its end")
+    if tokens is None:
+        raise RuntimeError("a stream without its usage")
     return tokens
 
 
@@ -107,133 +75,76 @@ async def load(port, requests, connections, tokens, seed, cancels=0.2, extra={})
     return written, time.monotonic() - clock, counts, sorted(gaps)
 
 
-def hostile(rng):
-    """A body that is wrong nearly always."""
-    good = json.dumps({"prompt": "fn", "max_tokens": 1, "n": 1, "stop": ["x"], "speculation": {"verifier": "block", "tree": "paths:1,2"}})
-    kind = rng.randrange(5)
-    if kind == 0:
-        return rng.randbytes(rng.randrange(200))
-    if kind == 1:
-        data = bytearray(good.encode())
-        for _ in range(rng.randint(1, 6)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        return bytes(data)
-    if kind == 2:
-        return good[: rng.randrange(len(good))].encode()
-    if kind == 3:
-        value = rng.choice([None, -1, 1e308, 2**70, "x", [], {}, [[]], True, "\u0000", "9" * 300, {"a": 1}, [None], 0.5])
-        name = rng.choice("prompt max_tokens n stop temperature top_p top_k min_p seed logprobs echo stream speculation logit_bias user "
-                          "frequency_penalty stream_options messages model tools x".split())
-        return json.dumps({"max_tokens": 1, "prompt": "fn", name: value}).encode()
-    return (b"[" if rng.random() < 0.5 else b'{"prompt":') * rng.randint(1, 3000)
-
-
-async def fuzz(port, count, connections, seed):
-    rng, left, codes = random.Random(seed), list(range(count)), {}
-
-    async def client():
-        while left:
-            left.pop()
-            path = rng.choice(["/v1/completions", "/v1/chat/completions"])
-            code, body = await whole(port, hostile(rng), path)
-            codes[code] = codes.get(code, 0) + 1
-            if code not in (200, 400, 404, 413):
-                print(f"wrong: {code} {body[:300]!r}", file=sys.stderr)
-
-    await asyncio.gather(*[client() for _ in range(connections)])
-    return codes
-
-
-async def half_open(port, count):
-    """Connections that begin and say no more; they are left open."""
-    writers = []
-    for number in range(count):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write([b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 50\r\n\r\n{"][number % 3])
-        writers.append(writer)
-    return writers
-
-
 async def compared(port, ways, arguments, requests, connections, seed):
     """Tokens per second of each way to speculate, by turns; the median of the rounds."""
     speeds = {name: [] for name in ways}
-    for turn in range(arguments.rounds):
+    for turn in range(arguments.turns):
         for name, speculation in ways.items():
-            extra = {} if speculation is None else {"speculation": speculation}
-            written, seconds, counts, _ = await load(port, requests, connections, arguments.tokens, seed + turn, 0, extra)
+            written, seconds, counts, _ = await load(
+                port, requests, connections, arguments.tokens, seed + turn, 0, {"speculation": speculation}
+            )
             assert counts["lost"] == 0, counts
             speeds[name].append(written / seconds)
     return {name: round(sorted(each)[len(each) // 2], 1) for name, each in speeds.items()}
 
 
-async def measure(arguments, port, pid):
+async def speeds(arguments, port):
     auto, plain = {"tree": "auto"}, "none"
     fixed = {tree: {"tree": tree} for tree in ["paths:1,2", "paths:1,4", "paths:2,3", "paths:2,5", "paths:4,4"]}
-    # Warm: pools, caches, and what is kept for prompts that begin alike.
-    await load(port, 8 * arguments.connections, arguments.connections, arguments.tokens, 0)
     alone = await compared(port, {"auto": auto, "plain": plain, **fixed}, arguments, arguments.alone, 1, 10)
-    held = await half_open(port, 30)
-    memory = [resident(pid)]
-    rounds = []
-    for turn in range(3):
-        written, seconds, counts, gaps = await load(port, arguments.requests, arguments.connections, arguments.tokens, 2 + turn)
-        at = lambda part: round(1e3 * gaps[min(len(gaps) - 1, int(part * len(gaps)))], 2) if gaps else None
-        memory.append(resident(pid))
-        rounds.append({
-            "requests": counts, "tokens_per_second": round(written / seconds, 1),
-            "milliseconds_between_chunks": {"p50": at(0.5), "p99": at(0.99)},
-        })
     together = await compared(
         port, {"auto": auto, "plain": plain}, arguments, arguments.requests // 4, arguments.connections, 20
     )
-    codes = await fuzz(port, arguments.fuzz, arguments.connections, 3)
-    [writer.close() for writer in held]
-    await asyncio.sleep(2)
-    memory.append(resident(pid))
     best = max(speed for name, speed in alone.items() if name in fixed)
     return {
-        "rounds": rounds,
         "tokens_per_second_alone": alone,
         "auto_of_best_fixed_tree_alone": round(alone["auto"] / best, 3),
         "tokens_per_second_together": together,
         "auto_of_plain_together": round(together["auto"] / together["plain"], 3),
         "together_of_alone": round(together["auto"] / alone["auto"], 2),
-        "hostile_bodies": {str(code): count for code, count in sorted(codes.items(), key=str)},
-        "resident_kib": memory,
-        "resident_after_of_before": [round(after / before, 4) for before, after in zip(memory, memory[1:])],
     }
+
+
+async def measure(arguments, server):
+    rounds, memory = [], []
+    # The first ones, of the same kind, fill pools and caches.
+    for turn in range(arguments.warm + arguments.rounds):
+        written, seconds, counts, gaps = await load(
+            server.port, arguments.requests, arguments.connections, arguments.tokens, 2 + turn
+        )
+        # At rest it gives memory back.
+        await asyncio.sleep(3)
+        memory.append(server.resident())
+        at = lambda part: round(1e3 * gaps[min(len(gaps) - 1, int(part * len(gaps)))], 2) if gaps else None
+        rounds.append({
+            "requests": counts, "tokens_per_second": round(written / seconds, 1),
+            "milliseconds_between_chunks": {"p50": at(0.5), "p99": at(0.99)}, "resident_kib": memory[-1],
+        })
+    for turn in rounds[arguments.warm:]:
+        turn["resident_of_before"] = round(turn["resident_kib"] / memory[arguments.warm - 1], 4)
+    return {"rounds": rounds} | (await speeds(arguments, server.port) if arguments.turns else {})
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
-    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--requests", type=int, default=1000, help="of a round")
+    parser.add_argument("--warm", type=int, default=2, help="rounds before those that count, at least 1")
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--alone", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--fuzz", type=int, default=10000)
-    own, _, serve = " ".join(sys.argv[1:]).partition(" -- ")
-    arguments = parser.parse_args(own.split())
-    command = [arguments.program, "--no-config", "serve", "--port", "0", *serve.split()]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        for line in server.stderr:
-            if found := re.search(r"serving at http://127.0.0.1:(\d+)", line):
-                break
-        else:
-            sys.exit("the server did not start")
-        import threading
-
-        threading.Thread(target=lambda: [sys.stderr.write(line) for line in server.stderr], daemon=True).start()
-        result = asyncio.run(measure(arguments, int(found[1]), server.pid))
-        server.terminate()
-        result["exit_code"] = server.wait(timeout=90)
-    finally:
-        server.kill()
+    parser.add_argument("--tokens", type=int, default=48, help="of a text at most; half at least")
+    parser.add_argument("--alone", type=int, default=30, help="requests of a turn one at a time")
+    parser.add_argument("--turns", type=int, default=3, help="of each way to speculate; 0: memory alone")
+    arguments, options = serving.arguments(parser)
+    if arguments.warm < 1:
+        parser.error("--warm: memory is compared with that after a round")
+    with serving.server(arguments.program, options) as server:
+        result = asyncio.run(measure(arguments, server)) | serving.around(arguments.program, options)
+        result["exit_code"] = server.stop()
     print(json.dumps(result, indent=2))
-    good = all(turn["requests"]["lost"] == 0 for turn in result["rounds"]) and result["exit_code"] == 0
-    sys.exit(0 if good and set(result["hostile_bodies"]) <= {"200", "400", "404", "413"} else 1)
+    whole = all(turn["requests"]["lost"] == 0 for turn in result["rounds"]) and result["exit_code"] == 0
+    steady = all(abs(turn["resident_of_before"] - 1) <= 0.02 for turn in result["rounds"][arguments.warm:])
+    sys.exit(0 if whole and steady else 1)
 
 
 main()

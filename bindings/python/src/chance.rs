@@ -2,6 +2,7 @@
 
 use polydraft::Chance;
 use polydraft::chance::{Enumerator, Outcomes};
+use polydraft::race::Clocks;
 use pyo3::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -29,6 +30,13 @@ impl Chance for Source {
         match self {
             Self::Random(random) => random.choose(outcomes),
             Self::Every(every) => every.choose(outcomes),
+        }
+    }
+
+    fn clocks(&mut self) -> Box<dyn Clocks> {
+        match self {
+            Self::Random(random) => random.clocks(),
+            Self::Every(every) => every.clocks(),
         }
     }
 }

@@ -1,10 +1,8 @@
 //! Proofs by enumeration: what a verifier emits, every draw and every decision followed to its end.
 
-use std::collections::BTreeMap;
-
 use polydraft::conformance::statistics::GTest;
-use polydraft::conformance::tree::{TargetOf, count_drafts, drafts, exact};
-use polydraft::{DraftTree, Token, enumerate};
+use polydraft::conformance::tree::{count_drafts, emitted, exact};
+use polydraft::{Policy, Verifier};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -47,6 +45,19 @@ fn within(tree: &PyTree, draft: &PyTableModel) -> Result<()> {
     }
 }
 
+/// Something that looks at all drafts of a tree, with a verifier for them, if they are not too many.
+fn enumerated<T: Send>(
+    py: Python<'_>,
+    (verifier, tree): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+    draft: &PyTableModel,
+    look: impl FnOnce(&mut dyn Verifier, &dyn Policy) -> Result<T> + Send,
+) -> Result<T> {
+    let (verifier, tree) = (verify::given(verifier)?, tree::given(tree)?);
+    let (verifier, tree) = (verifier.get(), tree.get());
+    within(tree, draft)?;
+    work(py, || look(verifier.build()?.as_mut(), lock(&tree.policy).as_ref()))
+}
+
 /// Enumerates a verifier on table models: its exact law and block efficiency.
 ///
 /// >>> target = TableModel({(): [0.5, 0.3, 0.2], (0,): [0.1, 0.8, 0.1]})
@@ -62,13 +73,8 @@ pub fn exact_law(
     target: &PyTableModel,
     draft: &PyTableModel,
 ) -> Result<PyExact> {
-    let (verifier, tree) = (verify::given(verifier)?, tree::given(tree)?);
-    let (verifier, tree) = (verifier.get(), tree.get());
-    within(tree, draft)?;
-    let found = work(py, || {
-        let mut verifier = verifier.build()?;
-        let policy = lock(&tree.policy);
-        Ok(exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ())?)
+    let found = enumerated(py, (verifier, tree), draft, |verifier, policy| {
+        Ok(exact(verifier, policy, target, draft, &mut |_| ())?)
     })?;
     Ok(PyExact {
         block_efficiency: found.block_efficiency,
@@ -86,24 +92,8 @@ pub fn emitted_law(
     target: &PyTableModel,
     draft: &PyTableModel,
 ) -> Result<Py<PyDict>> {
-    let (verifier, tree) = (verify::given(verifier)?, tree::given(tree)?);
-    let (verifier, tree) = (verifier.get(), tree.get());
-    within(tree, draft)?;
-    let emitted = work(py, || {
-        let mut verifier = verifier.build()?;
-        let policy = lock(&tree.policy);
-        verifier.supports(&policy.form())?;
-        let mut emitted: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
-        for (drawn, draft) in drafts(policy.as_ref(), draft)? {
-            let (nodes, laws) = (draft.tree(), TargetOf::new(draft.tree(), target));
-            for (decided, outcome) in enumerate(|chance| verifier.verify(&draft, &laws, chance)) {
-                let outcome = outcome?;
-                let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-                let text = nodes.path(end).into_iter().map(|node| nodes.token(node));
-                *emitted.entry(text.chain([outcome.token]).collect()).or_default() += drawn * decided;
-            }
-        }
-        Ok(emitted)
+    let (emitted, _) = enumerated(py, (verifier, tree), draft, |verifier, policy| {
+        Ok(emitted(verifier, policy, target, draft, &mut |_| ())?)
     })?;
     let dict = PyDict::new(py);
     for (text, probability) in emitted {

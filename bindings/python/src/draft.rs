@@ -45,6 +45,12 @@ impl Drop for PyDraft {
 }
 
 impl PyDraft {
+    /// One that was drawn elsewhere, behind the token `root`.
+    pub fn taken_over(draft: Draft, root: Token) -> Self {
+        let asked = draft.tree().len();
+        Self { draft, tree: None, asked, depth: 0, root }
+    }
+
     fn frontier_of(&self, policy: &dyn Policy) -> Vec<NodeId> {
         let tree = self.draft.tree();
         let within =

@@ -64,6 +64,16 @@ impl From<polydraft_engine::Error> for Failure {
     }
 }
 
+impl From<polydraft_trace::Error> for Failure {
+    fn from(error: polydraft_trace::Error) -> Self {
+        match error {
+            polydraft_trace::Error::Library(error) => error.into(),
+            polydraft_trace::Error::Tree { .. } => Self::unsupported(error.to_string()),
+            error => Self::input(error.to_string()),
+        }
+    }
+}
+
 #[cfg(feature = "models")]
 impl From<polydraft_candle::Error> for Failure {
     fn from(error: polydraft_candle::Error) -> Self {

@@ -22,6 +22,7 @@ mod proposal;
 mod rules;
 mod session;
 mod tables;
+mod trace;
 mod tree;
 mod verify;
 
@@ -65,6 +66,11 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(conformance::exact_law, module)?)?;
     module.add_function(wrap_pyfunction!(conformance::emitted_law, module)?)?;
     module.add_function(wrap_pyfunction!(conformance::g_test, module)?)?;
+    module.add_class::<trace::PyTrace>()?;
+    module.add_class::<trace::PyShard>()?;
+    module.add_class::<trace::PyPosition>()?;
+    module.add_function(wrap_pyfunction!(trace::_replay, module)?)?;
+    module.add_function(wrap_pyfunction!(trace::_summary, module)?)?;
     module.add_function(wrap_pyfunction!(certify::certify, module)?)?;
     module.add_function(wrap_pyfunction!(errors::_panic, module)?)?;
     #[cfg(feature = "bench")]

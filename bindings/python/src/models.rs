@@ -99,7 +99,8 @@ mod with {
             Some(None) => Some(Precision::Q8_0),
             Some(Some(kind)) => Some(parsed(kind)?),
         };
-        let loaded = polydraft_candle::load(path, LoadOptions { precision, device, memory: None, copy })?;
+        let loaded =
+            polydraft_candle::load(path, LoadOptions { precision, device, copy, ..LoadOptions::default() })?;
         let copy = loaded.copy.map(|copy| Box::new(copy) as Box<dyn Model>);
         Ok((Box::new(loaded.model), Language(loaded.language), copy))
     }

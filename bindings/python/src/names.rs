@@ -1,6 +1,8 @@
 //! What has a name that users type: the name, or a dictionary with settings.
 
+use pyo3::PyClass;
 use pyo3::prelude::*;
+use pyo3::pyclass_init::PyClassInitializer;
 use serde::de::DeserializeOwned;
 
 use crate::errors::{Failure, Result};
@@ -40,5 +42,19 @@ impl<'py> Named<'py> {
             Self::Name(name) => Ok(name.into_pyobject(py).map_err(PyErr::from)?.into_any()),
             Self::Other(object) => Ok(object),
         }
+    }
+}
+
+/// A thing that has a name, or what names it.
+pub fn given<'py, T>(
+    value: &Bound<'py, PyAny>,
+    make: impl FnOnce(Named<'py>) -> Result<T>,
+) -> Result<Bound<'py, T>>
+where
+    T: PyClass + Into<PyClassInitializer<T>>,
+{
+    match value.cast::<T>() {
+        Ok(thing) => Ok(thing.clone()),
+        Err(_) => Ok(Bound::new(value.py(), make(value.extract()?)?)?),
     }
 }

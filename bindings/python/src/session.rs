@@ -217,6 +217,7 @@ impl PyGeneration {
 fn describe<'py>(py: Python<'py>, statistics: &Statistics) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("tokens", statistics.tokens)?;
+    dict.set_item("forced", statistics.forced)?;
     dict.set_item("target_calls", statistics.target_calls)?;
     dict.set_item("block_efficiency", statistics.block_efficiency())?;
     dict.set_item("nodes_per_call", statistics.nodes_per_call())?;

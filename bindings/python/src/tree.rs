@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::draft::PyDraft;
 use crate::errors::{Result, lock};
-use crate::names::Named;
+use crate::names::{self, Named};
 use crate::verify::PyOutcome;
 
 /// Where a draft's tree grows, by the name that users type: `paths:4,8`, `delayed:2,3,2`, `3,2,1`, `stop-below:0.2,paths:2,8`,
@@ -65,8 +65,5 @@ impl PyTree {
 
 /// A tree, or the name of one.
 pub fn given<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyTree>> {
-    match value.cast::<PyTree>() {
-        Ok(tree) => Ok(tree.clone()),
-        Err(_) => Ok(Bound::new(value.py(), PyTree::new(value.extract()?)?)?),
-    }
+    names::given(value, PyTree::new)
 }

@@ -12,7 +12,7 @@ use crate::chance::{self, PyChance, Source};
 use crate::distribution::{Laws, LawsView, PySampling};
 use crate::draft::PyDraft;
 use crate::errors::{Failure, Result, lock, work};
-use crate::names::Named;
+use crate::names::{self, Named};
 use crate::pool;
 use crate::tree::PyTree;
 
@@ -253,8 +253,5 @@ impl PyVerifier {
 
 /// A verifier, or the name of one.
 pub fn given<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyVerifier>> {
-    match value.cast::<PyVerifier>() {
-        Ok(verifier) => Ok(verifier.clone()),
-        Err(_) => Ok(Bound::new(value.py(), PyVerifier::new(value.extract()?)?)?),
-    }
+    names::given(value, PyVerifier::new)
 }

@@ -3,6 +3,7 @@
 //! The caller counts: which slots are the context and which a speculative tree behind it. On a processor slots lie in
 //! pages, which texts with a common beginning share; elsewhere in two tensors a layer.
 
+pub(crate) mod numbers;
 pub(crate) mod pages;
 mod tensors;
 
@@ -10,6 +11,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result};
 
+pub use numbers::CacheType;
 pub(crate) use pages::Pages;
 pub(crate) use tensors::Tensors;
 
@@ -23,6 +25,8 @@ pub(crate) struct Form {
     pub head: usize,
     /// Numbers of the hidden states that are watched.
     pub watched: usize,
+    /// On a processor; on a card as they are computed.
+    pub held: CacheType,
 }
 
 /// The keys and values of one text.
@@ -87,7 +91,7 @@ impl Cache {
     /// The hidden states of these slots, `[slots, watched]`.
     pub fn watched(&self, slots: Range<usize>) -> Vec<f32> {
         match self {
-            Self::Pages(pages) => slots.flat_map(|slot| pages.watched(slot)).collect(),
+            Self::Pages(pages) => slots.flat_map(|slot| pages.watched(slot)).copied().collect(),
             Self::Tensors(tensors) => tensors.watched(slots).to_vec(),
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::{DeviceName, Precision};
+use crate::{CacheType, DeviceName, Precision};
 
 /// What can go wrong with a model on disk.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +74,14 @@ pub enum Error {
         device: DeviceName,
         /// Why it cannot be used.
         problem: String,
+    },
+    /// Keys and values in a type of their own, where that is not offered.
+    #[error("device {device}: expected keys and values as they are computed there, got {got}")]
+    CacheOnCard {
+        /// The device.
+        device: DeviceName,
+        /// How they were to be held.
+        got: CacheType,
     },
     /// A model that does not fit into memory.
     #[error(

@@ -19,11 +19,12 @@ mod threads;
 mod transformer;
 mod weights;
 
+pub use cache::CacheType;
 pub use config::{
     Activation, Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
     Scaling,
 };
-pub use device::{DeviceName, available_memory};
+pub use device::{DeviceName, available_memory, give_back_memory};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
 pub use head::{Head, HeadDescription, HeadOptions, is_head, load_head, read_tokens};

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use polydraft_gguf::{Gguf, ModelDescription};
 use polydraft_text::{Language, LanguageModel};
 
+use crate::cache::CacheType;
 use crate::device::available_memory;
 use crate::error::Bytes;
 use crate::packed::Format;
@@ -24,8 +25,17 @@ pub struct LoadOptions {
     pub device: DeviceName,
     /// Bytes that the model may take, with its copy; `None` is what the system says is free, if it says.
     pub memory: Option<u64>,
+    /// How keys and values are held, of the model and of its copy. On a card only as they are computed.
+    pub cache: CacheType,
     /// How a copy of the weights is held besides, to draft for the model: see [`CandleModel::rounded`].
     pub copy: Option<Precision>,
+}
+
+impl From<Precision> for LoadOptions {
+    /// All else by default.
+    fn from(precision: Precision) -> Self {
+        Self { precision, ..Self::default() }
+    }
 }
 
 /// A model, ready to use.
@@ -153,9 +163,12 @@ impl Description {
 
     /// Bytes that the keys and values of so many tokens take.
     pub fn cache_bytes(&self, tokens: usize, options: LoadOptions) -> u64 {
-        let narrow = options.device != DeviceName::Cpu
-            && matches!(options.precision, Precision::F16 | Precision::Bf16);
-        self.config.cache_bytes(if narrow { 2 } else { 4 }).saturating_mul(tokens as u64)
+        let width = match (options.device, options.precision) {
+            (DeviceName::Cpu, _) => options.cache.bytes(),
+            (_, Precision::F16 | Precision::Bf16) => 2,
+            _ => 4,
+        };
+        self.config.cache_bytes(width).saturating_mul(tokens as u64)
     }
 
     /// Bytes that weights and a context of 1,000 tokens take, those of a copy included.
@@ -259,11 +272,16 @@ impl Opened {
     /// As for [`load`].
     pub fn load(self, options: LoadOptions) -> Result<Loaded> {
         let Self { description, weights } = self;
+        if options.device != DeviceName::Cpu && options.cache != CacheType::default() {
+            return Err(Error::CacheOnCard { device: options.device, got: options.cache });
+        }
         description.check_memory(options)?;
         let device = options.device.open()?;
         let Description { config, language, .. } = description;
         let vocabulary = language.vocabulary.clone();
-        let transformer = Transformer::load(&config, weights, vocabulary.size(), options.precision, &device)?;
+        let mut transformer =
+            Transformer::load(&config, weights, vocabulary.size(), options.precision, &device)?;
+        transformer.held = options.cache;
         let model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
         let copy = options.copy.map(|precision| model.rounded(precision)).transpose()?;
         Ok(Loaded { model, copy, language })

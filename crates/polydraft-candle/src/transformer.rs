@@ -21,7 +21,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::rotary_emb::rope_thd;
 use polydraft_engine::Feature;
 
-use crate::cache::{Cache, Form};
+use crate::cache::{Cache, CacheType, Form};
 use crate::config::{Activation, Frequencies};
 use crate::linear::{Linear, Matrix};
 use crate::{Config, Error};
@@ -69,6 +69,8 @@ pub(crate) struct Transformer {
     pub dtype: DType,
     /// What is kept of every token besides keys and values.
     watched: Vec<Feature>,
+    /// How keys and values are held on a processor.
+    pub held: CacheType,
 }
 
 /// What attention needs besides the tokens' numbers, made once for all layers.
@@ -105,7 +107,7 @@ impl Transformer {
 
     /// Bytes that the keys, the values and what is watched of one token take.
     pub fn token_bytes(&self) -> u64 {
-        self.config.cache_bytes(size_of::<f32>()) + (self.watched() * size_of::<f32>()) as u64
+        self.config.cache_bytes(self.held.bytes()) + (self.watched() * size_of::<f32>()) as u64
     }
 
     /// The matrix whose rows tokens are looked up in, `[vocabulary, embedding]`.
@@ -131,7 +133,7 @@ impl Transformer {
     pub fn new_cache(&self) -> Result<Cache> {
         let Config { key_value_heads, head, .. } = self.config;
         let watched = self.watched();
-        let form = Form { layers: self.layers.len(), heads: key_value_heads, head, watched };
+        let form = Form { layers: self.layers.len(), heads: key_value_heads, head, watched, held: self.held };
         Cache::new(form, self.dtype, &self.device)
     }
 

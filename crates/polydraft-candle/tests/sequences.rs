@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::*;
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_candle::{CandleModel, Precision, SequenceLimits};
+use polydraft_candle::{CacheType, CandleModel, LoadOptions, Precision, SequenceLimits};
 use polydraft_engine::{Model, Sequence};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -124,8 +124,8 @@ fn written(model: &mut CandleModel, seed: u64, others: usize, turns: usize, long
     writer.said
 }
 
-fn company_changes_nothing(directory: &Path, precision: Precision, turns: usize, longest: usize) {
-    let new = || open(directory, precision).model;
+fn company_changes_nothing(directory: &Path, options: LoadOptions, turns: usize, longest: usize) {
+    let new = || open(directory, options).model;
     for seed in [1, 2] {
         let alone = written(&mut new(), seed, 0, turns, longest);
         assert!(alone.len() > turns, "{}", alone.len());
@@ -134,7 +134,7 @@ fn company_changes_nothing(directory: &Path, precision: Precision, turns: usize,
         for others in [1, 4, 9, 0] {
             let found = written(&mut model, seed, others, turns, longest);
             let first = alone.iter().zip(&found).position(|(a, b)| a != b);
-            assert_eq!(first, None, "{directory:?}, {precision}, seed {seed}, {others} others");
+            assert_eq!(first, None, "{directory:?}, {options:?}, seed {seed}, {others} others");
             assert_eq!(found.len(), alone.len());
         }
     }
@@ -144,8 +144,14 @@ fn company_changes_nothing(directory: &Path, precision: Precision, turns: usize,
 fn company_changes_no_bit_in_any_family() {
     for folder in fixtures() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
-            company_changes_nothing(&folder, precision, 40, 20);
+            company_changes_nothing(&folder, precision.into(), 40, 20);
         }
+        company_changes_nothing(
+            &folder,
+            LoadOptions { cache: CacheType::F16, ..LoadOptions::default() },
+            40,
+            20,
+        );
     }
 }
 
@@ -153,8 +159,10 @@ fn company_changes_no_bit_in_any_family() {
 fn company_changes_no_bit_of_the_demo_pair() {
     for role in ["target", "draft"] {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0, Precision::Q4K] {
-            company_changes_nothing(&demo(role), precision, 30, 120);
+            company_changes_nothing(&demo(role), precision.into(), 30, 120);
         }
+        let halves = LoadOptions { cache: CacheType::F16, ..Precision::Q8_0.into() };
+        company_changes_nothing(&demo(role), halves, 30, 120);
     }
 }
 
@@ -198,6 +206,20 @@ fn a_prompt_may_be_computed_in_any_pieces() {
             assert_eq!(bits(model.logits(*sequence, 0)), alone);
         }
     }
+}
+
+/// Half the bytes, and nearly the same model.
+#[test]
+fn keys_and_values_in_halves() {
+    let text = random_text(&mut ChaCha12Rng::seed_from_u64(11), 300);
+    let [(single, bytes), (half, fewer)] = CacheType::ALL.map(|cache| {
+        let mut model = open(&demo("target"), LoadOptions { cache, ..LoadOptions::default() });
+        let logits = alone(&mut model, &text);
+        (logits, model.model.cache_bytes())
+    });
+    assert_eq!(bytes, 2 * fewer);
+    let far = distance(&single, &half);
+    assert!(far > 0.0 && far < 2e-2, "{far}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn ok(args: &[&str]) -> String {
 /// Commands that a build has in any case.
 const COMMANDS: [&str; 8] = ["generate", "chat", "score", "inspect", "certify", "list", "completions", "man"];
 /// Commands of the laboratory.
-const LAB: [&str; 3] = ["couple", "efficiency", "bench"];
+const LAB: [&str; 4] = ["couple", "efficiency", "bench", "report"];
 
 #[test]
 fn it_has_a_name_and_its_commands() {

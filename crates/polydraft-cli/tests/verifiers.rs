@@ -1,8 +1,9 @@
 //! Verifiers and trees as users meet them: generate, efficiency, certify, bench.
 
-use std::process::{Command, Output, Stdio};
+use std::fs;
 #[cfg(feature = "lab")]
-use std::{fs, path::Path};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -68,9 +69,16 @@ fn generate_takes_every_verifier_and_tree() {
         &["--draft", "ngram"],
         &["--draft", "ngram", "--temperature", "0", "--verifier", "block"],
     ];
+    // Of a quiet machine: on one that is busy while it is measured, the tree that chooses itself may choose to draft nothing.
+    let costs = concat!(env!("CARGO_TARGET_TMPDIR"), "/verifiers-costs.json");
+    let passes =
+        serde_json::json!({"target": [[1, 1.0], [8, 1.3]], "draft": [[1, 0.1]], "verification": [[1, 0.0]]});
+    let file = serde_json::json!({"machine": "", "threads": 1, "version": "", "models": [], "costs": passes});
+    fs::write(costs, file.to_string()).unwrap();
     for args in cases {
-        let report = json(&[&GENERATE[..], args, &["--json"]].concat());
-        assert_eq!(report["tokens"].as_array().unwrap().len(), 30, "{args:?}");
+        let report = json(&[&GENERATE[..], args, &["--json", "--costs", costs]].concat());
+        let ended = report["finish_reason"] == "end-token";
+        assert!(ended || report["tokens"].as_array().unwrap().len() == 30, "{args:?}");
         assert!(report["stats"]["nodes_per_call"].as_f64().unwrap() > 0.5, "{args:?}");
         let by_draft = report["stats"]["accepted_by_draft"].as_array().unwrap();
         assert!(by_draft.iter().map(|rate| rate.as_f64().unwrap()).sum::<f64>() <= 1.0, "{args:?}");

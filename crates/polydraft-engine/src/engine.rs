@@ -4,10 +4,11 @@ mod bookkeeping;
 mod forced;
 mod growth;
 
-use polydraft::{Distribution, DraftTree, NodeId, Outcome, PolicyKind, Token};
+use polydraft::{Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, Token, race};
 
 use crate::costs::{self, Measured};
 use crate::laws::{Changed, Pool, StepLaws};
+use crate::session::with_clocks;
 use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Scored, Session, Trace};
 use bookkeeping::{Clock, record};
 use growth::{depth, frontier, grow};
@@ -277,21 +278,31 @@ impl Engine {
             .iter_mut()
             .map(|session| {
                 let Session {
-                    target, sampling, speculation, draft, chance, tokens, processor, asides, ..
+                    target,
+                    sampling,
+                    speculation,
+                    draft,
+                    chance,
+                    clocks,
+                    tokens,
+                    processor,
+                    asides,
+                    ..
                 } = &mut **session;
                 let nodes = 0..draft.tree().len();
                 let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
                 let (decided, tree) = (&tokens[..], draft.tree());
                 let changed = processor.as_deref().map(|processor| Changed { processor, decided, tree });
                 let laws = StepLaws::new(logits, changed, sampling, &self.pool);
-                let outcome = match speculation {
-                    Some(speculation) => speculation.verifier.verify(draft, &laws, chance.as_mut()),
+                let decide = |chance: &mut dyn Chance| match speculation.as_mut() {
+                    Some(speculation) => speculation.verifier.verify(draft, &laws, chance),
                     // Plain decoding: there is nothing to verify.
                     None => laws.root().map(|law: &Distribution| Outcome {
                         accepted: Vec::new(),
-                        token: law.sample(chance.as_mut()),
+                        token: race::next(law, 0, chance),
                     }),
                 };
+                let outcome = with_clocks(chance.as_mut(), clocks, tokens.len(), decide);
                 let trace = match (&outcome, asides.traced) {
                     (Ok(outcome), Some(top)) => {
                         let verifier = speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
@@ -384,7 +395,19 @@ impl Engine {
     /// # Errors
     /// As for [`open`](Self::open), [`step`](Self::step) and [`close`](Self::close).
     pub fn generate(&mut self, request: Request, show: &mut dyn FnMut(Piece) -> bool) -> Result<Generation> {
-        let mut session = self.open(request)?;
+        let session = self.open(request)?;
+        self.complete(session, show)
+    }
+
+    /// A session that was opened, to its end; `show` as for [`generate`](Self::generate).
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step) and [`close`](Self::close).
+    pub fn complete(
+        &mut self,
+        mut session: Session,
+        show: &mut dyn FnMut(Piece) -> bool,
+    ) -> Result<Generation> {
         let done = self.run(&mut session, show);
         let generation = self.close(session);
         done.and(generation)

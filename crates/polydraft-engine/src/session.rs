@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use polydraft::race::{Clocks, Raced};
 use polydraft::{Chance, Draft, Policy, Sampling, Token, Verifier};
 
 use crate::stop::StopScanner;
@@ -157,6 +158,19 @@ pub(crate) struct Asides {
     pub traces: Vec<Trace>,
 }
 
+/// A session's source of decisions, with its clocks if it has them. `position` is the number of tokens of its text.
+pub(crate) fn with_clocks<T>(
+    chance: &mut dyn Chance,
+    clocks: &mut Option<Box<dyn Clocks>>,
+    position: usize,
+    decide: impl FnOnce(&mut dyn Chance) -> T,
+) -> T {
+    match clocks {
+        Some(clocks) => decide(&mut Raced::new(chance, clocks.as_mut(), position)),
+        None => decide(chance),
+    }
+}
+
 /// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in between. It holds a sequence
 /// of each model until [`Engine::close`](crate::Engine::close): one that is dropped instead keeps them.
 ///
@@ -191,6 +205,8 @@ pub struct Session<'c> {
     pub(crate) sampling: Sampling,
     pub(crate) speculation: Option<Speculation>,
     pub(crate) chance: Box<dyn Chance + Send + 'c>,
+    /// Clocks that target and draft share, if they are to.
+    pub(crate) clocks: Option<Box<dyn Clocks>>,
     pub(crate) draft: Draft,
     pub(crate) statistics: Statistics,
     pub(crate) processor: Option<Box<dyn Processor>>,
@@ -219,6 +235,7 @@ impl<'c> Session<'c> {
             sampling,
             speculation,
             chance,
+            clocks: None,
             draft: Draft::new(),
             statistics: Statistics::default(),
             processor: None,
@@ -235,6 +252,9 @@ impl<'c> Session<'c> {
             finish: None,
             failure: None,
         };
+        if session.speculation.as_ref().is_some_and(|speculation| speculation.verifier.races()) {
+            session.race();
+        }
         if session.left() == 0 {
             session.end(Finish::MaxTokens);
         }
@@ -280,6 +300,14 @@ impl<'c> Session<'c> {
     /// texts in a pass, which leaves a text its law, but not the same text for the same random decisions.
     pub fn as_if_alone(&mut self) {
         self.is_alone = true;
+    }
+
+    /// To be called before the first step: decides by clocks ([`polydraft::race`]) that follow from the chance. A session whose
+    /// verifier goes by clocks has them anyway; plain decoding with them has the same text as these, if the chance is the same.
+    pub fn race(&mut self) {
+        if self.clocks.is_none() {
+            self.clocks = Some(self.chance.clocks());
+        }
     }
 
     /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top` likeliest tokens of each law. It

@@ -359,3 +359,80 @@ fn sessions_side_by_side_are_as_alone() {
         assert_eq!(engine.close(session).unwrap().tokens, alone);
     }
 }
+
+/// For a seed the text is the same with every draft and tree, and without any: only how many calls it takes differs.
+#[test]
+fn invariant_texts_do_not_depend_on_the_draft() {
+    let mut rng = ChaCha12Rng::seed_from_u64(13);
+    let target = random_model(&mut rng, 6, 2);
+    let drafts: Vec<TableModel> = [2, 1, 0]
+        .into_iter()
+        .map(|memory| random_model(&mut rng, 6, memory))
+        .chain([even(6), target.clone()])
+        .collect();
+    let sampling = Sampling { temperature: 0.9, top_p: 0.95, ..Sampling::default() };
+    let trees = [
+        "paths:1,4",
+        "paths:3,3",
+        "3,2,1",
+        "fixed:0,0,1,1,2",
+        "delayed:1,2,2",
+        "auto:3,4",
+        "3,1/top-k",
+        "budget:2,1.5",
+    ];
+    let mut calls = std::collections::BTreeSet::new();
+    for seed in 0..6 {
+        let chance = || Box::new(ChaCha12Rng::seed_from_u64(seed));
+        let limits = || Limits { max_tokens: Some(60), ..Limits::default() };
+        let (prompt, text) = (vec![1, 4], || Box::new(NoText));
+        let mut plain = Engine::new(Box::new(target.clone()), None);
+        let request = Request {
+            prompt: prompt.clone(),
+            sampling,
+            speculation: None,
+            limits: limits(),
+            text: text(),
+            chance: chance(),
+        };
+        let mut session = plain.open(request).unwrap();
+        session.race();
+        let expected = plain.complete(session, &mut |_| true).unwrap();
+        assert_eq!((expected.tokens.len(), expected.statistics.target_calls), (60, 60));
+        for draft in &drafts {
+            let mut engine = engine(&target, draft);
+            for tree in trees {
+                let kind = setup("invariant", tree.parse().unwrap());
+                let mut request = kind.request(kind.kind.build().unwrap(), &prompt, 60, chance());
+                request.sampling = sampling;
+                let generation = engine.generate(request, &mut |_| true).unwrap();
+                assert_eq!(generation.tokens, expected.tokens, "{tree}, seed {seed}");
+                calls.insert(generation.statistics.target_calls);
+            }
+        }
+    }
+    // Drafts of all kinds were accepted, and were not.
+    assert!(calls.len() > 10 && calls.first() < Some(&25), "{calls:?}");
+}
+
+/// Plain decoding by clocks has the target's law.
+#[test]
+fn plain_races_have_the_targets_law() {
+    let mut rng = ChaCha12Rng::seed_from_u64(14);
+    for vocabulary in 1..=3 {
+        let mut engine = Engine::new(Box::new(random_model(&mut rng, vocabulary, 2)), None);
+        let sampling = Sampling::default();
+        let mut expected = own_law(engine.target(), &sampling, &[0], 3);
+        for (probability, text) in enumerate(|chance| {
+            let limits = Limits { max_tokens: Some(3), ..Limits::default() };
+            let (text, chance) = (Box::new(NoText), Box::new(chance));
+            let request = Request { prompt: vec![0], sampling, speculation: None, limits, text, chance };
+            let mut session = engine.open(request).unwrap();
+            session.race();
+            engine.complete(session, &mut |_| true).unwrap().tokens
+        }) {
+            *expected.entry(text).or_insert(0.0) -= probability;
+        }
+        assert!(expected.values().all(|left| left.abs() < 1e-12), "{expected:?}");
+    }
+}

@@ -1,11 +1,14 @@
 //! `polydraft bench`: measurements that check their answers first.
 
 mod acceptance;
-mod decode;
+pub mod decode;
+mod drafting;
 mod model;
-mod solve_time;
-mod speed;
-mod verifiers;
+pub mod paper;
+pub mod quality;
+pub mod solve_time;
+pub mod speed;
+pub mod verifiers;
 
 use std::path::Path;
 
@@ -20,8 +23,11 @@ pub enum Bench {
     Decode(decode::Args),
     Verifiers(verifiers::Args),
     Acceptance(acceptance::Args),
+    Drafting(drafting::Args),
     SolveTime(solve_time::Args),
     Model(model::Args),
+    Paper(Box<paper::Args>),
+    Quality(Box<quality::Args>),
 }
 
 /// Runs one of them.
@@ -31,8 +37,11 @@ pub fn run(bench: Bench) -> Result<()> {
         Bench::Decode(args) => decode::run(args),
         Bench::Verifiers(args) => verifiers::run(args),
         Bench::Acceptance(args) => acceptance::run(args),
+        Bench::Drafting(args) => drafting::run(args),
         Bench::SolveTime(args) => solve_time::run(args),
         Bench::Model(args) => model::run(args),
+        Bench::Paper(args) => paper::run(*args),
+        Bench::Quality(args) => quality::run(*args),
     }
 }
 

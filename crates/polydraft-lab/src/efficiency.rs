@@ -33,7 +33,7 @@ pub struct Args {
     /// Table model of the draft, of the same vocabulary.
     #[arg(long, value_name = "FILE")]
     draft: PathBuf,
-    /// The verifier, as in 'generate' [default: all that support this number of paths].
+    /// The verifier, as in 'generate' [default: all that support this number of i.i.d. paths].
     #[arg(long, value_name = "NAME")]
     verifier: Option<VerifierKind>,
     /// Number of independent paths.
@@ -56,6 +56,7 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Row {
+    command: String,
     verifier: String,
     settings: VerifierKind,
     paths: u32,
@@ -101,7 +102,7 @@ pub fn run(args: Args) -> Result<()> {
         None => polydraft::VerifierKind::<polydraft::RuleKind>::all()
             .iter()
             .filter_map(|kind| kind.to_string().parse().ok())
-            .filter(|kind| supports(kind, &tree))
+            .filter(|kind| supports(kind, &tree) && kind.build().is_ok_and(|verifier| !verifier.races()))
             .collect(),
     };
     let bound = if args.bound { Some(best(&args, vocabulary, &target, &draft)?) } else { None };
@@ -117,6 +118,7 @@ pub fn run(args: Args) -> Result<()> {
                 .with_context(|| format!("verifier {kind}"))?;
         let (paths, depth) = (args.paths, args.depth);
         rows.push(Row {
+            command: output::command(),
             verifier: kind.to_string(),
             settings: kind,
             paths,

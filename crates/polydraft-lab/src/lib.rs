@@ -1,20 +1,24 @@
 //! polydraft's laboratory, as commands of the program: token-level rules on given laws, exact efficiencies of verifiers,
-//! and measurements that check their answers first.
+//! measurements that check their answers first, and records of laws to measure on again.
 //!
 //! The program carries it by default (feature `lab`) and works without it.
 
 mod bench;
 mod couple;
 mod efficiency;
+mod observe;
 mod plot;
 mod provenance;
+mod replay;
+mod report;
 mod rules;
+mod trace;
 
 use anyhow::Result;
 use clap::Subcommand;
 // So that modules name what commands share alike here and in the program.
 use polydraft_options::{
-    costs, interrupts, models, output, prompts, sampling, save, speculation, texts, threads,
+    conversation, costs, interrupts, models, output, prompts, sampling, save, speculation, texts, threads,
 };
 
 /// The laws of the contents of a pair file, the target's and the drafts', as `couple` reads a file with this extension.
@@ -37,6 +41,9 @@ pub enum Lab {
     Efficiency(efficiency::Args),
     #[command(subcommand)]
     Bench(Box<bench::Bench>),
+    Trace(Box<trace::Args>),
+    Replay(replay::Args),
+    Report(report::Args),
 }
 
 /// Runs one of them.
@@ -48,5 +55,8 @@ pub fn run(command: Lab) -> Result<()> {
         Lab::Couple(args) => couple::run(args),
         Lab::Efficiency(args) => efficiency::run(args),
         Lab::Bench(bench) => bench::run(*bench),
+        Lab::Trace(args) => trace::run(*args),
+        Lab::Replay(args) => replay::run(args),
+        Lab::Report(args) => report::run(args),
     }
 }

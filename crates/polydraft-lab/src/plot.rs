@@ -1,8 +1,11 @@
 //! Charts as SVG or PNG, drawn without fonts of the system.
 
 mod axis;
+mod curves;
 mod dots;
 mod lines;
+mod marks;
+mod scatter;
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -14,8 +17,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::output::Usage;
 
-pub use dots::{Dot, Dots, Panel, TOLD_APART};
+pub use curves::{Curve, Curves, Datum};
+pub use dots::{Dot, Dots, Panel, TOLD_APART, WIDTH};
 pub use lines::{Chart, Series, Value};
+pub use scatter::{Cloud, Scatter, Spot};
 
 type Area<'a, B> = DrawingArea<B, Shift>;
 type Point = (i32, i32);
@@ -33,13 +38,17 @@ pub trait Drawing {
     /// Draws it on an area of that size.
     fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<()>;
 
+    /// As SVG, to stand in a page.
+    fn svg(&self) -> Result<String> {
+        fonts();
+        let mut text = String::new();
+        self.draw(&SVGBackend::with_string(&mut text, self.size()).into_drawing_area())?;
+        Ok(text)
+    }
+
     /// Writes it as SVG or PNG, by the file's extension.
     fn write(&self, path: &Path) -> Result<()> {
-        static FONTS: Once = Once::new();
-        FONTS.call_once(|| {
-            // It can only fail for a file that is no font.
-            let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, FONT);
-        });
+        fonts();
         let drawn = match path.extension().and_then(|extension| extension.to_str()) {
             Some("svg") => self.draw(&SVGBackend::new(path, self.size()).into_drawing_area()),
             Some("png") => self.draw(&BitMapBackend::new(path, self.size()).into_drawing_area()),
@@ -47,6 +56,15 @@ pub trait Drawing {
         };
         drawn.with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// Lets the charts have the font that comes with the program.
+fn fonts() {
+    static FONTS: Once = Once::new();
+    FONTS.call_once(|| {
+        // It can only fail for a file that is no font.
+        let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, FONT);
+    });
 }
 
 /// Finds out before anything is measured whether the plots can be written.

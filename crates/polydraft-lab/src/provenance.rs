@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::threads;
+use crate::{output, threads};
 
 /// The fields of every record that say which program measured. Records from before they existed read as "unknown".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,12 +18,22 @@ pub struct Provenance {
     profile: String,
     /// Threads that models compute with; none if that was not recorded.
     threads: Option<usize>,
+    /// The command that measured, as one would type it; none if that was not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
 }
 
 impl Default for Provenance {
     fn default() -> Self {
         let unknown = || "unknown".to_owned();
-        Self { commit: unknown(), rustc: unknown(), features: Vec::new(), profile: unknown(), threads: None }
+        Self {
+            commit: unknown(),
+            rustc: unknown(),
+            features: Vec::new(),
+            profile: unknown(),
+            threads: None,
+            command: None,
+        }
     }
 }
 
@@ -37,6 +47,7 @@ impl Provenance {
             features: features.map(str::to_owned).collect(),
             profile: env!("POLYDRAFT_PROFILE").to_owned(),
             threads: Some(threads::settled()),
+            command: Some(output::command()),
         }
     }
 }

@@ -5,6 +5,7 @@ mod gguf;
 mod heads;
 mod models;
 mod texts;
+mod traces;
 
 use std::path::Path;
 
@@ -39,6 +40,8 @@ pub enum Kind {
     Table,
     /// Pair files, with every rule.
     Pair,
+    /// Recorded laws: shards, their header and index.
+    Trace,
     /// The program's command line.
     Arguments,
     /// No input but faults, to see that the harness finds them.
@@ -57,7 +60,8 @@ impl Kind {
             2_600..2_850 => Self::GgufModel,
             2_850..2_900 => Self::Head,
             2_900..3_400 => Self::Table,
-            3_400..3_996 => Self::Pair,
+            3_400..3_800 => Self::Pair,
+            3_800..3_996 => Self::Trace,
             _ => Self::Arguments,
         }
     }
@@ -86,6 +90,7 @@ pub fn run(kind: Kind, number: u64, dice: &mut Dice, folder: &Path) -> Result<()
         Kind::Head => heads::directory(dice, folder),
         Kind::Table => table(dice),
         Kind::Pair => pair(dice),
+        Kind::Trace => traces::trace(dice, folder),
         Kind::Arguments => arguments::run(dice, folder),
         Kind::Planted => planted(number),
     }

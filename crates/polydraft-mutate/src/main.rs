@@ -1,4 +1,4 @@
-//! Hostile inputs: config, tokenizer, template, weights, GGUF, tables, pairs and arguments, mutated and fed to what reads
+//! Hostile inputs: config, tokenizer, template, weights, GGUF, tables, pairs, traces and arguments, mutated and fed to what reads
 //! them.
 //!
 //! `mutate` runs workers, processes of this same program, and watches them: a panic, an abort, an input that takes more

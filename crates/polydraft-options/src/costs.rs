@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling};
 use polydraft_engine::{Limits, NoText, Request};
+use polydraft_reference::VerifierKind;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -33,8 +34,7 @@ struct Measured {
     costs: Costs,
 }
 
-/// Gives a tree that chooses itself the costs that it chooses by: those of `file`; or those that were measured before for
-/// these models on this machine; or they are measured now, and kept.
+/// Gives a tree that chooses itself the costs that it chooses by, as [`find`] finds them.
 ///
 /// # Errors
 /// A file that holds no costs; failures of the models.
@@ -48,9 +48,25 @@ pub fn settle(
     let Some(Speculation { tree: PolicyKind::Auto(auto), sampling: of_draft, verifier }) = speculation else {
         return Ok(());
     };
+    auto.costs = find(file, args, models, [sampling, of_draft], verifier, auto.paths)?;
+    Ok(())
+}
+
+/// The costs of steps of up to so many `paths` that this verifier decides, where target and draft are sampled so: those of `file`;
+/// or those that were measured before for these models on this machine; or they are measured now, and kept.
+///
+/// # Errors
+/// As for [`settle`].
+pub fn find(
+    file: Option<&Path>,
+    args: &ModelArgs,
+    models: &mut Models,
+    [sampling, of_draft]: [&Sampling; 2],
+    verifier: &VerifierKind,
+    paths: usize,
+) -> Result<Costs> {
     if let Some(file) = file.filter(|file| file.exists()) {
-        auto.costs = read(file)?.costs;
-        return Ok(());
+        return Ok(read(file)?.costs);
     }
     let mut measured = Measured {
         machine: machine(),
@@ -69,8 +85,7 @@ pub fn settle(
     if let Some(before) = kept.as_deref().and_then(|kept| read(kept).ok())
         && (Measured { costs: before.costs.clone(), ..measured.clone() }) == before
     {
-        auto.costs = before.costs;
-        return Ok(());
+        return Ok(before.costs);
     }
     let mut request = |prompt, tree| {
         Ok(Request {
@@ -86,7 +101,7 @@ pub fn settle(
             chance: Box::new(texts::random(0)),
         })
     };
-    let found = models.engine.costs(auto.paths, &mut request).context("measuring what steps cost")?;
+    let found = models.engine.costs(paths, &mut request).context("measuring what steps cost")?;
     if found.busy {
         note(
             "note: the machine was busy while it was measured what passes cost: --tree auto may choose badly until the \
@@ -94,17 +109,16 @@ pub fn settle(
         );
     }
     measured.costs = found.costs;
-    auto.costs = measured.costs.clone();
     if let Some(file) = file {
         keep(file, &measured).with_context(|| format!("cannot write the costs {}", file.display()))?;
         note(format_args!("note: measured what passes cost here, once, for --tree auto: {}", file.display()));
-        return Ok(());
+        return Ok(measured.costs);
     }
     let stays = "the same seed gives the same text as long as these costs stay";
     match kept.map(|kept| (keep(&kept, &measured), kept)) {
         Some((Ok(()), kept)) => {
             // Another program may have been faster: all go by the same.
-            auto.costs = read(&kept)?.costs;
+            measured.costs = read(&kept)?.costs;
             note(format_args!(
                 "note: measured what passes cost here, once, for --tree auto; {stays}: {}",
                 kept.display()
@@ -115,7 +129,7 @@ pub fn settle(
              --costs FILE: {stays}"
         )),
     }
-    Ok(())
+    Ok(measured.costs)
 }
 
 fn read(file: &Path) -> Result<Measured> {

@@ -3,6 +3,7 @@
 //! The program and the laboratory both build on this, so that a model, a verifier or a tree is named the same way
 //! everywhere.
 
+pub mod backend;
 pub mod config;
 pub mod conversation;
 pub mod costs;
@@ -19,3 +20,5 @@ pub mod save;
 pub mod speculation;
 pub mod texts;
 pub mod threads;
+
+pub use polydraft_candle::give_back_memory;

@@ -10,9 +10,11 @@ use polydraft_candle::{
     CandleModel, DeviceName, HeadOptions, LoadOptions, Loaded, Opened, Precision, is_gguf, is_head,
     load_head, read_tokens,
 };
-use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter};
+use polydraft_engine::{Drafter, DrafterKind, Engine, Facts, Model, ModelDrafter};
+use polydraft_llama::CacheType;
 use polydraft_text::{Language, LanguageModel};
 
+use crate::backend::{Backend, BackendArgs};
 use crate::output::{Usage, detail, note};
 use crate::own_copy::OwnCopy;
 
@@ -52,6 +54,11 @@ pub struct ModelArgs {
     /// has the target's law whatever the draft is held in.
     #[arg(long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,
+    /// How keys and values are held, the target's and a drafting model's: f32, or f16, which takes half the memory and makes
+    /// long texts faster; llama.cpp has bf16, q8_0 and q4_0 too [default: f32, on llama.cpp f16]. The model with keys and
+    /// values so rounded is what is sampled exactly. A draft head's stay in f32.
+    #[arg(long, value_name = "TYPE")]
+    cache_type: Option<CacheType>,
     /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
     device: DeviceName,
@@ -63,6 +70,8 @@ pub struct ModelArgs {
     // Read in threads.rs, before all else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
+    #[command(flatten)]
+    backend: BackendArgs,
 }
 
 /// What drafts where nothing is named and a copy of the target would not help: it costs next to nothing.
@@ -102,6 +111,9 @@ impl ModelArgs {
             Some(name) => locate(name, self.offline)?,
             None => demo()?.join("target"),
         };
+        if self.target_backend(&target)? == Backend::Llama {
+            return self.load_llama(&target, with_draft);
+        }
         let own = if with_draft { self.own_copy()? } else { Own::No };
         let (mut target, own) = self.open(&target, "target", own)?;
         let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
@@ -113,17 +125,50 @@ impl ModelArgs {
             None => None,
         };
         let draft = match own {
-            Some(own) => Some(format!("self:{own}")),
-            None if with_draft && self.has_default_draft() => {
-                note(
-                    "note: what the text has said before drafts for it, --draft ngram: name another with --draft",
-                );
-                Some(FALLBACK.to_owned())
-            }
-            None => self.draft.clone(),
+            Some(own) => Some(format!("self:{own}")).filter(|_| with_draft),
+            None => self.named_draft(with_draft),
         };
-        let draft = draft.filter(|_| with_draft);
         Ok(Models { engine: Engine::new(Box::new(target.model), drafter), language: target.language, draft })
+    }
+
+    /// The same with a target on llama.cpp.
+    fn load_llama(&self, target: &Path, with_draft: bool) -> Result<Models> {
+        let LanguageModel { model: target, language } =
+            self.backend.load(target, "target", self.cache_type)?;
+        let drafter = match with_draft {
+            false => None,
+            true => Some(match self.ngram(target.facts(), &language)? {
+                Some(ngram) => ngram,
+                None => self.draft_model(&self.draft_path()?, target.facts(), &language)?,
+            }),
+        };
+        let draft = self.named_draft(with_draft);
+        Ok(Models { engine: Engine::new(target, drafter), language, draft })
+    }
+
+    /// What computes the target.
+    fn target_backend(&self, path: &Path) -> Result<Backend> {
+        let head = || self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
+        let own = self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten();
+        let candle = match () {
+            _ if self.dtype.is_some() => Some("--dtype"),
+            _ if self.device != DeviceName::Cpu => Some("--device"),
+            _ if own.is_some() => Some("--draft self"),
+            _ if head() => Some("a draft head"),
+            _ => None,
+        };
+        self.backend.of_target(path, candle)
+    }
+
+    /// The draft's name, if one drafts that is no copy of the target.
+    fn named_draft(&self, with_draft: bool) -> Option<String> {
+        if with_draft && self.has_default_draft() {
+            note(
+                "note: what the text has said before drafts for it, --draft ngram: name another with --draft",
+            );
+            return Some(FALLBACK.to_owned());
+        }
+        self.draft.clone().filter(|_| with_draft)
     }
 
     /// Loads target and draft as two models, for those who look at the distributions of both.
@@ -140,7 +185,14 @@ impl ModelArgs {
             if is_head(&path) {
                 return Err(Usage::error(format_args!("{} is a draft head, not a model", path.display())));
             }
-            self.open(&path, role, Own::No).map(|(loaded, _)| LanguageModel::from(loaded))
+            let backend = match role {
+                "draft" => self.draft_backend(&path),
+                _ => self.target_backend(&path),
+            };
+            match backend? {
+                Backend::Llama => self.backend.load(&path, role, self.cache_type),
+                Backend::Candle => self.open(&path, role, Own::No).map(|(loaded, _)| loaded.into()),
+            }
         });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
@@ -149,6 +201,49 @@ impl ModelArgs {
 
     /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
     pub(crate) fn identity(&self) -> Vec<String> {
+        let [target, draft] = self.named(&|place| place.display().to_string());
+        let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
+        let mut all =
+            vec![target, draft, words, held(self.dtype), held(self.draft_dtype), self.device.to_string()];
+        all.extend(self.rounded_cache());
+        all.extend(self.on_llama());
+        all
+    }
+
+    /// Which of target and draft llama.cpp computes, and how.
+    fn on_llama(&self) -> Vec<String> {
+        let place = |name: &Option<String>| name.as_deref().and_then(|name| locate(name, true).ok());
+        let backends = [
+            ("target", place(&self.target).map(|path| self.target_backend(&path))),
+            ("draft", place(&self.draft).map(|path| self.draft_backend(&path))),
+        ];
+        let on_llama =
+            backends.into_iter().filter(|(_, backend)| matches!(backend, Some(Ok(Backend::Llama))));
+        on_llama.map(|(role, _)| format!("{role} on {}", self.backend.identity())).collect()
+    }
+
+    /// How keys and values are held, where it is not as they are computed.
+    fn rounded_cache(&self) -> Option<String> {
+        self.cache_type
+            .filter(|kind| *kind != CacheType::F32)
+            .map(|kind| format!("keys and values in {kind}"))
+    }
+
+    /// Target and draft for records that leave this machine: without their folders.
+    pub fn ids(&self, models: &Models) -> [String; 2] {
+        let last = |place: &Path| place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let [target, draft] = self.named(&last);
+        let draft = models.draft.clone().filter(|_| self.has_default_draft()).unwrap_or(draft);
+        let words = self.draft_vocabulary.as_ref().map_or(String::new(), |words| format!(", tokens {words}"));
+        let cache = self.rounded_cache().map_or(String::new(), |cache| format!(", {cache}"));
+        [
+            format!("{target}, {}{cache}", held(self.dtype)),
+            format!("{draft}, {}{words}", held(self.draft_dtype)),
+        ]
+    }
+
+    /// Target and draft, with how large they are; `show` says where.
+    fn named(&self, show: &dyn Fn(&Path) -> String) -> [String; 2] {
         let of = |name: Option<&str>, role: &str| match name {
             None if role == "draft" && self.has_default_draft() => "by default".to_owned(),
             Some(name)
@@ -161,16 +256,10 @@ impl ModelArgs {
                     name.map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
                 let place = place.unwrap_or_else(|_| role.into());
                 let place = place.canonicalize().unwrap_or(place);
-                format!("{} of {} bytes", place.display(), weight_bytes(&place))
+                format!("{} of {} bytes", show(&place), weight_bytes(&place))
             }
         };
-        let target = of(self.target.as_deref(), "target");
-        let held = |dtype: Option<Precision>| {
-            dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string())
-        };
-        let draft = of(self.draft.as_deref(), "draft");
-        let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
-        vec![target, draft, words, held(self.dtype), held(self.draft_dtype), self.device.to_string()]
+        [of(self.target.as_deref(), "target"), of(self.draft.as_deref(), "draft")]
     }
 
     /// With how its own copy is held, if there is to be one.
@@ -194,7 +283,8 @@ impl ModelArgs {
             note(format_args!("note: the target's own weights in {copy} draft for it: {bytes} more"));
         }
         let mut copy = copy.map(|(copy, _)| copy);
-        let options = LoadOptions { precision, device: self.device, memory: None, copy };
+        let options =
+            LoadOptions { precision, device: self.device, memory: None, cache: self.candle_cache()?, copy };
         let loaded = match opened.load(options) {
             Err(polydraft_candle::Error::Memory { .. })
                 if copy.is_some() && matches!(own, Own::IfItHelps(_)) =>
@@ -231,52 +321,93 @@ impl ModelArgs {
         self.target.is_some() && self.draft.is_none()
     }
 
+    /// How candle holds keys and values.
+    fn candle_cache(&self) -> Result<polydraft_candle::CacheType> {
+        match self.cache_type {
+            None | Some(CacheType::F32) => Ok(polydraft_candle::CacheType::F32),
+            Some(CacheType::F16) => Ok(polydraft_candle::CacheType::F16),
+            Some(other) => Err(Usage::error(format_args!(
+                "--cache-type {other} is llama.cpp's: expected f32 or f16 for a model on candle"
+            ))),
+        }
+    }
+
     /// How the weights of a model are held.
     fn precision(&self, path: &Path) -> Precision {
         self.dtype.unwrap_or(default_precision(path))
     }
 
+    /// What computes a draft model.
+    fn draft_backend(&self, path: &Path) -> Result<Backend> {
+        let candle = match () {
+            _ if self.draft_dtype.or(self.dtype).is_some() => Some("--dtype or --draft-dtype"),
+            _ if self.draft_vocabulary.is_some() => Some("--draft-vocabulary"),
+            _ if self.device != DeviceName::Cpu => Some("--device"),
+            _ => None,
+        };
+        self.backend.of_draft(path, candle)
+    }
+
     /// What drafts for `target`.
     fn open_drafter(&self, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
         let Loaded { model: target, language, .. } = target;
-        if let Some(mut kind) = self.drafter() {
-            if self.draft_dtype.is_some() || self.draft_vocabulary.is_some() || self.draft_layers.is_some() {
-                return Err(Usage::error(
-                    "--draft-dtype, --draft-vocabulary and --draft-layers are for drafts with weights: n-grams have none",
-                ));
-            }
-            let DrafterKind::Ngram(settings) = &mut kind;
-            if let Some(file) = &self.corpus {
-                let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
-                    .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-                settings.corpus = language.text.encode_pieces(&text)?;
-                settings.corpus_file = Some(file.clone());
-            }
-            return Ok(kind.build(target.facts())?);
+        if let Some(ngram) = self.ngram(target.facts(), language)? {
+            return Ok(ngram);
         }
-        let draft = match &self.draft {
-            Some(name) => locate(name, self.offline)?,
-            None => demo()?.join("draft"),
-        };
-        if is_head(&draft) {
-            let tokens = self.draft_tokens(language)?;
-            let precision = self.draft_dtype.unwrap_or(match self.device {
-                // Half a pass of wider weights; the text's law does not depend on it.
-                DeviceName::Cpu => Precision::Q8_0,
-                _ => self.dtype.unwrap_or_default(),
-            });
-            let layers = self.draft_layers.clone();
-            let options = HeadOptions { precision, layers, tokens };
-            let head =
-                load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
-            return Ok(Box::new(head));
+        let draft = self.draft_path()?;
+        if !is_head(&draft) {
+            return self.draft_model(&draft, target.facts(), language);
         }
+        let tokens = self.draft_tokens(language)?;
+        let precision = self.draft_dtype.unwrap_or(match self.device {
+            // Half a pass of wider weights; the text's law does not depend on it.
+            DeviceName::Cpu => Precision::Q8_0,
+            _ => self.dtype.unwrap_or_default(),
+        });
+        let layers = self.draft_layers.clone();
+        let options = HeadOptions { precision, layers, tokens };
+        let head = load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
+        Ok(Box::new(head))
+    }
+
+    /// What drafts without a model, if that is what `--draft` names.
+    fn ngram(&self, target: &Facts, language: &Language) -> Result<Option<Box<dyn Drafter>>> {
+        let Some(mut kind) = self.drafter() else { return Ok(None) };
+        if self.draft_dtype.is_some() || self.draft_vocabulary.is_some() || self.draft_layers.is_some() {
+            return Err(Usage::error(
+                "--draft-dtype, --draft-vocabulary and --draft-layers are for drafts with weights: n-grams have none",
+            ));
+        }
+        let DrafterKind::Ngram(settings) = &mut kind;
+        if let Some(file) = &self.corpus {
+            let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
+                .with_context(|| format!("cannot read the corpus {}", file.display()))?;
+            settings.corpus = language.text.encode_pieces(&text)?;
+            settings.corpus_file = Some(file.clone());
+        }
+        Ok(Some(kind.build(target)?))
+    }
+
+    fn draft_path(&self) -> Result<PathBuf> {
+        match &self.draft {
+            Some(name) => locate(name, self.offline),
+            None => Ok(demo()?.join("draft")),
+        }
+    }
+
+    /// A model that drafts for `target`, on either backend.
+    fn draft_model(&self, draft: &Path, target: &Facts, language: &Language) -> Result<Box<dyn Drafter>> {
         if self.draft_layers.is_some() {
             return Err(Usage::error("--draft-layers is for draft heads, which read layers of the target"));
         }
-        let (draft, _) = self.open(&draft, "draft", Own::No)?;
-        let draft = self.cut(draft.model, language)?;
-        Ok(Box::new(ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?))
+        let model: Box<dyn Model> = match self.draft_backend(draft)? {
+            Backend::Llama => self.backend.load(draft, "draft", self.cache_type)?.model,
+            Backend::Candle => {
+                let (draft, _) = self.open(draft, "draft", Own::No)?;
+                Box::new(self.cut(draft.model, language)?)
+            }
+        };
+        Ok(Box::new(ModelDrafter::new(model, &target.vocabulary)?))
     }
 
     /// A draft that proposes no other tokens than `--draft-vocabulary` says.
@@ -324,8 +455,10 @@ impl ModelArgs {
     /// How far apart a logit may be when computed in another pass. On a processor it is the same to the last bit; on a card
     /// products that quantise their inputs turn the last bit of a sum into a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
-        let target = self.target.as_deref().unwrap_or_default();
-        match self.precision(Path::new(target)) {
+        let target = Path::new(self.target.as_deref().unwrap_or_default());
+        match self.precision(target) {
+            // Its products depend on how many rows are in a pass.
+            _ if matches!(self.target_backend(target), Ok(Backend::Llama)) => 0.3,
             _ if self.device == DeviceName::Cpu => 1e-3,
             Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
             // A file may hold such blocks too.
@@ -421,6 +554,11 @@ fn weight_bytes(place: &Path) -> u64 {
     let weights =
         files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors" || e == "bin"));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
+}
+
+/// How weights are held, in words.
+fn held(dtype: Option<Precision>) -> String {
+    dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string())
 }
 
 /// The folder of the demo pair, wherever the program is run from.

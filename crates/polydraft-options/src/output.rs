@@ -166,6 +166,21 @@ pub fn machine() -> String {
     format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }
 
+/// The command that runs, as one would type it to run it again; what a configuration file says is not in it.
+pub fn command() -> String {
+    let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    std::iter::once("polydraft".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./,:=+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::{Context, anyhow};
@@ -176,6 +191,15 @@ mod tests {
     fn nothing_moves_the_cursor() {
         assert!(matches!(visible("fn main() {\n\té\n}"), Cow::Borrowed(_)));
         assert_eq!(visible("\u{1b}[2J\r\u{7f}\u{9b}x\u{202e}"), "␛[2J␍␡\\u{9b}x\\u{202e}");
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        for (word, expected) in
+            [("--paths", "--paths"), ("2,4", "2,4"), ("", "''"), ("a b", "'a b'"), ("it's", r"'it'\''s'")]
+        {
+            assert_eq!(quoted(word), expected);
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::sampling::SamplingArgs;
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationArgs {
     /// What decides on the drafts; all are lossless. One path: token, block. Several: nested-priority (the best),
-    /// greedy-block, traversal, priority-block, spectr, specinfer, walk:RULE with any rule of 'couple'. 'none' is plain
-    /// decoding.
+    /// greedy-block, traversal, priority-block, spectr, specinfer, walk:RULE with any rule of 'couple'. 'invariant' has for
+    /// a seed the same text with every draft and tree, and accepts less. 'none' is plain decoding.
     #[arg(long, value_name = "NAME", default_value = "nested-priority", value_parser = verifier)]
     verifier: Verifier,
     /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is given, 1 for a
@@ -263,7 +263,10 @@ fn advise(verifier: &VerifierKind, tree: &PolicyKind, error: anyhow::Error) -> S
         return format!("{verifier}: {error}");
     }
     let all = VerifierKind::all();
-    let verifiers = all.iter().filter(|other| supports(other, tree)).map(VerifierKind::to_string);
+    // One whose text does not depend on the draft is for those who ask for that.
+    let usual = |kind: &&VerifierKind| kind.build().is_ok_and(|verifier| !verifier.races());
+    let verifiers =
+        all.iter().filter(usual).filter(|other| supports(other, tree)).map(VerifierKind::to_string);
     let chain = supports(verifier, &PolicyKind::chain(1)).then(|| "--paths 1".to_owned());
     let levels = Drafting::ALL
         .into_iter()

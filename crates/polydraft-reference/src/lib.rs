@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod comparison;
 mod dinic;
 mod emitted;
 mod every;

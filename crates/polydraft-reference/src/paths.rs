@@ -65,6 +65,32 @@ pub fn single_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64
 /// More variables than the limit, no answer in time, a depth or number of paths of 0 or more than 64 paths, or an error
 /// of the laws.
 pub fn multi_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64> {
+    multi_path_optimum_given(problem, First::Free, limits)
+}
+
+/// What is asked of the first token, besides that there be as many tokens as can be.
+#[derive(Debug, Clone, Copy)]
+pub enum First<'a> {
+    /// Nothing.
+    Free,
+    /// That it be accepted as often as any rule can; tokens behind it count for what that leaves.
+    Accepted,
+    /// That it be selected with these probabilities, shape `[vocabulary]`, the law of a selection.
+    Selected(&'a [f64]),
+}
+
+/// How much more a first token counts than others where it comes first. Where some of it is given up, what that gains behind it
+/// is no more than a few times as much; a larger weight hides what is behind from the solver.
+const FIRST: f64 = 20.0;
+
+/// What a law of the first token may be off by.
+const ROUNDING: f64 = 1e-12;
+
+/// [`multi_path_optimum`] among verifiers that do as `first` says with the first token.
+///
+/// # Errors
+/// As for [`multi_path_optimum`].
+pub fn multi_path_optimum_given(problem: &PathProblem, first: First, limits: &Limits) -> Result<f64> {
     problem.check(limits)?;
     let tree = Tree::new(problem)?;
     let variables = pairs(tree.ends.len(), problem.paths) + tree.nodes.len() as f64;
@@ -73,12 +99,16 @@ pub fn multi_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64>
     }
     let mut program = Program::default();
     // R of every node but the root, which has 1.
+    let worth = |parent| if parent == 0 && matches!(first, First::Accepted) { FIRST } else { 1.0 };
+    let most = |node: &Node| match (first, node.parent) {
+        (First::Selected(law), Some(0)) => law[node.token as usize],
+        _ if problem.paths == 1 => node.drafted,
+        _ => 1.0,
+    };
     let budgets: Vec<Option<usize>> = tree
         .nodes
         .iter()
-        .map(|node| {
-            node.parent.map(|_| program.variable(1.0, if problem.paths == 1 { node.drafted } else { 1.0 }))
-        })
+        .map(|node| node.parent.map(|parent| program.variable(worth(parent), most(node))))
         .collect();
     for (node, budget) in tree.nodes.iter().zip(&budgets) {
         if let (Some(parent), Some(budget)) = (node.parent, *budget) {
@@ -103,7 +133,11 @@ pub fn multi_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64>
             }
             program.at_most(shares.iter().map(|&share| (share, 1.0)).collect(), probability);
         });
-        for (budget, (mut entries, constant)) in budgets.iter().zip(selected) {
+        for ((node, budget), (mut entries, constant)) in tree.nodes.iter().zip(&budgets).zip(selected) {
+            if let (First::Selected(law), Some(0)) = (first, node.parent) {
+                // At least so much of each: together they are all that there is.
+                program.at_most(entries.clone(), constant - law[node.token as usize] + ROUNDING);
+            }
             if let Some(budget) = *budget {
                 entries.push((budget, 1.0));
                 program.at_most(entries, constant);
@@ -162,7 +196,9 @@ impl PathProblem<'_> {
 /// A prefix that both models may write.
 struct Node {
     parent: Option<usize>,
-    /// p of its last token, given its parent.
+    /// Its last token; of the root none.
+    token: Token,
+    /// p of it, given its parent.
     conditional: f64,
     /// q of the whole prefix.
     drafted: f64,
@@ -177,8 +213,10 @@ struct Tree {
 
 impl Tree {
     fn new(problem: &PathProblem) -> Result<Self> {
-        let mut tree =
-            Self { nodes: vec![Node { parent: None, conditional: 1.0, drafted: 1.0 }], ends: Vec::new() };
+        let mut tree = Self {
+            nodes: vec![Node { parent: None, token: 0, conditional: 1.0, drafted: 1.0 }],
+            ends: Vec::new(),
+        };
         tree.grow(problem, 0, &mut Vec::new())?;
         Ok(tree)
     }
@@ -204,7 +242,7 @@ impl Tree {
                 continue;
             }
             let child = self.nodes.len();
-            self.nodes.push(Node { parent: Some(node), conditional, drafted: drafted * q });
+            self.nodes.push(Node { parent: Some(node), token, conditional, drafted: drafted * q });
             context.push(token);
             self.grow(problem, child, context)?;
             context.pop();

@@ -116,7 +116,7 @@ impl Program {
         self.objective.len() - 1
     }
 
-    /// Adds Σ coefficient·x ≤ `bound`, with `bound` ≥ 0.
+    /// Adds Σ coefficient·x ≤ `bound`.
     pub fn at_most(&mut self, entries: Vec<(usize, f64)>, bound: f64) {
         self.rows.push(Row { entries, bound });
     }

@@ -36,7 +36,8 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
             let policy = PolicyKind::paths(paths, depth).build().unwrap();
             for kind in VerifierKind::all() {
                 let mut verifier = kind.build().unwrap();
-                if verifier.supports(&policy.form()).is_err() {
+                // Drafts by shared clocks are no i.i.d. paths.
+                if verifier.supports(&policy.form()).is_err() || verifier.races() {
                     continue;
                 }
                 let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())

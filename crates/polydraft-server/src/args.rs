@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::http::{HeaderValue, Uri};
+use clap::builder::NonEmptyStringValueParser;
 use polydraft::PolicyKind;
 use polydraft::policy::Auto;
 use polydraft_options::ends::EndArgs;
@@ -54,7 +56,7 @@ struct ServerArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
     /// The model's name for clients [default: that of its directory or file].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// What clients must send as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in the environment, if it is
     /// there, which other users of the machine cannot see].
@@ -64,7 +66,7 @@ struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Pages from here may ask, such as https://example.org; '*' is from anywhere. May be repeated.
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     cors: Vec<String>,
     /// Texts that are decoded together at most.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -74,11 +76,11 @@ struct ServerArgs {
     queue: usize,
     /// Memory for keys and values of all texts, in MiB: a request waits until what it may need is free [default: half of
     /// what is free at the start].
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     cache_memory: Option<u64>,
     /// Bytes of a request's body at most.
-    #[arg(long, value_name = "BYTES", default_value_t = 2 << 20)]
-    max_body: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = 2 << 20, value_parser = clap::value_parser!(u32).range(1..))]
+    max_body: u32,
     /// Seconds that a stop gives requests to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
@@ -150,6 +152,20 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// Where a page is from, as a browser says it.
+fn origin(text: &str) -> Result<String, String> {
+    let uri = text.parse::<Uri>().unwrap_or_default();
+    let said = uri.scheme_str().zip(uri.authority()).map(|(scheme, host)| format!("{scheme}://{host}"));
+    match text == "*" || said.is_some_and(|said| said == text && said.to_lowercase() == said) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("expected '*', or scheme and host as browsers say them, such as https://example.org or \
+                      http://localhost:3000"
+                .to_owned())
+        }
+    }
+}
+
 impl ServerArgs {
     fn key(&self) -> Result<Option<String>> {
         let from_file = |file: &PathBuf| {
@@ -164,6 +180,10 @@ impl ServerArgs {
         };
         if key.as_ref().is_some_and(String::is_empty) {
             return Err(Usage::error("the API key is empty"));
+        }
+        // What a header cannot carry nobody could show.
+        if key.as_ref().is_some_and(|key| key.trim() != key || HeaderValue::from_str(key).is_err()) {
+            return Err(Usage::error("the API key has blanks around it, or line ends or the like in it"));
         }
         if key.is_none() && !self.host.is_loopback() {
             note(format_args!(
@@ -226,11 +246,36 @@ impl Args {
             capacity,
             key,
             origins: self.server.cors.clone(),
-            body: self.server.max_body,
+            body: self.server.max_body as usize,
             grace: Duration::from_secs(self.server.grace),
         };
         let name = self.server.name.clone().unwrap_or_else(|| language.name.clone());
-        let (engine, draft) = (models.engine, models.draft);
+        let engine = models.engine;
+        // The demo pair's draft is not named, but has a name.
+        let draft = models.draft.or_else(|| engine.drafter().map(str::to_owned));
         Ok((Served { engine, language, name, draft, speculation, costs, completions, chat }, settings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_as_browsers_say_them() {
+        for right in ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "app://here"] {
+            assert_eq!(origin(right), Ok(right.to_owned()));
+        }
+        for wrong in [
+            "",
+            "example.org",
+            "https://example.org/",
+            "https://Example.org",
+            "http://a b",
+            "https://a/b",
+            "null",
+        ] {
+            assert!(origin(wrong).unwrap_err().contains("https://example.org"), "{wrong}");
+        }
     }
 }

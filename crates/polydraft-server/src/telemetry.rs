@@ -95,8 +95,13 @@ impl Telemetry {
 
     /// As Prometheus reads it.
     pub fn render(&self) -> String {
-        self.handle.run_upkeep();
         self.handle.render()
+    }
+
+    /// Counts the times that were taken since into their buckets. Until then each is kept by itself: to be called now and
+    /// then, whether or not anybody reads.
+    pub fn sum_up(&self) {
+        self.handle.run_upkeep();
     }
 
     /// So many prompts are at work and wait, and this part of the memory is promised.

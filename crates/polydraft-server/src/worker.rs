@@ -14,11 +14,12 @@ mod running;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polydraft_engine::{Engine, Session};
+use polydraft_options::give_back_memory;
 use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;
@@ -27,6 +28,9 @@ pub use job::{Asked, Desk, Event, Failure, Refusal};
 use job::{Command, Job};
 use pace::Pace;
 use running::{Running, Text};
+
+/// How long nothing is to do before memory is given back.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// How much may be at work at once.
 #[derive(Debug, Clone, Copy)]
@@ -121,7 +125,7 @@ impl Worker {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             let command = match (idle, self.closing) {
                 (true, true) => return false,
-                (true, false) => self.inbox.recv().map_err(|_| TryRecvError::Disconnected),
+                (true, false) => self.next().map_err(|_| TryRecvError::Disconnected),
                 (false, _) => self.inbox.try_recv(),
             };
             match command {
@@ -138,6 +142,18 @@ impl Worker {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits for what comes in. Where that takes a while, memory is given back meanwhile.
+    fn next(&self) -> Result<Command, RecvError> {
+        match self.inbox.recv_timeout(IDLE) {
+            Err(RecvTimeoutError::Timeout) => {
+                give_back_memory();
+                self.inbox.recv()
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(RecvError),
+            Ok(command) => Ok(command),
         }
     }
 

@@ -133,6 +133,8 @@ fn routes_and_bodies() {
         (b"{\"prompt\": \"a\", \"prompt\": \"b\"}", 400),
         (&[b'['; 9_000], 400),
         (&[b' '; 20_000], 413),
+        // Said to who is still sending, too.
+        (&vec![b' '; 4 << 20], 413),
     ] {
         let reply = reply(server.send("POST /v1/completions HTTP/1.1", body));
         assert_eq!(reply.status, status, "{reply:?}");
@@ -145,10 +147,16 @@ fn routes_and_bodies() {
         "POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     )
     .unwrap();
-    for _ in 0..20 {
-        let _ = write!(stream, "400\r\n{}\r\n", " ".repeat(1024));
+    for _ in 0..4000 {
+        write!(stream, "400\r\n{}\r\n", " ".repeat(1024)).unwrap();
     }
     assert_eq!(reply(stream).status, 413);
+    // One that is framed wrongly.
+    let mut stream = server.connect();
+    stream
+        .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        .unwrap();
+    assert_eq!(reply(stream).status, 400);
     // Not HTTP at all.
     let mut stream = server.connect();
     stream.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();

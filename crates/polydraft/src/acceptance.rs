@@ -48,6 +48,27 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
     }
 }
 
+/// The largest acceptance that any rule can have for `draws` i.i.d. drafts, at least 1. Between two whole numbers it is the
+/// lower or the upper, at random, with that mean: the best rule gives the drafts priorities as for one number of them, with
+/// the mean of z^n in place of z^n (docs/theory.md, theorem 6).
+///
+/// ```
+/// use polydraft::{Distribution, acceptance, drafting};
+/// let target = Distribution::new(vec![0.0, 0.5, 0.5])?;
+/// let draft = Distribution::new(vec![0.8, 0.1, 0.1])?;
+/// // Two distinct tokens on average take 6.6 draws, which often are all the same.
+/// let draws = drafting::draws_for(&draft, 2.0, 1000);
+/// assert!((draws - 6.59).abs() < 0.01);
+/// assert!((acceptance::of_draws(&target, &draft, draws) - 0.769).abs() < 1e-3);
+/// # Ok::<(), polydraft::Error>(())
+/// ```
+pub fn of_draws(target: &Distribution, draft: &Distribution, draws: f64) -> f64 {
+    let (fewer, more) = (draws.floor(), draws - draws.floor());
+    // A sum that rounding has made larger than 1 would become so to a high power.
+    let within = |q: f64| (1.0 - more) * q.powf(fewer) + more * q.powf(fewer + 1.0);
+    best_prefix(target, draft, |masses| masses.iter().map(|q| within(q.min(1.0))).collect())
+}
+
 /// The tokens of the draft's support by rising p/q: (p, q).
 fn sorted(target: &Distribution, draft: &Distribution) -> Vec<(f64, f64)> {
     let mut tokens: Vec<_> = draft.support().map(|(token, q)| (target.probability(token), q)).collect();

@@ -4,6 +4,9 @@
 //! them; [`enumerate`] runs a function once for every possible series of decisions and gives each run's exact
 //! probability. Conformance tests therefore enumerate the very code that runs in production.
 
+use crate::race::{Clocks, Keyed, Open};
+use crate::{Distribution, Token};
+
 /// A set of weighted outcomes `0..`, one of which is to be chosen in proportion to its weight.
 pub trait Outcomes {
     /// Draws an outcome; `uniform` gives independent uniform numbers in `[0, 1)`.
@@ -51,6 +54,17 @@ pub trait Chance {
     /// An index into `weights`, in proportion to the weights (≥ 0, not necessarily normalised).
     fn pick(&mut self, weights: &[f64]) -> usize {
         self.choose(&weights)
+    }
+
+    /// Clocks for a text: of a key that is drawn here, or whatever has all of their outcomes in turn.
+    fn clocks(&mut self) -> Box<dyn Clocks> {
+        Box::new(Keyed::drawn(self))
+    }
+
+    /// The first `count` tokens in the race of `law` by shared clocks, at this depth below a draft's root; none where there
+    /// are no such clocks.
+    fn race(&mut self, _depth: usize, _law: &Distribution, _count: usize) -> Option<Vec<Token>> {
+        None
     }
 }
 
@@ -167,6 +181,10 @@ impl Chance for Enumerator {
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
         self.decide(|| outcomes.weights())
     }
+
+    fn clocks(&mut self) -> Box<dyn Clocks> {
+        Box::new(Open::new())
+    }
 }
 
 /// Lent to something that wants a source of its own.
@@ -177,6 +195,10 @@ impl Chance for &mut Enumerator {
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
         (**self).choose(outcomes)
+    }
+
+    fn clocks(&mut self) -> Box<dyn Clocks> {
+        (**self).clocks()
     }
 }
 

@@ -13,6 +13,9 @@ use crate::{Error, Result, Token};
 /// Smaller probabilities count as 0: their reciprocals, and the ratios that rules are made of, would not be numbers.
 const LEAST: f64 = 1e-300;
 
+/// How far the sum of probabilities that were a law before may be from 1: double rounding of so many numbers.
+const ROUNDING: f64 = 1e-9;
+
 /// Tokens per entry of the table of cumulative sums.
 const BLOCK: usize = 256;
 
@@ -151,13 +154,7 @@ impl Distribution {
             let expected = format!("{}, one for each token,", tokens.len());
             return Err(Error::Length { operation, expected, got: logits.len() });
         }
-        if let Some(got) = tokens.iter().copied().find(|token| *token as usize >= vocabulary) {
-            return Err(Error::Token { operation, vocabulary, got });
-        }
-        if let Some(index) = tokens.windows(2).position(|pair| pair[0] >= pair[1]) {
-            let (index, got) = (index + 1, f64::from(tokens[index + 1]));
-            return Err(Error::Entry { operation, index, expected: "larger than the one before", got });
-        }
+        check_ascending(operation, vocabulary, tokens)?;
         let sum = sampling::fill(self, logits, sampling)?;
         if !self.is_dense() {
             self.tokens.iter_mut().for_each(|place| *place = tokens[*place as usize]);
@@ -193,6 +190,43 @@ impl Distribution {
             Some(tokens) => law.set_from_sparse_logits(vocabulary, tokens, logits, sampling)?,
         }
         Ok(law)
+    }
+
+    /// A law from what [`Distribution::parts`] gave, to the last bit: nothing is scaled.
+    ///
+    /// ```
+    /// use polydraft::Distribution;
+    ///
+    /// let law = Distribution::new(vec![0.1, 0.0, 0.2, 0.7, 0.0, 0.0])?;
+    /// let (tokens, mass) = law.parts();
+    /// assert_eq!(Distribution::from_parts(6, tokens.to_vec(), mass.to_vec())?, law);
+    /// # Ok::<(), polydraft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Tokens that do not ascend, are outside the vocabulary, or of another number than the probabilities; a probability that is none; a
+    /// sum that is further from 1 than rounding.
+    pub fn from_parts(vocabulary: usize, tokens: Vec<Token>, mass: Vec<f64>) -> Result<Self> {
+        let operation = "distribution from its parts";
+        let stored = if tokens.is_empty() { vocabulary } else { tokens.len() };
+        if mass.len() != stored || stored == 0 || vocabulary > Token::MAX as usize {
+            return Err(Error::Length { operation, expected: stored.max(1).to_string(), got: mass.len() });
+        }
+        check_ascending(operation, vocabulary, &tokens)?;
+        // Of what is stored sparsely, nothing has probability 0.
+        let least = if tokens.is_empty() { 0.0 } else { LEAST / 2.0 };
+        let valid = |p: f64| p.is_finite() && p >= least && (p == 0.0 || p >= LEAST / 2.0);
+        if let Some(index) = mass.iter().position(|p| !valid(*p)) {
+            let got = mass[index];
+            return Err(Error::Entry { operation, index, expected: "a probability", got });
+        }
+        let mut distribution = Self { vocabulary, tokens, mass, ..Self::empty() };
+        distribution.finish(1.0);
+        let sum = distribution.cumulative.last().copied().unwrap_or(0.0);
+        if (sum - 1.0).abs() > ROUNDING {
+            return Err(Error::Sum { operation, tolerance: ROUNDING, got: sum });
+        }
+        Ok(distribution)
     }
 
     /// All mass on one token.
@@ -284,6 +318,24 @@ impl Distribution {
         best.into_iter().map(|(token, _)| token).collect()
     }
 
+    /// The smallest set of most likely tokens with at least this probability, ascending; all of positive probability for 1.
+    pub fn likeliest(&self, probability: f64) -> Vec<Token> {
+        let mut candidates: Vec<(f64, Token)> = self.support().map(|(token, p)| (p, token)).collect();
+        if probability < 1.0 {
+            let kept = sampling::smallest_prefix(&mut candidates, probability);
+            candidates.truncate(kept);
+        }
+        let mut tokens: Vec<Token> = candidates.into_iter().map(|(_, token)| token).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
+    /// What is stored: tokens, ascending, and the probability of each; no tokens if all of the vocabulary are (then a probability
+    /// may be 0).
+    pub fn parts(&self) -> (&[Token], &[f64]) {
+        (&self.tokens, &self.mass)
+    }
+
     /// Draws a token. Time is logarithmic in the size of the support, plus a constant.
     pub fn sample<C: Chance + ?Sized>(&self, chance: &mut C) -> Token {
         chance.choose(self) as Token
@@ -368,6 +420,19 @@ impl Distribution {
             self.tokens.binary_search(&token).ok()
         }
     }
+}
+
+/// # Errors
+/// Tokens that do not ascend, or are outside the vocabulary.
+fn check_ascending(operation: &'static str, vocabulary: usize, tokens: &[Token]) -> Result<()> {
+    if let Some(got) = tokens.iter().copied().find(|token| *token as usize >= vocabulary) {
+        return Err(Error::Token { operation, vocabulary, got });
+    }
+    if let Some(index) = tokens.windows(2).position(|pair| pair[0] >= pair[1]) {
+        let (index, got) = (index + 1, f64::from(tokens[index + 1]));
+        return Err(Error::Entry { operation, index, expected: "larger than the one before", got });
+    }
+    Ok(())
 }
 
 /// Scales the masses, sums them up block by block, and counts the positive ones.

@@ -71,6 +71,9 @@ impl Draft {
     /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came here; below any other
     /// node, and at the root, it is a single new draw.
     ///
+    /// Where the source of decisions has clocks that the target shares ([`crate::race`]), i.i.d. draws and draws without
+    /// replacement are the first in a race of these, which are draws without replacement.
+    ///
     /// # Errors
     /// A node that is not there, or below which something was drawn before; a law over another vocabulary than the
     /// root's; draws that have more than one law, or none at all.
@@ -82,6 +85,15 @@ impl Draft {
         chance: &mut dyn Chance,
     ) -> Result<()> {
         let (draws, fresh) = self.growing(node, &law, growth)?;
+        if matches!(draws.scheme, Drafting::Iid | Drafting::WithoutReplacement)
+            && let Some(tokens) = chance.race(self.tree.depth(node), &law, draws.count)
+        {
+            let draws = Draws { scheme: Drafting::WithoutReplacement, ..draws };
+            Proposal::new(draws, std::slice::from_ref(&law))?;
+            self.add(node, law, draws, fresh, &tokens);
+            self.form.note_race();
+            return Ok(());
+        }
         let mut tokens = std::mem::take(&mut self.tokens);
         let drawn = Proposal::new(draws, std::slice::from_ref(&law))
             .map(|proposal| proposal.draw(chance, &mut tokens))

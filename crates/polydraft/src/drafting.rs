@@ -336,6 +336,17 @@ pub fn count_within(draft: &Distribution, budget: f64, limit: usize) -> usize {
     fits
 }
 
+/// The number of independent draws, from 1 to `limit`, whose expected number of distinct tokens is `distinct`. A number
+/// between two whole ones stands for the lower or the upper, at random, with that mean.
+pub fn draws_for(draft: &Distribution, distinct: f64, limit: usize) -> f64 {
+    let fewer = count_within(draft, distinct, limit);
+    let [low, high] = [fewer, fewer + 1].map(|count| expected_distinct(draft, count));
+    if fewer == limit || high <= low {
+        return fewer as f64;
+    }
+    fewer as f64 + ((distinct - low) / (high - low)).clamp(0.0, 1.0)
+}
+
 /// 1 − (1 − q)^count, accurate for small q.
 pub(crate) fn hit_probability(q: f64, count: usize) -> f64 {
     -((count as f64) * (-q).ln_1p()).exp_m1()

@@ -40,6 +40,7 @@ pub mod drafting;
 pub mod error;
 pub mod policy;
 pub mod priorities;
+pub mod race;
 pub mod registry;
 mod residual;
 pub mod verify;

@@ -7,6 +7,7 @@
 
 mod block;
 mod greedy_block;
+mod invariant;
 pub mod nested_priority;
 mod token;
 mod traversal;
@@ -100,6 +101,11 @@ pub trait Verifier: Send {
         Ok(Vec::new())
     }
 
+    /// Whether it decides by clocks that its drafts share ([`crate::race`]), where there are such.
+    fn races(&self) -> bool {
+        false
+    }
+
     /// Nodes so far at which a slower or weaker algorithm took over, because the verifier's own could not do them. The
     /// law is exact all the same.
     fn fallbacks(&self) -> u64 {
@@ -147,6 +153,8 @@ crate::registry! {
     PriorityBlock(priority::Settings) = "priority-block",
     /// The path of highest priority, verified as a block.
     NestedPriority(nested_priority::Settings) = "nested-priority",
+    /// The first in a race that does not look at the draft: for a seed the same text with every draft and tree.
+    Invariant(invariant::Settings) = "invariant",
 }
 
 /// Names that stand for a walk with a certain rule.

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use common::{TOLERANCE, named, pairs, supports};
 use polydraft::conformance::tree::{exact, random_pair};
+use polydraft::race::Raced;
 use polydraft::{
     Chance, Distribution, Draft, DraftTree, Drafting, Draws, Error, Form, Growth, Outcome, Path, Policy,
     PolicyKind, Result, TargetLaws, Token, Verifier, VerifierKind,
@@ -224,4 +225,62 @@ fn names_and_settings_are_read_back() {
         assert_eq!(serde_json::from_str::<PolicyKind>(&json).unwrap(), policy, "{json}");
     }
     assert_eq!("3,2,1".parse::<PolicyKind>().unwrap(), PolicyKind::levels(&[3, 2, 1], Drafting::Iid));
+}
+
+/// Decides at every depth by the clocks of the first token: what comes later depends on what came before.
+struct OldClocks;
+
+impl Verifier for OldClocks {
+    fn supports(&self, _: &Form) -> Result<()> {
+        Ok(())
+    }
+
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+        let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
+        loop {
+            let token = polydraft::race::next(target.target(node)?, 0, chance);
+            match draft.tree().child(node, token) {
+                Some(child) => node = child,
+                None => return Ok(Outcome { accepted, token }),
+            }
+            accepted.push(node);
+        }
+    }
+
+    fn races(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn clocks_that_are_used_twice_are_found() {
+    let mut rng = ChaCha8Rng::seed_from_u64(20);
+    let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
+    let policy = PolicyKind::paths(2, 2).build().unwrap();
+    let found = |verifier: &mut dyn Verifier| {
+        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().law_deviation
+    };
+    assert!(found(named("invariant").build().unwrap().as_mut()) < TOLERANCE);
+    assert!(found(&mut OldClocks) > 1e-2);
+}
+
+/// Who does not know the clocks that a draft was drawn by refuses it.
+#[test]
+fn drafts_by_shared_clocks_are_for_those_who_know_them() {
+    let mut rng = ChaCha8Rng::seed_from_u64(21);
+    let law = Distribution::new(vec![0.5, 0.3, 0.2]).unwrap();
+    for count in [1, 2] {
+        let mut clocks = rng.clocks();
+        let mut draft = Draft::new();
+        let mut chance = Raced::new(&mut rng, clocks.as_mut(), 0);
+        draft.draw(0, law.clone(), Growth::Fresh(Draws::iid(count)), &mut chance).unwrap();
+        let target = vec![law.clone(); draft.tree().len()];
+        for kind in VerifierKind::<polydraft::RuleKind>::all() {
+            let verified = kind.build().unwrap().verify(&draft, &target, &mut chance);
+            match kind.to_string().as_str() {
+                "invariant" => assert_eq!(verified.unwrap().accepted.len(), 1),
+                _ => assert!(verified.unwrap_err().to_string().contains("clocks"), "{kind}"),
+            }
+        }
+    }
 }

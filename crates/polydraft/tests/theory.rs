@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::{named, pairs, run};
+use common::{law, named, pairs, run, uniform};
 use polydraft::conformance::tree::Pair;
 use polydraft::coupling::priority::shares::{Entry, Highest, Layout, Shares};
 use polydraft::coupling::priority::{self, Form};
@@ -14,18 +14,6 @@ use polydraft::{
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-fn uniform(rng: &mut ChaCha8Rng) -> f64 {
-    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// A law of `size` tokens, more or less peaked.
-fn law(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
-    let flatness = [0.5, 1.0, 4.0, 12.0][rng.next_u32() as usize % 4];
-    let weights: Vec<f64> = (0..size).map(|_| uniform(rng).powf(flatness) + 1e-9).collect();
-    let sum: f64 = weights.iter().sum();
-    weights.iter().map(|weight| weight / sum).collect()
-}
 
 /// The law of the draft that a random order of the tokens ranks highest: a corner of the polytope.
 fn corner(q: &[f64], count: i32, rng: &mut ChaCha8Rng) -> Vec<f64> {

@@ -112,7 +112,8 @@ def enumerate_decisions(experiment: Callable[[Chance], Result]) -> list[tuple[fl
     runs = []
     while True:
         result = experiment(chance)
-        runs.append((chance.probability, result))
+        # One that goes through all decisions always has one.
+        runs.append((chance.probability or 0.0, result))
         if not chance.advance():
             return runs
 

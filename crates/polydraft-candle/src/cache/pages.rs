@@ -9,27 +9,18 @@ use std::sync::Arc;
 use candle_core::Result;
 
 use super::Form;
+use super::numbers::{Line, Numbers};
 
 /// Slots of a page; numbers side by side in a [`Line`].
 pub(crate) const PAGE: usize = 32;
 
-/// Thirty-two numbers; it begins with a cache line, so that no vector lies across two.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(align(64))]
-pub(crate) struct Line(pub [f32; PAGE]);
-
 /// For every layer and head a block: of each number of a key one line, with the page's slots side by side; then of each
-/// slot's value as many lines as it fills. Behind the blocks each slot's hidden states.
+/// slot's value as many lines as it fills.
 #[derive(Debug, Clone)]
-struct Page(Vec<Line>);
-
-/// What a page holds of one head in one layer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Block<'a> {
-    /// `[head, slots]`
-    pub keys: &'a [Line],
-    /// `[slots, head]`, each slot's in whole lines.
-    pub values: &'a [Line],
+struct Page {
+    blocks: Numbers,
+    /// Each slot's hidden states, `[slots, watched]`.
+    states: Vec<f32>,
 }
 
 #[derive(Debug)]
@@ -48,23 +39,28 @@ impl Form {
         self.head + PAGE * self.value_lines()
     }
 
-    fn block(&self, layer: usize, head: usize) -> Range<usize> {
-        let first = (layer * self.heads + head) * self.block_lines();
-        first..first + self.block_lines()
+    /// The first line of a head's keys in one layer.
+    fn keys(&self, layer: usize, head: usize) -> usize {
+        (layer * self.heads + head) * self.block_lines()
     }
 
-    fn state_lines(&self) -> usize {
-        self.watched.div_ceil(PAGE)
-    }
-
-    /// The lines of a slot's hidden states.
-    fn states(&self, slot: usize) -> Range<usize> {
-        let first = self.layers * self.heads * self.block_lines() + slot % PAGE * self.state_lines();
-        first..first + self.state_lines()
+    /// The first line of its values.
+    fn values(&self, layer: usize, head: usize) -> usize {
+        self.keys(layer, head) + self.head
     }
 
     fn page_lines(&self) -> usize {
-        self.states(PAGE - 1).end
+        self.layers * self.heads * self.block_lines()
+    }
+
+    /// A slot's hidden states.
+    fn states(&self, slot: usize) -> Range<usize> {
+        let first = slot % PAGE * self.watched;
+        first..first + self.watched
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.page_lines() * PAGE * self.held.bytes() + PAGE * self.watched * size_of::<f32>()
     }
 }
 
@@ -79,16 +75,17 @@ impl Pages {
 
     pub fn reserve(&mut self, slots: usize) -> Result<()> {
         while self.pages.len() * PAGE < slots {
-            let (mut lines, count) = (Vec::new(), self.form.page_lines());
-            lines.try_reserve_exact(count).map_err(candle_core::Error::wrap)?;
-            lines.resize(count, Line::default());
-            self.pages.push(Arc::new(Page(lines)));
+            let (mut states, count) = (Vec::new(), PAGE * self.form.watched);
+            states.try_reserve_exact(count).map_err(candle_core::Error::wrap)?;
+            states.resize(count, 0.0);
+            let blocks = Numbers::new(self.form.held, self.form.page_lines())?;
+            self.pages.push(Arc::new(Page { blocks, states }));
         }
         Ok(())
     }
 
     pub fn bytes(&self) -> usize {
-        self.pages.len() * self.form.page_lines() * size_of::<Line>()
+        self.pages.len() * self.form.page_bytes()
     }
 
     pub fn share(&self, slots: usize) -> Self {
@@ -100,59 +97,64 @@ impl Pages {
         self.pages.truncate(slots.div_ceil(PAGE));
     }
 
-    /// Keys and values of one head in one layer.
-    pub fn block(&self, page: usize, layer: usize, head: usize) -> Block<'_> {
-        let (keys, values) = self.pages[page].0[self.form.block(layer, head)].split_at(self.form.head);
-        Block { keys, values }
+    /// A page's keys of one head in one layer, `[head, slots]`; in `room` where they are held in fewer bits.
+    #[inline(always)]
+    pub fn keys<'a>(&'a self, page: usize, layer: usize, head: usize, room: &'a mut Vec<Line>) -> &'a [Line] {
+        self.pages[page].blocks.lines(self.form.keys(layer, head), self.form.head, room)
+    }
+
+    /// Its values, `[slots, head]`, each slot's in whole lines; likewise.
+    #[inline(always)]
+    pub fn values<'a>(
+        &'a self,
+        page: usize,
+        layer: usize,
+        head: usize,
+        room: &'a mut Vec<Line>,
+    ) -> &'a [Line] {
+        let count = PAGE * self.form.value_lines();
+        self.pages[page].blocks.lines(self.form.values(layer, head), count, room)
     }
 
     /// Writes the key and value, `[heads, head]` each, of one slot in one layer.
     pub fn write(&mut self, layer: usize, slot: usize, key: &[f32], value: &[f32]) {
-        let Form { heads, head, .. } = self.form;
-        let page = Arc::make_mut(&mut self.pages[slot / PAGE]);
+        let form @ Form { heads, head, .. } = self.form;
+        let blocks = &mut Arc::make_mut(&mut self.pages[slot / PAGE]).blocks;
         for number in 0..heads {
-            let block = &mut page.0[self.form.block(layer, number)];
-            let (keys, values) = block.split_at_mut(head);
             let own = number * head..(number + 1) * head;
-            for (line, number) in keys.iter_mut().zip(&key[own.clone()]) {
-                line.0[slot % PAGE] = *number;
-            }
-            let lines = &mut values[slot % PAGE * self.form.value_lines()..][..self.form.value_lines()];
-            for (line, numbers) in lines.iter_mut().zip(value[own].chunks(PAGE)) {
-                line.0[..numbers.len()].copy_from_slice(numbers);
-            }
+            blocks.set_column(form.keys(layer, number), slot % PAGE, &key[own.clone()]);
+            blocks.set_row(form.values(layer, number) + slot % PAGE * form.value_lines(), &value[own]);
         }
     }
 
     /// The key and value of one slot in one layer.
     fn read(&self, layer: usize, slot: usize) -> [Vec<f32>; 2] {
-        let Form { heads, head, .. } = self.form;
+        let form @ Form { heads, head, .. } = self.form;
         let (mut key, mut value) = (Vec::with_capacity(heads * head), Vec::with_capacity(heads * head));
+        let blocks = &self.pages[slot / PAGE].blocks;
         for number in 0..heads {
-            let Block { keys, values } = self.block(slot / PAGE, layer, number);
-            key.extend(keys.iter().map(|line| line.0[slot % PAGE]));
-            let lines = &values[slot % PAGE * self.form.value_lines()..][..self.form.value_lines()];
-            value.extend(lines.iter().flat_map(|line| line.0).take(head));
+            let keys = form.keys(layer, number);
+            key.extend((keys..keys + head).map(|line| blocks.get(line, slot % PAGE)));
+            let first = form.values(layer, number) + slot % PAGE * form.value_lines();
+            value.extend((0..head).map(|i| blocks.get(first + i / PAGE, i % PAGE)));
         }
         [key, value]
     }
 
+    /// Writes the hidden states of a slot from number `first` on.
     pub fn watch(&mut self, slot: usize, first: usize, state: &[f32]) {
-        let page = Arc::make_mut(&mut self.pages[slot / PAGE]);
-        let lines = &mut page.0[self.form.states(slot)];
-        for (number, value) in (first..).zip(state) {
-            lines[number / PAGE].0[number % PAGE] = *value;
-        }
+        let own = self.form.states(slot).start + first;
+        Arc::make_mut(&mut self.pages[slot / PAGE]).states[own..own + state.len()].copy_from_slice(state);
     }
 
-    pub fn watched(&self, slot: usize) -> Vec<f32> {
-        let lines = &self.pages[slot / PAGE].0[self.form.states(slot)];
-        lines.iter().flat_map(|line| line.0).take(self.form.watched).collect()
+    /// The hidden states of a slot.
+    pub fn watched(&self, slot: usize) -> &[f32] {
+        &self.pages[slot / PAGE].states[self.form.states(slot)]
     }
 
     pub fn keep(&mut self, start: usize, slots: &[usize]) {
         for (to, &from) in (start..).zip(slots).filter(|(to, from)| to != *from) {
-            let states = self.watched(from);
+            let states = self.watched(from).to_vec();
             self.watch(to, 0, &states);
             for layer in 0..self.form.layers {
                 let [key, value] = self.read(layer, from);
@@ -165,16 +167,18 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CacheType;
 
     /// A head that does not fill its lines.
-    const FORM: Form = Form { layers: 2, heads: 2, head: 40, watched: 33 };
+    const FORM: Form = Form { layers: 2, heads: 2, head: 40, watched: 33, held: CacheType::F32 };
 
+    /// All of them halves too.
     fn numbers(seed: usize) -> Vec<f32> {
-        (0..80).map(|i| (1000 * seed + i) as f32).collect()
+        (0..80).map(|i| ((7919 * seed + i) % 2048) as f32).collect()
     }
 
-    fn filled(slots: usize) -> Pages {
-        let mut pages = Pages::new(FORM);
+    fn filled(slots: usize, held: CacheType) -> Pages {
+        let mut pages = Pages::new(Form { held, ..FORM });
         pages.reserve(slots).unwrap();
         for slot in 0..slots {
             for layer in 0..2 {
@@ -189,21 +193,29 @@ mod tests {
     fn holds(pages: &Pages, slot: usize, what: usize) -> bool {
         (0..2).all(|layer| {
             pages.read(layer, slot) == [numbers(2 * what + layer), numbers(500 + 2 * what + layer)]
-        }) && pages.watched(slot) == numbers(900 + what)[..33]
+        }) && *pages.watched(slot) == numbers(900 + what)[..33]
     }
 
     #[test]
     fn slots_move_to_where_they_are_kept() {
-        let mut pages = filled(70);
-        pages.keep(30, &[30, 33, 34, 69]);
-        for (slot, what) in [(0, 0), (29, 29), (30, 30), (31, 33), (32, 34), (33, 69), (40, 40)] {
-            assert!(holds(&pages, slot, what), "{slot}");
+        for held in CacheType::ALL {
+            let mut pages = filled(70, held);
+            pages.keep(30, &[30, 33, 34, 69]);
+            for (slot, what) in [(0, 0), (29, 29), (30, 30), (31, 33), (32, 34), (33, 69), (40, 40)] {
+                assert!(holds(&pages, slot, what), "{held} {slot}");
+            }
         }
     }
 
     #[test]
+    fn halves_take_half() {
+        let bytes = |held| Form { held, watched: 0, ..FORM }.page_bytes();
+        assert_eq!(bytes(CacheType::F32), 2 * bytes(CacheType::F16));
+    }
+
+    #[test]
     fn what_is_shared_does_not_change() {
-        let mut pages = filled(70);
+        let mut pages = filled(70, CacheType::F32);
         let mut other = pages.share(40);
         assert_eq!(other.bytes(), pages.bytes() / 3 * 2);
         for layer in 0..2 {

@@ -41,6 +41,7 @@ impl Transformer {
             device: self.device.clone(),
             dtype: self.dtype,
             watched: Vec::new(),
+            held: self.held,
         })
     }
 }

@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::norm::{Norm, Norms};
 use super::{Layer, Place, Transformer};
+use crate::cache::CacheType;
 use crate::config::{NormKind, NormOrder, Positions};
 use crate::linear::{Linear, Matrix};
 use crate::weights::{Part, Weights};
@@ -32,7 +33,8 @@ impl Transformer {
     ) -> Self {
         let device = device.clone();
         let (projections, norm, head, watched) = (None, None, None, Vec::new());
-        Self { config, embedding, projections, place, layers, norm, head, device, dtype, watched }
+        let held = CacheType::default();
+        Self { config, embedding, projections, place, layers, norm, head, device, dtype, watched, held }
     }
 
     /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk.
@@ -91,6 +93,7 @@ impl Transformer {
             device: device.clone(),
             dtype,
             watched: Vec::new(),
+            held: CacheType::default(),
         })
     }
 }

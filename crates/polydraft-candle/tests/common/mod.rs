@@ -173,8 +173,8 @@ impl Single {
     }
 }
 
-pub fn open(directory: &Path, precision: Precision) -> Single {
-    Single::new(load(directory, LoadOptions { precision, ..LoadOptions::default() }).unwrap().model)
+pub fn open(directory: &Path, options: impl Into<LoadOptions>) -> Single {
+    Single::new(load(directory, options.into()).unwrap().model)
 }
 
 pub fn random_model(seed: u64, precision: Precision) -> Single {

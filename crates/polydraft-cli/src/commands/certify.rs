@@ -88,6 +88,10 @@ enum Verdict {
 
 #[derive(Serialize)]
 struct Report {
+    machine: String,
+    version: &'static str,
+    command: String,
+    temperature: f64,
     verdict: Verdict,
     verifier: String,
     tree: String,
@@ -167,6 +171,10 @@ pub fn run(args: Args) -> Result<()> {
         Verdict::Pass
     };
     let report = Report {
+        machine: output::machine(),
+        version: env!("CARGO_PKG_VERSION"),
+        command: output::command(),
+        temperature: args.sampling.target().temperature,
         verdict,
         verifier: speculation.verifier.to_string(),
         tree: speculation.tree.describe(),

@@ -20,7 +20,7 @@ use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
-use crate::speculation::SpeculationArgs;
+use crate::speculation::{Speculation, SpeculationArgs};
 use crate::texts::{self, Settings};
 use printer::Printer;
 use report::{Report, summary};
@@ -36,6 +36,8 @@ Examples:
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
   polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
   polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
+  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1      # the same text with every --tree and --draft
+  polydraft generate --prompt 'pub struct' --verifier none --invariant --seed 1      # and without any
   printf '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
   polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
@@ -79,6 +81,10 @@ struct OutputArgs {
     /// Seed of all random decisions; the same seed gives the same text [default: another one each time, printed].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Decide by clocks that follow from the seed: with --verifier none, the text that --verifier invariant has with every
+    /// draft and tree.
+    #[arg(long)]
+    invariant: bool,
     /// Show where each token came from: accepted draft, correction after a rejection, or bonus.
     #[arg(long, conflicts_with = "json")]
     show_drafts: bool,
@@ -94,6 +100,14 @@ pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(&args)?;
     let acceptance = args.models.demo_acceptance();
     let mut speculation = args.speculation.speculation(&args.sampling, acceptance.as_deref())?;
+    if let Some(Speculation { verifier, .. }) = &speculation
+        && args.output.invariant
+        && !verifier.build()?.races()
+    {
+        return Err(Usage::error(format_args!(
+            "--invariant goes with --verifier invariant and none: the text of {verifier} depends on the draft"
+        )));
+    }
     let mut models = args.models.load(speculation.is_some())?;
     // The makers' sampling, if it is used, comes with the model.
     let sampling = args.chat.sampling(args.sampling.clone(), &models.language);
@@ -118,11 +132,14 @@ pub fn run(args: Args) -> Result<()> {
         (false, false) => printer.remind(&prompt),
         (false, true) => {}
     }
-    let mut random = texts::random(seed);
+    let chance = Box::new(texts::random(seed));
+    let request = texts::request(&models.language, &tokens, &settings, &limits, chance)?;
+    let mut session = models.engine.open(request)?;
+    if args.output.invariant {
+        session.race();
+    }
     let orderly = Orderly::begin();
-    let generation = texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |piece| {
-        printer.show(piece) && !orderly.asked()
-    })?;
+    let generation = models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
     let interrupted = orderly.asked();
     drop(orderly);
     printer.finish()?;

@@ -1,5 +1,7 @@
 //! `polydraft inspect`: what a model is, and what it takes to run it.
 
+mod foreign;
+
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -7,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use polydraft_candle::{
     Bytes, Description, DeviceName, HeadDescription, LoadOptions, Positions, Precision, Scaling,
-    available_memory, is_head,
+    available_memory, is_gguf, is_head,
 };
 use polydraft_engine::Feature;
 use polydraft_options::own_copy::OwnCopy;
@@ -85,7 +87,17 @@ struct Draft {
 
 pub fn run(args: Args) -> Result<()> {
     let located = |name: &str| models::locate(name, args.offline);
-    let model = Description::read(&located(&args.model)?).context("reading the model")?;
+    let path = located(&args.model)?;
+    let model = match Description::read(&path) {
+        Ok(model) => model,
+        // Of an architecture that candle does not compute, perhaps.
+        Err(error) => match polydraft_llama::Description::read(&path) {
+            Ok(other) if is_gguf(&path) && args.draft.is_none() => {
+                return foreign::report(&path, &other, &error.to_string(), args.json);
+            }
+            _ => return Err(error).context("reading the model"),
+        },
+    };
     let draft = match args.draft.as_deref() {
         None => None,
         Some(name) => Some(match OwnCopy::named(name)? {
@@ -193,7 +205,10 @@ impl Report {
             line(name, format!("{:<5} {:>9}{fits}", weights.dtype, Bytes(weights.bytes)))?;
         }
         let cache = Bytes(self.cache_bytes_per_1000_tokens);
-        line("", format!("and {cache} for keys and values per 1,000 tokens"))?;
+        line(
+            "",
+            format!("and {cache} for keys and values per 1,000 tokens, half of it with --cache-type f16"),
+        )?;
         if let Some(free) = self.memory_available {
             line("", format!("of {} that are free", Bytes(free)))?;
         }

@@ -28,7 +28,7 @@ struct Lists {
     trees: Vec<Entry>,
 }
 
-const VERIFIERS: [(&str, &str); 15] = [
+const VERIFIERS: [(&str, &str); 16] = [
     (
         "nested-priority",
         "the path of highest priority, verified as a block; any tree of i.i.d. draws; the default",
@@ -46,6 +46,7 @@ const VERIFIERS: [(&str, &str); 15] = [
     ("walk:hub", "from the root down by SpecHub; trees of hub or greedy draws"),
     ("walk:importance", "from the root down by importance-weighted selection"),
     ("walk:RULE", "from the root down by any rule below"),
+    ("invariant", "for a seed the same text with every draft and tree, at some loss of acceptance; any tree"),
     ("none", "plain decoding, the same law"),
 ];
 

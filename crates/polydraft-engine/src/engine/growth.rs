@@ -3,6 +3,7 @@
 use polydraft::{Distribution, NodeId, Sampling};
 
 use crate::laws::Pool;
+use crate::session::with_clocks;
 use crate::{Drafter, Model, Result, Session};
 
 /// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
@@ -45,9 +46,11 @@ pub(super) fn grow(
             }
         };
         let policy = speculation.policy.as_ref();
-        if let Some(law) = session.draft.grow(node, law, policy, session.chance.as_mut())? {
-            pool.give_back([law]);
-        }
+        let Session { draft, chance, clocks, tokens, .. } = session;
+        let grown = with_clocks(chance.as_mut(), clocks, tokens.len(), |chance| {
+            draft.grow(node, law, policy, chance)
+        })?;
+        pool.give_back(grown);
     }
     Ok(())
 }

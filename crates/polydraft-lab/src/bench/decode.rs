@@ -1,13 +1,15 @@
 //! `polydraft bench decode`: ways to decode, side by side.
 
-mod chart;
+pub mod chart;
 mod report;
+mod speeds;
 mod ways;
 
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::policy::{Auto, Costs};
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::{Generation, Limits};
 use polydraft_reference::VerifierKind;
@@ -18,9 +20,12 @@ use crate::models::{ModelArgs, Models, parting};
 use crate::output::{self, Usage, note};
 use crate::plot;
 use crate::prompts;
+use crate::speculation::Speculation;
 use crate::texts::{self, Settings};
-use report::{Report, print};
-use ways::{Way, ways};
+use report::print;
+pub use report::{Report, Row, row};
+use ways::ways;
+pub use ways::{Way, way};
 
 /// Compare plain decoding with verifiers, numbers of paths, depths and temperatures, in one run.
 ///
@@ -82,6 +87,10 @@ pub struct Args {
     /// Draw the block efficiencies to this file, .svg or .png. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
+    /// Draw tokens per second against the nodes of a tree to this file, .svg or .png, with plain decoding's, and with what the
+    /// costs of passes say that each should give. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    plot_speed: Vec<PathBuf>,
     /// Measure nothing: show or draw a record that --json printed before.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -95,16 +104,14 @@ pub fn run(args: Args) -> Result<()> {
         Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
     }
     plot::check(&args.plot)?;
+    plot::check(&args.plot_speed)?;
     if let Some(file) = &args.from {
         return show(&args, &super::read_record(file, "bench decode")?);
     }
     let mut ways = ways(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
-    for way in &mut ways {
-        let file = args.costs.as_deref();
-        costs::settle(file, &args.models, &mut models, &way.sampling, way.speculation.as_mut())?;
-    }
+    let costs = settle_costs(&args, &mut models, &mut ways)?;
     let prompts = prompts::encode(&prompts, &models)?;
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
@@ -133,53 +140,76 @@ pub fn run(args: Args) -> Result<()> {
         }
     }
     bar.set_message("timing");
-    let done = time(&args, &mut models, &prompts, &mut ways, &bar)?;
+    let orderly = Orderly::begin();
+    let mut goes_on = || {
+        bar.inc(1);
+        !orderly.asked()
+    };
+    let done = time(&mut models, &prompts, &mut ways, (args.rounds, args.max_tokens), &mut goes_on)?;
+    drop(orderly);
     bar.finish_and_clear();
     let interrupted = done < prompts.len() * args.rounds as usize;
     if done == 0 {
         note("interrupted: no prompt was done in all ways");
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
     }
-    show(&args, &Report::new(&args, done.min(prompts.len()), ties, &ways))?;
+    show(&args, &Report::new(&args, done.min(prompts.len()), ties, &ways, costs))?;
     output::done(interrupted)
 }
 
-/// Times all ways, prompt by prompt, until the user interrupts; how many prompts were done in all ways and count.
+/// Gives trees that choose themselves the costs of passes, and returns them if anybody asks for them.
+fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Option<Costs>> {
+    let file = args.costs.as_deref();
+    for way in ways.iter_mut() {
+        costs::settle(file, &args.models, models, &way.sampling, way.speculation.as_mut())?;
+    }
+    let speculates = ways.iter().find_map(|way| way.speculation.clone());
+    let (Some(speculation), true) = (speculates, file.is_some() || !args.plot_speed.is_empty()) else {
+        return Ok(None);
+    };
+    let Speculation { sampling, verifier, .. } = &speculation;
+    costs::find(file, &args.models, models, [sampling; 2], verifier, Auto::default().paths).map(Some)
+}
+
+/// Times all ways, prompt by prompt, for so many rounds of texts of so many tokens, until `goes_on`, asked before each text,
+/// says no; how many prompts were done in all ways and count.
 ///
 /// Rounds that are compared have the same prompts: one that was begun counts only if it is the first.
-fn time(
-    args: &Args,
+///
+/// # Errors
+/// Failures of the models and the verifiers.
+pub fn time(
     models: &mut Models,
     prompts: &[Vec<Token>],
     ways: &mut [Way],
-    bar: &ProgressBar,
+    (rounds, max_tokens): (u32, u32),
+    goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<usize> {
-    let orderly = Orderly::begin();
-    for round in 0..args.rounds {
+    for round in 0..rounds {
         ways.iter_mut().for_each(Way::begin_round);
         for (number, prompt) in prompts.iter().enumerate() {
             let seed = u64::from(round) << 32 | number as u64;
             let mut statistics = Vec::new();
             for way in ways.iter() {
-                if orderly.asked() {
+                if !goes_on() {
                     if round > 0 {
                         ways.iter_mut().for_each(Way::drop_round);
                         return Ok(round as usize * prompts.len());
                     }
                     return Ok(number);
                 }
-                let generation = generate(models, &way.settings(), prompt, args.max_tokens, seed)?;
+                let generation = generate(models, &way.settings(), prompt, max_tokens, seed)?;
                 statistics.push(generation.statistics);
-                bar.inc(1);
             }
             ways.iter_mut().zip(&statistics).for_each(|(way, statistics)| way.add(statistics));
         }
     }
-    Ok(args.rounds as usize * prompts.len())
+    Ok(rounds as usize * prompts.len())
 }
 
 fn show(args: &Args, report: &Report) -> Result<()> {
     plot::write(&args.plot, || chart::chart(report))?;
+    plot::write(&args.plot_speed, || speeds::chart(report))?;
     if args.json { output::json(report) } else { print(report) }
 }
 

@@ -2,7 +2,7 @@
 
 mod cell;
 mod dataset;
-mod laws;
+pub mod laws;
 mod report;
 mod solvers;
 mod table;
@@ -20,11 +20,14 @@ use rand_chacha::ChaCha12Rng;
 use crate::interrupts::Orderly;
 use crate::models::ModelArgs;
 use crate::output::{self, Usage, machine};
-use cell::{Cell, RowReport};
-use dataset::Dataset;
+use crate::prompts;
+use cell::Cell;
+pub use cell::RowReport;
+pub use dataset::Dataset;
 use laws::Pair;
-use report::Report;
-use solvers::{Attempt, Column};
+pub use report::{Report, chart};
+use solvers::Attempt;
+pub use solvers::Column;
 
 /// Time the solvers of the optimal transport problem: the published table, and `priority`.
 ///
@@ -75,7 +78,7 @@ pub struct Args {
 
 /// K tokens of the draft, or all, and N drafts.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+pub struct Row {
     tokens: Option<usize>,
     drafts: usize,
 }
@@ -131,15 +134,29 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(cells as u64).with_style(ProgressStyle::with_template(style)?);
     let mut datasets = Vec::new();
     let orderly = Orderly::begin();
+    let work = Work { rows: args.rows.clone(), budget: args.budget, seed: args.seed };
+    let mut dataset = |name: &str, pairs: Vec<Pair>| -> Result<()> {
+        let goes_on = |row: Row, ended: bool| {
+            bar.set_message(format!("{name}: {row}"));
+            bar.inc(u64::from(!ended));
+            !orderly.asked()
+        };
+        let rows = measure(&pairs, &work, &columns, &goes_on).with_context(|| name.to_owned())?;
+        let vocabulary = pairs.first().map_or(0, |pair| pair.target.len());
+        datasets.push(Dataset::new(name, vocabulary, pairs.len(), rows));
+        Ok(())
+    };
     if args.positions > 0 {
         bar.set_message("running the models");
-        let pairs =
-            laws::of_models(&args.models, args.prompts.as_deref(), args.positions as usize, args.seed)?;
-        datasets.push(measure("pair", pairs, &args, &columns, &bar, &orderly)?);
+        let prompts = prompts::read(args.prompts.as_deref())?;
+        let mut models = args.models.load(true)?;
+        let prompts = prompts::encode(&prompts, &models)?;
+        let count = args.positions as usize;
+        let pairs = laws::of_models(&mut models.engine, &prompts, count, laws::TEXT, args.seed)?;
+        dataset("pair", pairs)?;
     }
     if args.synthetic > 0 && !orderly.asked() {
-        let pairs = laws::synthetic(args.synthetic as usize, args.seed);
-        datasets.push(measure("synthetic", pairs, &args, &columns, &bar, &orderly)?);
+        dataset("synthetic", laws::synthetic(args.synthetic as usize, args.seed))?;
     }
     bar.finish_and_clear();
     let interrupted = orderly.asked();
@@ -155,26 +172,33 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-fn measure(
-    name: &'static str,
-    pairs: Vec<Pair>,
-    args: &Args,
+/// What is asked of the solvers.
+pub struct Work {
+    pub rows: Vec<Row>,
+    /// Seconds for a solver on a row.
+    pub budget: f64,
+    pub seed: u64,
+}
+
+/// All rows, until `goes_on`, asked with the row before each solution, says no: then the row that was begun is the last.
+///
+/// # Errors
+/// A solver whose acceptance is not the optimum's.
+pub fn measure(
+    pairs: &[Pair],
+    work: &Work,
     columns: &[Column],
-    bar: &ProgressBar,
-    orderly: &Orderly,
-) -> Result<Dataset> {
+    goes_on: &dyn Fn(Row, bool) -> bool,
+) -> Result<Vec<RowReport>> {
     let mut rows = Vec::new();
-    for &row in &args.rows {
-        bar.set_message(format!("{name}: {row}"));
-        rows.push(
-            measure_row(row, &pairs, args, columns, bar).with_context(|| format!("{name}, row {row}"))?,
-        );
-        if orderly.asked() {
+    for &row in &work.rows {
+        let measured = measure_row(row, pairs, work, columns, goes_on);
+        rows.push(measured.with_context(|| format!("row {row}"))?);
+        if !goes_on(row, true) {
             break;
         }
     }
-    let vocabulary = pairs.first().map_or(0, |pair| pair.target.len());
-    Ok(Dataset::new(name, vocabulary, pairs.len(), rows))
+    Ok(rows)
 }
 
 /// Emissions that a quick solver is timed over at each position; the first warms up.
@@ -185,13 +209,13 @@ const ENOUGH: f64 = 0.02;
 fn measure_row(
     row: Row,
     pairs: &[Pair],
-    args: &Args,
+    work: &Work,
     columns: &[Column],
-    bar: &ProgressBar,
+    goes_on: &dyn Fn(Row, bool) -> bool,
 ) -> Result<RowReport> {
     let mut cells: Vec<Cell> = columns.iter().map(|column| Cell::new(column.name())).collect();
     let mut optima = Vec::new();
-    let mut rng = ChaCha12Rng::seed_from_u64(args.seed);
+    let mut rng = ChaCha12Rng::seed_from_u64(work.seed);
     for pair in pairs {
         let target = pair.target(&Sampling::default())?;
         let draft = pair.draft(&Sampling { top_k: row.tokens, ..Sampling::default() })?;
@@ -199,11 +223,11 @@ fn measure_row(
         let optimum = acceptance::optimal(&problem)?;
         optima.push(optimum);
         for (column, cell) in columns.iter().zip(&mut cells) {
-            bar.inc(1);
-            if cell.spent() >= args.budget || cell.is_closed() {
+            goes_on(row, false);
+            if cell.spent() >= work.budget || cell.is_closed() {
                 continue;
             }
-            let mut solver = column.build(args.budget)?;
+            let mut solver = column.build(work.budget)?;
             let begin = Instant::now();
             let mut attempts = Vec::new();
             while attempts.len() < REPEATS && (attempts.is_empty() || begin.elapsed().as_secs_f64() < ENOUGH)

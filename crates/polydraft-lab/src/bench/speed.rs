@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::policy::{Auto, Costs};
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::{Limits, Statistics};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::median;
 use crate::interrupts::Orderly;
@@ -29,7 +29,8 @@ use crate::{costs, prompts};
 Examples:
   polydraft bench speed
   polydraft bench speed --target DIR --draft DIR --prompts questions.jsonl --temperature 0.7
-  polydraft bench speed --target model.gguf --draft ngram --seconds 20")]
+  polydraft bench speed --target model.gguf --draft ngram --seconds 20
+  polydraft bench speed --tree 3,2,1 --tree delayed:2,2,3")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
@@ -45,6 +46,10 @@ pub struct Args {
     /// Seconds to measure, about; every way gets one text at least.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
+    /// A tree to hold 'auto' against, as for 'generate --tree'; may be repeated [default: paths:1,1, paths:1,2, paths:1,4,
+    /// paths:2,2, paths:2,4 and paths:4,3].
+    #[arg(long = "tree", value_name = "TREE")]
+    trees: Vec<PolicyKind>,
     /// What passes cost, for --tree auto: as for 'generate'.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
@@ -58,34 +63,34 @@ const FIXED: [&str; 6] = ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "p
 /// Ratios nearer to plain decoding than this are taken for the machine's noise.
 const NOISE: f64 = 0.03;
 
-#[derive(Serialize)]
-struct Report {
+#[derive(Serialize, Deserialize)]
+pub struct Report {
     machine: String,
-    version: &'static str,
+    version: String,
     #[serde(flatten)]
     provenance: Provenance,
-    target: String,
-    draft: String,
-    temperature: f64,
+    pub target: String,
+    pub draft: String,
+    pub temperature: f64,
     /// Texts of each way.
-    texts: usize,
-    costs: Costs,
-    results: Vec<Row>,
+    pub texts: usize,
+    pub costs: Costs,
+    pub results: Vec<Row>,
     /// The tree that was fastest, or `none`.
-    fastest: String,
+    pub fastest: String,
     /// Why.
-    verdict: String,
+    pub verdict: String,
 }
 
-#[derive(Serialize)]
-struct Row {
-    tree: String,
-    tokens_per_second: f64,
+#[derive(Serialize, Deserialize)]
+pub struct Row {
+    pub tree: String,
+    pub tokens_per_second: f64,
     /// Of plain decoding's speed, the median over texts.
-    ratio: f64,
-    block_efficiency: f64,
-    nodes_per_call: f64,
-    draft_share: f64,
+    pub ratio: f64,
+    pub block_efficiency: f64,
+    pub nodes_per_call: f64,
+    pub draft_share: f64,
 }
 
 /// One way to decode, and its texts.
@@ -98,6 +103,7 @@ struct Way {
 pub fn run(args: Args) -> Result<()> {
     let sampling = Sampling { temperature: args.temperature, ..Sampling::default() };
     sampling.validate().map_err(Usage::error)?;
+    let fixed = fixed(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
     let mut ways = vec![Way {
@@ -105,20 +111,16 @@ pub fn run(args: Args) -> Result<()> {
         settings: Settings { sampling, speculation: None },
         texts: Vec::new(),
     }];
-    let mut auto = Speculation {
-        verifier: "nested-priority".parse()?,
-        tree: PolicyKind::Auto(Auto::default()),
-        sampling,
-    };
-    costs::settle(args.costs.as_deref(), &args.models, &mut models, &sampling, Some(&mut auto))?;
-    let PolicyKind::Auto(Auto { costs, .. }) = auto.tree.clone() else { unreachable!("it was set above") };
-    for tree in FIXED {
-        let fixed = Speculation { tree: tree.parse()?, ..auto.clone() };
-        ways.push(Way {
-            name: tree.to_owned(),
-            settings: Settings { sampling, speculation: Some(fixed) },
-            texts: Vec::new(),
-        });
+    let verifier = "nested-priority".parse()?;
+    let mut auto = Auto::default();
+    auto.costs =
+        costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier, auto.paths)?;
+    let costs = auto.costs.clone();
+    let auto = Speculation { verifier, tree: PolicyKind::Auto(auto), sampling };
+    for tree in fixed {
+        let name = tree.to_string();
+        let fixed = Speculation { tree, ..auto.clone() };
+        ways.push(Way { name, settings: Settings { sampling, speculation: Some(fixed) }, texts: Vec::new() });
     }
     ways.insert(
         1,
@@ -137,6 +139,23 @@ pub fn run(args: Args) -> Result<()> {
         report.print()?;
     }
     output::done(interrupted)
+}
+
+/// The trees that do not choose themselves, that of one token first: it tells how often a drafted token is accepted.
+fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
+    let mut trees: Vec<PolicyKind> = match &args.trees[..] {
+        [] => FIXED.iter().map(|tree| tree.parse()).collect::<polydraft::Result<_>>()?,
+        trees => trees.to_vec(),
+    };
+    let chain = PolicyKind::chain(1);
+    trees.retain(|tree| *tree != chain);
+    trees.insert(0, chain);
+    for tree in &trees {
+        let verifier = "nested-priority".parse()?;
+        let speculation = Speculation { verifier, tree: tree.clone(), sampling: Sampling::default() };
+        speculation.build().map_err(Usage::error)?;
+    }
+    Ok(trees)
 }
 
 /// Text by text in all ways, until the time is up; whether the user interrupted.
@@ -169,7 +188,7 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
     let verdict = verdict(&results, fastest, &costs, &ways[2].texts);
     Report {
         machine: machine(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         provenance: Provenance::here(),
         target: models.engine.facts().name.clone(),
         draft: models.engine.drafter().unwrap_or_default().to_owned(),

@@ -1,28 +1,30 @@
 //! `polydraft bench verifiers`: verifiers compared on the same drafts.
 
-mod chart;
-mod expected;
-mod hands;
-mod measure;
+pub mod chart;
 mod report;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{PolicyKind, Sampling, Token};
-use polydraft_engine::{Limits, NoText, Request};
+use polydraft_engine::Engine;
 use polydraft_reference::VerifierKind;
+use polydraft_reference::comparison::{Comparison, Sample, exact_for};
 
 use crate::interrupts::{self, Orderly};
-use crate::models::{ModelArgs, Models};
+use crate::models::ModelArgs;
+use crate::observe::{self, Plan, text_seed};
 use crate::output::{self, Usage, note};
 use crate::plot;
+use crate::prompts;
 use crate::save::Save;
-use crate::{prompts, texts};
-use expected::Subject;
-use measure::{Measure, Shared, Sometimes};
-use report::{Report, Sample, print};
+pub use report::{Compared, Origin, Report, Row, Setting, Traced, compared};
+
+/// Those that are compared where none is named: all that are not slow.
+pub const ALL: &str =
+    "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,specinfer,block,token";
 
 /// Compare verifiers on the same drafts, and tell small differences in a short time.
 ///
@@ -45,12 +47,12 @@ pub struct Args {
     /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Verifiers to compare; differences are to the first.
+    /// Verifiers to compare; differences are to the first. 'invariant' draws its own drafts: 'bench decode' has it.
     #[arg(
         long,
         value_name = "NAME,..",
         value_delimiter = ',',
-        default_value = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,specinfer,block,token"
+        default_value = ALL
     )]
     verifiers: Vec<VerifierKind>,
     /// Numbers of paths.
@@ -88,9 +90,13 @@ pub struct Args {
     /// Drafts at each position, where the tree is a number of paths.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     drafts: u32,
-    /// Measure at every so many tokens of a text.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Measure at every so many tokens of a text: neighbours say much the same, and a text costs one pass a token.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     every: u32,
+    /// Measure at the steps of a decode with this verifier, instead of anywhere in the target's text: what 'bench decode'
+    /// measures.
+    #[arg(long, value_name = "NAME")]
+    steps_of: Option<VerifierKind>,
     /// Tokens of each text.
     #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
@@ -119,20 +125,53 @@ fn number(text: &str) -> Result<Option<usize>, String> {
     }
 }
 
-/// A tree, a way to sample, and the verifiers that are compared on it.
-pub struct Setting {
-    pub sampling: Sampling,
-    pub tree: PolicyKind,
-    pub verifiers: Vec<VerifierKind>,
-    pub samples: Vec<Sample>,
+impl Setting {
+    /// With those of the verifiers that are exact for the tree, each once; `drafts` are to be drawn at each position.
+    ///
+    /// # Errors
+    /// A tree or a verifier whose settings are out of range; a tree that depends on what was accepted before; none of the
+    /// verifiers.
+    pub fn new(
+        tree: PolicyKind,
+        sampling: Sampling,
+        draft: Sampling,
+        drafts: u32,
+        verifiers: &[VerifierKind],
+    ) -> Result<Self> {
+        several(&tree, drafts as usize).0.build()?;
+        let form = tree.build()?.form();
+        ensure!(
+            !chooses(&tree),
+            "--tree {tree} goes by what one verifier accepted before: name the trees to compare on"
+        );
+        let verifiers = exact_for(verifiers, &form)?;
+        ensure!(!verifiers.is_empty(), "none of the --verifiers is exact for {tree}");
+        Ok(Self { sampling, draft, tree, verifiers, samples: Vec::new() })
+    }
 }
 
-impl Setting {
-    fn subjects(&self) -> Result<Vec<Subject>> {
-        let form = self.tree.build()?.form();
-        let subject =
-            |kind| Subject::new(kind, &form)?.ok_or_else(|| anyhow!("{kind} does not take {}", self.tree));
-        self.verifiers.iter().map(subject).collect()
+/// How much is measured.
+#[derive(Debug, Clone)]
+pub struct Extent {
+    /// Positions for each setting, about; at least two texts behind each prompt.
+    pub positions: u32,
+    /// Drafts at each, where the tree is a number of paths.
+    pub drafts: u32,
+    /// Tokens of a text from one position to the next.
+    pub every: u32,
+    /// Tokens of each text.
+    pub max_tokens: u32,
+    pub seed: u64,
+    /// Who decides how the text goes on, if it is not the target by itself: then the positions are its steps.
+    pub steps_of: Option<VerifierKind>,
+    /// When to end with what there is, though there are fewer positions.
+    pub end: Option<Instant>,
+}
+
+impl Args {
+    fn extent(&self) -> Extent {
+        let &Self { positions, drafts, every, max_tokens, seed, .. } = self;
+        Extent { positions, drafts, every, max_tokens, seed, steps_of: self.steps_of.clone(), end: None }
     }
 }
 
@@ -152,24 +191,8 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
             let sampling = Sampling { temperature, top_p, ..Sampling::default() };
             sampling.validate().map_err(Usage::error)?;
             for tree in &trees {
-                several(tree, args.drafts as usize).0.build().map_err(Usage::error)?;
-                let form = tree.build().map_err(Usage::error)?.form();
-                if chooses(tree) {
-                    return Err(Usage::error(format_args!(
-                        "--tree {tree} goes by what one verifier accepted before: name the trees to compare on"
-                    )));
-                }
-                let mut verifiers = Vec::new();
-                for kind in &args.verifiers {
-                    if Subject::new(kind, &form).map_err(Usage::error)?.is_some() && !verifiers.contains(kind)
-                    {
-                        verifiers.push(kind.clone());
-                    }
-                }
-                if verifiers.is_empty() {
-                    return Err(Usage::error(format_args!("none of the --verifiers is exact for {tree}")));
-                }
-                settings.push(Setting { sampling, tree: tree.clone(), verifiers, samples: Vec::new() });
+                let setting = Setting::new(tree.clone(), sampling, sampling, args.drafts, &args.verifiers);
+                settings.push(setting.map_err(Usage::error)?);
             }
         }
     }
@@ -177,7 +200,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
 }
 
 /// Whether a tree depends on what was accepted before.
-fn chooses(tree: &PolicyKind) -> bool {
+pub fn chooses(tree: &PolicyKind) -> bool {
     match tree {
         PolicyKind::Auto(_) => true,
         PolicyKind::StopBelow(cut) => chooses(&cut.of),
@@ -188,70 +211,87 @@ fn chooses(tree: &PolicyKind) -> bool {
 pub fn run(args: Args) -> Result<()> {
     plot::check(&args.plot)?;
     if let Some(file) = &args.from {
-        return show(&args, &super::read_record(file, "bench verifiers")?);
+        return super::read_record::<Report>(file, "bench verifiers")?.show(&args.plot, args.json);
     }
     let mut settings = settings(&args)?;
     let save = args.save.as_deref().map(Save::begin).transpose()?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
-    let interrupted = measure(&args, &mut models, &prompts, &mut settings)?;
+    let (orderly, extent) = (Orderly::begin(), args.extent());
+    let bar = ProgressBar::new(rounds(&extent, prompts.len()) * (prompts.len() * settings.len()) as u64)
+        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
+    let interrupted = !measure(&extent, &mut models.engine, &prompts, &mut settings, &|| {
+        bar.inc(1);
+        !orderly.asked()
+    })?;
+    bar.finish_and_clear();
     if settings.iter().any(|setting| setting.samples.is_empty()) {
         note("interrupted: no text was measured with every tree");
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
     }
-    let report = Report::new(&args, prompts.len(), interrupted, &settings);
+    let origin = Origin {
+        prompts: prompts.len(),
+        max_tokens: args.max_tokens,
+        every: args.every,
+        seed: args.seed,
+        steps_of: args.steps_of.as_ref().map(ToString::to_string),
+        replayed: None,
+    };
+    let report = Report::new(origin, interrupted, &settings);
     if let Some(save) = save {
-        save.finish((serde_json::to_string_pretty(&report)? + "\n").as_bytes())?;
+        report.save(save)?;
     }
-    show(&args, &report)?;
+    report.show(&args.plot, args.json)?;
     output::done(interrupted)
 }
 
-fn show(args: &Args, report: &Report) -> Result<()> {
-    plot::write(&args.plot, || chart::chart(report))?;
-    if args.json { output::json(report) } else { print(report) }
+/// How often all prompts are gone through.
+fn rounds(extent: &Extent, prompts: usize) -> u64 {
+    let every = extent.every.min(extent.max_tokens);
+    let by_round = prompts as u64 * u64::from(extent.max_tokens / every);
+    u64::from(extent.positions).div_ceil(by_round.max(1)).max(2)
 }
 
-/// Measures text by text, with every setting on each, until there are positions enough; whether the user ended it.
-fn measure(
-    args: &Args,
-    models: &mut Models,
+/// Measures text by text, with every setting on each, until there are positions enough or the time is up; false if `goes_on`,
+/// asked after each text of each setting, wanted an end before.
+///
+/// # Errors
+/// Failures of the models and the verifiers.
+pub fn measure(
+    extent: &Extent,
+    engine: &mut Engine,
     prompts: &[Vec<Token>],
     settings: &mut [Setting],
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<bool> {
     ensure!(!prompts.is_empty(), "no prompts");
-    let every = args.every.min(args.max_tokens);
-    let by_round = prompts.len() as u64 * u64::from(args.max_tokens / every);
-    let rounds = u64::from(args.positions).div_ceil(by_round).max(2);
-    let bar = ProgressBar::new(rounds * (prompts.len() * settings.len()) as u64)
-        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
-    let orderly = Orderly::begin();
-    for round in 0..rounds {
+    for round in 0..rounds(extent, prompts.len()) {
         for (number, prompt) in prompts.iter().enumerate() {
-            let seed = args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (round << 32 | number as u64);
-            let mut samples: Vec<Sample> = Vec::new();
+            let seed = text_seed(extent.seed, round, number);
+            let mut samples: Vec<Option<Sample>> = Vec::new();
             let mut text: Option<(Sampling, Vec<Token>)> = None;
             for (index, setting) in settings.iter().enumerate() {
-                if orderly.asked() {
-                    bar.finish_and_clear();
-                    return Ok(true);
-                }
                 // The same text for all trees: the first of a way to sample decodes it.
                 let known = text.take().filter(|(sampling, _)| *sampling == setting.sampling);
-                let follow = known.map_or(Vec::new(), |(_, tokens)| tokens);
-                let (sample, tokens) = one(args, models, prompt, setting, follow, seed, index)?;
-                samples.push(Sample { prompt: number, ..sample });
+                let follow =
+                    known.filter(|_| extent.steps_of.is_none()).map_or(Vec::new(), |(_, tokens)| tokens);
+                let (comparison, tokens) = one(extent, engine, prompt, setting, follow, seed, index)?;
+                samples.push(comparison.sample(number));
                 text = Some((setting.sampling, tokens));
-                bar.inc(1);
+                if !goes_on() {
+                    return Ok(false);
+                }
             }
             for (setting, sample) in settings.iter_mut().zip(samples) {
-                setting.samples.extend(Some(sample).filter(|sample| sample.positions > 0));
+                setting.samples.extend(sample);
+            }
+            if extent.end.is_some_and(|end| Instant::now() >= end) {
+                return Ok(true);
             }
         }
     }
-    bar.finish_and_clear();
-    Ok(false)
+    Ok(true)
 }
 
 /// The tree to draw for so many drafts of `tree`, and the paths that each of them gets.
@@ -266,56 +306,26 @@ fn several(tree: &PolicyKind, drafts: usize) -> (PolicyKind, Option<usize>) {
 
 /// Measures one text, which is `follow` if there is one; also its tokens.
 fn one(
-    args: &Args,
-    models: &mut Models,
+    extent: &Extent,
+    engine: &mut Engine,
     prompt: &[Token],
     setting: &Setting,
     follow: Vec<Token>,
     seed: u64,
     index: usize,
-) -> Result<(Sample, Vec<Token>)> {
-    let (tree, paths) = several(&setting.tree, args.drafts as usize);
-    let policy = tree.build()?;
-    // Trees of full depth everywhere.
-    let room = models.engine.facts().context.saturating_sub(prompt.len() + policy.depth() + 1);
-    let length = room.min(args.max_tokens as usize);
-    let every = args.every.min(args.max_tokens) as usize;
-    let first = (seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % every;
-    let limits = Limits { max_tokens: Some(length + policy.depth() + 1), ..Limits::default() };
-    let shared = Shared::following(follow);
-    let speculation = polydraft_engine::Speculation {
-        verifier: Box::new(Measure {
-            subjects: setting.subjects()?,
-            paths,
-            random: texts::random(seed),
-            shared: shared.clone(),
-        }),
-        policy: Box::new(Sometimes { policy, first, every, emitted: 0 }),
+) -> Result<(Comparison, Vec<Token>)> {
+    let (tree, paths) = several(&setting.tree, extent.drafts as usize);
+    let form = setting.tree.build()?.form();
+    let comparison = Comparison::new(&setting.verifiers, &form, paths, seed)?;
+    let plan = Plan {
         sampling: setting.sampling,
+        draft_sampling: setting.draft,
+        tree: &tree,
+        max_tokens: extent.max_tokens as usize,
+        every: extent.every as usize,
+        steps_of: extent.steps_of.as_ref(),
+        paths,
     };
-    let request = Request {
-        prompt: prompt.to_vec(),
-        sampling: setting.sampling,
-        speculation: Some(speculation),
-        limits,
-        text: Box::new(NoText),
-        chance: Box::new(texts::random(seed.wrapping_add(index as u64 * 0x1000_0000_0000))),
-    };
-    let mut session = models.engine.open(request)?;
-    let mut failed = Ok(());
-    while failed.is_ok() && !session.is_done() && session.tokens().len() < length {
-        failed = models.engine.step(&mut [&mut session]);
-    }
-    let generation = models.engine.close(session);
-    failed?;
-    let notes = shared.notes();
-    let sample = Sample {
-        prompt: 0,
-        positions: notes.positions,
-        drafts: notes.drafts,
-        nodes: notes.nodes,
-        tokens: notes.tokens.iter().map(|sum| sum / notes.positions as f64).collect(),
-    };
-    drop(notes);
-    Ok((sample, generation?.tokens))
+    let chance = seed.wrapping_add(index as u64 * 0x1000_0000_0000);
+    observe::text(engine, prompt, &plan, (seed, chance), follow, comparison, &|| true)
 }

@@ -31,6 +31,9 @@ pub struct Panel {
 /// A chart of panels with the same rows.
 #[derive(Debug, Clone)]
 pub struct Dots {
+    /// Pixels across, [`WIDTH`] where there is room.
+    pub width: i32,
+    /// May be empty, where something else says it.
     pub title: String,
     /// Lines of explanation under the title.
     pub notes: Vec<String>,
@@ -63,8 +66,8 @@ impl Panel {
     }
 }
 
-/// Pixels: the width of the chart, its margins, and what a row takes.
-const WIDTH: i32 = 1280;
+/// Pixels: the width of a chart of its own, its margins, and what a row takes.
+pub const WIDTH: i32 = 1280;
 const LEFT: i32 = 175;
 const RIGHT: i32 = 24;
 const TOP: i32 = 58;
@@ -91,13 +94,14 @@ impl Dots {
     }
 
     fn top(&self) -> i32 {
-        TOP + NOTE * self.notes.len() as i32
+        let title = if self.title.is_empty() { 0 } else { TOP };
+        title + NOTE * self.notes.len() as i32
     }
 
     /// The plot of a panel: its x, and the y of its first row's upper edge.
     fn place(&self, index: usize) -> (Range<i32>, i32) {
         let (column, row) = (index as i32 % self.columns(), index as i32 / self.columns());
-        let width = (WIDTH - LEFT - RIGHT) / self.columns();
+        let width = (self.width - LEFT - RIGHT) / self.columns();
         let start = LEFT + column * width;
         (start..start + width - VALUES, self.top() + row * self.panel_height() + HEAD)
     }
@@ -106,7 +110,7 @@ impl Dots {
 impl Drawing for Dots {
     fn size(&self) -> (u32, u32) {
         let lines = (self.panels.len() as i32 + self.columns() - 1) / self.columns();
-        (WIDTH as u32, (self.top() + lines * self.panel_height() + BOTTOM) as u32)
+        (self.width as u32, (self.top() + lines * self.panel_height() + BOTTOM) as u32)
     }
 
     fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<()> {
@@ -129,7 +133,7 @@ impl Drawing for Dots {
             let frame = Frame { x, top, rows: self.rows.len() as i32, axis: &axis };
             self.panel(area, panel, &frame, index as i32 % self.columns() == 0).map_err(failed)?;
         }
-        let at = ((LEFT + WIDTH - RIGHT - VALUES) / 2, self.size().1 as i32 - BOTTOM - 2);
+        let at = ((LEFT + self.width - RIGHT - VALUES) / 2, self.size().1 as i32 - BOTTOM - 2);
         text(area, &self.x_label, at, 18.0, &BLACK, HPos::Center).map_err(failed)?;
         area.present().map_err(failed)
     }
@@ -228,6 +232,7 @@ mod tests {
         let panel =
             |title: &str, dots: &[Option<Dot>]| Panel { title: title.to_owned(), dots: dots.to_vec() };
         Dots {
+            width: WIDTH,
             title: "Tokens per call".to_owned(),
             notes: vec!["24 prompts".to_owned()],
             x_label: "block efficiency".to_owned(),

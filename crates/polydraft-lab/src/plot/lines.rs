@@ -7,6 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::axis::{Axis, Scale};
+use super::marks::{color, mark};
 use super::{Area, Drawing, Drawn, GRID, INK, Point, line, text};
 
 /// One value of a series.
@@ -39,44 +40,6 @@ pub struct Chart {
 const SIZE: (u32, u32) = (1280, 720);
 /// Pixels around the plot: left, right (the legend), top, bottom.
 const MARGINS: (i32, i32, i32, i32) = (105, 285, 90, 95);
-/// Okabe and Ito's colours, told apart by colour-blind people too, and two more that their marks tell apart.
-const COLORS: [RGBColor; 9] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 0, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(150, 30, 60),
-    RGBColor(120, 120, 120),
-];
-/// Marks as polygons around a point, so that series differ without colour too.
-const MARKS: [&[Point]; 9] = [
-    &[(-6, -2), (-2, -6), (2, -6), (6, -2), (6, 2), (2, 6), (-2, 6), (-6, 2)],
-    &[(-6, -6), (6, -6), (6, 6), (-6, 6)],
-    &[(0, -8), (8, 6), (-8, 6)],
-    &[(0, -8), (8, 0), (0, 8), (-8, 0)],
-    &[(0, 8), (8, -6), (-8, -6)],
-    &[
-        (-2, -7),
-        (2, -7),
-        (2, -2),
-        (7, -2),
-        (7, 2),
-        (2, 2),
-        (2, 7),
-        (-2, 7),
-        (-2, 2),
-        (-7, 2),
-        (-7, -2),
-        (-2, -2),
-    ],
-    &[(-8, -3), (8, -3), (8, 3), (-8, 3)],
-    &[(0, -9), (2, -3), (9, -3), (4, 1), (6, 8), (0, 4), (-6, 8), (-4, 1), (-9, -3), (-2, -3)],
-    &[(-7, -7), (7, -7), (-7, 7), (7, 7)],
-];
-
 impl Drawing for Chart {
     fn size(&self) -> (u32, u32) {
         SIZE
@@ -168,7 +131,7 @@ struct Pen<'a, B: DrawingBackend> {
 
 impl<B: DrawingBackend> Pen<'_, B> {
     fn color(&self) -> RGBColor {
-        COLORS[self.index % COLORS.len()]
+        color(self.index)
     }
 
     fn series(&self, series: &Series) -> Drawn<B> {
@@ -198,12 +161,7 @@ impl<B: DrawingBackend> Pen<'_, B> {
     }
 
     fn mark(&self, at: Point, bound: bool) -> Drawn<B> {
-        let mark = MARKS[self.index % MARKS.len()].iter().map(|(dx, dy)| (at.0 + dx, at.1 + dy));
-        let mut outline: Vec<Point> = mark.collect();
-        let fill = if bound { WHITE } else { self.color() };
-        self.area.draw(&Polygon::new(outline.clone(), fill.filled()))?;
-        outline.push(outline[0]);
-        line(self.area, &outline, self.color(), 2)?;
+        mark(self.area, self.index, at, bound)?;
         if bound {
             line(self.area, &[(at.0, at.1 - 8), (at.0, at.1 - 26)], self.color(), 2)?;
             let tip = [(at.0 - 5, at.1 - 20), (at.0, at.1 - 27), (at.0 + 5, at.1 - 20)];

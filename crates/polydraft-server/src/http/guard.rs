@@ -1,13 +1,14 @@
 //! Who may ask, and how much.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use subtle::ConstantTimeEq;
 use tower_http::cors::{Any, CorsLayer};
 
@@ -16,6 +17,9 @@ use crate::api::error::Problem;
 
 /// How long a body may take to arrive.
 const BODY: Duration = Duration::from_secs(30);
+/// Bytes beyond the limit that are thrown away, as long as they come without such a pause.
+const LINGER: usize = 16 << 20;
+const SILENCE: Duration = Duration::from_millis(500);
 
 /// Lets those through who show the key, if there is one. The comparison takes as long however much of it is right.
 pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -32,7 +36,7 @@ pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 /// The body, if it is neither too large nor too slow.
 ///
 /// # Errors
-/// It is.
+/// It is; or it breaks off.
 pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
     let most = app.settings.body;
     let too_large = || {
@@ -41,16 +45,40 @@ pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>,
     };
     let stated =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let mut parts = body.into_data_stream();
     if stated.is_some_and(|length| length > most) {
+        // Who asks before sending has nothing under way.
+        if !headers.contains_key(header::EXPECT) {
+            linger(&mut parts).await;
+        }
         return Err(too_large());
     }
-    match tokio::time::timeout(BODY, to_bytes(body, most)).await {
-        Ok(Ok(bytes)) => Ok(bytes.to_vec()),
-        Ok(Err(_)) => Err(too_large()),
-        Err(_) => {
-            let problem = Problem::invalid("the body took too long to arrive");
-            Err(problem.status(StatusCode::REQUEST_TIMEOUT))
+    let read = async {
+        let mut bytes = Vec::new();
+        while let Some(part) = parts.next().await {
+            let broken = |_| Problem::invalid("the body breaks off, or is not framed as HTTP has it");
+            bytes.extend_from_slice(&part.map_err(broken)?);
+            if bytes.len() > most {
+                linger(&mut parts).await;
+                return Err(too_large());
+            }
         }
+        Ok(bytes)
+    };
+    tokio::time::timeout(BODY, read).await.unwrap_or_else(|_| {
+        let problem = Problem::invalid("the body took too long to arrive");
+        Err(problem.status(StatusCode::REQUEST_TIMEOUT))
+    })
+}
+
+/// Takes and throws away what is under way: who is still sending would see a broken connection in place of the answer.
+async fn linger(parts: &mut BodyDataStream) {
+    let (mut left, until) = (LINGER, Instant::now() + BODY);
+    while left > 0
+        && Instant::now() < until
+        && let Ok(Some(Ok(part))) = tokio::time::timeout(SILENCE, parts.next()).await
+    {
+        left = left.saturating_sub(part.len());
     }
 }
 

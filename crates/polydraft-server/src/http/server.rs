@@ -25,6 +25,8 @@ const WRITE: Duration = Duration::from_secs(60);
 const HEAD_BYTES: usize = 64 << 10;
 /// Connections at once.
 const CONNECTIONS: usize = 1024;
+/// How long times that were taken are kept one by one, whether or not anybody reads `/metrics`.
+const SUM_UP: Duration = Duration::from_secs(1);
 /// What connections get after the engine is done, to send what there is.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -81,11 +83,12 @@ impl Server {
     /// not is told so. Whether everything did.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let Self { listener, app, engine } = self;
-        let (desk, grace) = (app.desk.clone(), app.settings.grace);
+        let (desk, grace, telemetry) = (app.desk.clone(), app.settings.grace, app.telemetry.clone());
         let service = TowerToHyperService::new(routes::router(app));
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
         let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(CONNECTIONS)));
+        let mut sum_up = tokio::time::interval(SUM_UP);
         tokio::pin!(stop);
         loop {
             let accepted = async {
@@ -95,6 +98,10 @@ impl Server {
             };
             let (stream, place) = tokio::select! {
                 () = &mut stop => break,
+                _ = sum_up.tick() => {
+                    telemetry.sum_up();
+                    continue;
+                }
                 (accepted, place) = accepted => match accepted {
                     Ok((stream, _)) => (stream, place),
                     Err(error) => {

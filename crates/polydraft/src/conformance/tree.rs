@@ -3,16 +3,17 @@
 //! Problem: a verifier with a policy is right when what it emits, extended by the target to full length, has the target's
 //! law.
 //! Source: ours. Every draft that can be drawn and every decision of the verifier is enumerated; equal drafts are
-//! verified once.
+//! verified once. Where both go by shared clocks, these are enumerated, and drawing and verifying is one experiment.
 //! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_drafts`] says how many).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::chance::enumerate;
+use crate::chance::{Chance, enumerate};
 use crate::draft::{Draft, DraftTree, NodeId};
 use crate::drafting::Draws;
 use crate::policy::{Policy, PolicyKind};
-use crate::verify::{TargetLaws, Verifier};
+use crate::race::Raced;
+use crate::verify::{Outcome, TargetLaws, Verifier};
 use crate::{Distribution, Error, Result, Token};
 
 /// The next-token laws of a model, by the text so far.
@@ -76,7 +77,7 @@ impl TargetLaws for TargetOf<'_> {
 ///
 /// # Errors
 /// A text that the draft has no law for; a policy that cannot be drawn.
-pub fn draw(policy: &dyn Policy, draft: &dyn ContextLaws, chance: &mut dyn crate::Chance) -> Result<Draft> {
+pub fn draw(policy: &dyn Policy, draft: &dyn ContextLaws, chance: &mut dyn Chance) -> Result<Draft> {
     let mut drawn = Draft::new();
     let mut node = DraftTree::ROOT;
     while node < drawn.tree().len() {
@@ -141,33 +142,69 @@ pub fn exact(
     draft: &dyn ContextLaws,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Exact> {
-    verifier.supports(&policy.form())?;
-    let drafts = drafts(policy, draft)?;
-    let mut emitted: HashMap<Vec<Token>, f64> = HashMap::new();
-    let mut block_efficiency = 0.0;
-    for (index, (probability, draft)) in drafts.iter().enumerate() {
-        let laws = TargetOf::new(draft.tree(), target);
-        for (decision, outcome) in enumerate(|chance| verifier.verify(draft, &laws, chance)) {
-            let outcome = outcome?;
-            let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-            let mut sequence = laws.texts[end].clone();
-            sequence.push(outcome.token);
-            block_efficiency += probability * decision * sequence.len() as f64;
-            *emitted.entry(sequence).or_default() += probability * decision;
-        }
-        progress((index + 1) as f64 / drafts.len() as f64);
-    }
+    let (emitted, trees) = emitted(verifier, policy, target, draft, progress)?;
+    let block_efficiency = emitted.iter().map(|(text, probability)| probability * text.len() as f64).sum();
     let mut law_deviation = 0.0;
     let mut sequence = Vec::new();
     compare(target, &emitted, policy.depth() + 1, 1.0, 0.0, &mut sequence, &mut law_deviation)?;
-    Ok(Exact { block_efficiency, law_deviation, trees: drafts.len() })
+    Ok(Exact { block_efficiency, law_deviation, trees })
+}
+
+/// The law of what one step emits, by the tokens, one or more; and the number of different drafts.
+///
+/// # Errors
+/// As for [`exact`].
+pub fn emitted(
+    verifier: &mut dyn Verifier,
+    policy: &dyn Policy,
+    target: &dyn ContextLaws,
+    draft: &dyn ContextLaws,
+    progress: &mut dyn FnMut(f64),
+) -> Result<(BTreeMap<Vec<Token>, f64>, usize)> {
+    verifier.supports(&policy.form())?;
+    let mut emitted: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
+    let mut note = |probability: f64, laws: &TargetOf, outcome: Outcome| {
+        let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
+        let mut sequence = laws.texts[end].clone();
+        sequence.push(outcome.token);
+        *emitted.entry(sequence).or_default() += probability;
+    };
+    let trees = if verifier.races() {
+        // What it decides depends on how the draft was drawn, not only on what was drawn.
+        let runs = enumerate(|chance| {
+            let mut clocks = chance.clocks();
+            let mut chance = Raced::new(chance, clocks.as_mut(), 0);
+            let draft = draw(policy, draft, &mut chance)?;
+            let laws = TargetOf::new(draft.tree(), target);
+            let outcome = verifier.verify(&draft, &laws, &mut chance)?;
+            Ok((identity(&draft), laws, outcome))
+        });
+        let mut trees = HashSet::new();
+        for (probability, run) in runs {
+            let (tree, laws, outcome) = run?;
+            note(probability, &laws, outcome);
+            trees.insert(tree);
+        }
+        trees.len()
+    } else {
+        let drafts = drafts(policy, draft)?;
+        for (index, (probability, draft)) in drafts.iter().enumerate() {
+            let laws = TargetOf::new(draft.tree(), target);
+            for (decision, outcome) in enumerate(|chance| verifier.verify(draft, &laws, chance)) {
+                note(probability * decision, &laws, outcome?);
+            }
+            progress((index + 1) as f64 / drafts.len() as f64);
+        }
+        drafts.len()
+    };
+    Ok((emitted, trees))
 }
 
 /// Compares the law of all sequences of `length` that go on from `sequence`: its probability under the target is
 /// `expected`, and what was emitted as one of its prefixes and extended by the target has probability `flow`.
 fn compare(
     target: &dyn ContextLaws,
-    emitted: &HashMap<Vec<Token>, f64>,
+    emitted: &BTreeMap<Vec<Token>, f64>,
     length: usize,
     expected: f64,
     flow: f64,

@@ -8,6 +8,8 @@
 //! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where transformers keeps
 //! all of the tied; (2) temperature 0 means all mass on the largest logit, the lowest id on a tie.
 
+use std::cmp::Ordering;
+
 use pulp::{Arch, NullaryFnOnce};
 use serde::{Deserialize, Serialize};
 
@@ -214,17 +216,15 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
     let candidates = &mut distribution.scratch.candidates;
     candidates.clear();
     candidates.extend(logits.iter().zip(0..).filter(|(x, _)| **x > f32::NEG_INFINITY).map(|(&x, t)| (x, t)));
-    // Most likely first, the lower id on a tie.
-    let order = |a: &(f32, Token), b: &(f32, Token)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
     if let Some(k) = sampling.top_k.filter(|k| *k < candidates.len()) {
-        candidates.select_nth_unstable_by(k, order);
+        candidates.select_nth_unstable_by(k, most_likely_first);
         candidates.truncate(k);
     }
     candidates.iter_mut().for_each(|c| c.0 = exp((c.0 - max) * rate));
     candidates.retain(|c| c.0 > 0.0);
     if sampling.top_p < 1.0 {
         let total: f64 = candidates.iter().map(|c| f64::from(c.0)).sum();
-        let kept = smallest_prefix(candidates, sampling.top_p * total, order);
+        let kept = smallest_prefix(candidates, sampling.top_p * total);
         candidates.truncate(kept);
     }
     if sampling.min_p > 0.0 {
@@ -240,22 +240,23 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
     distribution.mass.iter().sum()
 }
 
+/// Most likely first, the lower id on a tie.
+fn most_likely_first<P: Into<f64> + Copy>(a: &(P, Token), b: &(P, Token)) -> Ordering {
+    b.0.into().total_cmp(&a.0.into()).then(a.1.cmp(&b.1))
+}
+
 /// Orders a prefix of `candidates`, no longer than needed to reach `mass`, and returns its length.
-fn smallest_prefix(
-    candidates: &mut [(f32, Token)],
-    mass: f64,
-    order: impl Fn(&(f32, Token), &(f32, Token)) -> std::cmp::Ordering,
-) -> usize {
+pub(super) fn smallest_prefix<P: Into<f64> + Copy>(candidates: &mut [(P, Token)], mass: f64) -> usize {
     let (mut start, mut width, mut sum) = (0, 256, 0.0);
     while start < candidates.len() {
         let rest = &mut candidates[start..];
         let width_here = width.min(rest.len());
         if width_here < rest.len() {
-            rest.select_nth_unstable_by(width_here, &order);
+            rest.select_nth_unstable_by(width_here, most_likely_first);
         }
-        rest[..width_here].sort_unstable_by(&order);
+        rest[..width_here].sort_unstable_by(most_likely_first);
         for (index, candidate) in rest[..width_here].iter().enumerate() {
-            sum += f64::from(candidate.0);
+            sum += candidate.0.into();
             if sum >= mass {
                 return start + index + 1;
             }

@@ -200,3 +200,35 @@ fn residual_draws_follow_the_residual() {
     // Nothing left: the target itself.
     assert_eq!(enumerate(|chance| p.sample_residual(1.0, &p, 1.0, chance)).len(), 4);
 }
+
+#[test]
+fn parts_make_the_law_again() {
+    let logits: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1000) as f32 * 0.02).collect();
+    for top_k in [None, Some(40)] {
+        let whole = Distribution::from_logits(&logits, &Sampling { top_k, ..Sampling::default() }).unwrap();
+        let (tokens, mass) = whole.parts();
+        let again = Distribution::from_parts(1000, tokens.to_vec(), mass.to_vec()).unwrap();
+        assert_eq!((again.cumulative == whole.cumulative, &again), (true, &whole));
+    }
+    let message = |tokens: &[Token], mass: &[f64]| {
+        Distribution::from_parts(3, tokens.to_vec(), mass.to_vec()).unwrap_err().to_string()
+    };
+    assert!(message(&[], &[0.5, 0.5]).contains("expected 3"));
+    assert!(message(&[0, 1], &[1.0]).contains("expected 2"));
+    assert!(message(&[1, 0], &[0.5, 0.5]).contains("larger than the one before"));
+    assert!(message(&[1, 3], &[0.5, 0.5]).contains("below 3"));
+    assert!(message(&[0, 1], &[1.0, 0.0]).contains("entry 1"));
+    assert!(message(&[], &[1.5, -0.5, 0.0]).contains("entry 1"));
+    assert!(message(&[], &[f64::NAN, 0.5, 0.5]).contains("entry 0"));
+    assert!(message(&[], &[0.5, 0.4, 0.0]).contains("0.9"));
+    assert!(Distribution::from_parts(0, Vec::new(), Vec::new()).is_err());
+}
+
+#[test]
+fn the_likeliest_have_the_probability_asked_for() {
+    let law = law(&[0.1, 0.4, 0.0, 0.4, 0.1]);
+    assert_eq!(law.likeliest(0.3), [1]);
+    assert_eq!(law.likeliest(0.5), [1, 3]);
+    assert_eq!(law.likeliest(0.85), [0, 1, 3]);
+    assert_eq!(law.likeliest(1.0), [0, 1, 3, 4]);
+}

@@ -22,6 +22,8 @@ pub struct Form {
     most: [usize; Drafting::ALL.len()],
     /// Whether draws begin below the root.
     restarts: bool,
+    /// Whether draws were made by clocks that the target shares.
+    raced: bool,
 }
 
 impl Form {
@@ -41,6 +43,10 @@ impl Form {
         let most = &mut self.most[draws.scheme as usize];
         *most = draws.count.max(*most);
         self.restarts |= below_root;
+    }
+
+    pub(super) fn note_race(&mut self) {
+        self.raced = true;
     }
 
     /// The schemes that occur, each with the most draws at one node.
@@ -70,9 +76,10 @@ impl Form {
     }
 
     /// # Errors
-    /// `is_supported` does not hold: `operation` expected something else than this form.
+    /// `is_supported` does not hold: `operation` expected something else than this form. Draws by clocks that the target
+    /// shares are for the verifiers that know these clocks, which do not ask.
     pub fn require(&self, operation: &'static str, expected: &str, is_supported: bool) -> Result<()> {
-        if is_supported {
+        if is_supported && !self.raced {
             return Ok(());
         }
         Err(Error::Unsupported { operation, expected: expected.to_owned(), got: self.to_string() })
@@ -83,6 +90,9 @@ impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         if self.most_draws() == 0 {
             return f.write_str("no draws");
+        }
+        if self.raced {
+            return f.write_str("draws by clocks that the target shares");
         }
         if self.is_chain() {
             return f.write_str("one path");

@@ -74,6 +74,7 @@ fn substitute(scheme: Drafting) -> Result<Box<dyn Rule>> {
 
 impl Verifier for Walk {
     fn supports(&self, form: &Form) -> Result<()> {
+        form.require("walk", "draws by chance of their own", true)?;
         form.draws().try_for_each(|draws| self.rule.supports(draws))
     }
 

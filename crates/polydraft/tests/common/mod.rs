@@ -4,7 +4,7 @@
 
 use polydraft::conformance::tree::{Exact, Pair, exact, random_pair};
 use polydraft::{PolicyKind, VerifierKind};
-use rand::SeedableRng;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 pub const TOLERANCE: f64 = 1e-10;
@@ -58,4 +58,17 @@ pub fn pairs((vocabulary, depth, _, count): Size, seed: u64) -> impl Iterator<It
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count)
         .map(move |i| random_pair(vocabulary, depth, [0.0, 0.4, 0.8][i % 3], i % 2 == 1, &mut rng).unwrap())
+}
+
+/// A uniform number in [0, 1).
+pub fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// A law of `size` tokens, more or less peaked.
+pub fn law(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
+    let flatness = [0.5, 1.0, 4.0, 12.0][rng.next_u32() as usize % 4];
+    let weights: Vec<f64> = (0..size).map(|_| uniform(rng).powf(flatness) + 1e-9).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.iter().map(|weight| weight / sum).collect()
 }

@@ -9,7 +9,8 @@ use pulp::{Simd, WithSimd};
 
 use super::Rules;
 use crate::cache::Pages;
-use crate::cache::pages::{Block, Line, PAGE};
+use crate::cache::numbers::Line;
+use crate::cache::pages::PAGE;
 use crate::transformer::exp::exp;
 use crate::transformer::pass::Sight;
 
@@ -52,6 +53,8 @@ pub(super) struct Scratch {
     scores: Vec<Line>,
     /// Of every query its sums, `[head]` in whole lines.
     sums: Vec<Line>,
+    /// What a page holds in fewer bits, widened.
+    wide: Vec<Line>,
 }
 
 pub(super) struct Attend<'a, 's> {
@@ -78,6 +81,7 @@ struct Seen {
 impl Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S, scratch: &mut Scratch) {
+        let Scratch { scores: all_scores, sums: all_sums, wide } = scratch;
         let form = self.pages.form();
         let (head, value_lines, window) = (form.head, form.value_lines(), self.rules.window);
         let (width, group) = (self.rules.heads * head, self.rules.heads / form.heads);
@@ -98,52 +102,52 @@ impl Task<'_> {
         let pages = first / PAGE..end.div_ceil(PAGE);
         let view = &View { window, places: self.places };
         let lines = longest.div_ceil(PAGE);
-        scratch.scores.clear();
+        all_scores.clear();
         // What is behind a query's tokens weighs nothing.
-        scratch.scores.resize(self.sights.len() * group * lines, Line([f32::NEG_INFINITY; PAGE]));
-        scratch.sums.clear();
-        scratch.sums.resize(self.sights.len() * group * value_lines, Line::default());
+        all_scores.resize(self.sights.len() * group * lines, Line([f32::NEG_INFINITY; PAGE]));
+        all_sums.clear();
+        all_sums.resize(self.sights.len() * group * value_lines, Line::default());
 
         for page in pages.clone() {
-            let block = self.pages.block(page, self.rules.layer, self.head);
+            let keys = self.pages.keys(page, self.rules.layer, self.head, wide);
             for (row, sight) in self.sights.iter().enumerate() {
                 if !sees(sight, view, page) {
                     continue;
                 }
                 let queries = &self.queries[row * width + self.head * group * head..][..group * head];
-                let scores = &mut scratch.scores[row * group * lines..][..group * lines];
+                let scores = &mut all_scores[row * group * lines..][..group * lines];
                 for (queries, scores) in queries.chunks(HEADS * head).zip(scores.chunks_mut(HEADS * lines)) {
                     match queries.len() / head {
-                        1 => score::<S, 1>(simd, queries, &block, scores, sight, view, page),
-                        2 => score::<S, 2>(simd, queries, &block, scores, sight, view, page),
-                        3 => score::<S, 3>(simd, queries, &block, scores, sight, view, page),
-                        _ => score::<S, HEADS>(simd, queries, &block, scores, sight, view, page),
+                        1 => score::<S, 1>(simd, queries, keys, scores, sight, view, page),
+                        2 => score::<S, 2>(simd, queries, keys, scores, sight, view, page),
+                        3 => score::<S, 3>(simd, queries, keys, scores, sight, view, page),
+                        _ => score::<S, HEADS>(simd, queries, keys, scores, sight, view, page),
                     }
                 }
             }
         }
-        for (scores, total) in scratch.scores.chunks_exact_mut(lines).zip(self.totals.iter_mut()) {
+        for (scores, total) in all_scores.chunks_exact_mut(lines).zip(self.totals.iter_mut()) {
             *total = weigh(simd, scores, self.rules.softcap);
         }
         for page in pages {
-            let block = self.pages.block(page, self.rules.layer, self.head);
+            let values = self.pages.values(page, self.rules.layer, self.head, wide);
             for (row, sight) in self.sights.iter().enumerate() {
-                let weights = &scratch.scores[row * group * lines..][..group * lines];
-                let sums = &mut scratch.sums[row * group * value_lines..][..group * value_lines];
+                let weights = &all_scores[row * group * lines..][..group * lines];
+                let sums = &mut all_sums[row * group * value_lines..][..group * value_lines];
                 let heads = weights.chunks(HEADS * lines).zip(sums.chunks_mut(HEADS * value_lines));
                 for (weights, sums) in heads {
                     for seen in seen(sight, view, page) {
                         match sums.len() / value_lines {
-                            1 => add::<S, 1>(simd, weights, &block, sums, &seen),
-                            2 => add::<S, 2>(simd, weights, &block, sums, &seen),
-                            3 => add::<S, 3>(simd, weights, &block, sums, &seen),
-                            _ => add::<S, HEADS>(simd, weights, &block, sums, &seen),
+                            1 => add::<S, 1>(simd, weights, values, sums, &seen),
+                            2 => add::<S, 2>(simd, weights, values, sums, &seen),
+                            3 => add::<S, 3>(simd, weights, values, sums, &seen),
+                            _ => add::<S, HEADS>(simd, weights, values, sums, &seen),
                         }
                     }
                 }
             }
         }
-        let sums = scratch.sums.chunks_exact(value_lines).zip(self.totals.iter());
+        let sums = all_sums.chunks_exact(value_lines).zip(self.totals.iter());
         for (out, (sums, total)) in self.out.chunks_exact_mut(head).zip(sums) {
             if total.sum == 0.0 {
                 continue;
@@ -197,7 +201,7 @@ fn number(lines: &[Line], i: usize) -> f32 {
 fn score<S: Simd, const N: usize>(
     simd: S,
     queries: &[f32],
-    block: &Block,
+    keys: &[Line],
     scores: &mut [Line],
     sight: &Sight,
     view: &View,
@@ -205,11 +209,11 @@ fn score<S: Simd, const N: usize>(
 ) {
     const V: usize = 2;
     let lanes = size_of::<S::f32s>() / size_of::<f32>();
-    let head = block.keys.len();
+    let head = keys.len();
     let mut found = [Line::default(); N];
     for first in (0..PAGE / lanes).step_by(V) {
         let mut sums = [[simd.splat_f32s(0.0); V]; N];
-        for (i, line) in block.keys.iter().enumerate() {
+        for (i, line) in keys.iter().enumerate() {
             let mut keys = [simd.splat_f32s(0.0); V];
             for (v, key) in keys.iter_mut().enumerate() {
                 *key = vector::<S>(line, first + v);
@@ -270,7 +274,7 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
 
 /// Adds to the sums of N heads of a row the values that it sees, by their weights.
 #[inline(always)]
-fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], block: &Block, sums: &mut [Line], seen: &Seen) {
+fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], values: &[Line], sums: &mut [Line], seen: &Seen) {
     const V: usize = 2;
     let lanes = size_of::<S::f32s>() / size_of::<f32>();
     let (lines, value_lines) = (weights.len() / N, sums.len() / N);
@@ -283,7 +287,7 @@ fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], block: &Block, sums: 
                 }
             }
             for i in 0..seen.count {
-                let line = &block.values[(seen.slot + i) * value_lines + part];
+                let line = &values[(seen.slot + i) * value_lines + part];
                 let mut values = [simd.splat_f32s(0.0); V];
                 for (v, value) in values.iter_mut().enumerate() {
                     *value = vector::<S>(line, first + v);

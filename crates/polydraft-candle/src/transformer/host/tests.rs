@@ -1,15 +1,18 @@
 use candle_core::{DType, Device};
 
-use super::*;
-use crate::cache::Form;
+use half::f16;
 
-const FORM: Form = Form { layers: 1, heads: 2, head: 40, watched: 0 };
+use super::*;
+use crate::cache::{CacheType, Form};
+
+const FORM: Form = Form { layers: 1, heads: 2, head: 40, watched: 0, held: CacheType::F32 };
 const HEADS: usize = 6;
 const WIDTH: usize = HEADS * FORM.head;
 
-/// Of a place of the text.
+/// Of a place of the text; one that a half holds too.
 fn number(seed: usize, place: usize, i: usize) -> f32 {
-    ((seed + 31 * place + 7 * i) as f32 * 0.618).sin() * (1.0 + (place % 5) as f32)
+    let number = ((seed + 31 * place + 7 * i) as f32 * 0.618).sin() * (1.0 + (place % 5) as f32);
+    f16::from_f32(number).to_f32()
 }
 
 fn numbers(seed: usize, place: usize, count: usize) -> Vec<f32> {
@@ -17,8 +20,8 @@ fn numbers(seed: usize, place: usize, count: usize) -> Vec<f32> {
 }
 
 /// A cache in which slot s holds what belongs to place `places[s]`.
-fn cache(places: &[usize]) -> Cache {
-    let mut cache = Cache::new(FORM, DType::F32, &Device::Cpu).unwrap();
+fn cache(places: &[usize], held: CacheType) -> Cache {
+    let mut cache = Cache::new(Form { held, ..FORM }, DType::F32, &Device::Cpu).unwrap();
     cache.reserve(places.len()).unwrap();
     let Cache::Pages(pages) = &mut cache else { panic!("no pages") };
     for (slot, place) in places.iter().enumerate() {
@@ -72,10 +75,11 @@ fn path(context: usize, path: &[usize]) -> Sight {
 #[test]
 fn stretches_together_are_the_whole_text() {
     let text: Vec<usize> = (0..1300).collect();
-    let mut cache = cache(&text);
+    let [mut single, mut half] = [CacheType::F32, CacheType::F16].map(|held| cache(&text, held));
     for window in [None, Some(3), Some(700), Some(5000)] {
         for position in [0, 5, 510, 511, 512, 513, 1023, 1024, 1299] {
-            let own = found(&mut cache, vec![path(position, &[position])], window).remove(0);
+            let own = found(&mut single, vec![path(position, &[position])], window).remove(0);
+            assert_eq!(own, found(&mut half, vec![path(position, &[position])], window).remove(0));
             for (found, expected) in own.iter().zip(expected(position, window)) {
                 let error = (f64::from(*found) - expected).abs();
                 assert!(error < 2e-4, "{position} {window:?}: {found}, {expected}");
@@ -92,13 +96,15 @@ fn a_row_depends_on_its_text_only() {
     places.extend([1020, 1020, 1021, 1021, 1022, 1022, 1023, 1023, 1024, 1024, 1025, 1025]);
     let branch =
         |own: usize, length: usize| path(1020, &(0..length).map(|i| 1020 + 2 * i + own).collect::<Vec<_>>());
-    for window in [None, Some(4), Some(600)] {
-        let alone =
-            |position: usize| found(&mut cache(&text), vec![path(position, &[position])], window).remove(0);
+    let [none, few, many] = [None, Some(4), Some(600)];
+    for (held, window) in CacheType::ALL.into_iter().flat_map(|held| [none, few, many].map(|w| (held, w))) {
+        let alone = |position: usize| {
+            found(&mut cache(&text, held), vec![path(position, &[position])], window).remove(0)
+        };
         let tree: Vec<Sight> = (1..=6).flat_map(|length| [branch(0, length), branch(1, length)]).collect();
-        let found = found(&mut cache(&places), tree, window);
+        let found = found(&mut cache(&places, held), tree, window);
         for (i, row) in found.iter().enumerate() {
-            assert_eq!(*row, alone(1020 + i / 2), "row {i}, window {window:?}");
+            assert_eq!(*row, alone(1020 + i / 2), "row {i}, window {window:?}, {held}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The chart of a comparison: which verifier emits the most tokens per call, and can the run tell?
 
 use super::report::{Report, Row};
-use crate::plot::{Dot, Dots, Panel, TOLD_APART};
+use crate::plot::{Dot, Dots, Panel, TOLD_APART, WIDTH};
 
 /// Temperature, paths and depth of a panel.
 type Setting = (f64, usize, usize);
@@ -34,6 +34,7 @@ pub fn chart(report: &Report) -> Dots {
         if one { format!("{name}, one path") } else { name.clone() }
     };
     Dots {
+        width: WIDTH,
         title: "Tokens per call of the target, by verifier".to_owned(),
         notes: notes(report, &settings, warm),
         x_label: "tokens per call of the target (block efficiency)".to_owned(),

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
+use polydraft::policy::Costs;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
@@ -21,7 +22,10 @@ pub struct Report {
     pub max_tokens: u32,
     pub rounds: u32,
     /// Texts that left plain decoding's at temperature 0 between two tokens whose logits differ by rounding only.
-    ties: usize,
+    pub ties: usize,
+    /// What passes cost, where that was measured or given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    costs: Option<Costs>,
     pub results: Vec<Row>,
 }
 
@@ -34,28 +38,32 @@ pub struct Row {
     pub temperature: f64,
     /// The tree, where it is no number of paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    tree: Option<String>,
+    pub tree: Option<String>,
     pub paths: Option<usize>,
     pub depth: Option<usize>,
     pub block_efficiency: f64,
     /// Standard error over the rounds; none if there was one only.
     pub block_efficiency_error: Option<f64>,
-    tokens_per_second: f64,
+    pub tokens_per_second: f64,
+    /// What these tokens per call would give by the costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_tokens_per_second: Option<f64>,
     /// Of the speed of plain decoding, in the same round and at the same temperature.
-    ratio: f64,
+    pub ratio: f64,
     /// Distinct tokens drafted per call of the target.
-    nodes_per_call: f64,
-    draft_share: f64,
-    target_share: f64,
-    verify_share: f64,
+    pub nodes_per_call: f64,
+    pub draft_share: f64,
+    pub target_share: f64,
+    pub verify_share: f64,
 }
 
 impl Report {
-    pub fn new(args: &Args, prompts: usize, ties: usize, ways: &[Way]) -> Self {
+    pub fn new(args: &Args, prompts: usize, ties: usize, ways: &[Way], costs: Option<Costs>) -> Self {
         let plain = |way: &Way| {
             ways.iter().find(|other| other.speculation.is_none() && other.sampling == way.sampling)
         };
-        let results = ways.iter().map(|way| row(way, plain(way).map_or(&[], |way| &way.rounds))).collect();
+        let row = |way| row(way, plain(way).map_or(&[], |way| &way.rounds), costs.as_ref());
+        let results = ways.iter().map(row).collect();
         Self {
             machine: machine(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -64,18 +72,21 @@ impl Report {
             max_tokens: args.max_tokens,
             rounds: ways.first().map_or(0, |way| way.rounds.len() as u32),
             ties,
+            costs,
             results,
         }
     }
 }
 
-fn row(way: &Way, plain: &[Round]) -> Row {
+/// What the rounds of a way say, beside those of plain decoding and what passes cost.
+pub fn row(way: &Way, plain: &[Round], costs: Option<&Costs>) -> Row {
     let efficiencies: Vec<f64> = way.rounds.iter().map(Round::block_efficiency).collect();
     let count = efficiencies.len() as f64;
     let mean = efficiencies.iter().sum::<f64>() / count;
     let variance = efficiencies.iter().map(|e| (e - mean).powi(2)).sum::<f64>() / (count - 1.0);
     let share = |part: fn(&Round) -> f64| median(way.rounds.iter().map(|r| part(r) / r.seconds));
     let (nodes, calls) = way.rounds.iter().fold((0, 0), |sum, r| (sum.0 + r.nodes, sum.1 + r.calls));
+    let nodes = nodes as f64 / calls as f64;
     Row {
         verifier: way.verifier(),
         settings: way.speculation.as_ref().and_then(|s| serde_json::to_value(&s.verifier).ok()),
@@ -87,7 +98,8 @@ fn row(way: &Way, plain: &[Round]) -> Row {
         block_efficiency_error: (efficiencies.len() > 1).then(|| (variance / count).sqrt()),
         tokens_per_second: median(way.rounds.iter().map(Round::speed)),
         ratio: median(way.rounds.iter().zip(plain).map(|(r, plain)| r.speed() / plain.speed())),
-        nodes_per_call: nodes as f64 / calls as f64,
+        expected_tokens_per_second: costs.and_then(|costs| Some(mean / way.seconds_of_a_step(nodes, costs)?)),
+        nodes_per_call: nodes,
         draft_share: share(|r| r.draft),
         target_share: share(|r| r.target),
         verify_share: share(|r| r.verify),

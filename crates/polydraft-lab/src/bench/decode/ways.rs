@@ -1,6 +1,7 @@
 //! The ways to decode that are compared.
 
 use anyhow::Result;
+use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling};
 use polydraft_engine::Statistics;
 use polydraft_reference::VerifierKind;
@@ -40,6 +41,11 @@ impl Round {
 }
 
 impl Way {
+    /// Without drafts.
+    pub fn plain(sampling: Sampling) -> Self {
+        Self { sampling, speculation: None, rounds: Vec::new() }
+    }
+
     pub fn verifier(&self) -> String {
         self.speculation.as_ref().map_or("none".to_owned(), |s| s.verifier.to_string())
     }
@@ -70,6 +76,21 @@ impl Way {
         format!("{}{tree}", self.verifier())
     }
 
+    /// Seconds of a step whose tree has so many nodes, by the costs: passes of the draft, level by level, then one of the
+    /// target. `None` for a tree that chooses itself, whose levels are not known.
+    pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
+        let Some(speculation) = &self.speculation else { return Some(costs.target.at(1.0)) };
+        if matches!(speculation.tree, PolicyKind::Auto(_)) {
+            return None;
+        }
+        let depth = speculation.tree.build().ok()?.depth();
+        let paths = self.paths_and_depth().map_or(1, |(paths, _)| paths);
+        // The first level's law comes from one row; the others' from the nodes of the level before, about as many in each.
+        let level = (nodes / depth as f64).max(1.0);
+        let draft = costs.draft.at(1.0) + (depth - 1) as f64 * costs.draft.at(level);
+        Some(draft + costs.target.at(1.0 + nodes) + costs.verification.at(paths as f64))
+    }
+
     pub fn settings(&self) -> Settings {
         Settings { sampling: self.sampling, speculation: self.speculation.clone() }
     }
@@ -97,7 +118,11 @@ impl Way {
     }
 }
 
-fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Result<Way> {
+/// A way with these drafts.
+///
+/// # Errors
+/// A verifier that is not exact for the tree.
+pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Result<Way> {
     let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
     speculation.build().map_err(Usage::error)?;
     Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
@@ -109,7 +134,7 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
     let mut ways = Vec::new();
     for &temperature in &args.temperatures {
         let sampling = Sampling { temperature, ..Sampling::default() };
-        ways.push(Way { sampling, speculation: None, rounds: Vec::new() });
+        ways.push(Way::plain(sampling));
         for &depth in &args.depths {
             for verifier in &args.verifiers {
                 let mut trees: Vec<PolicyKind> =

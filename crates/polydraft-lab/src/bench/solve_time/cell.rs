@@ -1,12 +1,12 @@
 //! A solver on a row: what its attempts add up to.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::solvers::Attempt;
 use crate::bench::median;
 
 /// A solver on a row.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Cell {
     pub solver: String,
     /// Mean milliseconds per emitted token; a lower bound of it where `lower_bound`; none if it was not begun.
@@ -113,6 +113,11 @@ impl Cell {
         self.acceptance_with_failures = mean(solved.2 - solved.1, self.positions).map(|loss| optimum - loss);
     }
 
+    /// Attempts that ended with a token, of those that ended.
+    pub fn success(&self) -> Option<f64> {
+        self.success
+    }
+
     /// Positions that it solved.
     pub fn solved(&self) -> usize {
         self.tally.solved.0
@@ -125,12 +130,12 @@ impl Cell {
     /// The time as a table has it.
     pub fn time(&self) -> String {
         let bound = if self.lower_bound { ">" } else { "" };
-        let success = self.success.filter(|_| self.tally.gave_up.0 > 0);
+        let success = self.success.filter(|success| *success < 1.0);
         let success = success.map_or(String::new(), |success| format!(" ({:.0} %)", 100.0 * success));
         match self.milliseconds {
             Some(ms) => format!("{bound}{}{success}", milliseconds(ms)),
             None if self.too_large.is_some() => "too large".to_owned(),
-            None if self.tally.gave_up.0 > 0 => "- (0 %)".to_owned(),
+            None if self.success == Some(0.0) => "- (0 %)".to_owned(),
             None => "-".to_owned(),
         }
     }
@@ -142,7 +147,7 @@ fn milliseconds(ms: f64) -> String {
     format!("{ms:.digits$}")
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct RowReport {
     pub row: String,
     /// Tokens of the draft that are left; none for all.

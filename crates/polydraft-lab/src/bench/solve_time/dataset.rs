@@ -1,30 +1,30 @@
 //! The rows of one kind of laws, and what follows from them: the best within a time, and who is faster by how much.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cell::RowReport;
 
 /// The best acceptance that a solver has within a time per token.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Within {
     pub milliseconds: f64,
-    solver: String,
+    pub solver: String,
     pub acceptance: Option<f64>,
     pub row: Option<String>,
 }
 
 /// How many times faster the fastest form of `priority` is than Global Resolution, over the rows where that has
 /// solutions.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Speedup {
     pub solver: String,
     pub least: f64,
     pub most: f64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Dataset {
-    pub name: &'static str,
+    pub name: String,
     pub vocabulary: usize,
     pub positions: usize,
     pub rows: Vec<RowReport>,
@@ -36,7 +36,7 @@ pub struct Dataset {
 pub const LIMITS: [f64; 3] = [1.0, 10.0, 100.0];
 
 impl Dataset {
-    pub fn new(name: &'static str, vocabulary: usize, positions: usize, rows: Vec<RowReport>) -> Self {
+    pub fn new(name: &str, vocabulary: usize, positions: usize, rows: Vec<RowReport>) -> Self {
         let names: Vec<String> =
             rows.first().map_or(Vec::new(), |row| row.cells.iter().map(|cell| cell.solver.clone()).collect());
         let mut within = Vec::new();
@@ -68,12 +68,12 @@ impl Dataset {
         };
         let others = names.iter().filter(|name| !name.starts_with("priority"));
         let priority_faster_than = others.filter_map(speedup).collect();
-        Self { name, vocabulary, positions, rows, within, priority_faster_than }
+        Self { name: name.to_owned(), vocabulary, positions, rows, within, priority_faster_than }
     }
 
     /// What it is, for people.
     pub fn title(&self) -> String {
-        match self.name {
+        match self.name.as_str() {
             "pair" => format!("model pair, V = {}, {} positions of text", self.vocabulary, self.positions),
             _ => format!("synthetic laws, V = {}, {} pairs", self.vocabulary, self.positions),
         }

@@ -1,15 +1,12 @@
 //! The laws that solvers are timed on.
 
-use std::path::Path;
-
 use anyhow::{Result, ensure};
-use polydraft::{Distribution, DraftTree, Sampling, Token};
-use polydraft_engine::{Model, Sequence};
+use polydraft::{Distribution, Draft, DraftTree, PolicyKind, Sampling, TargetLaws, Token};
+use polydraft_engine::Engine;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-use crate::models::ModelArgs;
-use crate::prompts;
+use crate::observe::{self, Look, Plan};
 
 /// Logits of target and draft, shape `[vocabulary]` each.
 pub struct Pair {
@@ -28,51 +25,70 @@ impl Pair {
 }
 
 /// Longest text that positions are taken from, in tokens after the prompt.
-const TEXT: usize = 64;
+pub const TEXT: usize = 64;
 
-/// Positions of texts that the target writes after the prompts, in turn, each at a random place.
+/// Positions of texts that the target writes after the prompts, in turn: in each at a random place, and every so many tokens
+/// from there on.
+///
+/// # Errors
+/// Failures of the models; a prompt that leaves no room.
 pub fn of_models(
-    models: &ModelArgs,
-    prompts: Option<&Path>,
+    engine: &mut Engine,
+    prompts: &[Vec<Token>],
     positions: usize,
+    every: usize,
     seed: u64,
 ) -> Result<Vec<Pair>> {
-    let prompts = prompts::read(prompts)?;
-    let (mut target, mut draft) = models.load_both()?;
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let mut pairs = Vec::new();
-    for position in 0..positions {
-        let prompt = &prompts[position % prompts.len()];
-        let mut text = target.language.text.encode(prompt)?;
-        let room = target.model.facts().context.min(draft.model.facts().context);
-        ensure!(
-            text.len() < room,
-            "a prompt of {} tokens, the models have room for {room}: {prompt:?}",
-            text.len()
-        );
-        let place = (rng.next_u32() as usize % TEXT).min(room - text.len() - 1);
-        let sequence = target.model.open()?;
-        target.model.extend(sequence, &text)?;
-        for _ in 0..place {
-            let logits = logits(target.model.as_mut(), sequence)?;
-            let token: Token = Distribution::from_logits(logits, &Sampling::default())?.sample(&mut rng);
-            target.model.extend(sequence, &[token])?;
-            text.push(token);
+    let (mut pairs, mut empty, tree) = (Vec::new(), 0, PolicyKind::chain(1));
+    let sampling = Sampling::default();
+    let plan = Plan {
+        sampling,
+        draft_sampling: sampling,
+        tree: &tree,
+        max_tokens: TEXT,
+        every,
+        steps_of: None,
+        paths: None,
+    };
+    for prompt in prompts.iter().cycle() {
+        let before = pairs.len();
+        let seeds = (rng.next_u64(), rng.next_u64());
+        let look = Laws { pairs, most: positions };
+        let (Laws { pairs: more, .. }, _) =
+            observe::text(engine, prompt, &plan, seeds, Vec::new(), look, &|| true)?;
+        pairs = more;
+        // The first position of a text may be beyond its end, where the context is almost full.
+        empty = if pairs.len() > before { 0 } else { empty + 1 };
+        ensure!(empty < 64 * prompts.len(), "the prompts leave no room for a text in the models' context");
+        if pairs.len() >= positions {
+            break;
         }
-        let target_logits = logits(target.model.as_mut(), sequence)?.to_vec();
-        target.model.close(sequence);
-        let sequence = draft.model.open()?;
-        draft.model.extend(sequence, &text)?;
-        let draft_logits = logits(draft.model.as_mut(), sequence)?.to_vec();
-        draft.model.close(sequence);
-        pairs.push(Pair { target: target_logits, draft: draft_logits });
     }
     Ok(pairs)
 }
 
-fn logits(model: &mut dyn Model, sequence: Sequence) -> Result<&[f32]> {
-    model.score(&[(sequence, &DraftTree::new())])?;
-    Ok(model.logits(sequence, DraftTree::ROOT))
+/// Takes note of both laws, up to so many pairs.
+struct Laws {
+    pairs: Vec<Pair>,
+    most: usize,
+}
+
+impl Look for Laws {
+    fn look(&mut self, _: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()> {
+        if self.pairs.len() < self.most {
+            let target = logits(target.target(DraftTree::ROOT)?);
+            self.pairs.push(Pair { target, draft: logits(draft.drawn_from(DraftTree::ROOT)?) });
+        }
+        Ok(())
+    }
+}
+
+/// Logits whose law at temperature 1 this is.
+fn logits(law: &Distribution) -> Vec<f32> {
+    let mut logits = vec![f32::NEG_INFINITY; law.vocabulary()];
+    law.support().for_each(|(token, p)| logits[token as usize] = p.ln() as f32);
+    logits
 }
 
 /// Tokens of a synthetic vocabulary: those of Llama 3.

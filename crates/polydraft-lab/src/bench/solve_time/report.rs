@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cell::RowReport;
 use super::dataset::Dataset;
@@ -13,22 +13,22 @@ use crate::output::note;
 use crate::plot::{Chart, Drawing, Series, Value};
 use crate::provenance::Provenance;
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Report {
-    machine: String,
-    version: &'static str,
+    pub machine: String,
+    version: String,
     #[serde(flatten)]
     provenance: Provenance,
     /// Seconds a cell.
-    budget: f64,
+    pub budget: f64,
     seed: u64,
-    datasets: Vec<Dataset>,
+    pub datasets: Vec<Dataset>,
 }
 
 impl Report {
     pub fn new(machine: String, budget: f64, seed: u64, datasets: Vec<Dataset>) -> Self {
         let provenance = Provenance::here();
-        Self { machine, version: env!("CARGO_PKG_VERSION"), provenance, budget, seed, datasets }
+        Self { machine, version: env!("CARGO_PKG_VERSION").to_owned(), provenance, budget, seed, datasets }
     }
 
     pub fn print(&self) -> Result<()> {
@@ -52,7 +52,7 @@ impl Report {
 }
 
 /// Milliseconds over the rows, a series for each solver.
-fn chart(data: &Dataset, machine: &str) -> Chart {
+pub fn chart(data: &Dataset, machine: &str) -> Chart {
     let solvers = data.rows.first().map_or(0, |row| row.cells.len());
     let series = (0..solvers).map(|column| {
         let value = |row: &RowReport| {

@@ -1,7 +1,7 @@
 //! The chart of a comparison: which verifier emits the most tokens per call on the same drafts.
 
 use super::report::{Compared, Report};
-use crate::plot::{Dot, Dots, Panel, TOLD_APART};
+use crate::plot::{Dot, Dots, Panel, TOLD_APART, WIDTH};
 
 /// A panel for each tree and way to sample, a row for each verifier, the best on average first.
 pub fn chart(report: &Report) -> Dots {
@@ -12,12 +12,13 @@ pub fn chart(report: &Report) -> Dots {
     });
     let positions: usize = report.results.iter().map(|result| result.positions).sum();
     Dots {
+        width: WIDTH,
         title: "Tokens per call of the target on the same drafts, by verifier".to_owned(),
         notes: vec![
             format!(
                 "{} prompts, {positions} positions in all; decisions enumerated; bars: standard error of the difference to \
                  the highest",
-                report.prompts
+                report.origin.prompts
             ),
             format!("Filled: the highest, and what is less than {TOLD_APART} such errors below it"),
         ],
@@ -29,7 +30,7 @@ pub fn chart(report: &Report) -> Dots {
     }
 }
 
-fn title(result: &Compared) -> String {
+pub fn title(result: &Compared) -> String {
     let cut = if result.top_p < 1.0 { format!(", top-p {}", result.top_p) } else { String::new() };
     format!("{}, T = {}{cut}", result.tree, result.temperature)
 }

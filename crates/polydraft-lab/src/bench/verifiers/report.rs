@@ -1,24 +1,58 @@
 //! What was measured, as a table and as JSON.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use polydraft::{PolicyKind, Sampling};
+use polydraft_reference::VerifierKind;
+use polydraft_reference::comparison::{Sample, mean};
 use serde::{Deserialize, Serialize};
 
-use super::{Args, Setting};
-use crate::output::{machine, note};
+use super::chart::chart;
+use crate::output::{self, machine, note};
+use crate::plot;
 use crate::provenance::Provenance;
+use crate::save::Save;
 
-/// What one text gave.
-#[derive(Debug, Clone)]
-pub struct Sample {
-    /// The number of its prompt.
-    pub prompt: usize,
-    pub positions: usize,
-    pub drafts: usize,
-    pub nodes: usize,
-    /// Mean over the positions of each verifier's expected tokens.
-    pub tokens: Vec<f64>,
+/// A tree, a way to sample, and the verifiers that are compared on it.
+pub struct Setting {
+    pub sampling: Sampling,
+    /// How the drafter's output becomes the laws that drafts are drawn from.
+    pub draft: Sampling,
+    pub tree: PolicyKind,
+    pub verifiers: Vec<VerifierKind>,
+    pub samples: Vec<Sample>,
+}
+
+/// Where the drafts are from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Origin {
+    pub prompts: usize,
+    /// Of each text.
+    pub max_tokens: u32,
+    /// Tokens from one position to the next.
+    pub every: u32,
+    pub seed: u64,
+    /// The verifier whose steps the positions are; none where they are all over the target's text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_of: Option<String>,
+    /// The traces that they were read from, if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replayed: Option<Traced>,
+}
+
+/// What was replayed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Traced {
+    pub traces: Vec<String>,
+    pub target: String,
+    pub draft: String,
+    /// The tree that was drafted.
+    pub tree: String,
+    /// Probability up to which each law is there, and the most that is missing of one.
+    pub mass: f64,
+    pub left_out: f64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,10 +61,8 @@ pub struct Report {
     version: String,
     #[serde(flatten)]
     provenance: Provenance,
-    pub prompts: usize,
-    pub max_tokens: u32,
-    every: u32,
-    seed: u64,
+    #[serde(flatten)]
+    pub origin: Origin,
     /// Whether it was ended before all texts were measured.
     interrupted: bool,
     pub results: Vec<Compared>,
@@ -74,50 +106,33 @@ pub struct Pair {
     pub error: f64,
 }
 
-/// The mean over texts of what `of` says of each, and its standard error over other texts behind the same prompts; over
-/// all texts alike where a prompt has only one.
-fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
-    let values: Vec<(usize, f64)> = samples.iter().map(|sample| (sample.prompt, of(sample))).collect();
-    let count = values.len() as f64;
-    let mean = values.iter().map(|(_, value)| value).sum::<f64>() / count;
-    let mut prompts: Vec<usize> = values.iter().map(|(prompt, _)| *prompt).collect();
-    prompts.sort_unstable();
-    prompts.dedup();
-    let spread = |values: &[f64]| {
-        let (count, sum) = (values.len() as f64, values.iter().sum::<f64>());
-        let squares: f64 = values.iter().map(|value| (value - sum / count).powi(2)).sum();
-        squares * count / (count - 1.0)
-    };
-    let own = |prompt: usize| -> Vec<f64> {
-        values.iter().filter(|(other, _)| *other == prompt).map(|(_, value)| *value).collect()
-    };
-    let by_prompt: Vec<Vec<f64>> = prompts.into_iter().map(own).collect();
-    let squares = if by_prompt.iter().all(|values| values.len() > 1) {
-        by_prompt.iter().map(|values| spread(values)).sum()
-    } else {
-        spread(&by_prompt.concat())
-    };
-    (mean, squares.sqrt() / count)
-}
-
 impl Report {
-    pub fn new(args: &Args, prompts: usize, interrupted: bool, settings: &[Setting]) -> Self {
+    pub fn new(origin: Origin, interrupted: bool, settings: &[Setting]) -> Self {
         Self {
             machine: machine(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             provenance: Provenance::here(),
-            prompts,
-            max_tokens: args.max_tokens,
-            every: args.every,
-            seed: args.seed,
+            origin,
             interrupted,
             results: settings.iter().map(compared).collect(),
         }
     }
+
+    /// Draws it to files, and prints it as a table or as JSON.
+    pub fn show(&self, plots: &[PathBuf], json: bool) -> Result<()> {
+        plot::write(plots, || chart(self))?;
+        if json { output::json(self) } else { print(self) }
+    }
+
+    /// The record as a file.
+    pub fn save(&self, save: Save) -> Result<()> {
+        save.finish((serde_json::to_string_pretty(self)? + "\n").as_bytes())
+    }
 }
 
-fn compared(setting: &Setting) -> Compared {
-    let Setting { sampling, tree, verifiers, samples } = setting;
+/// What was measured with a setting.
+pub fn compared(setting: &Setting) -> Compared {
+    let Setting { sampling, tree, verifiers, samples, .. } = setting;
     let rows = verifiers.iter().enumerate().map(|(index, kind)| {
         let (block_efficiency, block_efficiency_error) = mean(samples, |sample| sample.tokens[index]);
         let (difference, difference_error) = mean(samples, |sample| sample.tokens[index] - sample.tokens[0]);
@@ -151,9 +166,19 @@ fn compared(setting: &Setting) -> Compared {
     }
 }
 
-pub fn print(report: &Report) -> Result<()> {
+fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", report.machine)?;
+    if let Some(verifier) = &report.origin.steps_of {
+        writeln!(out, "at the steps of {verifier}")?;
+    }
+    if let Some(Traced { traces, target, draft, tree, mass, left_out }) = &report.origin.replayed {
+        let cut = match left_out {
+            0.0 => "laws exact".to_owned(),
+            _ => format!("laws up to {mass}, at most {left_out:.1e} of one left out"),
+        };
+        writeln!(out, "replayed from {}: {target}, drafts {tree} by {draft}; {cut}", traces.join(", "))?;
+    }
     for result in &report.results {
         let Compared {
             temperature, top_p, tree, texts, positions, drafts, nodes_per_call, verifiers, ..
@@ -175,28 +200,8 @@ pub fn print(report: &Report) -> Result<()> {
             writeln!(out, "{:<20} {tokens:>9.4} ± {error:.4} {difference}", row.verifier)?;
         }
     }
-    if report.results.iter().any(|result| result.texts < 2 * report.prompts) {
+    if report.results.iter().any(|result| result.texts < 2 * report.origin.prompts) {
         note("fewer than two texts behind a prompt: the errors are those of other prompts too");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_are_within_prompts() {
-        let sample =
-            |prompt, value| Sample { prompt, positions: 1, drafts: 1, nodes: 1, tokens: vec![value] };
-        // Prompts differ by 10, texts of one by 1 and 3.
-        let samples = [sample(0, 1.0), sample(0, 2.0), sample(1, 11.0), sample(1, 14.0)];
-        let (value, error) = mean(&samples, |sample| sample.tokens[0]);
-        assert_eq!(value, 7.0);
-        // Var = (2·(0.5² + 0.5²) + 2·(1.5² + 1.5²))/4².
-        assert!((error - (10.0_f64 / 16.0).sqrt()).abs() < 1e-12, "{error}");
-        // One text each: over prompts.
-        let (_, error) = mean(&[samples[0].clone(), samples[2].clone()], |sample| sample.tokens[0]);
-        assert!((error - 5.0).abs() < 1e-12, "{error}");
-    }
 }

@@ -92,7 +92,9 @@ impl Chance for Again {
 
 /// The target's laws at the nodes of a hand.
 pub struct Dealt<'a> {
+    /// By its own nodes: those of the draft that it was dealt from.
     pub nodes: &'a [NodeId],
+    /// The laws at these.
     pub target: &'a dyn TargetLaws,
 }
 
@@ -107,13 +109,14 @@ mod tests {
     use polydraft::PolicyKind;
     use polydraft::conformance::tree::{draw, random_pair};
 
+    use rand::SeedableRng;
+
     use super::*;
-    use crate::texts;
 
     /// Hands together are the draft, and each has the laws of its own texts.
     #[test]
     fn every_path_is_dealt_once() {
-        let mut random = texts::random(5);
+        let mut random = ChaCha12Rng::seed_from_u64(5);
         let policy = PolicyKind::paths(6, 3).build().expect("a policy");
         for _ in 0..50 {
             let pair = random_pair(3, 3, 0.3, false, &mut random).expect("a pair");

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""The table of --tree auto: its speed relative to plain decoding and to the best fixed tree, for types × drafts × texts × temperatures.
+
+  bench/table.py target/release/polydraft MODEL.gguf --drafts self ngram FIRST8.gguf --dtypes f32 q8_0 -o record.json
+  bench/table.py --show record.json
+
+Each cell is one 'polydraft bench speed', in which all ways take turns, text by text. The record is written after each cell, and a
+run that is started again with the same record goes on from there. Printed is Markdown.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TEXTS = {"code": "prompts.jsonl", "chat": "chat.jsonl", "repeat": "repeat.jsonl"}
+GRID = [f"paths:{k},{l}" for k in (1, 2, 4) for l in (1, 2, 3, 4, 6)]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("polydraft", nargs="?", type=Path, help="the program")
+    parser.add_argument("target", nargs="?", help="the target model, or 'demo' for the demo pair")
+    parser.add_argument("--drafts", nargs="+", default=["self", "ngram"], help="'demo' is the demo pair's own")
+    parser.add_argument("--dtypes", nargs="+", default=["f32", "q8_0"])
+    parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS))
+    parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7, 1.0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=20, help="of each cell, about")
+    parser.add_argument("--tokens", type=int, default=64, help="of each text")
+    parser.add_argument("--trees", nargs="+", default=GRID, help="the fixed trees")
+    parser.add_argument("-o", "--output", type=Path, help="the record")
+    parser.add_argument("--show", type=Path, metavar="RECORD", help="print the table of a record, measure nothing")
+    args = parser.parse_args()
+    if args.show is None and (args.polydraft is None or args.target is None or args.output is None):
+        parser.error("expected a program, a target and -o RECORD, or --show RECORD")
+    return args
+
+
+def measure(args, dtype, draft, text, temperature):
+    command = [args.polydraft, "bench", "speed", "--json", "--threads", args.threads, "--dtype", dtype]
+    command += ["--prompts", HERE / TEXTS[text], "-t", temperature, "-n", args.tokens, "--seconds", args.seconds]
+    if args.target != "demo":
+        command += ["--target", args.target, "--draft", draft]
+    for tree in args.trees:
+        command += ["--tree", tree]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        # Such as a copy in 8 bits of a model in 8 bits, which is refused.
+        return {"refused": done.stderr.strip().splitlines()[-1]}
+    return json.loads(done.stdout)
+
+
+def show(record):
+    print("| type | draft | text | T | plain, tokens/s | `auto` | of plain | best fixed tree | `auto` of it |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for cell in record["cells"]:
+        name = f"| {cell['dtype']} | {Path(cell['draft']).name} | {cell['text']} | {cell['temperature']:g} |"
+        if "refused" in cell["speed"]:
+            print(f"{name} refused: {cell['speed']['refused']} |||||")
+            continue
+        rows = {row["tree"]: row for row in cell["speed"]["results"]}
+        plain, auto = rows.pop("none"), rows.pop("auto")
+        best = max(rows.values(), key=lambda row: row["ratio"])
+        share = auto["ratio"] / best["ratio"]
+        print(
+            f"{name} {plain['tokens_per_second']:.1f} | {auto['tokens_per_second']:.1f} | {auto['ratio']:.2f} |"
+            f" {best['ratio']:.2f} (`{best['tree']}`) | {share:.2f} |"
+        )
+
+
+def main():
+    args = arguments()
+    if args.show:
+        show(json.loads(args.show.read_text()))
+        return
+    record = {"command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), "cells": []}
+    if args.output.exists():
+        record = json.loads(args.output.read_text())
+    done = [(cell["dtype"], cell["draft"], cell["text"], cell["temperature"]) for cell in record["cells"]]
+    cells = [
+        (dtype, draft, text, temperature)
+        for dtype in args.dtypes
+        for draft in args.drafts
+        for text in args.texts
+        for temperature in args.temperatures
+    ]
+    for number, cell in enumerate(cells):
+        if cell in done:
+            continue
+        print(f"{number + 1} of {len(cells)}: {' '.join(map(str, cell))}", file=sys.stderr)
+        speed = measure(args, *cell)
+        record["cells"].append(dict(zip(("dtype", "draft", "text", "temperature"), cell)) | {"speed": speed})
+        args.output.write_text(json.dumps(record) + "\n")
+    show(record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+//! Recorded laws, and verifiers replayed on them.
+
+use std::path::PathBuf;
+
+use numpy::PyArray1;
+use polydraft::{PolicyKind, Token};
+use polydraft_reference::VerifierKind;
+use polydraft_reference::comparison::{Sample, mean};
+use polydraft_trace::{Position, Replay, Shard, Trace, in_rounds, replay};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rayon::prelude::*;
+
+use crate::distribution::PyDistribution;
+use crate::draft::PyDraft;
+use crate::errors::{Failure, Result, work};
+
+/// What `polydraft trace` recorded: a folder, or one of its files. An item is what one prompt gave, checked when it is read.
+///
+/// >>> for shard in Trace("traces/demo"):                            # doctest: +SKIP
+/// ...     for position in shard:
+/// ...         position.draft.tokens, position.target[0].to_numpy()
+#[pyclass(name = "Trace", module = "polydraft", frozen)]
+pub struct PyTrace {
+    trace: Trace,
+}
+
+#[pymethods]
+impl PyTrace {
+    #[new]
+    fn new(path: PathBuf) -> Result<Self> {
+        Ok(Self { trace: Trace::open(&path)? })
+    }
+
+    /// Models, settings and program: a dictionary, as in `trace.json`.
+    #[getter]
+    fn header<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
+        parsed(py, &serde_json::to_string(self.trace.header()).unwrap_or_default())
+    }
+
+    /// The tree that was drafted, as users type it.
+    #[getter]
+    fn tree(&self) -> String {
+        self.trace.header().tree.to_string()
+    }
+
+    /// The files of the prompts.
+    #[getter]
+    fn files(&self) -> Vec<PathBuf> {
+        self.trace.files().collect()
+    }
+
+    /// Positions of all prompts.
+    #[getter]
+    fn positions(&self) -> usize {
+        self.trace.positions()
+    }
+
+    fn __len__(&self) -> usize {
+        self.trace.len()
+    }
+
+    fn __getitem__(&self, py: Python<'_>, index: usize) -> Result<PyShard> {
+        if index >= self.trace.len() {
+            return Err(pyo3::exceptions::PyIndexError::new_err(index).into());
+        }
+        work(py, || Ok(PyShard { shard: self.trace.shard(index)? }))
+    }
+}
+
+fn parsed<'py>(py: Python<'py>, json: &str) -> Result<Bound<'py, PyAny>> {
+    Ok(py.import("json")?.call_method1("loads", (json,))?)
+}
+
+/// What one prompt gave. An item is a position, of all texts behind the prompt.
+#[pyclass(name = "Shard", module = "polydraft", frozen)]
+pub struct PyShard {
+    shard: Shard,
+}
+
+#[pymethods]
+impl PyShard {
+    /// The number of the prompt.
+    #[getter]
+    fn number(&self) -> usize {
+        self.shard.number()
+    }
+
+    /// The prompt: uint32 `[tokens]`.
+    #[getter]
+    fn prompt<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<Token>> {
+        PyArray1::from_slice(py, self.shard.prompt())
+    }
+
+    /// What the target wrote behind it, text by text: uint32 `[tokens]` each.
+    #[getter]
+    fn texts<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyArray1<Token>>> {
+        self.shard.texts().iter().map(|text| PyArray1::from_slice(py, &text.tokens)).collect()
+    }
+
+    /// The most probability that is missing of a law.
+    #[getter]
+    fn left_out(&self) -> f64 {
+        self.shard.left_out()
+    }
+
+    /// The program that recorded it: a dictionary.
+    #[getter]
+    fn made<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
+        parsed(py, &self.shard.made().to_string())
+    }
+
+    fn __len__(&self) -> usize {
+        self.shard.positions()
+    }
+
+    fn __getitem__(&self, py: Python<'_>, index: usize) -> Result<PyPosition> {
+        if index >= self.shard.positions() {
+            return Err(pyo3::exceptions::PyIndexError::new_err(index).into());
+        }
+        let Position { at, draft, target } = work(py, || Ok(self.shard.position(index)?))?;
+        let texts = self.shard.texts();
+        let text = texts.iter().position(|text| text.positions.contains(&index)).unwrap_or(0);
+        let before = texts.get(text).and_then(|text| text.tokens[..at].last());
+        let root = before.or(self.shard.prompt().last()).copied().unwrap_or(0);
+        let draft = Py::new(py, PyDraft::taken_over(draft, root))?;
+        let target = target.into_iter().map(|law| Py::new(py, PyDistribution::from(law)));
+        Ok(PyPosition { text, at, draft, target: target.collect::<PyResult<_>>()? })
+    }
+}
+
+/// A position of a text: the number of the `text`, how many of its tokens are before it (`at`), the `draft` there, with the law
+/// of every draw, and the `target`'s laws at its nodes.
+#[pyclass(name = "Position", module = "polydraft", frozen, get_all)]
+pub struct PyPosition {
+    text: usize,
+    at: usize,
+    draft: Py<PyDraft>,
+    target: Vec<Py<PyDistribution>>,
+}
+
+/// A sample as Python carries it: positions, drafts, nodes, mean tokens of each verifier.
+type Plain = (usize, usize, usize, Vec<f64>);
+/// Those of each prompt's texts; none where nothing was looked at.
+type ByPrompt = Vec<Vec<Option<Plain>>>;
+
+/// What the verifiers find in the prompts of a trace or of one file: the tree, the verifiers that are exact for it, and by
+/// prompt and text (positions, drafts, nodes, tokens of each verifier). On all threads.
+#[pyfunction]
+#[pyo3(signature = (path, verifiers, tree=None))]
+pub fn _replay(
+    py: Python<'_>,
+    path: PathBuf,
+    verifiers: Vec<String>,
+    tree: Option<String>,
+) -> Result<(String, Vec<String>, ByPrompt)> {
+    let verifiers = verifiers.iter().map(|name| Ok(name.parse()?)).collect::<Result<Vec<VerifierKind>>>()?;
+    work(py, || {
+        let trace = Trace::open(&path)?;
+        let recorded = &trace.header().tree;
+        let tree: PolicyKind = tree.map_or(Ok(recorded.clone()), |tree| tree.parse())?;
+        let one = Replay::new(recorded, &tree, &verifiers)?;
+        let prompts = (0..trace.len()).into_par_iter().map(|number| {
+            let samples = replay(&trace.shard(number)?, std::slice::from_ref(&one), number)?.swap_remove(0);
+            let plain = |sample: Sample| (sample.positions, sample.drafts, sample.nodes, sample.tokens);
+            Ok(samples.into_iter().map(|sample| sample.map(plain)).collect())
+        });
+        let prompts = prompts.collect::<polydraft_trace::Result<_>>()?;
+        let verifiers = one.verifiers().iter().map(VerifierKind::to_string).collect();
+        Ok((tree.to_string(), verifiers, prompts))
+    })
+}
+
+/// Samples of prompts as means, errors and sums: texts, positions, drafts, nodes per draft, and for each verifier its tokens per
+/// call, their standard error, the difference to the first and its error, and the sum over texts.
+#[pyfunction]
+pub fn _summary<'py>(py: Python<'py>, prompts: ByPrompt) -> Result<Bound<'py, PyDict>> {
+    let sample = |prompt: usize, plain: Option<Plain>| {
+        plain.map(|(positions, drafts, nodes, tokens)| Sample { prompt, positions, drafts, nodes, tokens })
+    };
+    let texts = |(prompt, texts): (usize, Vec<Option<Plain>>)| {
+        texts.into_iter().map(|plain| sample(prompt, plain)).collect()
+    };
+    let samples = in_rounds(&prompts.into_iter().enumerate().map(texts).collect::<Vec<_>>());
+    let Some(first) = samples.first() else {
+        return Err(Failure::input("replay: expected a trace with positions, got none"));
+    };
+    let rows = (0..first.tokens.len()).map(|index| {
+        let (tokens, error) = mean(&samples, |sample| sample.tokens[index]);
+        let (difference, difference_error) = mean(&samples, |sample| sample.tokens[index] - sample.tokens[0]);
+        let sum: f64 = samples.iter().map(|sample| sample.tokens[index]).sum();
+        (tokens, error, difference, difference_error, sum)
+    });
+    let (drafts, nodes): (usize, usize) =
+        samples.iter().fold((0, 0), |(drafts, nodes), sample| (drafts + sample.drafts, nodes + sample.nodes));
+    let dict = PyDict::new(py);
+    dict.set_item("texts", samples.len())?;
+    dict.set_item("positions", samples.iter().map(|sample| sample.positions).sum::<usize>())?;
+    dict.set_item("drafts", drafts)?;
+    dict.set_item("nodes_per_call", nodes as f64 / drafts as f64)?;
+    dict.set_item("rows", rows.collect::<Vec<_>>())?;
+    Ok(dict)
+}

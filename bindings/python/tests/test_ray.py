@@ -1,0 +1,64 @@
+"""Replay on a local Ray with several workers, some of which die. Skipped where Ray is not installed."""
+
+import os
+import pathlib
+import signal
+import sys
+
+import polydraft
+import pytest
+
+ray = pytest.importorskip("ray")
+import polydraft.ray
+
+TRACE = pathlib.Path(__file__).parent / "trace"
+# A folder where each death is noted, for as many as there are to be.
+DEATHS, MOST = "POLYDRAFT_TEST_DEATHS", 3
+
+
+def dying():
+    """In every worker that begins: the first shards that anybody reads kill who reads them, in the middle of it."""
+    whole = polydraft.ray._native._replay
+
+    class Native:
+        @staticmethod
+        def _replay(*args):
+            found = whole(*args)
+            for number in range(MOST):
+                try:
+                    os.close(os.open(os.path.join(os.environ[DEATHS], str(number)), os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+    polydraft.ray._native = Native
+
+
+@pytest.fixture
+def cluster():
+    """Starts Ray with workers, set up or not."""
+
+    def start(**options):
+        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, **options)
+
+    yield start
+    ray.shutdown()
+
+
+def test_the_sums_are_those_of_one_machine(cluster):
+    cluster()
+    assert polydraft.ray.replay(TRACE) == polydraft.replay(TRACE)
+    one = polydraft.ray.replay(TRACE, ["traversal"], tree="paths:2,1", concurrency=2)
+    assert one == polydraft.replay(TRACE, ["traversal"], tree="paths:2,1")
+    with pytest.raises(polydraft.errors.Unsupported, match="K up to 3"):
+        polydraft.ray.replay(TRACE, tree="paths:4,2")
+
+
+def test_killed_workers_lose_nothing(cluster, tmp_path):
+    # Workers cannot import a file of tests.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    environment = {DEATHS: str(tmp_path)}
+    cluster(runtime_env={"worker_process_setup_hook": dying, "env_vars": environment})
+    assert polydraft.ray.replay(TRACE) == polydraft.replay(TRACE)
+    assert len(os.listdir(tmp_path)) == MOST

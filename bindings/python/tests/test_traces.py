@@ -1,0 +1,108 @@
+"""Traces read, and replayed to the numbers of the program: `trace` is one that it recorded, `trace.json` what it replayed."""
+
+import gzip
+import json
+import math
+import pathlib
+import shutil
+
+import numpy as np
+import polydraft
+import pytest
+from polydraft import Trace, Verifier, replay
+from polydraft.errors import InvalidInput, Unsupported
+
+HERE = pathlib.Path(__file__).parent
+TRACE = HERE / "trace"
+
+
+def expected():
+    """What `polydraft replay bindings/python/tests/trace --save bindings/python/tests/trace.json` found."""
+    return json.loads((HERE / "trace.json").read_text())["results"][0]
+
+
+def test_sums_are_the_programs():
+    found, program = replay(TRACE), expected()
+    assert (found.tree, found.texts, found.positions, found.drafts) == (
+        program["tree"],
+        program["texts"],
+        program["positions"],
+        program["drafts"],
+    )
+    assert found.nodes_per_call == program["nodes_per_call"]
+    assert list(found.verifiers) == [row["verifier"] for row in program["verifiers"]]
+    for name, row in found.verifiers.items():
+        theirs = next(row for row in program["verifiers"] if row["verifier"] == name)
+        assert row.tokens == theirs["block_efficiency"] and row.error == theirs["block_efficiency_error"]
+        assert row.difference == theirs["difference"] and row.difference_error == theirs["difference_error"]
+        assert row.sum == pytest.approx(row.tokens * found.texts)
+
+
+def test_files_together_are_the_trace():
+    files = Trace(TRACE).files
+    assert replay(files, ["nested-priority", "block"]) == replay(TRACE, ["nested-priority", "block"])
+    one = replay(files[2], ["traversal"], tree="paths:2,1")
+    assert one.tree == "paths:2,1" and list(one.verifiers) == ["traversal"] and 1 <= one.verifiers["traversal"].tokens <= 2
+
+
+def test_positions_are_drafts_and_laws():
+    trace = Trace(TRACE)
+    assert trace.tree == "paths:3,2" and trace.header["vocabulary"] == 4096 and len(trace) == len(trace.files) == 8
+    seen = 0
+    for shard in trace:
+        assert 0 < shard.left_out <= 0.2 and shard.made["version"] and len(shard.texts) == 2
+        for position in shard:
+            draft, text = position.draft, shard.texts[position.text]
+            before = [*shard.prompt, *text[: position.at]]
+            assert draft.tokens[0] == before[-1] and draft.form == "3 i.i.d. paths"
+            assert len(position.target) == len(draft)
+            for node, law in enumerate(position.target):
+                tokens, mass = law.support()
+                assert mass.sum() == pytest.approx(1) and np.all(np.diff(tokens.astype(int)) > 0)
+                assert (draft.law(node) is None) == (node in draft.leaves())
+            outcome = Verifier("nested-priority").verify(draft, position.target, chance=1)
+            assert 1 <= len(outcome.tokens) <= 3
+            seen += 1
+    assert seen == trace.positions == expected()["positions"]
+
+
+def test_ordinary_packages_read_it():
+    """The tensors are where docs/traces.md says."""
+    shard = Trace(TRACE)[0]
+    data = gzip.decompress(pathlib.Path(Trace(TRACE).files[0]).read_bytes())
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    types = {"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "F32": "<f4", "F64": "<f8"}
+
+    def tensor(name):
+        begin, end = header[name]["data_offsets"]
+        return np.frombuffer(data[8 + length + begin : 8 + length + end], types[header[name]["dtype"]])
+
+    entries, law = tensor("target.entries")[0], shard[0].target[0]
+    tokens, mass = law.support()
+    assert np.array_equal(tensor("target.tokens")[:entries], tokens)
+    assert np.array_equal(tensor("target.weights")[:entries].astype("f8") * tensor("target.scale")[0], mass)
+    assert np.array_equal(tensor("prompt"), shard.prompt)
+
+
+def test_what_makes_no_sense_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="trace.json"):
+        Trace(tmp_path)
+    with pytest.raises(Unsupported, match="K up to 3"):
+        replay(TRACE, tree="paths:4,2")
+    with pytest.raises(InvalidInput, match="verifier"):
+        replay(TRACE, ["blok"])
+    with pytest.raises(InvalidInput, match="list of names"):
+        replay(TRACE, "block")
+    with pytest.raises(InvalidInput, match="at least one"):
+        replay([])
+    with pytest.raises(IndexError):
+        Trace(TRACE)[8]
+    shutil.copytree(TRACE, tmp_path / "trace")
+    shard = tmp_path / "trace" / "prompt-000003.safetensors.gz"
+    damaged = bytearray(shard.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    shard.write_bytes(damaged)
+    with pytest.raises(InvalidInput, match="prompt-000003.*checksum"):
+        replay(tmp_path / "trace")
+    assert not math.isnan(polydraft.replay(TRACE, ["token"]).verifiers["token"].tokens)

@@ -1,0 +1,71 @@
+//! A GGUF file of an architecture that only llama.cpp computes: what its header says.
+
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Result;
+use polydraft_candle::Bytes;
+use polydraft_llama::{BUILT, Description};
+use serde::Serialize;
+
+use super::count;
+use crate::output;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    directory: String,
+    architecture: &'a str,
+    parameters: u64,
+    layers: u64,
+    hidden: u64,
+    context: u64,
+    tokens: usize,
+    tokenizer: &'static str,
+    chat_template: bool,
+    weight_bytes: u64,
+    /// Why candle cannot.
+    candle: &'a str,
+    /// Whether this program can run it on llama.cpp, so far as a header tells.
+    llama: bool,
+}
+
+/// Prints it. `problem` is what candle says of the file.
+pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Result<()> {
+    let report = Report {
+        directory: path.display().to_string(),
+        architecture: &model.architecture,
+        parameters: model.parameters,
+        layers: model.layers,
+        hidden: model.hidden,
+        context: model.context,
+        tokens: model.language.vocabulary.size(),
+        tokenizer: model.language.text.kind(),
+        chat_template: model.language.chat.is_some(),
+        weight_bytes: model.bytes,
+        candle: problem,
+        llama: BUILT,
+    };
+    if json {
+        return output::json(&report);
+    }
+    let mut out = std::io::stdout().lock();
+    let terminal = out.is_terminal();
+    let mut line = |name: &str, value: String| {
+        let value = if terminal { output::visible(&value) } else { Cow::Borrowed(&value[..]) };
+        writeln!(out, "{name:<16} {value}")
+    };
+    line("model", report.directory.clone())?;
+    line("family", format!("{}, for llama.cpp: --backend llama", report.architecture))?;
+    if !BUILT {
+        line("", "which this program was built without; build it with --features llama".to_owned())?;
+    }
+    line("candle", format!("no: {problem}"))?;
+    line("parameters", count(report.parameters))?;
+    line("shape", format!("{} layers, width {}", report.layers, report.hidden))?;
+    line("context", format!("{} tokens", report.context))?;
+    line("tokenizer", format!("{}, {} tokens", report.tokenizer, report.tokens))?;
+    line("chat template", if report.chat_template { "yes" } else { "none" }.to_owned())?;
+    line("memory", format!("{} as the file has it", Bytes(report.weight_bytes)))?;
+    Ok(())
+}

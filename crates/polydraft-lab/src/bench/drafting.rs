@@ -1,0 +1,226 @@
+//! `polydraft bench drafting`: what the ways to draw drafts at one node can be worth.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
+use polydraft::race::{Clocks, Keyed};
+use polydraft::{Chance, Distribution, Problem, Proposal, Sampling, acceptance};
+use serde::Serialize;
+
+use super::solve_time::laws;
+use crate::models::ModelArgs;
+use crate::output::{self, Usage, machine};
+use crate::prompts;
+use crate::provenance::Provenance;
+use crate::texts;
+
+/// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with each.
+///
+/// At positions of texts that the target writes, from the laws of the two models there. i.i.d. draws are compared twice:
+/// as many as n, and as many as give n distinct tokens on average, which take no more nodes in a tree than n draws without
+/// replacement. 'race' is what verifier invariant accepts, by simulation.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft bench drafting
+  polydraft bench drafting --counts 2,3,4,8 --temperature 0.6 --draft-temperature 0.3 --positions 500")]
+pub struct Args {
+    #[command(flatten)]
+    models: ModelArgs,
+    /// Prompts whose continuations the laws are taken from [default: the project's own].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Positions.
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    positions: u32,
+    /// Numbers of distinct drafts.
+    #[arg(long, value_name = "N,..", default_value = "2,3,4", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    counts: Vec<u32>,
+    /// Temperature of the target.
+    #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
+    temperature: f64,
+    /// Temperature of the draft [default: that of the target].
+    #[arg(long, value_name = "T")]
+    draft_temperature: Option<f64>,
+    /// Seed of the positions.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Means over positions for one number of drafts.
+#[derive(Serialize)]
+struct Row {
+    count: usize,
+    iid: f64,
+    distinct_of_iid: f64,
+    /// i.i.d. draws that give `count` distinct tokens on average, and how many they are (the median).
+    iid_as_distinct: f64,
+    draws: f64,
+    without_replacement: f64,
+    greedy: f64,
+    top: f64,
+    race: f64,
+    /// `iid_as_distinct` less `without_replacement`, its standard error, the least and the most.
+    difference: f64,
+    error: f64,
+    least: f64,
+    most: f64,
+    /// Parts of the positions at which each is ahead of the other by more than 1e-6.
+    iid_ahead: f64,
+    without_ahead: f64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    machine: String,
+    version: &'static str,
+    #[serde(flatten)]
+    provenance: Provenance,
+    temperature: f64,
+    draft_temperature: f64,
+    positions: usize,
+    rows: Vec<Row>,
+}
+
+/// More i.i.d. draws than this are not looked for.
+const MOST_DRAWS: usize = 1 << 20;
+/// Races simulated for each position.
+const RACES: usize = 256;
+
+/// Measures and prints.
+pub fn run(args: Args) -> Result<()> {
+    let target = Sampling { temperature: args.temperature, ..Sampling::default() };
+    let draft = Sampling { temperature: args.draft_temperature.unwrap_or(args.temperature), ..target };
+    [target, draft].iter().try_for_each(Sampling::validate).map_err(Usage::error)?;
+    let prompts = prompts::read(args.prompts.as_deref())?;
+    let mut models = args.models.load(true)?;
+    let prompts = prompts::encode(&prompts, &models)?;
+    let count = args.positions as usize;
+    let pairs = laws::of_models(&mut models.engine, &prompts, count, laws::TEXT, args.seed)?;
+    let pairs: Vec<(Distribution, Distribution)> =
+        pairs.iter().map(|pair| Ok((pair.target(&target)?, pair.draft(&draft)?))).collect::<Result<_>>()?;
+    let rows = args.counts.iter().map(|&count| row(count as usize, &pairs, args.seed));
+    let report = Report {
+        machine: machine(),
+        version: env!("CARGO_PKG_VERSION"),
+        provenance: Provenance::here(),
+        temperature: target.temperature,
+        draft_temperature: draft.temperature,
+        positions: pairs.len(),
+        rows: rows.collect::<Result<_>>()?,
+    };
+    if args.json { output::json(&report) } else { print(&report) }
+}
+
+fn row(count: usize, pairs: &[(Distribution, Distribution)], seed: u64) -> Result<Row> {
+    let mut columns: [Vec<f64>; 8] = Default::default();
+    let mut chance = texts::random(seed);
+    let mut clocks = Keyed::drawn(&mut chance);
+    for (position, (target, draft)) in pairs.iter().enumerate() {
+        let optimal = |scheme| {
+            let proposal = Proposal::new(Draws { scheme, count }, std::slice::from_ref(draft))?;
+            acceptance::optimal(&Problem::new(target, proposal)?)
+        };
+        let draws = draws_for(draft, count as f64, MOST_DRAWS);
+        let values = [
+            optimal(Drafting::Iid)?,
+            expected_distinct(draft, count),
+            acceptance::of_draws(target, draft, draws),
+            draws,
+            optimal(Drafting::WithoutReplacement)?,
+            optimal(Drafting::Greedy)?,
+            optimal(Drafting::TopK)?,
+            raced(target, draft, count, position * RACES, &mut clocks, &mut chance),
+        ];
+        ensure!(values.iter().all(|value| value.is_finite()), "no number at position {position}");
+        columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+    }
+    let number = pairs.len() as f64;
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / number;
+    let differences: Vec<f64> =
+        columns[2].iter().zip(&columns[4]).map(|(iid, without)| iid - without).collect();
+    let difference = mean(&differences);
+    let variance = differences.iter().map(|d| (d - difference).powi(2)).sum::<f64>() / (number - 1.0);
+    let part = |is: &dyn Fn(f64) -> bool| differences.iter().filter(|d| is(**d)).count() as f64 / number;
+    Ok(Row {
+        count,
+        iid: mean(&columns[0]),
+        distinct_of_iid: mean(&columns[1]),
+        iid_as_distinct: mean(&columns[2]),
+        draws: super::median(columns[3].iter().copied()),
+        without_replacement: mean(&columns[4]),
+        greedy: mean(&columns[5]),
+        top: mean(&columns[6]),
+        race: mean(&columns[7]),
+        difference,
+        error: (variance / number).sqrt(),
+        least: differences.iter().copied().fold(f64::INFINITY, f64::min),
+        most: differences.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        iid_ahead: part(&|d| d > 1e-6),
+        without_ahead: part(&|d| d < -1e-6),
+    })
+}
+
+/// How often the first of the target's race is among the first `count` of the draft's.
+fn raced(
+    target: &Distribution,
+    draft: &Distribution,
+    count: usize,
+    from: usize,
+    clocks: &mut Keyed,
+    chance: &mut dyn Chance,
+) -> f64 {
+    let mut accepted = 0;
+    for position in from..from + RACES {
+        let token = clocks.first(position, target, 1, chance);
+        let drafts = clocks.first(position, draft, count, chance);
+        accepted += usize::from(token.iter().all(|token| drafts.contains(token)));
+    }
+    accepted as f64 / RACES as f64
+}
+
+fn print(report: &Report) -> Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "largest acceptance of n drafts at a node, means over {} positions, temperature {} (draft {})",
+        report.positions, report.temperature, report.draft_temperature
+    )?;
+    let head =
+        ["n", "n i.i.d.", "(distinct)", "as distinct", "(draws)", "without repl.", "greedy", "top n", "race"];
+    head.iter().try_for_each(|name| write!(out, "{name:>14}"))?;
+    writeln!(out)?;
+    for row in &report.rows {
+        write!(out, "{:>14}", row.count)?;
+        for value in [
+            row.iid,
+            row.distinct_of_iid,
+            row.iid_as_distinct,
+            row.draws,
+            row.without_replacement,
+            row.greedy,
+            row.top,
+            row.race,
+        ] {
+            write!(out, "{value:>14.4}")?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "\ni.i.d. draws that give n distinct ones, less n without replacement")?;
+    let head = ["n", "difference", "std. error", "least", "most", "i.i.d. ahead", "without ahead"];
+    head.iter().try_for_each(|name| write!(out, "{name:>14}"))?;
+    writeln!(out)?;
+    for row in &report.rows {
+        write!(out, "{:>14}", row.count)?;
+        for value in [row.difference, row.error, row.least, row.most, row.iid_ahead, row.without_ahead] {
+            write!(out, "{value:>14.4}")?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! `polydraft bench paper`: the papers' tables, measured here.
+
+mod canonical;
+mod delayed;
+mod gbv;
+mod global_resolution;
+mod lab;
+mod spechub;
+mod spectr;
+mod table;
+mod theirs;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::interrupts;
+use crate::models::ModelArgs;
+use crate::output::{self, Verdict, machine, note};
+use crate::plot::{self, Drawing};
+use crate::provenance::Provenance;
+use crate::save::Save;
+use lab::Lab;
+pub use table::{Entry, Table, letter};
+pub use theirs::Source;
+
+/// Measure a paper's tables on models of one's own, the paper's figures beside them.
+///
+/// The paper's figures are its authors', on their models and prompts: what to compare are orders and ratios. Ours are expected
+/// tokens per call on the same drafts for all verifiers, as 'bench verifiers' measures them, and exact acceptances at positions
+/// of the target's text. A table is measured for its share of the time; one that was not begun is left out.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft bench paper spectr --quick
+  polydraft bench paper gbv --save gbv.json --plot gbv
+  polydraft bench paper canonical --target DIR --draft DIR --prompts questions.jsonl --seconds 600")]
+pub struct Args {
+    /// The paper.
+    #[arg(value_name = "NAME", required_unless_present = "from")]
+    paper: Option<Paper>,
+    #[command(flatten)]
+    models: ModelArgs,
+    /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// The main rows only, in about a minute.
+    #[arg(long)]
+    quick: bool,
+    /// Seconds to measure, about [default: 240, with --quick 45]; each setting gets one text at least.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: Option<u64>,
+    /// Seed of the texts and the drafts.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+    /// Write the record to this file as JSON.
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    save: Option<PathBuf>,
+    /// Draw the tables: PATH-TABLE.svg, and the same as .png.
+    #[arg(long, value_name = "PATH")]
+    plot: Option<PathBuf>,
+    /// Measure nothing: show or draw a record that --save or --json wrote before.
+    #[arg(long, value_name = "FILE", conflicts_with = "paper")]
+    from: Option<PathBuf>,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whose tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Paper {
+    /// Sun et al. 2023: block efficiency of walks with K-SEQ by numbers of paths and depths.
+    Spectr,
+    /// Sun et al. 2024: acceptance of the first and the second draft; binary, ternary and Sequoia trees.
+    Spechub,
+    /// Khisti et al. 2025: importance-weighted selection by drafts, truncation, alphabet and draft temperatures.
+    Canonical,
+    /// Thomas and Pal 2025: time and success of solvers, acceptance within a time, the walk.
+    GlobalResolution,
+    /// Thomas and Pal 2026: greedy multi-path block verification by paths, depths and temperatures, and its distance
+    /// from the bound.
+    Gbv,
+    /// Thomas et al. 2026: one path first, then several, under all verifiers.
+    Delayed,
+}
+
+impl Paper {
+    fn name(self) -> String {
+        self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
+    }
+
+    fn measure(self, lab: &mut Lab) -> Result<()> {
+        match self {
+            Self::Spectr => spectr::measure(lab),
+            Self::Spechub => spechub::measure(lab),
+            Self::Canonical => canonical::measure(lab),
+            Self::GlobalResolution => global_resolution::measure(lab),
+            Self::Gbv => gbv::measure(lab),
+            Self::Delayed => delayed::measure(lab),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    machine: String,
+    version: String,
+    #[serde(flatten)]
+    provenance: Provenance,
+    pub paper: Paper,
+    pub target: String,
+    pub draft: String,
+    pub prompts: usize,
+    quick: bool,
+    seed: u64,
+    /// Whether it was ended before all tables were measured.
+    interrupted: bool,
+    pub tables: Vec<Table>,
+}
+
+/// Seconds to measure.
+const SECONDS: u64 = 240;
+const QUICK: u64 = 45;
+
+pub fn run(args: Args) -> Result<()> {
+    let folder = args.plot.as_ref().map(|path| path.with_extension("svg"));
+    plot::check(folder.as_slice())?;
+    if let Some(file) = &args.from {
+        return show(&args, &super::read_record(file, "bench paper")?);
+    }
+    let Some(paper) = args.paper else { unreachable!("clap asks for one") };
+    let save = args.save.as_deref().map(Save::begin).transpose()?;
+    let seconds = args.seconds.unwrap_or(if args.quick { QUICK } else { SECONDS });
+    let time = Duration::from_secs(seconds);
+    let mut lab = Lab::new(&args.models, args.prompts.as_deref(), args.quick, args.seed, time)?;
+    paper.measure(&mut lab)?;
+    let done = lab.finish(&paper.name())?;
+    if done.tables.is_empty() {
+        note("interrupted: no table was measured");
+        return Err(Verdict::error(interrupts::EXIT_CODE));
+    }
+    let report = Report {
+        machine: machine(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        provenance: Provenance::here(),
+        paper,
+        target: done.target,
+        draft: done.draft,
+        prompts: done.prompts,
+        quick: args.quick,
+        seed: args.seed,
+        interrupted: done.interrupted,
+        tables: done.tables,
+    };
+    if let Some(save) = save {
+        save.finish((serde_json::to_string_pretty(&report)? + "\n").as_bytes())?;
+    }
+    show(&args, &report)?;
+    output::done(report.interrupted)
+}
+
+fn show(args: &Args, report: &Report) -> Result<()> {
+    if let Some(path) = &args.plot {
+        for table in &report.tables {
+            for extension in ["svg", "png"] {
+                let mut name = path.as_os_str().to_owned();
+                name.push(format!("-{}.{extension}", table.name));
+                table.chart().write(name.as_ref())?;
+                note(format_args!("wrote {}", PathBuf::from(name).display()));
+            }
+        }
+    }
+    if args.json { output::json(report) } else { table::print(report) }
+}

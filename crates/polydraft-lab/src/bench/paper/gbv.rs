@@ -1,0 +1,163 @@
+//! Greedy multi-path block verification (Thomas and Pal 2026), tables 1, 3 and 5 to 7: tokens per call by paths, depths and
+//! temperatures, beside other verifiers, where the time goes, and how far all are from the bound.
+//!
+//! With one path it is block verification. The bound is that of any lossless verifier of the same paths, by linear programming on
+//! random models given as tables; there everything is enumerated, and exact.
+
+use anyhow::Result;
+use polydraft::conformance::tree::{exact, random_pair};
+use polydraft::{Distribution, PolicyKind, Token};
+use polydraft_reference::VerifierKind;
+use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
+
+use super::lab::{Case, Lab, Sum, at};
+use super::table::Table;
+use crate::bench::decode::{self, Way};
+use crate::texts;
+
+const OTHERS: [&str; 4] = ["greedy-block", "spectr", "specinfer", "traversal"];
+
+pub fn measure(lab: &mut Lab) -> Result<()> {
+    let most = if lab.quick { 3 } else { 4 };
+    let mut cases = Vec::new();
+    for paths in 1..=most {
+        cases.push(case(format!("K = {paths}"), paths, 8, 1.0, &["greedy-block", "nested-priority"])?);
+    }
+    lab.efficiencies(0.25, Table::new("paths", "Tokens per call, L = 8, T = 1", 3), &cases)?;
+    let mut cases = Vec::new();
+    for temperature in [1.0, 0.2] {
+        for paths in if lab.quick { 2..=2 } else { 2..=3 } {
+            let names = [&OTHERS[..], &["walk:priority", "nested-priority"]].concat();
+            cases.push(case(format!("T = {temperature}, K = {paths}"), paths, 8, temperature, &names)?);
+        }
+    }
+    lab.efficiencies(0.2, Table::new("methods", "Tokens per call of several paths, L = 8", 3), &cases)?;
+    if !lab.quick {
+        let mut cases = Vec::new();
+        for temperature in [0.2, 0.4, 0.6, 0.8, 1.0] {
+            for paths in [1, 3] {
+                let row = format!("T = {temperature}, K = {paths}");
+                cases.push(case(row, paths, 8, temperature, &["greedy-block", "nested-priority"])?);
+            }
+        }
+        lab.efficiencies(
+            0.2,
+            Table::new("temperatures", "Tokens per call by temperature, L = 8", 3),
+            &cases,
+        )?;
+        let mut cases = Vec::new();
+        for depth in [8, 16] {
+            for paths in [1, 2, 4] {
+                let row = format!("L = {depth}, K = {paths}");
+                cases.push(case(row, paths, depth, 1.0, &["greedy-block", "nested-priority"])?);
+            }
+        }
+        lab.efficiencies(0.15, Table::new("depths", "Tokens per call by depth, T = 1", 3), &cases)?;
+    }
+    times(lab)?;
+    if !lab.asked() {
+        lab.tell("the bound");
+        let models = if lab.quick { 2 } else { 4 };
+        let table = bound(models, lab.seed, &|| lab.tick())?;
+        lab.keep(table);
+    }
+    Ok(())
+}
+
+fn case(row: String, paths: usize, depth: usize, temperature: f64, names: &[&str]) -> Result<Case> {
+    Case::new(row, PolicyKind::paths(paths, depth), at(temperature), names)
+}
+
+/// Where the time of a decode goes.
+fn times(lab: &mut Lab) -> Result<()> {
+    if lab.asked() {
+        return Ok(());
+    }
+    lab.tell("where the time goes");
+    let mut ways = vec![Way::plain(at(1.0))];
+    let paths = if lab.quick { 1..=2 } else { 1..=4 };
+    for paths in paths.clone() {
+        ways.push(decode::way(&"greedy-block".parse()?, PolicyKind::paths(paths, 8), at(1.0))?);
+    }
+    lab.times(0.15, &mut ways, if lab.quick { 48 } else { 96 })?;
+    let mut table = Table::new("time", "Where the time of greedy-block goes, L = 8, T = 1", 1);
+    for (paths, way) in paths.zip(&ways[1..]) {
+        let row = decode::row(way, &ways[0].rounds, None);
+        if row.tokens_per_second.is_finite() {
+            let name = || format!("K = {paths}");
+            table.add(name(), "ms per token", 1e3 / row.tokens_per_second, None);
+            table.add(name(), "draft, % of time", 100.0 * row.draft_share, None);
+            table.add(name(), "target, % of time", 100.0 * row.target_share, None);
+            table.add(name(), "distinct tokens drafted", row.nodes_per_call, None);
+        }
+    }
+    lab.keep(table);
+    Ok(())
+}
+
+/// Exact tokens per call below the bound, on random models of tiny vocabularies.
+fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> {
+    let mut table = Table::new("bound", "Exact tokens per call on random tables, and the bound", 4);
+    let names =
+        ["block", "greedy-block", "specinfer", "spectr", "traversal", "walk:priority", "nested-priority"];
+    for (vocabulary, depth, paths) in [(3, 2, 2), (2, 3, 2), (2, 2, 3)] {
+        let mut sums = vec![Sum::default(); names.len() + 1];
+        let mut random = texts::random(seed);
+        for index in 0..models {
+            // From draft and target that have nothing to do with each other to such that agree.
+            let agreement = 0.8 * index as f64 / (models - 1).max(1) as f64;
+            let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
+            for (name, sum) in names.iter().zip(&mut sums) {
+                let mut verifier = name.parse::<VerifierKind>()?.build()?;
+                let policy = PolicyKind::paths(if *name == "block" { 1 } else { paths }, depth).build()?;
+                let found =
+                    exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())?;
+                sum.add(found.block_efficiency);
+            }
+            let law = |laws: &std::collections::HashMap<Vec<Token>, Distribution>, text: &[Token]| {
+                Ok(laws[text].clone())
+            };
+            let problem = PathProblem {
+                vocabulary,
+                depth,
+                paths,
+                target: &|text| law(&pair.target, text),
+                draft: &|text| law(&pair.draft, text),
+            };
+            sums[names.len()].add(multi_path_optimum(&problem, &Limits::default())?);
+            if !goes_on() {
+                break;
+            }
+        }
+        let row = format!("V = {vocabulary}, L = {depth}, K = {paths}");
+        for (name, sum) in names.iter().chain([&"bound"]).zip(&sums) {
+            table.add(&row, *name, sum.mean(), None);
+        }
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No verifier is above the bound, nested priorities are next to it, and one path's is that of block verification.
+    #[test]
+    fn the_bound_bounds() {
+        let table = bound(3, 1, &|| true).expect("a table");
+        let of = |row: &str, column: &str| {
+            let entry = table.entries.iter().find(|entry| entry.row == row && entry.column == column);
+            entry.expect("an entry").ours.value
+        };
+        for row in ["V = 3, L = 2, K = 2", "V = 2, L = 3, K = 2", "V = 2, L = 2, K = 3"] {
+            let best = of(row, "bound");
+            for entry in table.entries.iter().filter(|entry| entry.row == row) {
+                assert!(entry.ours.value <= best + 1e-9, "{row}: {entry:?}");
+            }
+            assert!(
+                of(row, "nested-priority") > best - 0.02 && of(row, "block") < best - 0.02,
+                "{row}: {table:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! What the papers' tables are measured with: tokens per call of verifiers on the same drafts, and acceptances at positions of
+//! text.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::{Draws, PolicyKind, Problem, Proposal, Sampling, Token, acceptance, couple};
+use polydraft_engine::Engine;
+use polydraft_reference::{RuleKind, VerifierKind, importance};
+
+use super::table::Table;
+use super::theirs::sources;
+use crate::bench::decode::{self, Way};
+use crate::bench::solve_time::laws::{self, Pair};
+use crate::bench::solve_time::{self, Column, RowReport, Work};
+use crate::bench::verifiers::{self, Extent, Setting};
+use crate::interrupts::Orderly;
+use crate::models::{ModelArgs, Models};
+use crate::{prompts, texts};
+
+/// A row of a table: a tree and a way to sample, and what is compared on it.
+pub struct Case {
+    pub row: String,
+    pub tree: PolicyKind,
+    pub target: Sampling,
+    pub draft: Sampling,
+    /// Columns: their names, and the verifiers.
+    pub verifiers: Vec<(String, VerifierKind)>,
+}
+
+impl Case {
+    /// Verifiers under their own names, draft and target sampled alike.
+    pub fn new(
+        row: impl Into<String>,
+        tree: PolicyKind,
+        sampling: Sampling,
+        verifiers: &[&str],
+    ) -> Result<Self> {
+        let named = |name: &&str| Ok(((*name).to_owned(), name.parse()?));
+        let verifiers = verifiers.iter().map(named).collect::<Result<_>>()?;
+        Ok(Self { row: row.into(), tree, target: sampling, draft: sampling, verifiers })
+    }
+}
+
+/// An acceptance at the nodes where text goes on.
+pub struct Node {
+    pub row: String,
+    pub column: String,
+    /// The rule; none for the best that any can have.
+    pub rule: Option<RuleKind>,
+    pub draws: Draws,
+    pub target: Sampling,
+    /// Of each draft where the draws are distinct, else of all.
+    pub drafts: Vec<Sampling>,
+    /// Whether only the first, the second, .. draft counts.
+    pub rank: Option<usize>,
+}
+
+/// At this temperature.
+pub fn at(temperature: f64) -> Sampling {
+    Sampling { temperature, ..Sampling::default() }
+}
+
+/// `walk:importance` and the rule, with these settings.
+pub fn importance(truncation: usize, alphabet: Option<usize>) -> (VerifierKind, RuleKind) {
+    let settings = importance::Settings { truncation, alphabet, ..Default::default() };
+    let rule = RuleKind::Reference(polydraft_reference::ReferenceKind::Importance(settings));
+    (VerifierKind::Walk(rule.clone()), rule)
+}
+
+/// Models, prompts, and the time that there is.
+pub struct Lab {
+    pub models: Models,
+    pub prompts: Vec<Vec<Token>>,
+    /// Whether only the main rows are wanted.
+    pub quick: bool,
+    pub seed: u64,
+    time: Duration,
+    orderly: Orderly,
+    bar: ProgressBar,
+    begun: Instant,
+    tables: Vec<Table>,
+    pairs: Vec<Pair>,
+}
+
+/// What a laboratory has to show.
+pub struct Done {
+    pub target: String,
+    pub draft: String,
+    pub prompts: usize,
+    pub interrupted: bool,
+    pub tables: Vec<Table>,
+}
+
+impl Lab {
+    pub fn new(
+        models: &ModelArgs,
+        file: Option<&Path>,
+        quick: bool,
+        seed: u64,
+        time: Duration,
+    ) -> Result<Self> {
+        let prompts = prompts::read(file)?;
+        let models = models.load(true)?;
+        let prompts = prompts::encode(&prompts, &models)?;
+        let bar = ProgressBar::new(time.as_secs())
+            .with_style(ProgressStyle::with_template("{msg:24} [{bar:30}] {elapsed} of about {len} s")?);
+        let (orderly, begun) = (Orderly::begin(), Instant::now());
+        Ok(Self {
+            models,
+            prompts,
+            quick,
+            seed,
+            time,
+            orderly,
+            bar,
+            begun,
+            tables: Vec::new(),
+            pairs: Vec::new(),
+        })
+    }
+
+    /// Whether the user wants an end.
+    pub fn asked(&self) -> bool {
+        self.orderly.asked()
+    }
+
+    /// When a table ends that gets this share of the time.
+    pub fn end(&self, share: f64) -> Instant {
+        Instant::now() + self.time.mul_f64(share)
+    }
+
+    pub fn tell(&self, table: &str) {
+        self.bar.set_message(table.to_owned());
+        self.tick();
+    }
+
+    /// Shows the time.
+    pub fn tick(&self) -> bool {
+        self.bar.set_position(self.begun.elapsed().as_secs().min(self.time.as_secs()));
+        !self.asked()
+    }
+
+    /// Keeps a table, if there is something in it.
+    pub fn keep(&mut self, table: Table) {
+        if !table.entries.is_empty() {
+            self.tables.push(table);
+        }
+    }
+
+    /// All tables, with the paper's figures beside.
+    pub fn finish(self, paper: &str) -> Result<Done> {
+        self.bar.finish_and_clear();
+        let mut tables = self.tables;
+        for table in &mut tables {
+            let theirs = sources(paper, &table.name);
+            table.beside(theirs);
+        }
+        let engine = &self.models.engine;
+        Ok(Done {
+            target: engine.facts().name.clone(),
+            draft: engine.drafter().unwrap_or("no draft").to_owned(),
+            prompts: self.prompts.len(),
+            interrupted: self.orderly.asked(),
+            tables,
+        })
+    }
+
+    /// Tokens per call of all cases, on the same texts, for this share of the time.
+    pub fn efficiencies(&mut self, share: f64, mut table: Table, cases: &[Case]) -> Result<()> {
+        if self.asked() {
+            return Ok(());
+        }
+        self.tell(&table.title);
+        let max_tokens = if self.quick { 48 } else { 96 };
+        let plan = Extent {
+            positions: u32::MAX,
+            drafts: 2,
+            every: 4,
+            max_tokens,
+            seed: self.seed,
+            steps_of: None,
+            end: Some(self.end(share)),
+        };
+        let (orderly, bar, begun, time) = (&self.orderly, &self.bar, self.begun, self.time);
+        let goes_on = || {
+            bar.set_position(begun.elapsed().as_secs().min(time.as_secs()));
+            !orderly.asked()
+        };
+        efficiencies(&plan, &mut self.models.engine, &self.prompts, cases, &goes_on, &mut table)?;
+        self.keep(table);
+        Ok(())
+    }
+
+    /// Laws of both models at so many positions of text, the same for all tables.
+    pub fn pairs(&mut self, count: usize) -> Result<&[Pair]> {
+        if self.pairs.len() < count {
+            self.tell("positions of text");
+            self.pairs = laws::of_models(&mut self.models.engine, &self.prompts, count, 8, self.seed)?;
+        }
+        Ok(&self.pairs[..count.min(self.pairs.len())])
+    }
+
+    /// Rows of solvers at the first positions of text.
+    pub fn solvers(&mut self, count: usize, work: &Work, columns: &[Column]) -> Result<Vec<RowReport>> {
+        self.pairs(count)?;
+        self.tell("solvers");
+        solve_time::measure(&self.pairs[..count.min(self.pairs.len())], work, columns, &|_, _| self.tick())
+    }
+
+    /// One round of ways to decode, in turn, for this share of the time.
+    pub fn times(&mut self, share: f64, ways: &mut [Way], max_tokens: u32) -> Result<()> {
+        let (end, orderly, first) = (self.end(share), &self.orderly, ways.len());
+        let mut texts = 0;
+        let mut goes_on = || {
+            texts += 1;
+            // One text of each at least.
+            texts <= first || (Instant::now() < end && !orderly.asked())
+        };
+        decode::time(&mut self.models, &self.prompts, ways, (1, max_tokens), &mut goes_on)?;
+        Ok(())
+    }
+
+    /// The table that was kept last.
+    pub fn last(&self) -> Option<&Table> {
+        self.tables.last()
+    }
+
+    /// Acceptances at positions of text, for this share of the time.
+    pub fn acceptances(&mut self, share: f64, mut table: Table, nodes: &[Node]) -> Result<()> {
+        if self.asked() {
+            return Ok(());
+        }
+        let count = if self.quick { 48 } else { 240 };
+        self.pairs(count)?;
+        self.tell(&table.title);
+        let end = self.end(share);
+        let mut sums = vec![Sum::default(); nodes.len()];
+        for (number, pair) in self.pairs[..count.min(self.pairs.len())].iter().enumerate() {
+            for (node, sum) in nodes.iter().zip(&mut sums) {
+                sum.add(acceptance_at(node, pair, self.seed ^ number as u64)?);
+            }
+            if !self.tick() || Instant::now() >= end {
+                break;
+            }
+        }
+        for (node, sum) in nodes.iter().zip(sums) {
+            table.add(&node.row, &node.column, sum.mean(), sum.error());
+        }
+        self.keep(table);
+        Ok(())
+    }
+}
+
+/// Adds the tokens per call of all cases to a table.
+pub fn efficiencies(
+    plan: &Extent,
+    engine: &mut Engine,
+    prompts: &[Vec<Token>],
+    cases: &[Case],
+    goes_on: &dyn Fn() -> bool,
+    table: &mut Table,
+) -> Result<()> {
+    let setting = |case: &Case| {
+        let kinds: Vec<VerifierKind> = case.verifiers.iter().map(|(_, kind)| kind.clone()).collect();
+        Setting::new(case.tree.clone(), case.target, case.draft, plan.drafts, &kinds)
+    };
+    let mut settings = cases.iter().map(setting).collect::<Result<Vec<_>>>()?;
+    verifiers::measure(plan, engine, prompts, &mut settings, goes_on)?;
+    for (case, setting) in cases.iter().zip(&settings).filter(|(_, setting)| !setting.samples.is_empty()) {
+        let measured = verifiers::compared(setting);
+        for (name, kind) in &case.verifiers {
+            let place = setting.verifiers.iter().position(|other| other == kind);
+            if let Some(row) = place.and_then(|place| measured.verifiers.get(place)) {
+                table.add(&case.row, name, row.block_efficiency, Some(row.block_efficiency_error));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Tuples of drafts that the acceptance of one of them is averaged over.
+const TUPLES: usize = 12;
+
+/// The acceptance of a node at a position.
+pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
+    let target = pair.target(&node.target)?;
+    let laws = node.drafts.iter().map(|sampling| pair.draft(sampling)).collect::<Result<Vec<_>>>()?;
+    let problem = Problem::new(&target, Proposal::new(node.draws, &laws)?)?;
+    let Some(rule) = &node.rule else { return Ok(acceptance::optimal(&problem)?) };
+    let (mut rule, mut random) = (rule.build()?, texts::random(seed));
+    let mut coupling = couple(rule.as_mut(), problem)?;
+    let Some(rank) = node.rank else { return Ok(coupling.acceptance(&mut random).probability) };
+    let (mut sum, mut drafts) = (0.0, Vec::new());
+    for _ in 0..TUPLES {
+        problem.proposal.draw(&mut random, &mut drafts);
+        // A token that was drawn before is no draft of its own.
+        if let Some(token) = drafts.get(rank).filter(|token| !drafts[..rank].contains(token)) {
+            sum += coupling.law(&drafts)?.probabilities[*token as usize];
+        }
+    }
+    Ok(sum / TUPLES as f64)
+}
+
+/// Values that are added up.
+#[derive(Debug, Clone, Default)]
+pub struct Sum {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Sum {
+    pub fn add(&mut self, value: f64) {
+        self.count += 1.0;
+        self.sum += value;
+        self.squares += value * value;
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    /// The standard error of the mean; none of fewer than two values.
+    pub fn error(&self) -> Option<f64> {
+        let variance = (self.squares / self.count - self.mean().powi(2)).max(0.0) / (self.count - 1.0);
+        (self.count > 1.0).then(|| variance.sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use polydraft::conformance::tree::{ContextLaws, exact};
+    use polydraft::{Distribution, PolicyKind};
+    use polydraft_engine::{Model, ModelDrafter, TableModel};
+
+    use super::*;
+
+    const TARGET: [f64; 3] = [0.6, 0.3, 0.1];
+    const DRAFT: [f64; 3] = [0.3, 0.3, 0.4];
+
+    /// The same law after every text.
+    struct Always(Distribution);
+
+    impl ContextLaws for Always {
+        fn law(&self, _: &[Token]) -> polydraft::Result<&Distribution> {
+            Ok(&self.0)
+        }
+    }
+
+    fn engine() -> Engine {
+        let table = |name, law: [f64; 3]| {
+            TableModel::new(name, 3, BTreeMap::from([(Vec::new(), law.to_vec())])).expect("a table")
+        };
+        let target = table("target", TARGET);
+        let drafter = ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary);
+        Engine::new(Box::new(target), Some(Box::new(drafter.expect("a drafter"))))
+    }
+
+    fn law(law: [f64; 3]) -> Distribution {
+        Distribution::new(law.to_vec()).expect("a law")
+    }
+
+    /// On tables acceptances are those of the formulas, to the precision of a model's logits.
+    #[test]
+    fn acceptances_are_exact_on_tables() {
+        let pairs = laws::of_models(&mut engine(), &[vec![0], vec![1, 2]], 10, 8, 1).expect("pairs");
+        assert_eq!(pairs.len(), 10);
+        let node = |rule: Option<&str>, count| Node {
+            row: String::new(),
+            column: String::new(),
+            rule: rule.map(|rule| rule.parse().expect("a rule")),
+            draws: Draws::iid(count),
+            target: Sampling::default(),
+            drafts: vec![Sampling::default()],
+            rank: None,
+        };
+        let (target, draft) = (law(TARGET), law(DRAFT));
+        for pair in &pairs {
+            let of = |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
+            // min(p, q) summed; of two drafts 1 + min over H of p(H) − q(H)².
+            assert!((of(None, 1) - 0.7).abs() < 1e-6 && (of(Some("single"), 1) - 0.7).abs() < 1e-6);
+            let best =
+                1.0 + [0.0, 0.1 - 0.4_f64.powi(2), 0.4 - 0.7_f64.powi(2)].into_iter().fold(0.0, f64::min);
+            assert!((of(None, 2) - best).abs() < 1e-6 && (of(Some("priority"), 2) - best).abs() < 1e-6);
+            for rule in ["k-seq", "recursive", "naive"] {
+                let mut rule_at_work = rule.parse::<RuleKind>().expect("a rule").build().expect("built");
+                let problem =
+                    Problem::new(&target, Proposal::iid(&draft, 2).expect("drafts")).expect("a problem");
+                let mut coupling = couple(rule_at_work.as_mut(), problem).expect("coupled");
+                let expected = coupling.acceptance(&mut texts::random(0)).probability;
+                assert!((of(Some(rule), 2) - expected).abs() < 1e-6, "{rule}");
+            }
+        }
+    }
+
+    /// The first and the second draft together are the acceptance.
+    #[test]
+    fn drafts_add_up() {
+        let pair = &laws::of_models(&mut engine(), &[vec![0]], 1, 8, 1).expect("a pair")[0];
+        let of = |rank| {
+            let node = Node {
+                row: String::new(),
+                column: String::new(),
+                rule: Some("hub".parse().expect("a rule")),
+                draws: Draws { scheme: polydraft::Drafting::Hub, count: 2 },
+                target: Sampling::default(),
+                drafts: vec![Sampling::default()],
+                rank,
+            };
+            let each = (0..400).map(|seed| acceptance_at(&node, pair, seed).expect("an acceptance"));
+            each.sum::<f64>() / 400.0
+        };
+        let (first, second, both) = (of(Some(0)), of(Some(1)), of(None));
+        assert!((first + second - both).abs() < 0.02, "{first} {second} {both}");
+        assert!(first > 0.1 && second > 0.1);
+    }
+
+    /// Tokens per call on tables are what enumeration finds.
+    #[test]
+    fn efficiencies_are_those_of_enumeration() {
+        let verifiers = ["nested-priority", "specinfer", "spectr", "traversal", "greedy-block"];
+        let tree = PolicyKind::paths(2, 2);
+        let case = Case::new("K = 2, L = 2", tree.clone(), Sampling::default(), &verifiers).expect("a case");
+        let plan = Extent {
+            positions: 3000,
+            drafts: 2,
+            every: 1,
+            max_tokens: 50,
+            seed: 1,
+            steps_of: None,
+            end: None,
+        };
+        let mut table = Table::new("efficiency", "", 3);
+        efficiencies(&plan, &mut engine(), &[vec![0], vec![1]], &[case], &|| true, &mut table)
+            .expect("measured");
+        assert_eq!(table.entries.len(), verifiers.len());
+        for entry in &table.entries {
+            let mut verifier =
+                entry.column.parse::<VerifierKind>().expect("a name").build().expect("a verifier");
+            let policy = tree.build().expect("a policy");
+            let (target, draft) = (Always(law(TARGET)), Always(law(DRAFT)));
+            let found = exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut |_| ());
+            let expected = found.expect("enumerated").block_efficiency;
+            let (got, error) = (entry.ours.value, entry.ours.error.expect("an error"));
+            assert!(error < 0.02 && (got - expected).abs() < 5.0 * error, "{entry:?} {expected}");
+        }
+    }
+
+    /// At the steps of a verifier: where the laws do not depend on the text, the same.
+    #[test]
+    fn steps_of_a_verifier() {
+        let tree = PolicyKind::paths(2, 2);
+        let kinds = ["nested-priority", "block"].map(|name| name.parse::<VerifierKind>().expect("a name"));
+        let mut means = Vec::new();
+        for steps_of in [None, Some(kinds[0].clone()), Some(kinds[1].clone())] {
+            let sampling = Sampling::default();
+            let setting = Setting::new(tree.clone(), sampling, sampling, 3, &kinds).expect("a setting");
+            let plan =
+                Extent { positions: 2000, drafts: 3, every: 1, max_tokens: 50, seed: 2, steps_of, end: None };
+            let mut settings = [setting];
+            verifiers::measure(&plan, &mut engine(), &[vec![0]], &mut settings, &|| true).expect("measured");
+            let positions: usize = settings[0].samples.iter().map(|sample| sample.positions).sum();
+            assert!(positions > 500, "{positions}");
+            means.push(
+                verifiers::compared(&settings[0]).verifiers.iter().map(|row| row.block_efficiency).collect(),
+            );
+        }
+        let close = |a: &Vec<f64>, b: &Vec<f64>| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 0.05);
+        assert!(close(&means[0], &means[1]) && close(&means[0], &means[2]), "{means:?}");
+    }
+}

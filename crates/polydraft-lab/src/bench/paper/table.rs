@@ -1,0 +1,186 @@
+//! Tables of values by row and column, ours and the paper's.
+
+use std::io::Write;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::Report;
+use super::theirs::Source;
+use crate::plot::{Dot, Dots, Panel, WIDTH};
+
+/// A measured value.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Value {
+    pub value: f64,
+    /// Its standard error, where it was estimated.
+    pub error: Option<f64>,
+}
+
+/// Ours at a row and a column, and theirs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Entry {
+    pub row: String,
+    pub column: String,
+    pub ours: Value,
+    /// One for each source of the table, where it has one here.
+    pub theirs: Vec<Option<Value>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Table {
+    /// In one word, for files.
+    pub name: String,
+    pub title: String,
+    pub decimals: usize,
+    pub entries: Vec<Entry>,
+    /// Where theirs come from, on which models.
+    pub theirs: Vec<Source>,
+}
+
+impl Table {
+    pub fn new(name: &str, title: &str, decimals: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            decimals,
+            entries: Vec::new(),
+            theirs: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, row: impl Into<String>, column: impl Into<String>, value: f64, error: Option<f64>) {
+        let ours = Value { value, error: error.filter(|error| error.is_finite()) };
+        self.entries.push(Entry { row: row.into(), column: column.into(), ours, theirs: Vec::new() });
+    }
+
+    /// Puts the figures of `sources` beside ours; those that have none here are left out.
+    pub fn beside(&mut self, sources: Vec<Source>) {
+        for source in sources {
+            let of = |entry: &Entry| source.figure(&entry.row, &entry.column);
+            if self.entries.iter().any(|entry| of(entry).is_some()) {
+                self.entries.iter_mut().for_each(|entry| {
+                    let theirs = of(entry);
+                    entry.theirs.push(theirs);
+                });
+                self.theirs.push(source);
+            }
+        }
+    }
+
+    fn names(&self, of: impl Fn(&Entry) -> &String) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for entry in &self.entries {
+            if !names.contains(of(entry)) {
+                names.push(of(entry).clone());
+            }
+        }
+        names
+    }
+
+    /// Ours as panels, one for each row of the table.
+    pub fn chart(&self) -> Dots {
+        let (rows, columns) = (self.names(|entry| &entry.row), self.names(|entry| &entry.column));
+        let dot = |row: &String, column: &String| {
+            let entry = self.entries.iter().find(|entry| entry.row == *row && entry.column == *column)?;
+            Some(Dot { value: entry.ours.value, error: entry.ours.error })
+        };
+        let panel = |row: &String| Panel {
+            title: row.clone(),
+            dots: columns.iter().map(|column| dot(row, column)).collect(),
+        };
+        Dots {
+            width: WIDTH,
+            title: self.title.clone(),
+            notes: Vec::new(),
+            x_label: self.title.clone(),
+            panels: rows.iter().map(panel).collect(),
+            columns: rows.len().min(3),
+            rows: columns.clone(),
+            decimals: self.decimals,
+        }
+    }
+
+    fn print(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "\n{}", self.title)?;
+        let width = |names: &[String], least: usize| {
+            names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(least)
+        };
+        let rows = width(&self.names(|entry| &entry.row), 3);
+        let columns = width(&self.names(|entry| &entry.column), 6);
+        write!(out, "{:<rows$}  {:<columns$} {:>16}", "", "", "ours")?;
+        for index in 0..self.theirs.len() {
+            write!(out, " {:>9}", format!("theirs {}", letter(index)))?;
+        }
+        writeln!(out)?;
+        let mut last = "";
+        for entry in &self.entries {
+            let row = if entry.row == last { "" } else { entry.row.as_str() };
+            last = &entry.row;
+            let decimals = self.decimals;
+            let error = entry.ours.error.filter(|error| *error > 0.0);
+            let error = error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"));
+            write!(
+                out,
+                "{row:<rows$}  {:<columns$} {:>8.decimals$}{error:<9}",
+                entry.column, entry.ours.value
+            )?;
+            let theirs: String = entry
+                .theirs
+                .iter()
+                .map(|theirs| {
+                    theirs.map_or(format!(" {:>8}", "-"), |theirs| format!(" {:>8}", short(theirs.value)))
+                })
+                .collect();
+            writeln!(out, "{theirs}")?;
+        }
+        for (index, Source { source, models, .. }) in self.theirs.iter().enumerate() {
+            writeln!(out, "theirs {}, on their models: {source}; {models}", letter(index))?;
+        }
+        Ok(())
+    }
+}
+
+/// As published: without zeros at the end that nobody printed.
+fn short(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What a source is called beside the figures.
+pub fn letter(index: usize) -> char {
+    char::from(b'a' + (index % 26) as u8)
+}
+
+pub fn print(report: &Report) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let Report { machine, target, draft, prompts, tables, .. } = report;
+    writeln!(out, "{machine}\n{target} with {draft}, {prompts} prompts")?;
+    tables.iter().try_for_each(|table| table.print(&mut out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn theirs_stand_beside_ours() {
+        let mut table = Table::new("efficiency", "Tokens per call", 2);
+        table.add("K = 2, L = 4", "spectr", 2.5, Some(0.01));
+        table.add("K = 2, L = 4", "ours", 2.7, None);
+        let sources = super::super::theirs::sources("spectr", "efficiency");
+        assert!(sources.len() >= 3);
+        table.beside(sources);
+        let figures: Vec<Option<f64>> =
+            table.entries[0].theirs.iter().map(|theirs| theirs.map(|theirs| theirs.value)).collect();
+        assert_eq!(figures, [Some(2.07), Some(2.43), Some(2.96)], "{table:?}");
+        assert!(table.entries[1].theirs.iter().all(Option::is_none));
+        let mut out = Vec::new();
+        table.print(&mut out).expect("printed");
+        let text = String::from_utf8(out).expect("text");
+        assert!(
+            text.contains("2.50 ± 0.01") && text.contains("2.43") && text.contains("on their models"),
+            "{text}"
+        );
+    }
+}

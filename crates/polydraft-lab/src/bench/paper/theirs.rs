@@ -1,0 +1,84 @@
+//! The papers' figures, with where they stand. Data, in `theirs.json`; figures only, no words of theirs.
+
+use serde::{Deserialize, Serialize};
+
+use super::table::Value;
+
+const ALL: &str = include_str!("theirs.json");
+
+/// A table of a paper.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Source {
+    /// Authors, year, number of the table.
+    pub source: String,
+    /// What it was measured on.
+    pub models: String,
+    /// Row, column, value, and its error where one was published.
+    #[serde(skip_serializing, default)]
+    figures: Vec<(String, String, f64, Option<f64>)>,
+}
+
+impl Source {
+    /// What it has at a row and a column of ours.
+    pub fn figure(&self, row: &str, column: &str) -> Option<Value> {
+        let figure = self.figures.iter().find(|figure| figure.0 == row && figure.1 == column)?;
+        Some(Value { value: figure.2, error: figure.3 })
+    }
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    paper: String,
+    table: String,
+    source: String,
+    models: String,
+    /// Columns, and rows of values for them; null where the paper has none.
+    columns: Vec<String>,
+    rows: Vec<(String, Vec<Option<f64>>)>,
+    /// Errors in the shape of the rows' values, if they were published.
+    #[serde(default)]
+    errors: Vec<Vec<Option<f64>>>,
+}
+
+/// The tables of a paper that have figures for one of ours.
+pub fn sources(paper: &str, table: &str) -> Vec<Source> {
+    let all: Vec<Stored> = serde_json::from_str(ALL).unwrap_or_default();
+    let stored = all.into_iter().filter(|stored| stored.paper == paper && stored.table == table);
+    stored
+        .map(|stored| Source { figures: figures(&stored), source: stored.source, models: stored.models })
+        .collect()
+}
+
+fn figures(stored: &Stored) -> Vec<(String, String, f64, Option<f64>)> {
+    let mut figures = Vec::new();
+    for (place, (row, values)) in stored.rows.iter().enumerate() {
+        for (index, (column, value)) in stored.columns.iter().zip(values).enumerate() {
+            let error = stored.errors.get(place).and_then(|errors| *errors.get(index)?);
+            figures.extend(value.map(|value| (row.clone(), column.clone(), value, error)));
+        }
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_are_whole() {
+        let all: Vec<Stored> = serde_json::from_str(ALL).expect("JSON");
+        for Stored { paper, table, source, columns, rows, .. } in &all {
+            assert!(source.contains("20"), "{paper} {table}: a year");
+            assert!(!rows.is_empty(), "{paper} {table}");
+            for (row, values) in rows {
+                assert_eq!(values.len(), columns.len(), "{paper} {table} {row}");
+            }
+        }
+        for paper in ["spectr", "spechub", "canonical", "global-resolution", "gbv", "delayed"] {
+            assert!(all.iter().any(|stored| stored.paper == paper), "{paper}");
+        }
+        // SpecTr's table 4, 6M with K = 8, L = 8.
+        let table = &sources("spectr", "efficiency")[1];
+        assert_eq!(table.figure("K = 8, L = 8", "spectr").expect("a figure").value, 3.27);
+    }
+}

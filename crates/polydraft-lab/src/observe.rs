@@ -1,0 +1,189 @@
+//! Looks at positions of the target's own text, by standing where the verifier stands in the decode loop.
+//!
+//! The engine is given a verifier that accepts nothing and emits one token of the target's law, so that the text is the
+//! target's own, token by token. What it is given to verify is what every verifier would be given there, and it is shown
+//! to whoever looks. Where nothing is looked at the policy says that nothing is drafted.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use polydraft::{
+    Chance, Distribution, Draft, DraftTree, Form, Growth, Outcome, Path, Policy, PolicyKind, Sampling,
+    TargetLaws, Token, Verifier,
+};
+use polydraft_engine::{Engine, Limits, NoText, Request, Speculation};
+use polydraft_reference::VerifierKind;
+use polydraft_reference::comparison::{Comparison, decide};
+use polydraft_trace::Recording;
+
+use crate::texts::{self, Random};
+
+/// Is shown a draft and the target's laws at its nodes.
+pub trait Look: Send + 'static {
+    /// `at` tokens of the text are before it.
+    fn look(&mut self, at: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()>;
+}
+
+impl Look for Comparison {
+    fn look(&mut self, _: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()> {
+        Self::look(self, draft, target)
+    }
+}
+
+impl Look for Recording {
+    fn look(&mut self, at: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()> {
+        self.position(at, draft, target)
+    }
+}
+
+/// Where to look, and at what.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    pub sampling: Sampling,
+    pub draft_sampling: Sampling,
+    /// What is drafted.
+    pub tree: &'a PolicyKind,
+    /// Tokens of the text, at most.
+    pub max_tokens: usize,
+    /// Tokens from one position that is looked at to the next, at least 1.
+    pub every: usize,
+    /// Who decides how the text goes on, if it is not the target by itself: then every step is looked at.
+    pub steps_of: Option<&'a VerifierKind>,
+    /// The paths that this one is given, where the tree has those of several drafts.
+    pub paths: Option<usize>,
+}
+
+/// The seed of a text: of one run, the text of this round behind the prompt of this number.
+pub fn text_seed(seed: u64, round: u64, prompt: usize) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (round << 32 | prompt as u64)
+}
+
+/// Decodes a text, which is `follow` as far as that goes, and shows positions of it to `look`; `chance` is the seed of text
+/// and drafts, `seed` says where the first position is. `goes_on` is asked after every token.
+pub fn text<L: Look>(
+    engine: &mut Engine,
+    prompt: &[Token],
+    plan: &Plan,
+    (seed, chance): (u64, u64),
+    follow: Vec<Token>,
+    look: L,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(L, Vec<Token>)> {
+    let policy = plan.tree.build()?;
+    // Trees of full depth everywhere.
+    let room = engine.facts().context.saturating_sub(prompt.len() + policy.depth() + 1);
+    let length = room.min(plan.max_tokens);
+    let every = if plan.steps_of.is_some() { 1 } else { plan.every.min(plan.max_tokens) };
+    let first = (seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % every;
+    let limits = Limits { max_tokens: Some(length + policy.depth() + 1), ..Limits::default() };
+    let shared = Arc::new(Mutex::new(Some(look)));
+    let decides = match plan.steps_of {
+        Some(kind) => Some((kind.build()?, plan.paths, texts::random(seed))),
+        None => None,
+    };
+    let speculation = Speculation {
+        verifier: Box::new(Observer { follow, emitted: 0, look: shared.clone(), decides }),
+        policy: Box::new(Sometimes { policy, first, every, emitted: 0 }),
+        sampling: plan.draft_sampling,
+    };
+    let request = Request {
+        prompt: prompt.to_vec(),
+        sampling: plan.sampling,
+        speculation: Some(speculation),
+        limits,
+        text: Box::new(NoText),
+        chance: Box::new(texts::random(chance)),
+    };
+    let mut session = engine.open(request)?;
+    let mut failed = Ok(());
+    while failed.is_ok() && !session.is_done() && session.tokens().len() < length && goes_on() {
+        failed = engine.step(&mut [&mut session]);
+    }
+    let generation = engine.close(session);
+    failed?;
+    let look = lock(&shared).take();
+    Ok((look.expect("nobody else takes it"), generation?.tokens))
+}
+
+/// A thread that panicked has ended the program's work anyhow.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The verifier that only looks.
+struct Observer<L> {
+    /// The tokens to emit, where the text is one that was decoded before.
+    follow: Vec<Token>,
+    /// Tokens emitted so far.
+    emitted: usize,
+    look: Arc<Mutex<Option<L>>>,
+    /// Who decides, if it is not the target by itself; the paths that it is given, and who deals them.
+    decides: Option<(Box<dyn Verifier>, Option<usize>, Random)>,
+}
+
+impl<L: Look> Verifier for Observer<L> {
+    /// Who looks was asked before.
+    fn supports(&self, _: &Form) -> polydraft::Result<()> {
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> polydraft::Result<Outcome> {
+        if let Some(look) = lock(&self.look).as_mut().filter(|_| draft.draws(DraftTree::ROOT).is_some()) {
+            look.look(self.emitted, draft, target)?;
+        }
+        if let Some((verifier, paths, random)) = &mut self.decides {
+            let outcome = decide(verifier.as_mut(), draft, *paths, random, target, chance)?;
+            self.emitted += outcome.accepted.len() + 1;
+            return Ok(outcome);
+        }
+        let token = match self.follow.get(self.emitted) {
+            Some(&token) => token,
+            None => target.target(DraftTree::ROOT)?.sample(chance),
+        };
+        self.emitted += 1;
+        Ok(Outcome { accepted: Vec::new(), token })
+    }
+}
+
+/// A policy that drafts at every so many positions only.
+struct Sometimes {
+    policy: Box<dyn Policy>,
+    /// Drafts where the number of tokens emitted is this, modulo `every`.
+    first: usize,
+    every: usize,
+    /// Tokens emitted so far.
+    emitted: usize,
+}
+
+impl Sometimes {
+    fn here(&self) -> bool {
+        self.emitted % self.every == self.first
+    }
+}
+
+impl Policy for Sometimes {
+    fn goes_on(&self, path: &Path) -> bool {
+        self.here() && self.policy.goes_on(path)
+    }
+
+    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+        self.policy.draws(path, law).filter(|_| self.here())
+    }
+
+    fn depth(&self) -> usize {
+        if self.here() { self.policy.depth() } else { 0 }
+    }
+
+    fn form(&self) -> Form {
+        self.policy.form()
+    }
+
+    fn observe(&mut self, _: &Draft, outcome: &Outcome) {
+        self.emitted += outcome.accepted.len() + 1;
+    }
+}

@@ -1,0 +1,148 @@
+//! `polydraft report`: records as one page, with tables and charts.
+
+mod certify;
+mod counts;
+mod decode;
+mod efficiency;
+mod model;
+mod other;
+mod page;
+mod paper;
+mod quality;
+mod record;
+mod solve_time;
+mod speed;
+mod verifiers;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::output::note;
+use crate::save::Save;
+use page::Section;
+use record::{Kind, Record};
+
+/// Show records as one page of tables and charts, a single file that asks nothing of the network.
+///
+/// A record is what --save or --json of 'bench', 'certify', 'efficiency' and 'generate' wrote, or bench/load.py printed; a file may
+/// hold several, one after the other. Under each figure stands the command that measured it, where the record says. The
+/// p-values of several runs of 'certify' are shown together, as is all that 'efficiency' enumerated.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft report bench/records/*.json -o report.html
+  polydraft bench verifiers --save verifiers.json && polydraft report verifiers.json -o report.html
+  for s in 1 2 3 4 5; do polydraft certify --seed $s --json; done > certify.json; polydraft report certify.json -o report.html")]
+pub struct Args {
+    /// Files of records.
+    #[arg(value_name = "RECORD", required = true)]
+    records: Vec<PathBuf>,
+    /// The page to write.
+    #[arg(long, short = 'o', value_name = "FILE")]
+    output: PathBuf,
+    /// The page's heading.
+    #[arg(long, value_name = "TEXT", default_value = "polydraft, measured")]
+    title: String,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let save = Save::begin(&args.output)?;
+    let mut records = Vec::new();
+    for file in &args.records {
+        records.extend(record::read(file)?);
+    }
+    let sections = sections(&records)?;
+    save.finish(page::html(&args.title, &sections).as_bytes())?;
+    note(format_args!("{} sections in {}", sections.len(), args.output.display()));
+    Ok(())
+}
+
+/// A section for each record; one for all of a kind that says more together.
+fn sections(records: &[Record]) -> Result<Vec<Section>> {
+    let of = |kind| -> Vec<&Record> { records.iter().filter(|record| record.kind == kind).collect() };
+    let mut sections = Vec::new();
+    for record in records {
+        let first = of(record.kind).first().is_some_and(|first| std::ptr::eq(*first, record));
+        let section = match record.kind {
+            Kind::Certify | Kind::Efficiency if !first => continue,
+            Kind::Certify => certify::section(&of(Kind::Certify)),
+            Kind::Efficiency => efficiency::section(&of(Kind::Efficiency)),
+            Kind::Decode => decode::section(record),
+            Kind::Verifiers => verifiers::section(record),
+            Kind::Speed => speed::section(record),
+            Kind::Model => model::section(record),
+            Kind::SolveTime => solve_time::section(record),
+            Kind::Acceptance | Kind::Generate => counts::section(record),
+            Kind::Paper => paper::section(record),
+            Kind::Quality => quality::section(record),
+            Kind::Other => other::section(record),
+        };
+        sections.push(section.with_context(|| {
+            format!("{}: it looks like a record of {}, but", record.file, record.kind.name())
+        })?);
+    }
+    Ok(sections)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn page(files: &[&str]) -> String {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/records");
+        let records = files.iter().flat_map(|file| record::read(&folder.join(file)).expect("a record"));
+        let sections = sections(&records.collect::<Vec<_>>()).expect("sections");
+        page::html("Records", &sections)
+    }
+
+    /// The page without its drawings, which the charts' own tests look at.
+    fn words(page: &str) -> String {
+        let mut parts = page.split("<svg");
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            text.push_str(part.split_once("</svg>").map_or("", |(_, rest)| rest));
+        }
+        let style = text
+            .split_once("<style>")
+            .and_then(|(head, rest)| Some(format!("{head}{}", rest.split_once("</style>")?.1)));
+        style.unwrap_or(text)
+    }
+
+    /// What a page says, kept as a file; `POLYDRAFT_BLESS=1` in the environment writes it anew.
+    #[test]
+    fn the_page_of_records() {
+        let page = page(&[
+            "2026-11-20-amd-epyc-2-threads-decode.json",
+            "2026-11-21-intel-xeon-2-threads-speed-demo-t1.json",
+            "2026-11-22-intel-xeon-2-threads-load.json",
+        ]);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/snapshot.html");
+        if std::env::var_os("POLYDRAFT_BLESS").is_some() {
+            std::fs::write(&file, words(&page)).expect("written");
+        }
+        let expected = std::fs::read_to_string(&file).expect("the snapshot");
+        let got = words(&page);
+        let differs = expected.lines().zip(got.lines()).find(|(a, b)| a != b);
+        assert!(got == expected, "the page is another than {}: {differs:?}", file.display());
+    }
+
+    /// All records of the repository are of known kinds, and the page asks nothing of the network.
+    #[test]
+    fn every_record_of_the_repository() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/records");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .expect("records")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".json") || name.ends_with(".jsonl"))
+            .collect();
+        files.sort();
+        let page = page(&files.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(page.matches("<section").count() >= 12 && page.matches("<svg").count() >= 20);
+        for outside in ["src=", "href=\"http", "url(", "@import", "<script"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+}

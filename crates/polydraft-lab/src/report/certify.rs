@@ -1,0 +1,89 @@
+//! Records of `certify`, all together: p-values of a lossless verifier are uniform.
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::page::{Cell, Section};
+use super::record::Record;
+use crate::plot::{Curve, Curves, Datum};
+
+#[derive(Deserialize)]
+struct Report {
+    verdict: String,
+    verifier: String,
+    tree: String,
+    runs: u32,
+    cells: usize,
+    statistic: f64,
+    freedom: usize,
+    p_value: f64,
+    greedy_equal: usize,
+    greedy_ties: usize,
+    greedy_different: usize,
+}
+
+/// With fewer p-values the largest distance from the diagonal says little.
+const ENOUGH: usize = 8;
+
+pub fn section(records: &[&Record]) -> Result<Section> {
+    let reports = records.iter().map(|record| record.read()).collect::<Result<Vec<Report>>>()?;
+    let mut section = Section::of(records[0]).together();
+    let passed = reports.iter().filter(|report| report.verdict == "pass").count();
+    section.tile(format!("{passed} of {}", reports.len()), "runs passed");
+    let sum = |of: fn(&Report) -> usize| reports.iter().map(of).sum::<usize>();
+    let texts = sum(|r| r.greedy_equal + r.greedy_ties + r.greedy_different);
+    section.tile(
+        format!("{} of {texts}", sum(|r| r.greedy_equal)),
+        format!("texts at temperature 0 equal plain decoding's, {} part at ties", sum(|r| r.greedy_ties)),
+    );
+    // Without degrees of freedom nothing was drawn, and the p-value is none.
+    let mut values: Vec<f64> =
+        reports.iter().filter(|report| report.freedom > 0).map(|report| report.p_value).collect();
+    values.sort_by(f64::total_cmp);
+    if values.len() > 1 {
+        let count = values.len() as f64;
+        let expected = |index: usize| (index as f64 + 0.5) / count;
+        let points = values.iter().enumerate().map(|(i, &y)| Datum { x: expected(i), y, error: None });
+        let distance = values.iter().enumerate().map(|(i, p)| (p - expected(i)).abs()).fold(0.0, f64::max);
+        // Kolmogorov's distance, and where one run in twenty has more.
+        let (distance, limit) = (distance + 0.5 / count, 1.358 / (count.sqrt() + 0.12 + 0.11 / count.sqrt()));
+        if values.len() >= ENOUGH {
+            let limit = format!(
+                "largest distance of the p-values from uniform; one set in twenty of {count} has more than {limit:.2}"
+            );
+            section.tile(format!("{distance:.2}"), limit);
+        }
+        section.figure(
+            "Calibration: p-values in order, against where uniform ones lie",
+            "A lossless verifier's lie along the line; a wrong one's at 0",
+            &Curves {
+                x_label: "expected".to_owned(),
+                y_label: "p-value".to_owned(),
+                curves: vec![
+                    Curve::loose("runs", points.collect()),
+                    Curve::guide("uniform", [(0.0, 0.0), (1.0, 1.0)]),
+                ],
+                x_at_least: vec![0.0, 1.0],
+                y_at_least: vec![0.0, 1.0],
+            },
+        )?;
+    }
+    let line = |(record, report): (&&Record, &Report)| {
+        vec![
+            Cell::words(&report.verdict),
+            Cell::words(format!("{}, {}", report.verifier, report.tree)),
+            Cell::words(report.runs),
+            Cell::words(report.cells),
+            Cell::Figure(format!("{:.1} ({})", report.statistic, report.freedom)),
+            Cell::number(report.p_value, 4, None),
+            Cell::words(record.origin().command.unwrap_or_else(|| "not recorded".to_owned())),
+        ]
+    };
+    section.table(
+        "Runs",
+        "G: statistic of the test, in brackets its degrees of freedom",
+        &["verdict", "verifier", "runs", "cells", "G", "p-value", "command"],
+        &records.iter().zip(&reports).map(line).collect::<Vec<_>>(),
+    );
+    Ok(section)
+}

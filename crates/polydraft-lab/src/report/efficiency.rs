@@ -1,0 +1,92 @@
+//! Records of `efficiency`, all together: exact tokens per call, and the bound.
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::page::{Cell, Section};
+use super::record::Record;
+use crate::plot::{Curve, Curves, Datum};
+
+#[derive(Deserialize, Clone)]
+struct Row {
+    verifier: String,
+    paths: usize,
+    depth: usize,
+    block_efficiency: f64,
+    law_deviation: f64,
+    bound: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Rows {
+    Several(Vec<Row>),
+    One(Row),
+}
+
+pub fn section(records: &[&Record]) -> Result<Section> {
+    let mut section = Section::of(records[0]);
+    if records.len() > 1 {
+        section = section.together();
+        records
+            .iter()
+            .filter_map(|record| record.origin().command)
+            .for_each(|command| section.text(&command));
+    }
+    let mut all = Vec::new();
+    for record in records {
+        match record.read()? {
+            Rows::Several(rows) => all.extend(rows),
+            Rows::One(row) => all.push(row),
+        }
+    }
+    let worst = all.iter().map(|row| row.law_deviation).fold(0.0, f64::max);
+    section.tile(format!("{worst:.1e}"), "largest deviation of an emitted law from the target's");
+    let mut names: Vec<&str> = Vec::new();
+    all.iter().for_each(|row| {
+        if !names.contains(&row.verifier.as_str()) {
+            names.push(&row.verifier);
+        }
+    });
+    let nodes = |row: &Row| (row.paths * row.depth) as f64;
+    let curve = |name: &str, of: &dyn Fn(&Row) -> Option<f64>| {
+        let points = all.iter().filter(|row| name == "bound" || row.verifier == name);
+        let mut points: Vec<Datum> =
+            points.filter_map(|row| Some(Datum { x: nodes(row), y: of(row)?, error: None })).collect();
+        points.sort_by(|a, b| a.x.total_cmp(&b.x).then(a.y.total_cmp(&b.y)));
+        points.dedup();
+        Curve::loose(name, points)
+    };
+    let mut curves: Vec<Curve> =
+        names.iter().map(|name| curve(name, &|row| Some(row.block_efficiency))).collect();
+    curves.push(curve("bound", &|row| row.bound));
+    curves.retain(|curve| !curve.points.is_empty());
+    section.figure(
+        "Exact tokens per call against drafted tokens",
+        "Bound: the most that any lossless verifier can reach",
+        &Curves {
+            x_label: "tokens drawn per call".to_owned(),
+            y_label: "tokens per call".to_owned(),
+            curves,
+            x_at_least: vec![],
+            y_at_least: vec![],
+        },
+    )?;
+    let line = |row: &Row| {
+        let below = row.bound.map(|bound| bound - row.block_efficiency);
+        vec![
+            Cell::words(&row.verifier),
+            Cell::words(format!("{} × {}", row.paths, row.depth)),
+            Cell::number(row.block_efficiency, 6, None),
+            Cell::maybe(below, 6),
+            Cell::Figure(format!("{:.1e}", row.law_deviation)),
+        ]
+    };
+    section.table(
+        "By enumeration",
+        "",
+        &["verifier", "K × L", "tokens per call", "below the bound", "law off by"],
+        &all.iter().map(line).collect::<Vec<_>>(),
+    );
+    Ok(section)
+}

@@ -1,0 +1,94 @@
+//! Records of `bench model`.
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::page::{Cell, Section};
+use super::record::Record;
+use crate::plot::{Curve, Curves, Datum};
+
+#[derive(Deserialize)]
+struct Report {
+    parameters: u64,
+    memory_bytes_per_second: f64,
+    results: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    dtype: String,
+    load_seconds: f64,
+    weight_bytes: f64,
+    tokens_per_second: f64,
+    bytes_per_second: f64,
+    bandwidth_share: f64,
+    passes: Vec<Pass>,
+    #[serde(default)]
+    sequences: Vec<Together>,
+}
+
+#[derive(Deserialize)]
+struct Pass {
+    nodes: usize,
+    relative: f64,
+}
+
+#[derive(Deserialize)]
+struct Together {
+    sequences: usize,
+    relative: f64,
+}
+
+pub fn section(record: &Record) -> Result<Section> {
+    let report: Report = record.read()?;
+    let mut section = Section::of(record);
+    section.fact(format!("{:.0} million parameters", report.parameters as f64 / 1e6));
+    section.fact(format!("memory gives {:.1} GB/s", report.memory_bytes_per_second / 1e9));
+    let chart = |y_label: &str, x_label: &str, of: &dyn Fn(&Row) -> Vec<(usize, f64)>| Curves {
+        x_label: x_label.to_owned(),
+        y_label: y_label.to_owned(),
+        curves: report
+            .results
+            .iter()
+            .map(|row| {
+                let point = |(x, y): (usize, f64)| Datum { x: x as f64, y, error: None };
+                Curve::joined(row.dtype.clone(), of(row).into_iter().map(point).collect())
+            })
+            .collect(),
+        x_at_least: vec![1.0],
+        y_at_least: vec![1.0],
+    };
+    section.figure(
+        "A pass over several tokens",
+        "Relative to a pass over one",
+        &chart("cost", "tokens in the pass", &|row| {
+            row.passes.iter().map(|pass| (pass.nodes, pass.relative)).collect()
+        }),
+    )?;
+    if report.results.iter().any(|row| !row.sequences.is_empty()) {
+        section.figure(
+            "Texts decoded together",
+            "Tokens per second, relative to one text",
+            &chart("tokens per second", "texts", &|row| {
+                row.sequences.iter().map(|together| (together.sequences, together.relative)).collect()
+            }),
+        )?;
+    }
+    let line = |row: &Row| {
+        vec![
+            Cell::words(&row.dtype),
+            Cell::number(row.load_seconds, 2, None),
+            Cell::number(row.weight_bytes / 1e9, 2, None),
+            Cell::number(row.tokens_per_second, 1, None),
+            Cell::number(row.bytes_per_second / 1e9, 1, None),
+            Cell::Figure(format!("{:.0} %", 100.0 * row.bandwidth_share)),
+        ]
+    };
+    section.table(
+        "By how weights are held",
+        "",
+        &["dtype", "loading, s", "weights, GB", "tokens/s", "read, GB/s", "of memory's"],
+        &report.results.iter().map(line).collect::<Vec<_>>(),
+    );
+    Ok(section)
+}

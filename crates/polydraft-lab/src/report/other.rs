@@ -1,0 +1,129 @@
+//! Records of scripts, and of what nobody here knows: tables of what they hold.
+
+use anyhow::Result;
+use serde_json::{Map, Value};
+
+use super::page::{Cell, Section};
+use super::record::Record;
+
+pub fn section(record: &Record) -> Result<Section> {
+    let title = match &record.value {
+        value if value.get("tokens_per_second_alone").is_some() => "bench/load.py: the server under load",
+        value if value.get("rows").is_some() && value.get("provenance").is_some() => {
+            "bindings/python/bench: inside transformers"
+        }
+        _ => "A record of a kind that this version does not know: what it holds",
+    };
+    let mut section = Section::of(record).titled(title);
+    let mut single = Vec::new();
+    match &record.value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| part(&mut section, &mut single, name, value))
+        }
+        value => part(&mut section, &mut single, "values", value),
+    }
+    if !single.is_empty() {
+        section.table("Single values", "", &["what", "value"], &single);
+    }
+    Ok(section)
+}
+
+/// A table of its own for what has parts, a line for what has none.
+fn part(section: &mut Section, single: &mut Vec<Vec<Cell>>, name: &str, value: &Value) {
+    if name == "provenance" {
+        return;
+    }
+    let title = name.replace('_', " ");
+    match value {
+        Value::Array(rows) if rows.first().is_some_and(Value::is_object) => {
+            let rows: Vec<Map<String, Value>> = rows.iter().map(flat).collect();
+            let mut head: Vec<&str> = Vec::new();
+            for key in rows.iter().flat_map(Map::keys) {
+                if !head.contains(&key.as_str()) {
+                    head.push(key);
+                }
+            }
+            let cells = rows.iter().map(|row| head.iter().map(|key| cell(row.get(*key))).collect());
+            section.table(&title, "", &head, &cells.collect::<Vec<Vec<Cell>>>());
+        }
+        Value::Object(_) => {
+            let rows: Vec<Vec<Cell>> =
+                flat(value).iter().map(|(key, value)| vec![Cell::words(key), cell(Some(value))]).collect();
+            section.table(&title, "", &["", "value"], &rows);
+        }
+        value => single.push(vec![Cell::words(title), cell(Some(value))]),
+    }
+}
+
+/// Fields of fields by both names.
+fn flat(value: &Value) -> Map<String, Value> {
+    let mut all = Map::new();
+    for (key, value) in value.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(_) => {
+                flat(value).into_iter().for_each(|(inner, value)| {
+                    all.insert(format!("{key}, {inner}"), value);
+                });
+            }
+            value => {
+                all.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    all
+}
+
+/// Longest list, and text, that a cell shows whole.
+const LONG: usize = 80;
+
+fn cell(value: Option<&Value>) -> Cell {
+    match value {
+        None | Some(Value::Null) => Cell::words("–"),
+        Some(Value::Number(number)) => match number.as_f64() {
+            Some(value) if number.is_f64() => Cell::Figure(short(value)),
+            _ => Cell::Figure(number.to_string()),
+        },
+        Some(Value::String(text)) => Cell::words(cut(text)),
+        Some(Value::Array(values)) => {
+            let words = values.iter().map(|value| value.as_f64().map_or(value.to_string(), short));
+            Cell::words(cut(&words.collect::<Vec<_>>().join(", ")))
+        }
+        Some(value) => Cell::words(cut(&value.to_string())),
+    }
+}
+
+/// Four digits that count.
+fn short(value: f64) -> String {
+    let size = if value == 0.0 { 0.0 } else { value.abs().log10().floor() };
+    if !(-4.0..9.0).contains(&size) {
+        return format!("{value:.3e}");
+    }
+    let text = format!("{value:.*}", (3.0 - size).clamp(0.0, 6.0) as usize);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(LONG) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (2996.3, "2996"),
+            (9.6, "9.6"),
+            (0.00012345, "0.000123"),
+            (1e-9, "1.000e-9"),
+            (3.88, "3.88"),
+        ] {
+            assert_eq!(short(value), expected);
+        }
+    }
+}

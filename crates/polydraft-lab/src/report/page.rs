@@ -1,0 +1,249 @@
+//! The page: sections of figures and tables, as HTML that asks nothing of the network.
+
+use std::fmt::{Display, Write};
+
+use anyhow::Result;
+
+use super::record::{Origin, Record};
+use crate::plot::Drawing;
+
+const STYLE: &str = include_str!("style.css");
+
+/// What one record says, or several of a kind.
+pub struct Section {
+    title: String,
+    /// What it was measured on, and with.
+    facts: Vec<String>,
+    command: Option<String>,
+    /// The main figures: a number, and what it is.
+    tiles: Vec<(String, String)>,
+    parts: Vec<String>,
+}
+
+impl Section {
+    /// Empty, with what the record says of its origin.
+    pub fn of(record: &Record) -> Self {
+        let Origin { machine, version, commit, rustc, profile, threads, command, interrupted } =
+            record.origin();
+        let known = |fact: &String| fact != "unknown";
+        let facts = [
+            Some(record.file.clone()),
+            machine,
+            version.map(|version| format!("polydraft {version}")),
+            commit.filter(known).map(|commit| format!("commit {}", &commit[..commit.len().min(12)])),
+            rustc.filter(known).map(|rustc| rustc.split(" (").next().unwrap_or_default().to_owned()),
+            profile.filter(known).map(|profile| format!("{profile} build")),
+            threads.map(|threads| format!("{threads} threads")),
+            interrupted.then(|| "ended before all was measured".to_owned()),
+            command.is_none().then(|| "the record does not say by which command".to_owned()),
+        ];
+        Self {
+            title: record.kind.name().to_owned(),
+            facts: facts.into_iter().flatten().collect(),
+            command,
+            tiles: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// For several records: each has its command beside it.
+    pub fn together(mut self) -> Self {
+        self.command = None;
+        self
+    }
+
+    pub fn titled(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    pub fn fact(&mut self, fact: impl Into<String>) {
+        self.facts.push(fact.into());
+    }
+
+    pub fn tile(&mut self, value: impl Into<String>, meaning: impl Into<String>) {
+        self.tiles.push((value.into(), meaning.into()));
+    }
+
+    /// A paragraph.
+    pub fn text(&mut self, text: &str) {
+        self.parts.push(format!("<p class=\"note\">{}</p>", escaped(text)));
+    }
+
+    /// A chart, with the command that measured it.
+    pub fn figure(&mut self, caption: &str, note: &str, chart: &impl Drawing) -> Result<()> {
+        let svg = scaled(&chart.svg()?, chart.size(), caption);
+        let wide = if chart.size().0 > 700 { " wide" } else { "" };
+        self.parts.push(format!(
+            "<figure class=\"chart{wide}\"><figcaption>{}{}</figcaption><div class=\"draw\">{svg}</div>{}</figure>",
+            escaped(caption),
+            under(note),
+            command(self.command.as_deref())
+        ));
+        Ok(())
+    }
+
+    /// A table, with the command that measured it.
+    pub fn table(&mut self, caption: &str, note: &str, head: &[&str], rows: &[Vec<Cell>]) {
+        let mut text = format!(
+            "<figure class=\"table\"><figcaption>{}{}</figcaption><div class=\"scroll\"><table><thead><tr>",
+            escaped(caption),
+            under(note)
+        );
+        for name in head {
+            let _ = write!(text, "<th scope=\"col\">{}</th>", escaped(name));
+        }
+        text.push_str("</tr></thead><tbody>\n");
+        for row in rows {
+            let cells: String = row.iter().map(Cell::html).collect();
+            let _ = writeln!(text, "<tr>{cells}</tr>");
+        }
+        let _ = write!(text, "</tbody></table></div>{}</figure>", command(self.command.as_deref()));
+        self.parts.push(text);
+    }
+}
+
+/// A cell of a table.
+pub enum Cell {
+    /// Words, to the left.
+    Words(String),
+    /// A figure, to the right.
+    Figure(String),
+    /// The figure that is to be seen first.
+    Best(String),
+    /// Shares of a whole, in order.
+    Shares(Vec<f64>),
+}
+
+impl Cell {
+    pub fn words(text: impl Display) -> Self {
+        Self::Words(text.to_string())
+    }
+
+    /// A number with so many decimals, and its error if there is one.
+    pub fn number(value: f64, decimals: usize, error: Option<f64>) -> Self {
+        Self::Figure(number(value, decimals, error))
+    }
+
+    /// Nothing, where there is nothing.
+    pub fn maybe(value: Option<f64>, decimals: usize) -> Self {
+        Self::Figure(value.map_or("–".to_owned(), |value| number(value, decimals, None)))
+    }
+
+    pub fn best(self, best: bool) -> Self {
+        match self {
+            Self::Figure(text) if best => Self::Best(text),
+            other => other,
+        }
+    }
+
+    fn html(&self) -> String {
+        match self {
+            Self::Words(text) => format!("<td>{}</td>", escaped(text)),
+            Self::Figure(text) => format!("<td class=\"n\">{}</td>", escaped(text)),
+            Self::Best(text) => format!("<td class=\"n best\">{}</td>", escaped(text)),
+            Self::Shares(shares) => {
+                let mut at = 0.0;
+                let mut bars = String::new();
+                for (index, share) in shares.iter().enumerate() {
+                    let width = 100.0 * share.clamp(0.0, 1.0 - at);
+                    let _ = write!(
+                        bars,
+                        "<i class=\"s{index}\" style=\"left:{:.2}%;width:{width:.2}%\"></i>",
+                        100.0 * at
+                    );
+                    at += width / 100.0;
+                }
+                let words: Vec<String> =
+                    shares.iter().map(|share| format!("{:.0} %", 100.0 * share)).collect();
+                format!(
+                    "<td class=\"shares\" title=\"{0}\"><b>{bars}</b><span>{0}</span></td>",
+                    words.join(" · ")
+                )
+            }
+        }
+    }
+}
+
+/// A number with so many decimals, and its error if there is one.
+pub fn number(value: f64, decimals: usize, error: Option<f64>) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let error = error.filter(|error| *error > 0.0).map_or(String::new(), |e| format!(" ± {e:.decimals$}"));
+    format!("{value:.decimals$}{error}")
+}
+
+fn under(note: &str) -> String {
+    if note.is_empty() { String::new() } else { format!("<small>{}</small>", escaped(note)) }
+}
+
+fn command(command: Option<&str>) -> String {
+    match command {
+        Some(command) => format!("<p class=\"command\"><code>{}</code></p>", escaped(command)),
+        // Said once, above.
+        None => String::new(),
+    }
+}
+
+/// A drawing that takes the width it is given.
+fn scaled(svg: &str, (width, height): (u32, u32), name: &str) -> String {
+    let body = svg.split_once('>').map_or("", |(_, body)| body);
+    format!(
+        "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">{}",
+        escaped(name),
+        body.trim_start()
+    )
+}
+
+/// Words as HTML has them.
+pub fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// The whole page.
+pub fn html(title: &str, sections: &[Section]) -> String {
+    let title = escaped(title);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n\
+         <header><h1>{title}</h1>\n<nav>"
+    );
+    for (index, Section { title, facts, .. }) in sections.iter().enumerate() {
+        let alike = sections.iter().filter(|other| other.title == *title).count();
+        let file = facts.first().filter(|_| alike > 1).map(|file| file.trim_end_matches(".json"));
+        let name = file.map_or(title.clone(), |file| format!("{title}: {file}"));
+        let _ = writeln!(page, "<a href=\"#s{index}\">{}</a>", escaped(&name));
+    }
+    page.push_str("</nav></header>\n<main>\n");
+    for (index, section) in sections.iter().enumerate() {
+        let Section { title, facts, tiles, parts, .. } = section;
+        let _ = write!(page, "<section id=\"s{index}\"><h2>{}</h2>\n<ul class=\"facts\">", escaped(title));
+        facts.iter().for_each(|fact| page.push_str(&format!("<li>{}</li>", escaped(fact))));
+        page.push_str("</ul>\n");
+        if !tiles.is_empty() {
+            page.push_str("<div class=\"tiles\">");
+            for (value, meaning) in tiles {
+                let (value, meaning) = (escaped(value), escaped(meaning));
+                let _ = writeln!(page, "<div><b>{value}</b><span>{meaning}</span></div>");
+            }
+            page.push_str("</div>\n");
+        }
+        let _ = write!(page, "<div class=\"parts\">\n{}\n</div></section>\n", parts.join("\n"));
+    }
+    page.push_str("</main>\n</body></html>\n");
+    page
+}

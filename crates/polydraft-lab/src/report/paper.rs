@@ -1,0 +1,60 @@
+//! Records of `bench paper`.
+
+use anyhow::Result;
+
+use super::page::{Cell, Section, number};
+use super::record::Record;
+use crate::bench::paper::{Entry, Report, Source, Table, letter};
+use crate::plot::{Dots, Panel};
+
+/// Panels of one table that are drawn; all are in the table.
+const DRAWN: usize = 6;
+
+pub fn section(record: &Record) -> Result<Section> {
+    let report: Report = record.read()?;
+    let name = serde_json::to_value(report.paper)?;
+    let mut section =
+        Section::of(record).titled(format!("bench paper {}", name.as_str().unwrap_or_default()));
+    section.fact(format!("{} with {}, {} prompts", report.target, report.draft, report.prompts));
+    for table in &report.tables {
+        let all = table.chart();
+        for panel in all.panels.iter().filter(|panel| panel.dots.iter().flatten().count() > 1).take(DRAWN) {
+            let own: Vec<bool> = panel.dots.iter().map(Option::is_some).collect();
+            let rows = all.rows.iter().zip(&own).filter(|(_, own)| **own).map(|(name, _)| name.clone());
+            let dots = panel.dots.iter().filter(|dot| dot.is_some()).copied();
+            let chart = Dots {
+                width: 640,
+                rows: rows.collect(),
+                title: String::new(),
+                x_label: String::new(),
+                panels: vec![Panel { title: String::new(), dots: dots.collect() }],
+                columns: 1,
+                ..all.clone()
+            };
+            section.figure(&format!("{}: {}", table.title, panel.title), "", &chart)?;
+        }
+        let theirs: Vec<String> = (0..table.theirs.len()).map(|i| format!("theirs {}", letter(i))).collect();
+        let head: Vec<&str> = ["", "", "ours"].into_iter().chain(theirs.iter().map(String::as_str)).collect();
+        let rows: Vec<Vec<Cell>> = table.entries.iter().map(|entry| row(table, entry)).collect();
+        section.table(&table.title, &sources(table), &head, &rows);
+    }
+    Ok(section)
+}
+
+fn row(table: &Table, Entry { row, column, ours, theirs }: &Entry) -> Vec<Cell> {
+    let mut cells = vec![
+        Cell::words(row),
+        Cell::words(column),
+        Cell::Best(number(ours.value, table.decimals, ours.error)),
+    ];
+    cells.extend(theirs.iter().map(|theirs| Cell::maybe(theirs.map(|theirs| theirs.value), table.decimals)));
+    cells
+}
+
+/// Whose figures those are.
+fn sources(table: &Table) -> String {
+    let of = |(index, Source { source, models, .. }): (usize, &Source)| {
+        format!("theirs {}, on their models: {source}; {models}", letter(index))
+    };
+    table.theirs.iter().enumerate().map(of).collect::<Vec<_>>().join(". ")
+}

@@ -1,0 +1,150 @@
+//! Records: which there are, and how they are told apart.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// What wrote a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Decode,
+    Verifiers,
+    Speed,
+    Model,
+    SolveTime,
+    Acceptance,
+    Generate,
+    Paper,
+    Quality,
+    Certify,
+    Efficiency,
+    /// A script's, or one that nobody here knows: shown as what it holds.
+    Other,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Decode => "bench decode",
+            Self::Verifiers => "bench verifiers",
+            Self::Speed => "bench speed",
+            Self::Model => "bench model",
+            Self::SolveTime => "bench solve-time",
+            Self::Acceptance => "bench acceptance",
+            Self::Generate => "generate",
+            Self::Paper => "bench paper",
+            Self::Quality => "bench quality",
+            Self::Certify => "certify",
+            Self::Efficiency => "efficiency",
+            Self::Other => "another program",
+        }
+    }
+
+    fn of(value: &Value) -> Self {
+        let has = |key: &str| value.get(key).is_some();
+        let first = value.get("results").and_then(|results| results.get(0));
+        let row_has = |key: &str| first.is_some_and(|row| row.get(key).is_some());
+        match () {
+            () if has("p_value") => Self::Certify,
+            () if has("law_deviation")
+                || value.get(0).is_some_and(|row| row.get("law_deviation").is_some()) =>
+            {
+                Self::Efficiency
+            }
+            () if row_has("pairs") && row_has("verifiers") => Self::Verifiers,
+            () if has("verdict") && has("costs") => Self::Speed,
+            () if has("paper") && has("tables") => Self::Paper,
+            () if has("scores") && has("checked") => Self::Quality,
+            () if has("memory_bytes_per_second") => Self::Model,
+            () if has("datasets") && has("budget") => Self::SolveTime,
+            () if has("rounds") && row_has("block_efficiency") => Self::Decode,
+            () if has("acceptance") => Self::Acceptance,
+            () if has("stats") && has("finish_reason") => Self::Generate,
+            () => Self::Other,
+        }
+    }
+}
+
+/// A record, and where it came from.
+#[derive(Debug)]
+pub struct Record {
+    pub file: String,
+    pub kind: Kind,
+    pub value: Value,
+}
+
+/// The fields that records of all kinds may have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    pub machine: Option<String>,
+    pub version: Option<String>,
+    pub commit: Option<String>,
+    pub rustc: Option<String>,
+    pub profile: Option<String>,
+    pub threads: Option<usize>,
+    pub command: Option<String>,
+    pub interrupted: bool,
+}
+
+impl Record {
+    /// The record as what wrote it has it.
+    pub fn read<R: DeserializeOwned>(&self) -> Result<R> {
+        Ok(serde_json::from_value(self.value.clone())?)
+    }
+
+    pub fn origin(&self) -> Origin {
+        // Scripts keep it in an object of its own; lists of results, in each.
+        let inner = self.value.get("provenance").or_else(|| self.value.get(0)).unwrap_or(&self.value);
+        serde_json::from_value(inner.clone()).unwrap_or_default()
+    }
+}
+
+/// The records of a file.
+pub fn read(file: &Path) -> Result<Vec<Record>> {
+    let name = file.display().to_string();
+    let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
+        .with_context(|| format!("cannot read {name}"))?;
+    let mut records = Vec::new();
+    for (number, value) in serde_json::Deserializer::from_str(&text).into_iter::<Value>().enumerate() {
+        let value = value.with_context(|| {
+            format!(
+                "{name}: expected records, JSON as --json and --save write it; number {} is none",
+                number + 1
+            )
+        })?;
+        if !value.is_object() && !value.is_array() {
+            bail!("{name}: expected records, JSON objects; number {} is {value}", number + 1);
+        }
+        let file = file.file_name().map_or(name.clone(), |name| name.to_string_lossy().into_owned());
+        records.push(Record { file, kind: Kind::of(&value), value });
+    }
+    if records.is_empty() {
+        bail!("{name}: expected records, got an empty file");
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_record_is_refused_by_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("record.json");
+        for (text, expected) in
+            [("", "empty"), ("no", "number 1 is none"), ("{} 3", "number 2 is 3"), ("{} {", "number 2")]
+        {
+            std::fs::write(&path, text).expect("written");
+            let error = format!("{:#}", read(&path).expect_err(text));
+            assert!(error.contains("record.json") && error.contains(expected), "{text}: {error}");
+        }
+        std::fs::write(&path, r#"{"p_value": 0.5}{"what": 1}"#).expect("written");
+        let kinds: Vec<Kind> = read(&path).expect("two").into_iter().map(|record| record.kind).collect();
+        assert_eq!(kinds, [Kind::Certify, Kind::Other]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Records of `bench speed`.
+
+use anyhow::Result;
+use polydraft::policy::Passes;
+
+use super::page::{Cell, Section};
+use super::record::Record;
+use crate::bench::speed::{Report, Row};
+use crate::plot::{Curve, Curves, Datum};
+
+pub fn section(record: &Record) -> Result<Section> {
+    let report: Report = record.read()?;
+    let title = format!("bench speed: {} with {}, T = {}", report.target, report.draft, report.temperature);
+    let mut section = Section::of(record).titled(title);
+    section.fact(format!("{} texts each way", report.texts));
+    let row = |tree: &str| report.results.iter().find(|row| row.tree == tree);
+    for (tree, what) in
+        [("auto", "the tree that chooses itself"), (report.fastest.as_str(), "the fastest here")]
+    {
+        if let Some(row) = row(tree) {
+            section
+                .tile(format!("{:.2} ×", row.ratio), format!("plain decoding's speed with {tree}, {what}"));
+        }
+    }
+    section.text(&report.verdict);
+    let plain = row("none").map_or(1.0, |row| row.tokens_per_second);
+    let most = report.results.iter().map(|row| cost(row, plain)).fold(1.0, f64::max);
+    let point = |row: &Row| Datum { x: cost(row, plain), y: row.tokens_per_second, error: None };
+    let mut curves: Vec<Curve> =
+        report.results.iter().map(|row| Curve::loose(row.tree.clone(), vec![point(row)])).collect();
+    curves.push(Curve::guide("plain decoding's speed", [(1.0, plain), (most, plain)]));
+    section.figure(
+        "Tokens per second against what a call costs",
+        "Cost: seconds per call, in units of plain decoding's",
+        &Curves {
+            x_label: "cost of a call, in passes of plain decoding".to_owned(),
+            y_label: "tokens per second".to_owned(),
+            curves,
+            x_at_least: vec![1.0],
+            y_at_least: vec![],
+        },
+    )?;
+    let passes = |name: &str, passes: &Passes| {
+        let point = |&(rows, seconds): &(usize, f64)| Datum { x: rows as f64, y: 1e3 * seconds, error: None };
+        Curve::joined(name, passes.pairs().iter().map(point).collect())
+    };
+    section.figure(
+        "What a pass costs",
+        "Milliseconds, over so many tokens",
+        &Curves {
+            x_label: "tokens in the pass".to_owned(),
+            y_label: "milliseconds".to_owned(),
+            curves: vec![passes("target", &report.costs.target), passes("draft", &report.costs.draft)],
+            x_at_least: vec![],
+            y_at_least: vec![0.0],
+        },
+    )?;
+    let line = |row: &Row| {
+        vec![
+            Cell::words(&row.tree),
+            Cell::number(row.tokens_per_second, 1, None).best(row.tree == report.fastest),
+            Cell::Figure(format!("{:.2} ×", row.ratio)),
+            Cell::number(row.block_efficiency, 2, None),
+            Cell::number(row.nodes_per_call, 1, None),
+            Cell::Shares(vec![row.draft_share, 1.0 - row.draft_share]),
+        ]
+    };
+    section.table(
+        "Ways to decode, in turn",
+        "Time: draft, all else",
+        &["tree", "tokens/s", "of plain", "tokens per call", "nodes", "time"],
+        &report.results.iter().map(line).collect::<Vec<_>>(),
+    );
+    Ok(section)
+}
+
+/// Seconds per call, in units of plain decoding's.
+fn cost(row: &Row, plain: f64) -> f64 {
+    row.block_efficiency * plain / row.tokens_per_second
+}

@@ -1,0 +1,231 @@
+//! `polydraft trace`: what verification needs, recorded.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use polydraft::{PolicyKind, Token};
+use polydraft_trace::{FORMAT, Header, Recording, VERSION, Writer};
+use serde::Serialize;
+
+use crate::bench::verifiers::chooses;
+use crate::interrupts::Orderly;
+use crate::models::{ModelArgs, Models};
+use crate::observe::{self, Plan, text_seed};
+use crate::output::{self, Usage, machine, note};
+use crate::prompts;
+use crate::provenance::Provenance;
+use crate::sampling::SamplingArgs;
+
+/// Record drafts and laws at positions of the target's own text, to replay verifiers on them.
+///
+/// DIR gets a header with models, settings and program, a file for each prompt with the trees that were drafted, how, and
+/// the draft's and the target's law at every node, and an index of these files (docs/traces.md). 'polydraft replay' compares
+/// verifiers on it, on any machine, without models. An interruption loses the prompt that is at work; --append goes on.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft trace traces/demo
+  polydraft trace traces/demo --append --prompts more.jsonl
+  polydraft trace traces/exact --mass 1 --tree paths:4,4 --every 32
+  polydraft trace traces/big --target models/big --draft models/small --prompts questions.jsonl --tree delayed:2,4,4 -t 0.8")]
+pub struct Args {
+    /// The folder to record into: a new or an empty one, or with --append a trace.
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    #[command(flatten)]
+    models: ModelArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// What is drafted, as for 'generate --tree'; replay takes this tree and those that are part of it: of K paths any
+    /// fewer and shorter.
+    #[arg(long, value_name = "TREE", default_value = "paths:8,4")]
+    tree: PolicyKind,
+    /// Keep of each law the likeliest tokens up to this probability P, rounded to 1 - P, and what was drafted; 1 keeps all as
+    /// it is. At the default an expected number of tokens changes by about 0.001, at 0.999 by up to 0.01.
+    #[arg(long, value_name = "P", default_value_t = 0.9999, value_parser = mass)]
+    mass: f64,
+    /// Texts behind each prompt: errors need at least two.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    texts: u32,
+    /// Record at every so many tokens of a text.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    every: u32,
+    /// Tokens of each text.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    max_tokens: u32,
+    /// Seed of the texts and the drafts.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    seed: u64,
+    /// Go on with the trace that is in DIR: prompts that it has are left out. Models and settings must be the same.
+    #[arg(long)]
+    append: bool,
+    /// Print what was recorded as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn mass(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(mass) if mass > 0.0 && mass <= 1.0 => Ok(mass),
+        _ => Err("expected a probability above 0, at most 1".to_owned()),
+    }
+}
+
+/// What was recorded.
+#[derive(Serialize)]
+struct Recorded {
+    trace: PathBuf,
+    /// Of this run, and those that the trace had before.
+    prompts: usize,
+    before: usize,
+    positions: usize,
+    bytes: u64,
+    seconds: f64,
+    /// The most that is missing of a law.
+    left_out: f64,
+    interrupted: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    args.tree.build().map_err(Usage::error)?;
+    if chooses(&args.tree) {
+        let tree = &args.tree;
+        return Err(Usage::error(format_args!(
+            "--tree {tree} goes by what one verifier accepted before: name the tree to record"
+        )));
+    }
+    // Before models are loaded.
+    if !args.append && args.folder.join("trace.json").exists() {
+        let folder = args.folder.display();
+        return Err(Usage::error(format_args!("{folder} holds a trace: --append adds to it")));
+    }
+    let prompts = prompts::read(args.prompts.as_deref())?;
+    let mut models = args.models.load(true)?;
+    let prompts = prompts::encode(&prompts, &models)?;
+    let header = header(&args, &models);
+    let mut writer = match args.append {
+        true => Writer::append(&args.folder, &header)?,
+        false => Writer::create(&args.folder, &header)?,
+    };
+    let clock = Instant::now();
+    let before = writer.next();
+    let mut recorded = Recorded {
+        trace: args.folder.clone(),
+        prompts: 0,
+        before,
+        positions: 0,
+        bytes: 0,
+        seconds: 0.0,
+        left_out: 0.0,
+        interrupted: false,
+    };
+    let bar = ProgressBar::new(prompts.len() as u64)
+        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} prompts, {msg}{eta} left")?);
+    let orderly = Orderly::begin();
+    for prompt in &prompts {
+        if !writer.has(prompt) {
+            let Some(recording) = record(&mut models, &header, prompt, writer.next(), &orderly)? else {
+                recorded.interrupted = true;
+                break;
+            };
+            recorded.bytes += writer.add(&recording, &header.made)?;
+            recorded.positions += recording.positions();
+            recorded.left_out = recorded.left_out.max(recording.left_out());
+            recorded.prompts += 1;
+            bar.set_message(format!("{}, ", HumanBytes(recorded.bytes)));
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    recorded.seconds = clock.elapsed().as_secs_f64();
+    show(&args, &recorded)
+}
+
+/// What the trace of this run has in common.
+fn header(args: &Args, models: &Models) -> Header {
+    let [target, draft] = args.models.ids(models);
+    let mut made = serde_json::to_value(Provenance::here()).unwrap_or_default();
+    made["version"] = env!("CARGO_PKG_VERSION").into();
+    made["machine"] = machine().into();
+    Header {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        target,
+        draft,
+        vocabulary: models.engine.facts().vocabulary.size(),
+        sampling: args.sampling.target(),
+        draft_sampling: args.sampling.draft(),
+        tree: args.tree.clone(),
+        mass: args.mass,
+        texts: args.texts,
+        max_tokens: args.max_tokens,
+        every: args.every,
+        seed: args.seed,
+        made,
+    }
+}
+
+/// All texts behind the prompt of this number; none if the user wants an end.
+fn record(
+    models: &mut Models,
+    header: &Header,
+    prompt: &[Token],
+    number: usize,
+    orderly: &Orderly,
+) -> Result<Option<Recording>> {
+    let plan = Plan {
+        sampling: header.sampling,
+        draft_sampling: header.draft_sampling,
+        tree: &header.tree,
+        max_tokens: header.max_tokens as usize,
+        every: header.every as usize,
+        steps_of: None,
+        paths: None,
+    };
+    let mut recording = Recording::new(header, prompt);
+    for round in 0..header.texts {
+        let seed = text_seed(header.seed, round.into(), number);
+        recording.begin(seed);
+        let goes_on = || !orderly.asked();
+        let (grown, tokens) =
+            observe::text(&mut models.engine, prompt, &plan, (seed, seed), Vec::new(), recording, &goes_on)?;
+        recording = grown;
+        recording.end(&tokens);
+        if orderly.asked() {
+            return Ok(None);
+        }
+    }
+    ensure!(recording.positions() > 0, "prompt {} leaves no room for a text and a tree", number + 1);
+    Ok(Some(recording))
+}
+
+fn show(args: &Args, recorded: &Recorded) -> Result<()> {
+    let Recorded { trace, prompts, before, positions, bytes, seconds, left_out, interrupted } = recorded;
+    if args.json {
+        output::json(recorded)?;
+    } else {
+        let had = match before {
+            0 => String::new(),
+            before => format!(" beside the {before} that it had"),
+        };
+        let missing = match left_out {
+            0.0 => "laws are exact".to_owned(),
+            missing => format!("at most {missing:.1e} of a law is left out"),
+        };
+        note(format_args!(
+            "{}: {prompts} prompts{had}, {positions} positions in {seconds:.1} s; {}, {:.1} kB a position; {missing}",
+            trace.display(),
+            HumanBytes(*bytes),
+            *bytes as f64 / 1e3 / (*positions).max(1) as f64,
+        ));
+    }
+    if *interrupted {
+        note("the prompt that was at work is not there: --append goes on with it");
+    }
+    output::done(*interrupted)
+}

@@ -1,0 +1,358 @@
+//! The engine's interface of a model with many texts, on llama.cpp.
+//!
+//! All texts share one cache, in which a token carries the ids of those that it belongs to. A text has an id of its own, and
+//! while a tree is behind it each leaf has one too: the first leaf below a node goes on with the node's id, others get new
+//! ones, which note that they begin alike. So
+//! 1. a tree is scored in one pass: a node's ids are those of the leaves below it, and a token sees what carries its id;
+//! 2. committing a path is keeping its leaf's id, for the text's own from then on, and taking back the others';
+//! 3. where ids run out, or where a model keeps a state that cannot be taken back (recurrent and hybrid ones), a tree is scored
+//!    path by path under a spare id and nothing of it is kept: the path that is committed is computed once more with the
+//!    next tree.
+
+mod branches;
+mod ids;
+mod pass;
+mod text;
+
+use std::path::Path;
+
+use polydraft::{DraftTree, NodeId, Token};
+use polydraft_engine::model::too_many_sequences;
+use polydraft_engine::{Error as EngineError, Facts, Model, Result, Sequence, Vocabulary};
+
+use crate::native::{Batch, Context, Id, Weights};
+use crate::{Error, LlamaOptions};
+use ids::Ids;
+use pass::Work;
+use text::{Text, common};
+
+/// Ids for texts and the leaves of their trees: llama.cpp has 256, and each costs a row of logits.
+const IDS: usize = 64;
+/// The same for models with a state, which is large and there is one of for each.
+const STATES: usize = 8;
+/// Closed texts of which is kept what was computed, for texts that begin alike.
+const KEPT: usize = 8;
+
+/// What was computed for a text that is closed.
+#[derive(Debug)]
+struct Kept {
+    held: Vec<Token>,
+    id: Id,
+}
+
+/// A model on llama.cpp with the texts that it is asked to continue.
+#[derive(Debug)]
+pub struct LlamaModel {
+    facts: Facts,
+    context: Context,
+    /// By number of the sequence; none where it is not open.
+    texts: Vec<Option<Text>>,
+    /// The one used last at the end.
+    kept: Vec<Kept>,
+    most_kept: usize,
+    ids: Ids,
+    /// For paths that are scored one by one.
+    spare: Id,
+    /// Whether a text's state cannot be taken back.
+    has_state: bool,
+    window: Option<usize>,
+    batch: Batch,
+    /// For each row of the batch whose logits are wanted: the text's number, and the node.
+    wanted: Vec<(usize, usize, NodeId)>,
+}
+
+impl LlamaModel {
+    pub(crate) fn new(
+        path: &Path,
+        name: String,
+        vocabulary: Vocabulary,
+        weights: Weights,
+        options: &LlamaOptions,
+    ) -> crate::Result<Self> {
+        let trained = weights.trained_context();
+        let usual = trained.min(LlamaOptions::USUAL_CONTEXT as usize);
+        let context = options.context.map_or(usual, |tokens| tokens as usize);
+        if context == 0 || context > trained {
+            let expected = format!("1 to {trained} tokens, for which the model was trained");
+            return Err(Error::Setting { setting: "context", expected, got: context.to_string() });
+        }
+        let least = context.saturating_add(LlamaOptions::SPARE as usize);
+        let cells = options.cells.map_or(least, |cells| cells as usize);
+        if cells < context {
+            let expected = format!("room for at least one text of {context} tokens");
+            return Err(Error::Setting { setting: "cache", expected, got: format!("{cells} tokens") });
+        }
+        let (has_state, window) = (weights.has_state(), weights.window());
+        let (ids, most_kept) = if has_state { (STATES, 1) } else { (IDS, KEPT) };
+        let context_of_all = Context::new(weights, path, cells, ids, options)?;
+        let sequences = ids / 2;
+        let facts = Facts { name, vocabulary, context, hidden: None, begins: false, sequences };
+        Ok(Self {
+            facts,
+            context: context_of_all,
+            texts: Vec::new(),
+            kept: Vec::new(),
+            most_kept,
+            ids: Ids::new(ids - 1),
+            spare: ids as Id - 1,
+            has_state,
+            window,
+            batch: Batch::default(),
+            wanted: Vec::new(),
+        })
+    }
+
+    /// Tokens that the cache holds, of all texts together.
+    pub fn cells(&self) -> usize {
+        self.context.cells()
+    }
+
+    /// How many tokens of a sequence are computed.
+    pub fn computed(&self, sequence: Sequence) -> usize {
+        self.text(sequence.number()).computed
+    }
+
+    /// Whether trees are scored path by path, because the model's state cannot be taken back.
+    pub fn has_state(&self) -> bool {
+        self.has_state
+    }
+
+    /// Gives up what was computed for texts that are closed.
+    pub fn forget_closed(&mut self) {
+        while self.evict() {}
+    }
+
+    /// Leaves only so many ids for the leaves of trees and for what is kept of closed texts: with none, trees are scored path
+    /// by path. For tests, which compare both ways.
+    #[doc(hidden)]
+    pub fn leave_ids(&mut self, count: usize) {
+        self.forget_closed();
+        self.ids.leave(count);
+    }
+
+    fn text(&self, number: usize) -> &Text {
+        self.texts[number].as_ref().expect("an open sequence")
+    }
+
+    fn text_mut(&mut self, number: usize) -> &mut Text {
+        self.texts[number].as_mut().expect("an open sequence")
+    }
+
+    fn failed(&self, source: Error) -> EngineError {
+        EngineError::Model { model: self.facts.name.clone(), source: Box::new(source) }
+    }
+
+    fn check_room(&self, tokens: usize) -> Result<()> {
+        match tokens > self.facts.context {
+            true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.facts.context }),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives up what was kept longest of a closed text. False if there is nothing.
+    fn evict(&mut self) -> bool {
+        if self.kept.is_empty() {
+            return false;
+        }
+        let Kept { id, .. } = self.kept.remove(0);
+        self.release(id);
+        true
+    }
+
+    fn release(&mut self, id: Id) {
+        self.context.remove(id, 0);
+        self.ids.give(id);
+    }
+
+    fn take_id(&mut self) -> Option<Id> {
+        while self.ids.left() == 0 && self.evict() {}
+        self.ids.take()
+    }
+
+    /// Takes the tree behind a text from the cache.
+    fn drop_tree(&mut self, number: usize) {
+        let text = self.text_mut(number);
+        let (own, length) = (text.id, text.held.len());
+        text.scored = 0;
+        let tips = text.branches.clear();
+        for (id, tip) in tips {
+            if id != own {
+                self.release(id);
+            } else if tip != DraftTree::ROOT {
+                self.context.remove(own, length);
+            }
+        }
+    }
+
+    /// Takes all of a text from the cache; it will be computed anew.
+    fn forget(&mut self, number: usize) {
+        self.drop_tree(number);
+        let text = self.text_mut(number);
+        text.held.clear();
+        text.computed = 0;
+        let id = text.id;
+        self.context.remove(id, 0);
+    }
+
+    /// What is known of the beginning of `tokens` from another text, where that is more than of the sequence's own.
+    fn adopt(&mut self, number: usize, tokens: &[Token]) {
+        let own = common(&self.text(number).held, tokens);
+        // A state is of a whole text, and its last token has to be computed for the logits behind it.
+        let usable = |held: &[Token]| {
+            let known = common(held, tokens);
+            if self.has_state && (known < held.len() || known == tokens.len()) { 0 } else { known }
+        };
+        let closed =
+            self.kept.iter().map(|kept| usable(&kept.held)).enumerate().max_by_key(|(_, known)| *known);
+        let others = self.texts.iter().enumerate().filter(|(other, _)| *other != number && !self.has_state);
+        let others = others.filter_map(|(_, text)| text.as_ref());
+        let open = others.map(|text| (text.id, common(&text.held, tokens))).max_by_key(|(_, known)| *known);
+        let (closed, in_closed) = closed.unwrap_or_default();
+        let (open, in_open) = open.unwrap_or_default();
+        if in_closed.max(in_open) <= own {
+            return;
+        }
+        let id = self.text(number).id;
+        self.context.remove(id, 0);
+        if in_closed < in_open {
+            self.context.copy(open, id, Some(in_open));
+            self.text_mut(number).held = tokens[..in_open].to_vec();
+        } else if 2 * in_closed >= self.kept[closed].held.len() {
+            // A text goes over to its continuation.
+            let Kept { held, id: theirs } = self.kept.remove(closed);
+            self.ids.give(id);
+            let text = self.text_mut(number);
+            (text.id, text.held) = (theirs, held);
+        } else {
+            // What many begin with is not taken from one that is much longer.
+            let kept = self.kept.remove(closed);
+            self.context.copy(kept.id, id, Some(in_closed));
+            self.kept.push(kept);
+            self.text_mut(number).held = tokens[..in_closed].to_vec();
+        }
+    }
+}
+
+impl Model for LlamaModel {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn open(&mut self) -> Result<Sequence> {
+        if self.texts.iter().flatten().count() >= self.facts.sequences {
+            return too_many_sequences(&self.facts);
+        }
+        let Some(id) = self.take_id() else { return too_many_sequences(&self.facts) };
+        let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.texts.push(None);
+            self.texts.len() - 1
+        });
+        self.texts[free] = Some(Text::new(id));
+        Ok(Sequence::new(free as u32))
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        let number = sequence.number();
+        if self.texts[number].is_none() {
+            return;
+        }
+        self.drop_tree(number);
+        let Some(Text { held, id, .. }) = self.texts[number].take() else { return };
+        // What is the beginning of another is of no use beside it, and of a state only the whole is of use.
+        let longer = |kept: &Kept| !self.has_state && kept.held.starts_with(&held);
+        if held.is_empty() || self.kept.iter().any(longer) {
+            return self.release(id);
+        }
+        let shorter: Vec<Kept> = self.kept.extract_if(.., |kept| held.starts_with(&kept.held)).collect();
+        shorter.into_iter().for_each(|kept| self.release(kept.id));
+        self.kept.push(Kept { held, id });
+        while self.kept.len() > self.most_kept {
+            self.evict();
+        }
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.text(sequence.number()).tokens.len()
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        let (number, vocabulary) = (sequence.number(), self.facts.vocabulary.size());
+        if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
+        }
+        self.drop_tree(number);
+        if self.text(number).tokens.is_empty() {
+            self.adopt(number, tokens);
+        }
+        self.text_mut(number).extend(tokens);
+        Ok(())
+    }
+
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        let number = sequence.number();
+        if length < self.text(number).tokens.len() {
+            self.drop_tree(number);
+            self.text_mut(number).truncate(length);
+        }
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        let number = sequence.number();
+        let text = self.text(number);
+        self.check_room(text.tokens.len())?;
+        let last = text.tokens.len().saturating_sub(1);
+        let end = last.min(text.computed.saturating_add(most));
+        if text.computed < end {
+            self.compute(vec![Work { number, end, tree: None }]).map_err(|e| self.failed(e))?;
+        }
+        Ok(last.saturating_sub(self.text(number).computed))
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        let mut work = Vec::with_capacity(batch.len());
+        for &(sequence, tree) in batch {
+            let number = sequence.number();
+            let text = self.text(number);
+            let end = text.tokens.len();
+            if end == 0 {
+                return Err(EngineError::EmptyPrompt);
+            }
+            let depth = (text.scored.max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+            if text.scored < tree.len() {
+                self.check_room(end + depth)?;
+                work.push(Work { number, end, tree: Some(tree) });
+            }
+        }
+        if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
+    }
+
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.text(sequence.number()).logits(node, self.facts.vocabulary.size())
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let number = sequence.number();
+        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
+        let text = self.text_mut(number);
+        let kept = path.iter().take_while(|&&node| text.branches.holds(node)).count();
+        let Some(&last) = path[..kept].last() else {
+            self.drop_tree(number);
+            self.text_mut(number).extend(&tokens);
+            return Ok(());
+        };
+        let winner = text.branches.through(last);
+        text.id = winner;
+        text.scored = 0;
+        text.held.extend_from_slice(&tokens[..kept]);
+        let (length, tips) = (text.held.len(), text.branches.clear());
+        for (id, tip) in tips {
+            if id != winner {
+                self.release(id);
+            } else if tree.depth(tip) > kept {
+                self.context.remove(winner, length);
+            }
+        }
+        self.text_mut(number).extend(&tokens);
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! Passes: what is new of texts and trees, put into batches and computed.
+
+use polydraft::{DraftTree, NodeId};
+
+use super::LlamaModel;
+use crate::native::{Id, WANTED};
+use crate::{Error, Result};
+
+/// What is to be computed of a text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work<'a> {
+    /// Of the sequence.
+    pub number: usize,
+    /// So many of its tokens.
+    pub end: usize,
+    /// And what is new of this tree, whose root is the last of them.
+    pub tree: Option<&'a DraftTree>,
+}
+
+impl LlamaModel {
+    /// Computes all `work` in as few passes as it fits into. After an error the texts are as if nothing had been computed
+    /// for them.
+    pub(super) fn compute(&mut self, mut work: Vec<Work>) -> Result<()> {
+        work.sort_unstable_by_key(|work| work.number);
+        work.dedup_by_key(|work| work.number);
+        let done = self.try_compute(&work);
+        if done.is_err() {
+            self.batch.clear();
+            self.wanted.clear();
+            work.iter().for_each(|work| self.forget(work.number));
+        }
+        done
+    }
+
+    fn try_compute(&mut self, work: &[Work]) -> Result<()> {
+        let mut apart = Vec::new();
+        for work in work {
+            if let Some(first) = self.add(work)? {
+                apart.push((work, first));
+            }
+        }
+        self.flush()?;
+        for work in work {
+            let width = self.facts.vocabulary.size();
+            let text = self.text_mut(work.number);
+            text.computed = text.computed.max(work.end);
+            if let Some(tree) = work.tree {
+                text.logits.resize(tree.len() * width, 0.0);
+                text.scored = tree.len();
+            }
+        }
+        for (work, first) in apart {
+            if let Some(tree) = work.tree {
+                self.score_paths(work.number, tree, first)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the rows of a text into the batch. Returns the first new node of its tree if that is to be scored path by path.
+    fn add(&mut self, work: &Work) -> Result<Option<NodeId>> {
+        let &Work { number, end, tree } = work;
+        let scored = self.text(number).scored;
+        let next = self.begin(number, end, scored);
+        let Some(tree) = tree else {
+            self.add_tokens(number, next..end, None)?;
+            return Ok(None);
+        };
+        let first = scored.max(1);
+        let is_shared = self.branch(number, tree, next);
+        let own = self.text(number).id;
+        if scored == 0 {
+            self.add_tokens(number, next..end, Some(DraftTree::ROOT))?;
+        }
+        if !is_shared {
+            return Ok((tree.len() > first).then_some(first));
+        }
+        let ids = self.text(number).branches.ids_from(first, tree);
+        for (node, ids) in (first..tree.len()).zip(ids) {
+            debug_assert!(!ids.is_empty(), "node {node} of {own}");
+            self.add_row(number, tree.token(node), end - 1 + tree.depth(node), &ids, Some(node))?;
+        }
+        Ok(None)
+    }
+
+    /// The first token of a text that has to be computed, the cache holding what is before it and no more.
+    fn begin(&mut self, number: usize, end: usize, scored: usize) -> usize {
+        if scored > 0 {
+            return end;
+        }
+        let text = self.text(number);
+        // The root is computed again where its logits are not known.
+        let (id, next, held) = (text.id, text.computed.min(end - 1), text.held.len());
+        if held > next {
+            if !self.context.remove(id, next) {
+                self.forget(number);
+                return 0;
+            }
+            let text = self.text_mut(number);
+            text.held.truncate(next);
+            text.computed = next;
+        }
+        // The tokens that a window still needs may have made room for others.
+        if self.lacks(id, next) {
+            self.forget(number);
+            return 0;
+        }
+        next
+    }
+
+    /// Whether the cache has lost what a token at place `next` of an id's text would see.
+    fn lacks(&self, id: Id, next: usize) -> bool {
+        let Some(window) = self.window.filter(|_| next > 0) else { return false };
+        self.context.first(id).is_none_or(|first| first > (next + 1).saturating_sub(window))
+    }
+
+    /// Gives the leaves of a tree their ids. False if it has to be scored path by path.
+    fn branch(&mut self, number: usize, tree: &DraftTree, next: usize) -> bool {
+        let text = self.text(number);
+        let (own, scored, length) = (text.id, text.scored, text.tokens.len());
+        let grows = scored == 0 || text.branches.holds(DraftTree::ROOT);
+        let forks = text.branches.forks(tree);
+        let place = |node: NodeId| if scored == 0 { next } else { length + tree.depth(node) };
+        let whole = |&(_, above): &(NodeId, NodeId)| {
+            scored == 0 || !self.lacks(self.text(number).branches.through(above), place(above))
+        };
+        let possible = grows
+            && !(self.has_state && tree.len() > 1)
+            && forks.len() <= self.ids.left() + self.kept.len()
+            && forks.iter().all(whole);
+        if !possible {
+            self.drop_branches(number);
+            return false;
+        }
+        let ids: Vec<Id> = forks.iter().filter_map(|_| self.take_id()).collect();
+        let copies = self.text_mut(number).branches.grow(own, tree, ids);
+        for copy in copies {
+            self.context.copy(copy.from, copy.to, Some(place(copy.node)).filter(|length| *length > 0));
+        }
+        true
+    }
+
+    /// Takes what is scored of a tree from the cache; its logits stay.
+    fn drop_branches(&mut self, number: usize) {
+        let scored = self.text(number).scored;
+        self.drop_tree(number);
+        self.text_mut(number).scored = scored;
+    }
+
+    /// Tokens of a text, under all ids of its branches, with the logits of the last one if that is a root.
+    fn add_tokens(
+        &mut self,
+        number: usize,
+        tokens: std::ops::Range<usize>,
+        root: Option<NodeId>,
+    ) -> Result<()> {
+        let text = self.text(number);
+        let mut ids = text.branches.ids();
+        if ids.is_empty() {
+            ids.push(text.id);
+        }
+        for place in tokens.clone() {
+            let token = self.text(number).tokens[place];
+            self.add_row(number, token, place, &ids, root.filter(|_| place + 1 == tokens.end))?;
+            self.text_mut(number).held.push(token);
+        }
+        Ok(())
+    }
+
+    /// One row; the logits of a node are wanted.
+    fn add_row(
+        &mut self,
+        number: usize,
+        token: u32,
+        place: usize,
+        ids: &[Id],
+        node: Option<NodeId>,
+    ) -> Result<()> {
+        if self.batch.len() == self.context.rows() || self.wanted.len() == WANTED {
+            self.flush()?;
+        }
+        let row = self.batch.add(token, place, ids, node.is_some());
+        if let Some(node) = node {
+            self.wanted.push((row, number, node));
+        }
+        Ok(())
+    }
+
+    /// Computes the rows that were added, and takes the logits that are wanted.
+    fn flush(&mut self) -> Result<()> {
+        if self.batch.len() == 0 {
+            return Ok(());
+        }
+        loop {
+            match self.context.decode(&self.batch) {
+                // What is kept of closed texts gives way to open ones.
+                Err(Error::Full { .. }) if self.evict() => {}
+                done => break done?,
+            }
+        }
+        let width = self.facts.vocabulary.size();
+        for (row, number, node) in self.wanted.drain(..) {
+            let text = self.texts[number].as_mut().expect("an open sequence");
+            if text.logits.len() < (node + 1) * width {
+                text.logits.resize((node + 1) * width, 0.0);
+            }
+            text.logits[node * width..(node + 1) * width].copy_from_slice(&self.context.logits(row)[..width]);
+        }
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// Scores the nodes of a tree from `first` on path by path, behind a text that is computed; none of it stays.
+    fn score_paths(&mut self, number: usize, tree: &DraftTree, first: NodeId) -> Result<()> {
+        let (own, length, spare) = (self.text(number).id, self.text(number).tokens.len(), self.spare);
+        let mut is_scored = vec![false; tree.len()];
+        is_scored[..first].fill(true);
+        let leaves = (first..tree.len()).filter(|node| tree.children(*node).next().is_none());
+        for leaf in leaves {
+            self.context.copy(own, spare, None);
+            let mut done = Ok(());
+            for node in tree.path(leaf) {
+                let wanted = (!std::mem::replace(&mut is_scored[node], true)).then_some(node);
+                let place = length - 1 + tree.depth(node);
+                done = done.and_then(|()| self.add_row(number, tree.token(node), place, &[spare], wanted));
+            }
+            let done = done.and_then(|()| self.flush());
+            self.context.remove(spare, 0);
+            done?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! A GGUF file in another type: llama.cpp's own quantisation.
+
+use std::path::Path;
+
+use llama_cpp_sys_2 as sys;
+
+use super::{c_path, said, start};
+use crate::{Error, Result};
+
+/// Types that a file can be written in, as llama.cpp's programs name them.
+const TYPES: [(&str, sys::llama_ftype); 6] = [
+    ("f32", sys::LLAMA_FTYPE_ALL_F32),
+    ("f16", sys::LLAMA_FTYPE_MOSTLY_F16),
+    ("q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
+    ("q4_0", sys::LLAMA_FTYPE_MOSTLY_Q4_0),
+    ("q4_k_m", sys::LLAMA_FTYPE_MOSTLY_Q4_K_M),
+    ("q2_k", sys::LLAMA_FTYPE_MOSTLY_Q2_K),
+];
+
+/// Writes the model in `from` to `to` in another type, such as `q4_0`: a smaller one may draft for it.
+///
+/// # Errors
+/// A type that is not known; files that cannot be read or written.
+pub fn quantise(from: &Path, to: &Path, kind: &str) -> Result<()> {
+    let Some((_, ftype)) = TYPES.iter().find(|(name, _)| *name == kind) else {
+        let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
+        return Err(Error::Setting { setting: "type", expected: names.join(", "), got: kind.to_owned() });
+    };
+    polydraft_gguf::Gguf::open(from)?;
+    start();
+    let (source, target) = (c_path(from)?, c_path(to)?);
+    // SAFETY: plain calls; both names end in 0 and live.
+    let code = unsafe {
+        let mut params = sys::llama_model_quantize_default_params();
+        params.ftype = *ftype;
+        params.allow_requantize = true;
+        sys::llama_model_quantize(source.as_ptr(), target.as_ptr(), &params)
+    };
+    match code {
+        0 => Ok(()),
+        _ => Err(Error::Refused { path: from.to_owned(), problem: said() }),
+    }
+}

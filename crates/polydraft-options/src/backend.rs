@@ -1,0 +1,128 @@
+//! What computes a model: candle, or llama.cpp; and how llama.cpp is to.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use polydraft_candle::is_gguf;
+use polydraft_llama::{BUILT, CacheType, FlashAttention, LlamaOptions, Split};
+use polydraft_text::LanguageModel;
+
+use crate::output::{Usage, detail};
+use crate::threads;
+
+/// What computes a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// The program's own forward pass, on candle.
+    Candle,
+    /// llama.cpp: GGUF files of any architecture that it has.
+    Llama,
+}
+
+/// Which backend, and how llama.cpp computes.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "llama.cpp, for GGUF files")]
+pub struct BackendArgs {
+    /// What computes the target: candle, or llama for llama.cpp, which takes GGUF files of any architecture that it has and
+    /// needs a program built with --features llama [default: llama for a .gguf file in a program that was built so, unless
+    /// --dtype, --device, --draft self or a draft head ask for candle].
+    #[arg(long, value_name = "NAME")]
+    backend: Option<Backend>,
+    /// What computes the draft [default: as --backend says, or by the draft's file].
+    #[arg(long, value_name = "NAME")]
+    draft_backend: Option<Backend>,
+    /// Tokens that one text may have [default: what the model was trained for, at most 8192; memory for all of them is taken at
+    /// once].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    context: Option<u32>,
+    /// Tokens that all texts and their drafts may have together [default: those of one text and 512; more for 'serve'].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cache_tokens: Option<u32>,
+    /// Attention that does not write its scores to memory: auto, on or off.
+    #[arg(long, value_name = "WHEN", default_value_t = FlashAttention::default())]
+    flash_attention: FlashAttention,
+    /// Layers of the model to compute on graphics cards, where there are any [default: all].
+    #[arg(long, value_name = "N")]
+    gpu_layers: Option<u32>,
+    /// The card that has what is not divided.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    main_gpu: u32,
+    /// How a model is divided between cards: none, layer, row, or a share of the layers for each, such as 3,1.
+    #[arg(long, value_name = "HOW", default_value_t = Split::default())]
+    split: Split,
+    /// Threads for passes over several tokens, which have more work in them [default: as --threads].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    batch_threads: Option<u32>,
+}
+
+impl BackendArgs {
+    /// What computes the target in `path`. `candle` names what was asked for that only candle has.
+    pub(crate) fn of_target(&self, path: &Path, candle: Option<&str>) -> Result<Backend> {
+        choose("--backend", self.backend, path, candle)
+    }
+
+    /// The same for the draft.
+    pub(crate) fn of_draft(&self, path: &Path, candle: Option<&str>) -> Result<Backend> {
+        match self.draft_backend {
+            None if self.backend == Some(Backend::Candle) => Ok(Backend::Candle),
+            given => choose("--draft-backend", given, path, candle),
+        }
+    }
+
+    /// Loads a model on llama.cpp.
+    pub(crate) fn load(&self, path: &Path, role: &str, cache: Option<CacheType>) -> Result<LanguageModel> {
+        let threads = threads::settled() as u32;
+        let options = LlamaOptions {
+            context: self.context,
+            cells: self.cache_tokens,
+            gpu_layers: self.gpu_layers,
+            main_gpu: self.main_gpu,
+            split: self.split.clone(),
+            cache_type: cache.unwrap_or_default(),
+            flash_attention: self.flash_attention,
+            threads,
+            batch_threads: self.batch_threads.unwrap_or(threads),
+        };
+        let clock = Instant::now();
+        let loaded =
+            polydraft_llama::load(path, &options).with_context(|| format!("loading the {role} model"))?;
+        detail(format_args!(
+            "{role}: {} on llama.cpp, {threads} threads; room for {} tokens; loaded in {:.2} s",
+            path.display(),
+            loaded.model.facts().context,
+            clock.elapsed().as_secs_f64()
+        ));
+        Ok(loaded)
+    }
+
+    /// All of it that changes what a pass costs.
+    pub(crate) fn identity(&self) -> String {
+        format!(
+            "llama.cpp, {}, {:?} layers on cards, {}, {:?} threads",
+            self.flash_attention, self.gpu_layers, self.split, self.batch_threads
+        )
+    }
+}
+
+fn choose(option: &str, given: Option<Backend>, path: &Path, candle: Option<&str>) -> Result<Backend> {
+    match given {
+        None if BUILT && is_gguf(path) && candle.is_none() => Ok(Backend::Llama),
+        None | Some(Backend::Candle) => Ok(Backend::Candle),
+        Some(Backend::Llama) if !BUILT => {
+            Err(Usage::error(format_args!("{option} llama: {}", polydraft_llama::Error::NotBuilt)))
+        }
+        Some(Backend::Llama) if !is_gguf(path) => Err(Usage::error(format_args!(
+            "{option} llama: expected a .gguf file, got {}; candle computes directories",
+            path.display()
+        ))),
+        Some(Backend::Llama) => match candle {
+            None => Ok(Backend::Llama),
+            Some(what) => Err(Usage::error(format_args!(
+                "{option} llama: {what} is for candle; llama.cpp computes weights as their file has them, and gives no hidden \
+                 states"
+            ))),
+        },
+    }
+}

@@ -1,0 +1,205 @@
+//! Verifiers compared on the same drafts: how many tokens each would emit, expected, not drawn.
+//!
+//! ```
+//! use polydraft::{Distribution, Draft, Draws, Form, Growth};
+//! use polydraft_reference::comparison::Comparison;
+//! use rand::SeedableRng;
+//!
+//! let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
+//! let mut draft = Draft::new();
+//! draft.draw(0, Distribution::new(vec![0.2, 0.3, 0.5])?, Growth::Fresh(Draws::iid(2)), &mut rng)?;
+//! let target = vec![Distribution::new(vec![0.5, 0.3, 0.2])?; draft.tree().len()];
+//!
+//! let verifiers = ["nested-priority".parse()?, "specinfer".parse()?];
+//! let mut comparison = Comparison::new(&verifiers, &Form::paths(2), None, 0)?;
+//! comparison.look(&draft, &target)?;
+//! let sample = comparison.sample(0).expect("something was looked at");
+//! assert!(sample.tokens.iter().all(|tokens| (1.0..=2.0).contains(tokens)));
+//! # Ok::<(), polydraft::Error>(())
+//! ```
+
+mod expected;
+mod hands;
+
+use polydraft::{Chance, Draft, DraftTree, Error, Form, Outcome, Result, TargetLaws, Verifier};
+use rand::SeedableRng;
+use rand::seq::IndexedRandom;
+use rand_chacha::ChaCha12Rng;
+use rayon::prelude::*;
+
+use crate::VerifierKind;
+use expected::Subject;
+use hands::{Hand, Hands, deal};
+
+pub use hands::Dealt;
+
+/// The verifiers of `all` that are exact for trees of this form, each once; those of one path are given each of several.
+///
+/// # Errors
+/// Settings out of range.
+pub fn exact_for(all: &[VerifierKind], form: &Form) -> Result<Vec<VerifierKind>> {
+    let mut exact = Vec::new();
+    for kind in all {
+        if Subject::new(kind, form)?.is_some() && !exact.contains(kind) {
+            exact.push(kind.clone());
+        }
+    }
+    Ok(exact)
+}
+
+/// Verifiers that look at the drafts of one text, one draft after the other.
+pub struct Comparison {
+    subjects: Vec<Subject>,
+    /// The paths of a hand, where the drafts have those of several.
+    paths: Option<usize>,
+    /// Who deals them.
+    random: ChaCha12Rng,
+    positions: usize,
+    drafts: usize,
+    nodes: usize,
+    /// Sum over positions of the expected tokens of each verifier.
+    tokens: Vec<f64>,
+}
+
+impl Comparison {
+    /// Verifiers at work on trees of this form, or on hands of so many `paths` dealt from such a tree by the generator of
+    /// `seed`.
+    ///
+    /// # Errors
+    /// A verifier that is not exact for them; settings out of range.
+    pub fn new(verifiers: &[VerifierKind], form: &Form, paths: Option<usize>, seed: u64) -> Result<Self> {
+        let subject = |kind: &VerifierKind| {
+            Subject::new(kind, form)?.ok_or_else(|| Error::Unsupported {
+                operation: "comparison",
+                expected: format!("verifiers that are exact for {form}"),
+                got: kind.to_string(),
+            })
+        };
+        let subjects = verifiers.iter().map(subject).collect::<Result<Vec<_>>>()?;
+        let (random, tokens) = (ChaCha12Rng::seed_from_u64(seed), vec![0.0; subjects.len()]);
+        Ok(Self { subjects, paths, random, positions: 0, drafts: 0, nodes: 0, tokens })
+    }
+
+    /// Takes note of what each verifier would emit for this draft; one without draws is none.
+    ///
+    /// # Errors
+    /// Those of the verifiers.
+    pub fn look(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<()> {
+        if draft.draws(DraftTree::ROOT).is_none() {
+            return Ok(());
+        }
+        let mut hands = Hands::default();
+        if let Some(paths) = self.paths {
+            hands.several = deal(draft, paths, Some(&mut self.random))?;
+        }
+        if self.subjects.iter().any(Subject::is_alone) {
+            hands.single = deal(draft, 1, None)?;
+        }
+        let subjects = self.subjects.par_iter_mut();
+        let tokens = subjects.map(|subject| subject.tokens(draft, &hands, target));
+        let tokens = tokens.collect::<Result<Vec<_>>>()?;
+        self.tokens.iter_mut().zip(tokens).for_each(|(sum, tokens)| *sum += tokens);
+        let several = &hands.several;
+        let nodes: usize = several.iter().map(|hand| hand.draft.tree().len() - 1).sum();
+        self.nodes += if several.is_empty() { draft.tree().len() - 1 } else { nodes };
+        self.drafts += several.len().max(1);
+        self.positions += 1;
+        Ok(())
+    }
+
+    /// What the text gave, which stood behind the prompt of this number; none if nothing was looked at.
+    pub fn sample(&self, prompt: usize) -> Option<Sample> {
+        let Self { positions, drafts, nodes, .. } = *self;
+        let tokens = self.tokens.iter().map(|sum| sum / positions as f64).collect();
+        (positions > 0).then_some(Sample { prompt, positions, drafts, nodes, tokens })
+    }
+}
+
+/// What a verifier emits for a draft that was made for a comparison: on one hand of so many `paths`, dealt by `random`, where the
+/// draft has those of several; on one path, where it takes no more.
+///
+/// # Errors
+/// Those of the verifier.
+pub fn decide(
+    verifier: &mut dyn Verifier,
+    draft: &Draft,
+    paths: Option<usize>,
+    random: &mut ChaCha12Rng,
+    target: &dyn TargetLaws,
+    chance: &mut dyn Chance,
+) -> Result<Outcome> {
+    let hands = if draft.draws(DraftTree::ROOT).is_none() {
+        Vec::new()
+    } else if verifier.supports(draft.form()).is_err() {
+        deal(draft, 1, None)?
+    } else {
+        paths.map_or(Ok(Vec::new()), |paths| deal(draft, paths, Some(random)))?
+    };
+    let Ok(Hand { draft: own, nodes, .. }) = hands.choose_weighted(random, |hand| hand.times) else {
+        return verifier.verify(draft, target, chance);
+    };
+    let mut outcome = verifier.verify(own, &Dealt { nodes, target }, chance)?;
+    outcome.accepted.iter_mut().for_each(|node| *node = nodes[*node]);
+    Ok(outcome)
+}
+
+/// What one text gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// The number of its prompt.
+    pub prompt: usize,
+    /// Positions looked at.
+    pub positions: usize,
+    /// Drafts at all of them.
+    pub drafts: usize,
+    /// Drafted tokens of all these.
+    pub nodes: usize,
+    /// Mean over the positions of each verifier's expected tokens.
+    pub tokens: Vec<f64>,
+}
+
+/// The mean over texts of what `of` says of each, and its standard error over other texts behind the same prompts; over
+/// all texts alike where a prompt has only one.
+pub fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
+    let values: Vec<(usize, f64)> = samples.iter().map(|sample| (sample.prompt, of(sample))).collect();
+    let count = values.len() as f64;
+    let mean = values.iter().map(|(_, value)| value).sum::<f64>() / count;
+    let mut prompts: Vec<usize> = values.iter().map(|(prompt, _)| *prompt).collect();
+    prompts.sort_unstable();
+    prompts.dedup();
+    let spread = |values: &[f64]| {
+        let (count, sum) = (values.len() as f64, values.iter().sum::<f64>());
+        let squares: f64 = values.iter().map(|value| (value - sum / count).powi(2)).sum();
+        squares * count / (count - 1.0)
+    };
+    let own = |prompt: usize| -> Vec<f64> {
+        values.iter().filter(|(other, _)| *other == prompt).map(|(_, value)| *value).collect()
+    };
+    let by_prompt: Vec<Vec<f64>> = prompts.into_iter().map(own).collect();
+    let squares = if by_prompt.iter().all(|values| values.len() > 1) {
+        by_prompt.iter().map(|values| spread(values)).sum()
+    } else {
+        spread(&by_prompt.concat())
+    };
+    (mean, squares.sqrt() / count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_within_prompts() {
+        let sample =
+            |prompt, value| Sample { prompt, positions: 1, drafts: 1, nodes: 1, tokens: vec![value] };
+        // Prompts differ by 10, texts of one by 1 and 3.
+        let samples = [sample(0, 1.0), sample(0, 2.0), sample(1, 11.0), sample(1, 14.0)];
+        let (value, error) = mean(&samples, |sample| sample.tokens[0]);
+        assert_eq!(value, 7.0);
+        // Var = (2·(0.5² + 0.5²) + 2·(1.5² + 1.5²))/4².
+        assert!((error - (10.0_f64 / 16.0).sqrt()).abs() < 1e-12, "{error}");
+        // One text each: over prompts.
+        let (_, error) = mean(&[samples[0].clone(), samples[2].clone()], |sample| sample.tokens[0]);
+        assert!((error - 5.0).abs() < 1e-12, "{error}");
+    }
+}

@@ -1,0 +1,215 @@
+//! Clocks that a target and its drafts share, so that a text does not depend on the drafts.
+//!
+//! Problem: draw a token of law p and, elsewhere and without knowing p, tokens of law q that are likely to have it among
+//! them.
+//! Source: the race of exponential clocks as in Daliri, Musco, Suresh 2025 ("Coupling without communication and
+//! drafter-invariant speculative decoding", Gumbel sampling) for one draft; Rowan et al. 2025 (list-level coupling) for
+//! several, which gives each draft clocks of its own.
+//! Complexity: one hash for each token of the support, one logarithm for each that may still be among the first.
+//! Deviations: (1) all drafts of a node come from one set of clocks: they are the first n in the draft's race, which is n
+//! draws without replacement, and the text does not depend on n either; (2) clocks are told apart by the position in the
+//! text, not by what was written before, so nodes of one depth share them.
+//!
+//! Behind each position of a text every token has a clock that rings at an exponential time E of rate 1. A law p lets
+//! token i wait E_i/p_i; the first one is drawn. As E_i/p_i is exponential with rate p_i, it has law p. Whoever knows the
+//! clocks draws the same token from the same law, and similar ones from similar laws.
+
+mod open;
+
+use crate::chance::{Chance, Outcomes};
+use crate::{Distribution, Token};
+
+pub use open::Open;
+
+/// The clocks of one text.
+pub trait Clocks: Send {
+    /// The tokens of `law` in the order in which they come at this position, `count` of them, or all if there are fewer.
+    /// Asked again for the same, it says the same. `chance` is for clocks that are not decided yet.
+    fn first(
+        &mut self,
+        position: usize,
+        law: &Distribution,
+        count: usize,
+        chance: &mut dyn Chance,
+    ) -> Vec<Token>;
+}
+
+/// Clocks that follow from a key.
+///
+/// ```
+/// use polydraft::race::{Clocks, Keyed};
+/// use polydraft::{Chance, Distribution};
+/// use rand::SeedableRng;
+///
+/// let mut chance = rand_chacha::ChaCha8Rng::seed_from_u64(0);
+/// let mut clocks = Keyed::drawn(&mut chance);
+/// let (p, q) = (Distribution::new(vec![0.5, 0.3, 0.2])?, Distribution::new(vec![0.4, 0.3, 0.3])?);
+/// // Similar laws have the same first token nearly always.
+/// let mut first = |law, position| clocks.first(position, law, 1, &mut chance);
+/// let same = (0..1000).filter(|&position| first(&p, position) == first(&q, position)).count();
+/// assert!(same > 800);
+/// # Ok::<(), polydraft::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keyed {
+    key: [u64; 2],
+}
+
+/// 32 random bits.
+struct Bits;
+
+impl Outcomes for Bits {
+    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+        (uniform() * (1_u64 << 32) as f64) as usize
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0]
+    }
+}
+
+impl Keyed {
+    /// Clocks of a key.
+    pub fn new(key: [u64; 2]) -> Self {
+        Self { key }
+    }
+
+    /// Clocks of a key that is drawn.
+    pub fn drawn(chance: &mut (impl Chance + ?Sized)) -> Self {
+        let mut half = || (chance.choose(&Bits) as u64) << 32 | chance.choose(&Bits) as u64;
+        Self::new([half(), half()])
+    }
+}
+
+/// A generator's step, SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give unrelated outputs.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Clocks for Keyed {
+    fn first(&mut self, position: usize, law: &Distribution, count: usize, _: &mut dyn Chance) -> Vec<Token> {
+        let place = mix(self.key[0] ^ mix(self.key[1].wrapping_add((position as u64).wrapping_mul(STEP))));
+        let mut first: Vec<(f64, Token)> = Vec::with_capacity(count.min(law.support_size()) + 1);
+        for (token, p) in law.support() {
+            let bits = mix(place.wrapping_add(u64::from(token).wrapping_add(1).wrapping_mul(STEP)));
+            // Small ones are the ones that count: they keep their digits.
+            let uniform = (bits as f64 + 0.5) * (-64_f64).exp2();
+            let full = first.len() == count;
+            // −ln(1 − u) ≥ u: most tokens need no logarithm.
+            if full && first.last().is_none_or(|last| uniform >= last.0 * p) {
+                continue;
+            }
+            let time = -(-uniform).ln_1p() / p;
+            let place = first.partition_point(|other| other.0 <= time);
+            if place < count {
+                first.truncate(count - 1);
+                first.insert(place.min(first.len()), (time, token));
+            }
+        }
+        first.into_iter().map(|(_, token)| token).collect()
+    }
+}
+
+/// A source of decisions that has clocks as well: those of a text, from a position on.
+pub struct Raced<'a> {
+    chance: &'a mut dyn Chance,
+    clocks: &'a mut dyn Clocks,
+    position: usize,
+}
+
+impl<'a> Raced<'a> {
+    /// `position` is that of the token behind a draft's root: the number of tokens of the text so far.
+    pub fn new(chance: &'a mut dyn Chance, clocks: &'a mut dyn Clocks, position: usize) -> Self {
+        Self { chance, clocks, position }
+    }
+}
+
+impl Chance for Raced<'_> {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.chance.coin(probability)
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        self.chance.choose(outcomes)
+    }
+
+    fn race(&mut self, depth: usize, law: &Distribution, count: usize) -> Option<Vec<Token>> {
+        Some(self.clocks.first(self.position + depth, law, count, self.chance))
+    }
+}
+
+/// The token of `law` at this depth below a draft's root: the first in the race, or a draw where there are no clocks.
+pub fn next(law: &Distribution, depth: usize, chance: &mut dyn Chance) -> Token {
+    let first = chance.race(depth, law, 1).and_then(|first| first.first().copied());
+    first.unwrap_or_else(|| law.sample(chance))
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::drafting::{Drafting, Draws, Proposal};
+
+    /// By sorting all times.
+    fn sorted(clocks: &Keyed, position: usize, law: &Distribution) -> Vec<Token> {
+        let one = |token| Distribution::one_hot(law.vocabulary(), token).unwrap();
+        let mut left: Vec<(Token, f64)> = law.support().collect();
+        let mut order = Vec::new();
+        while !left.is_empty() {
+            let mut of = vec![0.0; law.vocabulary()];
+            let sum: f64 = left.iter().map(|entry| entry.1).sum();
+            left.iter().for_each(|entry| of[entry.0 as usize] = entry.1 / sum);
+            let rest = Distribution::new(of).unwrap_or_else(|_| one(left[0].0));
+            let mut chance = ChaCha8Rng::seed_from_u64(0);
+            let first = clocks.clone().first(position, &rest, 1, &mut chance)[0];
+            left.retain(|entry| entry.0 != first);
+            order.push(first);
+        }
+        order
+    }
+
+    #[test]
+    fn the_first_of_a_race_are_those_of_what_is_left() {
+        let mut chance = ChaCha8Rng::seed_from_u64(1);
+        let mut clocks = Keyed::drawn(&mut chance);
+        let law = Distribution::new(vec![0.3, 0.0, 0.4, 0.05, 0.15, 0.1]).unwrap();
+        for position in 0..500 {
+            let order = sorted(&clocks, position, &law);
+            for count in 0..8 {
+                let first = clocks.first(position, &law, count, &mut chance);
+                assert_eq!(first, order[..count.min(5)], "{position}");
+            }
+        }
+    }
+
+    /// Keyed clocks are such clocks: their tuples have the law of draws without replacement, at positions of one key and at
+    /// one position of many.
+    #[test]
+    fn keyed_tuples_are_drawn_without_replacement() {
+        let law = Distribution::new(vec![0.55, 0.25, 0.15, 0.05]).unwrap();
+        let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
+        let proposal = Proposal::new(draws, std::slice::from_ref(&law)).unwrap();
+        let mut chance = ChaCha8Rng::seed_from_u64(2);
+        let runs = 60_000;
+        for by_key in [false, true] {
+            let mut clocks = Keyed::drawn(&mut chance);
+            let mut counts = std::collections::HashMap::new();
+            for run in 0..runs {
+                if by_key {
+                    clocks = Keyed::drawn(&mut chance);
+                }
+                let first = clocks.first(if by_key { 7 } else { run }, &law, 2, &mut chance);
+                *counts.entry(first).or_insert(0_u64) += 1;
+            }
+            let cells = proposal.tuples().into_iter().map(|(p, tuple)| (p, counts[&tuple]));
+            let test = crate::conformance::statistics::GTest::new(cells);
+            assert!(test.p_value() > 1e-3, "{test:?}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The invariant verifier: for a seed the same text, whatever drafts and by whichever tree.
+//!
+//! Problem: the text shall depend on the target, the prompt and the seed alone, for those who debug, compare or certify.
+//! Source: Daliri, Musco, Suresh 2025 (drafter-invariant speculative decoding, by Gumbel sampling).
+//! Complexity: one pass over the target's support for each node on the emitted path.
+//! Deviations: (1) trees: [`crate::race`] says how the drafts of a node are drawn; (2) a draft that was drawn otherwise is
+//! verified all the same, it is only accepted less often.
+//!
+//! 1. The next token is the first in the target's race at its position. It has the target's law, whatever came before:
+//!    clocks of different positions are independent, and no draft is looked at.
+//! 2. As long as it is a child, go on from there.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
+use crate::draft::{Draft, DraftTree, Form};
+use crate::{Chance, Result, race};
+
+/// The verifier has no settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {}
+
+impl VerifierSettings for Settings {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        Ok(Box::new(Invariant))
+    }
+}
+
+struct Invariant;
+
+impl Verifier for Invariant {
+    /// Any draft: what is emitted does not depend on it.
+    fn supports(&self, _: &Form) -> Result<()> {
+        Ok(())
+    }
+
+    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+        let tree = draft.tree();
+        let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
+        loop {
+            let token = race::next(target.target(node)?, tree.depth(node), chance);
+            match tree.child(node, token) {
+                Some(child) => node = child,
+                None => return Ok(Outcome { accepted, token }),
+            }
+            accepted.push(node);
+        }
+    }
+
+    fn races(&self) -> bool {
+        true
+    }
+}
