@@ -20,7 +20,7 @@ use net::{Found, Net};
 use text::Text;
 
 pub use describe::HeadDescription;
-pub use load::{HeadOptions, is_head, load_head};
+pub use load::{HeadOptions, is_head, load_head, load_head_beside};
 pub use vocabulary::read_tokens;
 
 /// Rows of a pass at most.

@@ -27,9 +27,9 @@ pub use config::{
 pub use device::{DeviceName, available_memory, give_back_memory};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
-pub use head::{Head, HeadDescription, HeadOptions, is_head, load_head, read_tokens};
+pub use head::{Head, HeadDescription, HeadOptions, is_head, load_head, load_head_beside, read_tokens};
 pub use linear::Precision;
-pub use load::{Description, LoadOptions, Loaded, Opened, is_gguf, load};
+pub use load::{Description, Ends, LoadOptions, Loaded, Opened, is_gguf, load};
 pub use model::{CandleModel, SequenceLimits};
 #[doc(hidden)]
 pub use packed::ProductProbe;

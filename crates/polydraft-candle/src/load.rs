@@ -279,12 +279,35 @@ impl Opened {
         let device = options.device.open()?;
         let Description { config, language, .. } = description;
         let vocabulary = language.vocabulary.clone();
+        let (tokens, layers) = (vocabulary.size(), config.layers);
         let mut transformer =
-            Transformer::load(&config, weights, vocabulary.size(), options.precision, &device)?;
+            Transformer::load(&config, weights, tokens, layers, options.precision, &device)?;
         transformer.held = options.cache;
         let model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
         let copy = options.copy.map(|precision| model.rounded(precision)).transpose()?;
         Ok(Loaded { model, copy, language })
+    }
+}
+
+/// What a draft head may borrow from a target that it drafts for: its embedding and its output, without the layers between. For
+/// targets that are computed elsewhere.
+#[derive(Debug)]
+pub struct Ends(Transformer);
+
+impl Ends {
+    /// Reads them from a model's file or directory, on a processor.
+    ///
+    /// # Errors
+    /// As for [`load`].
+    pub fn load(path: &Path, precision: Precision) -> Result<Self> {
+        let (description, weights) = Description::open(path)?;
+        let Description { config, language, .. } = description;
+        let (tokens, device) = (language.vocabulary.size(), DeviceName::Cpu.open()?);
+        Transformer::load(&config, weights, tokens, 0, precision, &device).map(Self)
+    }
+
+    pub(crate) fn transformer(&self) -> &Transformer {
+        &self.0
     }
 }
 

@@ -7,4 +7,6 @@ pub mod generate;
 pub mod inspect;
 pub mod list;
 pub mod man;
+#[cfg(feature = "llama")]
+pub mod rpc_server;
 pub mod score;

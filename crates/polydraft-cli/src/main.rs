@@ -2,8 +2,7 @@
 
 mod commands;
 
-use std::process::ExitCode;
-
+use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
 use polydraft_options::output::Verbosity;
@@ -57,6 +56,8 @@ enum Command {
     Score(commands::score::Args),
     #[cfg(feature = "server")]
     Serve(Box<polydraft_server::Args>),
+    #[cfg(feature = "llama")]
+    RpcServer(commands::rpc_server::Args),
     Certify(commands::certify::Args),
     #[cfg(feature = "lab")]
     #[command(flatten)]
@@ -65,21 +66,20 @@ enum Command {
     Man(commands::man::Args),
 }
 
-fn main() -> ExitCode {
+fn main() {
+    output::leave(run())
+}
+
+fn run() -> Result<()> {
     let line: Vec<_> = std::env::args_os().collect();
-    let mut program = match config::apply(Cli::command(), &line) {
-        Ok(program) => program,
-        Err(error) => return output::exit_code(Err(error)),
-    };
+    let mut program = config::apply(Cli::command(), &line)?;
     let matches = program.try_get_matches_from_mut(line).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut Cli::command()).exit());
     output::set_verbosity(cli.verbosity());
     // Before anything that may start a thread.
-    if let Err(error) = threads::settle(&program, &matches) {
-        return output::exit_code(Err(error));
-    }
+    threads::settle(&program, &matches)?;
     cli.color.write_global();
-    let result = match cli.command {
+    match cli.command {
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
@@ -87,11 +87,12 @@ fn main() -> ExitCode {
         Command::Score(args) => commands::score::run(args),
         #[cfg(feature = "server")]
         Command::Serve(args) => polydraft_server::run(*args),
+        #[cfg(feature = "llama")]
+        Command::RpcServer(args) => commands::rpc_server::run(args),
         Command::Certify(args) => commands::certify::run(args),
         #[cfg(feature = "lab")]
         Command::Lab(command) => polydraft_lab::run(command),
         Command::Completions(args) => commands::completions::run(args, Cli::command()),
         Command::Man(args) => commands::man::run(args, Cli::command()),
-    };
-    output::exit_code(result)
+    }
 }

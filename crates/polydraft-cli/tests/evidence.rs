@@ -1,41 +1,13 @@
 //! The papers' tables, quality and the report, as users meet them.
 #![cfg(feature = "lab")]
 
+mod common;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
+use common::{fails, ok};
 use serde_json::Value;
-
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_polydraft"))
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-fn ok(args: &[&str]) -> String {
-    let output = run(args);
-    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// Runs a command that must fail with this code and a message that contains all of `expected`.
-fn fails(args: &[&str], code: i32, expected: &[&str]) {
-    let output = run(args);
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
-    assert!(!message.contains("panicked"), "{args:?}: {message}");
-    for part in expected {
-        assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
-    }
-}
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()

@@ -1,21 +1,8 @@
 //! The program as a whole: its name, its manual, its completions.
 
-use std::process::{Command, Output, Stdio};
+mod common;
 
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_polydraft"))
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
-
-fn ok(args: &[&str]) -> String {
-    let output = run(args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
+use common::{ok, run};
 
 /// Commands that a build has in any case.
 const COMMANDS: [&str; 8] = ["generate", "chat", "score", "inspect", "certify", "list", "completions", "man"];

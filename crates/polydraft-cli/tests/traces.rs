@@ -1,36 +1,12 @@
 //! `polydraft trace` and `polydraft replay`, on the demo pair.
 #![cfg(feature = "lab")]
 
+mod common;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
-
-fn run(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-fn json(args: &[&str]) -> Value {
-    let output = run(args);
-    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-    serde_json::from_str(&text(&output.stdout)).unwrap()
-}
-
-fn fails(args: &[&str], code: i32, expected: &[&str]) {
-    let output = run(args);
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
-    assert!(!message.contains("panicked") && message.starts_with("error:"), "{args:?}: {message}");
-    for part in expected {
-        assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
-    }
-}
+use common::{fails, json, run, text};
 
 /// Two short prompts.
 fn prompts(folder: &Path) -> String {

@@ -61,6 +61,11 @@ pub trait Drafter: Send {
         0
     }
 
+    /// As [`Model::room`](crate::Model::room).
+    fn room(&self) -> Option<usize> {
+        None
+    }
+
     /// How many tokens are committed.
     fn len(&self, sequence: Sequence) -> usize;
 

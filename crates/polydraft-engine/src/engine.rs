@@ -82,6 +82,12 @@ impl Engine {
         self.target.token_bytes() + self.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
     }
 
+    /// Tokens that all texts may hold together, where target or drafter has taken memory for so many beforehand.
+    pub fn room(&self) -> Option<usize> {
+        let drafter = self.drafter.as_ref().and_then(|drafter| drafter.room());
+        self.target.room().into_iter().chain(drafter).min()
+    }
+
     /// Whether there is room for a prompt, and something behind it.
     ///
     /// # Errors

@@ -98,6 +98,11 @@ pub trait Model: Send {
         0
     }
 
+    /// Tokens that all texts may hold together, trees apart, where memory for them was taken beforehand.
+    fn room(&self) -> Option<usize> {
+        None
+    }
+
     /// How many tokens are committed.
     fn len(&self, sequence: Sequence) -> usize;
 

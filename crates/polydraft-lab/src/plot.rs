@@ -5,7 +5,6 @@ mod curves;
 mod dots;
 mod lines;
 mod marks;
-mod scatter;
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -20,7 +19,6 @@ use crate::output::Usage;
 pub use curves::{Curve, Curves, Datum};
 pub use dots::{Dot, Dots, Panel, TOLD_APART, WIDTH};
 pub use lines::{Chart, Series, Value};
-pub use scatter::{Cloud, Scatter, Spot};
 
 type Area<'a, B> = DrawingArea<B, Shift>;
 type Point = (i32, i32);

@@ -57,13 +57,17 @@ pub enum Error {
         more: usize,
     },
     /// A pass that failed.
-    #[error("llama.cpp could not compute a pass over {rows} tokens (code {code}){said}")]
+    #[error("llama.cpp could not compute a pass over {rows} tokens: {problem}")]
     Pass {
         /// Tokens of it.
         rows: usize,
-        /// What `llama_decode` returned.
-        code: i32,
-        /// What it said, if anything.
+        /// What `llama_decode` returned or threw, and what it said.
+        problem: String,
+    },
+    /// llama.cpp found itself wrong, or lost a machine that it computes on: it cannot be called again in this process.
+    #[error("llama.cpp gave up, for all models in this process: {said}")]
+    Ended {
+        /// Its reason.
         said: String,
     },
 }

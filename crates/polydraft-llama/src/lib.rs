@@ -8,8 +8,9 @@
 //! llama.cpp picks its products by that number. So a text at temperature 0 is plain decoding's up to ties within that
 //! rounding, and a seed gives the same text again only in the same company.
 //!
-//! llama.cpp is C++ and ends the process where it finds itself wrong (`GGML_ASSERT`, an exception in a pass). What of that can
-//! be seen beforehand is checked; `docs/models.md` says what is left.
+//! llama.cpp is C++: it throws, and it ends the process where it finds itself wrong or has lost another machine. Both are errors
+//! here: of a call, and of every call from then on ([`Error::Ended`], [`leave`]). What cannot be guarded is a crash;
+//! `docs/models.md` says what stands before it.
 //!
 //! Without the feature `native` there is no C++ here: [`load`] says how to build it.
 
@@ -26,9 +27,30 @@ pub use error::{Error, Result};
 pub use load::{Description, load};
 pub use options::{BUILT, CacheType, FlashAttention, LlamaOptions, Split};
 
+/// Whether llama.cpp has given up in this process ([`Error::Ended`]).
+pub fn has_ended() -> bool {
+    #[cfg(feature = "native")]
+    return native::has_ended();
+    #[cfg(not(feature = "native"))]
+    return false;
+}
+
+/// Ends the process with an exit code. Where llama.cpp has given up ([`Error::Ended`]), some of its threads never end, and the way that
+/// `std::process::exit` takes would wait for them: so whoever may hold a model of this crate leaves by this.
+pub fn leave(code: i32) -> ! {
+    #[cfg(feature = "native")]
+    if native::has_ended() {
+        use std::io::Write;
+        // What was written is not lost; that nobody may read it any more is no reason to stay.
+        let _ = std::io::stdout().flush();
+        native::leave(code);
+    }
+    std::process::exit(code)
+}
+
 #[cfg(feature = "native")]
 pub use load::load_model;
 #[cfg(feature = "native")]
 pub use model::LlamaModel;
 #[cfg(feature = "native")]
-pub use native::quantise;
+pub use native::{quantise, serve_rpc};

@@ -130,7 +130,7 @@ pub fn load(path: &Path, options: &LlamaOptions) -> Result<LanguageModel> {
 pub fn load_model(path: &Path, options: &LlamaOptions) -> Result<(crate::LlamaModel, Language)> {
     use crate::native::Weights;
 
-    let Description { language, .. } = Description::read(path)?;
+    let Description { language, architecture, .. } = Description::read(path)?;
     let weights = Weights::load(path, options)?;
     let refused = |problem: String| Error::Refused { path: path.to_owned(), problem };
     if let Some(unfit) = weights.unfit() {
@@ -141,6 +141,7 @@ pub fn load_model(path: &Path, options: &LlamaOptions) -> Result<(crate::LlamaMo
         return Err(refused(format!("expected logits of at least {expected} tokens, got {got}")));
     }
     let vocabulary = language.vocabulary.clone();
-    let model = crate::LlamaModel::new(path, language.name.clone(), vocabulary, weights, options)?;
+    let model =
+        crate::LlamaModel::new(path, language.name.clone(), vocabulary, &architecture, weights, options)?;
     Ok((model, language))
 }

@@ -14,16 +14,17 @@ mod ids;
 mod pass;
 mod text;
 
+use std::ops::Range;
 use std::path::Path;
 
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::model::too_many_sequences;
-use polydraft_engine::{Error as EngineError, Facts, Model, Result, Sequence, Vocabulary};
+use polydraft_engine::model::{no_features, too_many_sequences};
+use polydraft_engine::{Error as EngineError, Facts, Feature, Model, Result, Sequence, Vocabulary};
 
 use crate::native::{Batch, Context, Id, Weights};
 use crate::{Error, LlamaOptions};
 use ids::Ids;
-use pass::Work;
+use pass::{Row, Work};
 use text::{Text, common};
 
 /// Ids for texts and the leaves of their trees: llama.cpp has 256, and each costs a row of logits.
@@ -33,11 +34,16 @@ const STATES: usize = 8;
 /// Closed texts of which is kept what was computed, for texts that begin alike.
 const KEPT: usize = 8;
 
+/// Architectures that say what goes into their layers, of those whose files can be read here too; for others llama.cpp ends the
+/// process.
+const WATCHABLE: [&str; 2] = ["llama", "qwen3"];
+
 /// What was computed for a text that is closed.
 #[derive(Debug)]
 struct Kept {
     held: Vec<Token>,
     id: Id,
+    states: Vec<f32>,
 }
 
 /// A model on llama.cpp with the texts that it is asked to continue.
@@ -57,8 +63,12 @@ pub struct LlamaModel {
     has_state: bool,
     window: Option<usize>,
     batch: Batch,
-    /// For each row of the batch whose logits are wanted: the text's number, and the node.
-    wanted: Vec<(usize, usize, NodeId)>,
+    /// What the rows of the batch are: the text's number, the place in it, and what of it.
+    rows: Vec<(usize, usize, Row)>,
+    /// Whether its architecture says what goes into its layers.
+    watchable: bool,
+    /// How many of them are watched.
+    watched: usize,
 }
 
 impl LlamaModel {
@@ -66,6 +76,7 @@ impl LlamaModel {
         path: &Path,
         name: String,
         vocabulary: Vocabulary,
+        architecture: &str,
         weights: Weights,
         options: &LlamaOptions,
     ) -> crate::Result<Self> {
@@ -86,7 +97,9 @@ impl LlamaModel {
         let (ids, most_kept) = if has_state { (STATES, 1) } else { (IDS, KEPT) };
         let context_of_all = Context::new(weights, path, cells, ids, options)?;
         let sequences = ids / 2;
-        let facts = Facts { name, vocabulary, context, hidden: None, begins: false, sequences };
+        let watchable = WATCHABLE.contains(&architecture);
+        let hidden = watchable.then(|| context_of_all.weights().hidden());
+        let facts = Facts { name, vocabulary, context, hidden, begins: false, sequences };
         Ok(Self {
             facts,
             context: context_of_all,
@@ -98,7 +111,9 @@ impl LlamaModel {
             has_state,
             window,
             batch: Batch::default(),
-            wanted: Vec::new(),
+            rows: Vec::new(),
+            watchable,
+            watched: 0,
         })
     }
 
@@ -128,6 +143,11 @@ impl LlamaModel {
     pub fn leave_ids(&mut self, count: usize) {
         self.forget_closed();
         self.ids.leave(count);
+    }
+
+    /// Numbers that are watched of a token.
+    fn states(&self) -> usize {
+        self.watched * self.context.weights().hidden()
     }
 
     fn text(&self, number: usize) -> &Text {
@@ -216,21 +236,30 @@ impl LlamaModel {
         self.context.remove(id, 0);
         if in_closed < in_open {
             self.context.copy(open, id, Some(in_open));
-            self.text_mut(number).held = tokens[..in_open].to_vec();
+            let source = self.texts.iter().flatten().find(|text| text.id == open);
+            let states = source.map_or(Vec::new(), |text| beginning(&text.states, in_open * self.states()));
+            let text = self.text_mut(number);
+            (text.held, text.states) = (tokens[..in_open].to_vec(), states);
         } else if 2 * in_closed >= self.kept[closed].held.len() {
             // A text goes over to its continuation.
-            let Kept { held, id: theirs } = self.kept.remove(closed);
+            let Kept { held, id: theirs, states } = self.kept.remove(closed);
             self.ids.give(id);
             let text = self.text_mut(number);
-            (text.id, text.held) = (theirs, held);
+            (text.id, text.held, text.states) = (theirs, held, states);
         } else {
             // What many begin with is not taken from one that is much longer.
             let kept = self.kept.remove(closed);
             self.context.copy(kept.id, id, Some(in_closed));
+            let states = beginning(&kept.states, in_closed * self.states());
             self.kept.push(kept);
-            self.text_mut(number).held = tokens[..in_closed].to_vec();
+            let text = self.text_mut(number);
+            (text.held, text.states) = (tokens[..in_closed].to_vec(), states);
         }
     }
+}
+
+fn beginning(numbers: &[f32], count: usize) -> Vec<f32> {
+    numbers[..count.min(numbers.len())].to_vec()
 }
 
 impl Model for LlamaModel {
@@ -257,7 +286,7 @@ impl Model for LlamaModel {
             return;
         }
         self.drop_tree(number);
-        let Some(Text { held, id, .. }) = self.texts[number].take() else { return };
+        let Some(Text { held, id, states, .. }) = self.texts[number].take() else { return };
         // What is the beginning of another is of no use beside it, and of a state only the whole is of use.
         let longer = |kept: &Kept| !self.has_state && kept.held.starts_with(&held);
         if held.is_empty() || self.kept.iter().any(longer) {
@@ -265,10 +294,16 @@ impl Model for LlamaModel {
         }
         let shorter: Vec<Kept> = self.kept.extract_if(.., |kept| held.starts_with(&kept.held)).collect();
         shorter.into_iter().for_each(|kept| self.release(kept.id));
-        self.kept.push(Kept { held, id });
+        self.kept.push(Kept { held, id, states });
         while self.kept.len() > self.most_kept {
             self.evict();
         }
+    }
+
+    fn room(&self) -> Option<usize> {
+        let cells = self.context.cells();
+        // The rest is for trees.
+        Some(cells - (LlamaOptions::SPARE as usize).min(cells / 8))
     }
 
     fn len(&self, sequence: Sequence) -> usize {
@@ -330,10 +365,49 @@ impl Model for LlamaModel {
         self.text(sequence.number()).logits(node, self.facts.vocabulary.size())
     }
 
+    fn watch(&mut self, features: &[Feature]) -> Result<()> {
+        let layers = self.context.weights().layers();
+        let of = |feature: &Feature| match feature {
+            Feature::After(layer) if *layer < layers => u32::try_from(*layer).ok(),
+            _ => None,
+        };
+        let Some(inputs) = features.iter().map(of).collect::<Option<Vec<u32>>>() else {
+            return no_features(&self.facts, "what goes into layers, which is all that llama.cpp gives,");
+        };
+        if !self.watchable {
+            return no_features(
+                &self.facts,
+                "an architecture whose layers llama.cpp lets be watched (llama, qwen3)",
+            );
+        }
+        if self.texts.iter().any(Option::is_some) {
+            return no_features(&self.facts, "to be asked for before a sequence is open");
+        }
+        self.forget_closed();
+        self.context.watch(&inputs).map_err(|e| self.failed(e))?;
+        self.watched = inputs.len();
+        Ok(())
+    }
+
+    fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
+        let (text, width) = (self.text(sequence.number()), self.states());
+        if width == 0 {
+            return no_features(&self.facts, "some that are watched");
+        }
+        match tokens.end <= text.stated {
+            true => Ok(text.states[tokens.start * width..tokens.end * width].to_vec()),
+            false => no_features(&self.facts, "tokens that are computed"),
+        }
+    }
+
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        let number = sequence.number();
+        let (number, width) = (sequence.number(), self.states());
         let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
         let text = self.text_mut(number);
+        if width > 0 {
+            let place = text.tokens.len();
+            text.commit_states(path, place, width);
+        }
         let kept = path.iter().take_while(|&&node| text.branches.holds(node)).count();
         let Some(&last) = path[..kept].last() else {
             self.drop_tree(number);

@@ -14,7 +14,9 @@ pub struct LlamaOptions {
     pub context: Option<u32>,
     /// Tokens that all texts and their drafts may have together; none is one text's, and [`Self::SPARE`] for drafts.
     pub cells: Option<u32>,
-    /// Layers that are computed on cards, where there are any; none is all.
+    /// Machines that run llama.cpp's `rpc-server`, each as `HOST:PORT`, to compute layers beside this one's cards.
+    pub rpc: Vec<String>,
+    /// Layers that are computed on cards and other machines, where there are any; none is all.
     pub gpu_layers: Option<u32>,
     /// The card that has what is not divided.
     pub main_gpu: u32,
@@ -43,6 +45,7 @@ impl Default for LlamaOptions {
         Self {
             context: None,
             cells: None,
+            rpc: Vec::new(),
             gpu_layers: None,
             main_gpu: 0,
             split: Split::default(),

@@ -43,13 +43,18 @@ pub struct BackendArgs {
     /// Attention that does not write its scores to memory: auto, on or off.
     #[arg(long, value_name = "WHEN", default_value_t = FlashAttention::default())]
     flash_attention: FlashAttention,
-    /// Layers of the model to compute on graphics cards, where there are any [default: all].
+    /// Other machines to compute layers of the target, each running llama.cpp's rpc-server: HOST:PORT,.. Read
+    /// docs/distributed.md first: whoever reaches that port commands that machine.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = server)]
+    rpc: Vec<String>,
+    /// Layers of the model to compute on graphics cards and other machines, where there are any [default: all].
     #[arg(long, value_name = "N")]
     gpu_layers: Option<u32>,
     /// The card that has what is not divided.
     #[arg(long, value_name = "N", default_value_t = 0)]
     main_gpu: u32,
-    /// How a model is divided between cards: none, layer, row, or a share of the layers for each, such as 3,1.
+    /// How a model is divided between cards and other machines, which come first: none, layer (as memory allows), row, or a share
+    /// of the layers for each, such as 3,1.
     #[arg(long, value_name = "HOW", default_value_t = Split::default())]
     split: Split,
     /// Threads for passes over several tokens, which have more work in them [default: as --threads].
@@ -58,9 +63,13 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
-    /// What computes the target in `path`. `candle` names what was asked for that only candle has.
-    pub(crate) fn of_target(&self, path: &Path, candle: Option<&str>) -> Result<Backend> {
-        choose("--backend", self.backend, path, candle)
+    /// What computes the target in `path`. `candle` names what was asked for that only candle has; for a draft head it is the choice
+    /// where nothing is said, as it takes them of all kinds.
+    pub(crate) fn of_target(&self, path: &Path, candle: Option<&str>, has_head: bool) -> Result<Backend> {
+        match self.backend {
+            None if has_head => Ok(Backend::Candle),
+            given => choose("--backend", given, path, candle),
+        }
     }
 
     /// The same for the draft.
@@ -71,12 +80,48 @@ impl BackendArgs {
         }
     }
 
-    /// Loads a model on llama.cpp.
-    pub(crate) fn load(&self, path: &Path, role: &str, cache: Option<CacheType>) -> Result<LanguageModel> {
+    /// Checks that nothing was asked of llama.cpp where it computes neither target nor draft.
+    pub(crate) fn check_unused(&self) -> Result<()> {
+        let given = [
+            ("--rpc", !self.rpc.is_empty()),
+            ("--context", self.context.is_some()),
+            ("--cache-tokens", self.cache_tokens.is_some()),
+            ("--gpu-layers", self.gpu_layers.is_some()),
+            ("--batch-threads", self.batch_threads.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) if !BUILT => {
+                Err(Usage::error(format_args!("{option}: {}", polydraft_llama::Error::NotBuilt)))
+            }
+            Some((option, _)) => Err(Usage::error(format_args!(
+                "{option} is for models on llama.cpp: expected --backend llama or a .gguf file, got models on candle"
+            ))),
+        }
+    }
+
+    /// Loads the target on llama.cpp, on other machines too if they are named.
+    pub(crate) fn load_target(&self, path: &Path, cache: Option<CacheType>) -> Result<LanguageModel> {
+        self.load(path, "target", &self.rpc, cache)
+    }
+
+    /// Loads the draft on llama.cpp: here, as each of its passes would be a journey.
+    pub(crate) fn load_draft(&self, path: &Path, cache: Option<CacheType>) -> Result<LanguageModel> {
+        self.load(path, "draft", &[], cache)
+    }
+
+    fn load(
+        &self,
+        path: &Path,
+        role: &str,
+        rpc: &[String],
+        cache: Option<CacheType>,
+    ) -> Result<LanguageModel> {
         let threads = threads::settled() as u32;
         let options = LlamaOptions {
             context: self.context,
             cells: self.cache_tokens,
+            rpc: rpc.to_vec(),
             gpu_layers: self.gpu_layers,
             main_gpu: self.main_gpu,
             split: self.split.clone(),
@@ -100,9 +145,20 @@ impl BackendArgs {
     /// All of it that changes what a pass costs.
     pub(crate) fn identity(&self) -> String {
         format!(
-            "llama.cpp, {}, {:?} layers on cards, {}, {:?} threads",
-            self.flash_attention, self.gpu_layers, self.split, self.batch_threads
+            "llama.cpp, {}, {:?} layers on cards, {}, {:?} threads, machines {:?}",
+            self.flash_attention, self.gpu_layers, self.split, self.batch_threads, self.rpc
         )
+    }
+}
+
+/// Another machine, as it was written.
+fn server(text: &str) -> Result<String, String> {
+    let wrong = || format!("expected HOST:PORT such as 10.0.0.2:50052, got {text:?}");
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let plain = !host.is_empty() && !host.contains([':', '/', ' ']);
+    match port.parse::<u16>() {
+        Ok(1..) if plain => Ok(text.to_owned()),
+        _ => Err(wrong()),
     }
 }
 
@@ -120,8 +176,7 @@ fn choose(option: &str, given: Option<Backend>, path: &Path, candle: Option<&str
         Some(Backend::Llama) => match candle {
             None => Ok(Backend::Llama),
             Some(what) => Err(Usage::error(format_args!(
-                "{option} llama: {what} is for candle; llama.cpp computes weights as their file has them, and gives no hidden \
-                 states"
+                "{option} llama: {what} is for candle; llama.cpp computes weights as their file has them"
             ))),
         },
     }

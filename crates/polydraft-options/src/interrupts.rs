@@ -83,7 +83,7 @@ fn listen() {
                     };
                 }
             }
-            std::process::exit(EXIT_CODE.into());
+            polydraft_llama::leave(EXIT_CODE.into());
         });
     });
 }

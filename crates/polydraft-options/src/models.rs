@@ -7,8 +7,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{
-    CandleModel, DeviceName, HeadOptions, LoadOptions, Loaded, Opened, Precision, is_gguf, is_head,
-    load_head, read_tokens,
+    CandleModel, DeviceName, Ends, Head, HeadOptions, LoadOptions, Loaded, Opened, Precision, is_gguf,
+    is_head, load_head, load_head_beside, read_tokens,
 };
 use polydraft_engine::{Drafter, DrafterKind, Engine, Facts, Model, ModelDrafter};
 use polydraft_llama::CacheType;
@@ -114,6 +114,9 @@ impl ModelArgs {
         if self.target_backend(&target)? == Backend::Llama {
             return self.load_llama(&target, with_draft);
         }
+        if !with_draft || !self.drafts_on_llama() {
+            self.backend.check_unused()?;
+        }
         let own = if with_draft { self.own_copy()? } else { Own::No };
         let (mut target, own) = self.open(&target, "target", own)?;
         let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
@@ -132,14 +135,20 @@ impl ModelArgs {
     }
 
     /// The same with a target on llama.cpp.
-    fn load_llama(&self, target: &Path, with_draft: bool) -> Result<Models> {
-        let LanguageModel { model: target, language } =
-            self.backend.load(target, "target", self.cache_type)?;
+    fn load_llama(&self, path: &Path, with_draft: bool) -> Result<Models> {
+        let LanguageModel { model: mut target, language } =
+            self.backend.load_target(path, self.cache_type)?;
         let drafter = match with_draft {
             false => None,
             true => Some(match self.ngram(target.facts(), &language)? {
                 Some(ngram) => ngram,
-                None => self.draft_model(&self.draft_path()?, target.facts(), &language)?,
+                None => {
+                    let draft = self.draft_path()?;
+                    match is_head(&draft) {
+                        true => Box::new(self.head_beside(&draft, path, &mut *target, &language)?),
+                        false => self.draft_model(&draft, target.facts(), &language)?,
+                    }
+                }
             }),
         };
         let draft = self.named_draft(with_draft);
@@ -148,16 +157,15 @@ impl ModelArgs {
 
     /// What computes the target.
     fn target_backend(&self, path: &Path) -> Result<Backend> {
-        let head = || self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
+        let has_head = self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
         let own = self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten();
         let candle = match () {
             _ if self.dtype.is_some() => Some("--dtype"),
             _ if self.device != DeviceName::Cpu => Some("--device"),
             _ if own.is_some() => Some("--draft self"),
-            _ if head() => Some("a draft head"),
             _ => None,
         };
-        self.backend.of_target(path, candle)
+        self.backend.of_target(path, candle, has_head)
     }
 
     /// The draft's name, if one drafts that is no copy of the target.
@@ -185,12 +193,11 @@ impl ModelArgs {
             if is_head(&path) {
                 return Err(Usage::error(format_args!("{} is a draft head, not a model", path.display())));
             }
-            let backend = match role {
-                "draft" => self.draft_backend(&path),
-                _ => self.target_backend(&path),
-            };
+            let is_draft = role == "draft";
+            let backend = if is_draft { self.draft_backend(&path) } else { self.target_backend(&path) };
             match backend? {
-                Backend::Llama => self.backend.load(&path, role, self.cache_type),
+                Backend::Llama if is_draft => self.backend.load_draft(&path, self.cache_type),
+                Backend::Llama => self.backend.load_target(&path, self.cache_type),
                 Backend::Candle => self.open(&path, role, Own::No).map(|(loaded, _)| loaded.into()),
             }
         });
@@ -208,6 +215,12 @@ impl ModelArgs {
         all.extend(self.rounded_cache());
         all.extend(self.on_llama());
         all
+    }
+
+    /// Whether a model on llama.cpp drafts.
+    fn drafts_on_llama(&self) -> bool {
+        let place = self.draft.as_deref().and_then(|name| locate(name, true).ok());
+        place.is_some_and(|path| matches!(self.draft_backend(&path), Ok(Backend::Llama)))
     }
 
     /// Which of target and draft llama.cpp computes, and how.
@@ -358,16 +371,33 @@ impl ModelArgs {
         if !is_head(&draft) {
             return self.draft_model(&draft, target.facts(), language);
         }
-        let tokens = self.draft_tokens(language)?;
+        let options = self.head_options(language)?;
+        let head = load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
+        Ok(Box::new(head))
+    }
+
+    /// A head that drafts for a target on llama.cpp, with what it borrows read from the target's file.
+    fn head_beside(
+        &self,
+        head: &Path,
+        path: &Path,
+        target: &mut dyn Model,
+        language: &Language,
+    ) -> Result<Head> {
+        let options = self.head_options(language)?;
+        let ends = Ends::load(path, options.precision);
+        let load = ends.and_then(|ends| load_head_beside(head, &ends, target, &options));
+        load.map_err(advise).context("loading the draft head")
+    }
+
+    fn head_options(&self, language: &Language) -> Result<HeadOptions> {
         let precision = self.draft_dtype.unwrap_or(match self.device {
             // Half a pass of wider weights; the text's law does not depend on it.
             DeviceName::Cpu => Precision::Q8_0,
             _ => self.dtype.unwrap_or_default(),
         });
-        let layers = self.draft_layers.clone();
-        let options = HeadOptions { precision, layers, tokens };
-        let head = load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
-        Ok(Box::new(head))
+        let (layers, tokens) = (self.draft_layers.clone(), self.draft_tokens(language)?);
+        Ok(HeadOptions { precision, layers, tokens })
     }
 
     /// What drafts without a model, if that is what `--draft` names.
@@ -401,7 +431,7 @@ impl ModelArgs {
             return Err(Usage::error("--draft-layers is for draft heads, which read layers of the target"));
         }
         let model: Box<dyn Model> = match self.draft_backend(draft)? {
-            Backend::Llama => self.backend.load(draft, "draft", self.cache_type)?.model,
+            Backend::Llama => self.backend.load_draft(draft, self.cache_type)?.model,
             Backend::Candle => {
                 let (draft, _) = self.open(draft, "draft", Own::No)?;
                 Box::new(self.cut(draft.model, language)?)

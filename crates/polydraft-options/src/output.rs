@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Result;
@@ -61,17 +60,20 @@ pub fn done(interrupted: bool) -> Result<()> {
     }
 }
 
-/// Reports an error: exit code 2 for usage, 1 for the rest. A reader that closed our output is none.
-pub fn exit_code(result: Result<()>) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
+/// Reports an error and ends the program: with exit code 2 for usage, 1 for the rest. A reader that closed our output is none.
+pub fn leave(result: Result<()>) -> ! {
+    polydraft_llama::leave(result.map_or_else(|error| exit_code(&error), |()| 0).into())
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
-        return ExitCode::SUCCESS;
+        return 0;
     }
     if let Some(Verdict(code)) = error.downcast_ref() {
-        return ExitCode::from(*code);
+        return *code;
     }
-    complain(causes(&error));
-    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    complain(causes(error));
+    if error.is::<Usage>() { 2 } else { 1 }
 }
 
 /// An error and what caused it, each said once: many an error says its cause itself.

@@ -140,7 +140,7 @@ pub fn run(args: Args) -> Result<()> {
                 }
                 match asked.take() {
                     Some(asked) => drop(asked.send(())),
-                    None => std::process::exit(polydraft_options::interrupts::EXIT_CODE.into()),
+                    None => polydraft_llama::leave(polydraft_options::interrupts::EXIT_CODE.into()),
                 }
             }
         });
@@ -219,15 +219,16 @@ impl Args {
         };
         let language = models.language;
         let bytes = models.engine.token_bytes();
+        let tokens = self
+            .server
+            .cache_memory
+            .map(|mib| mib << 20)
+            // Half of what there is: texts are not all that needs memory.
+            .or_else(|| self.models.available_memory().map(|memory| memory / 2))
+            .map_or(usize::MAX, |memory| usize::try_from(memory / bytes.max(1)).unwrap_or(usize::MAX));
         let capacity = Capacity {
             texts: self.server.parallel as usize,
-            tokens: self
-                .server
-                .cache_memory
-                .map(|mib| mib << 20)
-                // Half of what there is: texts are not all that needs memory.
-                .or_else(|| self.models.available_memory().map(|memory| memory / 2))
-                .map_or(usize::MAX, |memory| usize::try_from(memory / bytes.max(1)).unwrap_or(usize::MAX)),
+            tokens: models.engine.room().map_or(tokens, |room| room.min(tokens)),
             queue: self.server.queue,
         };
         let defaults = |sampling, most: usize, end: Vec<polydraft::Token>| Defaults {

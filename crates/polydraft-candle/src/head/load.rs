@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use polydraft::Token;
-use polydraft_engine::{Feature, Model};
+use polydraft_engine::{Facts, Feature, Model};
 
 use super::Head;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES, default_features, in_order};
@@ -16,7 +16,7 @@ use crate::transformer::load::Loader;
 use crate::transformer::norm::Norms;
 use crate::transformer::{Place, Transformer};
 use crate::weights::{Part, Weights};
-use crate::{CandleModel, Config, Error, Precision, Result};
+use crate::{CandleModel, Config, Ends, Error, Precision, Result};
 
 /// How to load a head.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -58,12 +58,33 @@ pub fn is_head(directory: &Path) -> bool {
 /// Files that are missing or no such files; choices that are not known; tensors of other shapes than the configuration
 /// says; another target's head. Field or tensor are named.
 pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptions) -> Result<Head> {
-    let vocabulary = target.facts().vocabulary.size();
+    let head = read(directory, target.transformer(), target.facts(), options)?;
+    target.watch(head.features())?;
+    Ok(head)
+}
+
+/// As [`load_head`], for a target that is computed elsewhere and that these are the ends of.
+///
+/// # Errors
+/// As for [`load_head`]; a target that does not give the hidden states that the head reads.
+pub fn load_head_beside(
+    directory: &Path,
+    ends: &Ends,
+    target: &mut dyn Model,
+    options: &HeadOptions,
+) -> Result<Head> {
+    let head = read(directory, ends.transformer(), target.facts(), options)?;
+    target.watch(head.features())?;
+    Ok(head)
+}
+
+fn read(directory: &Path, trunk: &Transformer, facts: &Facts, options: &HeadOptions) -> Result<Head> {
+    let vocabulary = facts.vocabulary.size();
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, reads, tokens } =
-        Headers::read(directory, target.config(), vocabulary, layers, allowed)?;
+        Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
 
-    let (trunk, hidden) = (target.transformer(), config.layers.hidden);
+    let hidden = config.layers.hidden;
     let precision = options.precision;
     let device = trunk.device.clone();
     let dtype = precision.compute(&device);
@@ -108,11 +129,10 @@ pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptio
     let mut decoder = Transformer::of_parts(config.layers.clone(), embedding, place, layers, &device, dtype);
     decoder.set_norm(norm);
     decoder.set_head(output);
-    target.watch(&reads)?;
     let net =
         Net { decoder, join, tokens: tokens.ids, logit_scale: config.logit_scale, features: width, reads };
     let name = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
-    Ok(Head::new(name, vocabulary, target.facts().context, net))
+    Ok(Head::new(name, vocabulary, facts.context, net))
 }
 
 /// What a head's files say before weights are read.

@@ -37,11 +37,13 @@ impl Transformer {
         Self { config, embedding, projections, place, layers, norm, head, device, dtype, watched, held }
     }
 
-    /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk.
+    /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk. With fewer layers than it
+    /// has it is what is before and behind them, and nothing that computes.
     pub fn load(
         config: &Config,
         mut weights: Weights,
         vocabulary: usize,
+        layers: usize,
         precision: Precision,
         device: &Device,
     ) -> Result<Self> {
@@ -70,7 +72,8 @@ impl Transformer {
                 Place::Learned(Arc::new(loader.looked_up(&[part], config.hidden)?), *offset)
             }
         };
-        let layers = (0..config.layers).map(|i| loader.layer(i)).collect::<Result<_>>()?;
+        let whole = layers == config.layers;
+        let layers = (0..layers).map(|i| loader.layer(i)).collect::<Result<_>>()?;
         let norm = match config.final_norm {
             true => Some(loader.norm(names.norm, config.hidden)?),
             false => None,
@@ -78,7 +81,8 @@ impl Transformer {
         // Copies and constants that some exporters store.
         let copy = format!("{}.weight", names.head);
         loader.weights.finish(|name| {
-            (config.tied && name == copy)
+            !whole
+                || (config.tied && name == copy)
                 || name.ends_with("rotary_emb.inv_freq")
                 || name.ends_with("self_attn.masked_bias")
         })?;

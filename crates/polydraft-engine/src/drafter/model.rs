@@ -42,6 +42,10 @@ impl Drafter for ModelDrafter {
         self.model.token_bytes()
     }
 
+    fn room(&self) -> Option<usize> {
+        self.model.room()
+    }
+
     fn len(&self, sequence: Sequence) -> usize {
         self.model.len(sequence)
     }

@@ -1,4 +1,4 @@
-//! Points over a number, joined or not, with a legend below: for the width of a page.
+//! Points over a number, joined or not, with a legend below: for the width of a page, or for a file of its own.
 
 use std::ops::Range;
 
@@ -11,12 +11,28 @@ use super::marks::{color, mark};
 use super::{Area, Drawing, Drawn, GRID, INK, line, text};
 
 /// A measured point.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Datum {
     pub x: f64,
     pub y: f64,
     /// The standard error of `y`, if that is known.
     pub error: Option<f64>,
+    /// What was expected of `y`: drawn hollow, with a line to it.
+    pub expected: Option<f64>,
+    /// Written beside it; may be empty.
+    pub label: String,
+}
+
+impl Datum {
+    /// A point of which no more is known.
+    pub fn at(x: f64, y: f64) -> Self {
+        Self { x, y, error: None, expected: None, label: String::new() }
+    }
+
+    /// With its standard error, if that is known.
+    pub fn within(self, error: Option<f64>) -> Self {
+        Self { error, ..self }
+    }
 }
 
 /// Points that belong together.
@@ -30,23 +46,27 @@ pub struct Curve {
     pub guide: bool,
 }
 
-/// A chart for the width of a page.
+/// A chart for the width of a page; one with a heading is larger, and stands by itself.
 #[derive(Debug, Clone)]
 pub struct Curves {
-    pub x_label: String,
-    pub y_label: String,
-    pub curves: Vec<Curve>,
+    x_label: String,
+    y_label: String,
+    curves: Vec<Curve>,
     /// Values that the axes show besides those of the points.
-    pub x_at_least: Vec<f64>,
-    pub y_at_least: Vec<f64>,
+    x_at_least: Vec<f64>,
+    y_at_least: Vec<f64>,
+    /// A title, and a line of explanation.
+    heading: Option<[String; 2]>,
 }
 
-const WIDTH: i32 = 640;
-/// Pixels of the plot itself, and around it.
-const HEIGHT: i32 = 330;
+/// Pixels of the whole and of the plot's height: in a page, and by itself.
+const PAGE: (i32, i32) = (640, 330);
+const ALONE: (i32, i32) = (1280, 540);
+/// Pixels around the plot.
 const LEFT: i32 = 66;
 const RIGHT: i32 = 20;
 const TOP: i32 = 16;
+const HEADING: i32 = 72;
 const FOOT: i32 = 66;
 /// A line of the legend, and the width of one of its entries.
 const LEGEND: i32 = 24;
@@ -65,37 +85,76 @@ impl Curve {
 
     /// A line to compare with.
     pub fn guide(name: impl Into<String>, ends: [(f64, f64); 2]) -> Self {
-        let points = ends.map(|(x, y)| Datum { x, y, error: None }).to_vec();
+        let points = ends.map(|(x, y)| Datum::at(x, y)).to_vec();
         Self { name: name.into(), points, joined: true, guide: true }
     }
 }
 
 impl Curves {
+    /// A chart for a page, whose axes show all points.
+    pub fn new(x_label: &str, y_label: &str, curves: Vec<Curve>) -> Self {
+        let (x_label, y_label) = (x_label.to_owned(), y_label.to_owned());
+        Self { x_label, y_label, curves, x_at_least: Vec::new(), y_at_least: Vec::new(), heading: None }
+    }
+
+    /// Shows these values of x too.
+    pub fn from_x(self, values: &[f64]) -> Self {
+        Self { x_at_least: values.to_vec(), ..self }
+    }
+
+    /// Shows these values of y too.
+    pub fn from_y(self, values: &[f64]) -> Self {
+        Self { y_at_least: values.to_vec(), ..self }
+    }
+
+    /// Stands by itself, under a title and a line of explanation.
+    pub fn headed(self, title: String, note: String) -> Self {
+        Self { heading: Some([title, note]), ..self }
+    }
+
+    fn measures(&self) -> (i32, i32) {
+        if self.heading.is_some() { ALONE } else { PAGE }
+    }
+
+    fn top(&self) -> i32 {
+        TOP + if self.heading.is_some() { HEADING } else { 0 }
+    }
+
+    /// Entries of the legend side by side.
+    fn columns(&self) -> i32 {
+        (self.measures().0 - LEFT) / ENTRY
+    }
+
     fn legend_lines(&self) -> i32 {
-        let columns = (WIDTH - LEFT) / ENTRY;
-        (self.curves.len() as i32 + columns - 1) / columns
+        (self.curves.len() as i32 + self.columns() - 1) / self.columns()
     }
 }
 
 impl Drawing for Curves {
     fn size(&self) -> (u32, u32) {
-        (WIDTH as u32, (TOP + HEIGHT + FOOT + LEGEND * self.legend_lines() + 6) as u32)
+        let (width, height) = self.measures();
+        (width as u32, (self.top() + height + FOOT + LEGEND * self.legend_lines() + 6) as u32)
     }
 
     fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<()> {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let ends = |point: &Datum| {
             let error = point.error.unwrap_or(0.0);
-            [point.y - error, point.y + error]
+            [point.y - error, point.y + error, point.expected.unwrap_or(point.y)]
         };
         let x = points().map(|point| point.x).chain(self.x_at_least.iter().copied());
         let y = points().flat_map(ends).chain(self.y_at_least.iter().copied());
         let (x, y) = (Axis::new(Scale::Linear, x), Axis::new(Scale::Linear, y));
         let (x_axis, y_axis) =
             x.zip(y).with_context(|| format!("a chart without values: {}", self.y_label))?;
-        let frame = Frame { x: LEFT..WIDTH - RIGHT, y: TOP..TOP + HEIGHT, x_axis, y_axis };
+        let ((width, height), top) = (self.measures(), self.top());
+        let frame = Frame { x: LEFT..width - RIGHT, y: top..top + height, x_axis, y_axis };
         let failed = |error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("{error}");
         area.fill(&WHITE).map_err(failed)?;
+        if let Some([title, note]) = &self.heading {
+            text(area, title, (LEFT, 18), 26.0, &BLACK, HPos::Left).map_err(failed)?;
+            text(area, note, (LEFT, 52), 16.0, &INK, HPos::Left).map_err(failed)?;
+        }
         self.axes(area, &frame).map_err(failed)?;
         for (index, curve) in self.curves.iter().enumerate() {
             self.curve(area, &frame, index, curve).map_err(failed)?;
@@ -151,9 +210,8 @@ impl Curves {
         curve: &Curve,
     ) -> Drawn<B> {
         let ink = if curve.guide { INK } else { color(index) };
-        let columns = (WIDTH - LEFT) / ENTRY;
-        let place = (index as i32 % columns, index as i32 / columns);
-        let legend = (LEFT + 12 + ENTRY * place.0, TOP + HEIGHT + FOOT + LEGEND * place.1 + 4);
+        let place = (index as i32 % self.columns(), index as i32 / self.columns());
+        let legend = (LEFT + 12 + ENTRY * place.0, frame.y.end + FOOT + LEGEND * place.1 + 4);
         let placed = curve.points.iter().filter_map(|point| Some((frame.at(point.x, point.y)?, point)));
         let placed: Vec<_> = placed.collect();
         if curve.joined {
@@ -170,7 +228,12 @@ impl Curves {
                     let ends: Vec<_> = ends.iter().filter_map(|y| frame.at(point.x, *y)).collect();
                     line(area, &ends, ink, 2)?;
                 }
+                if let Some(expected) = point.expected.and_then(|y| frame.at(point.x, y)) {
+                    line(area, &[*at, expected], ink, 1)?;
+                    mark(area, index, expected, true)?;
+                }
                 mark(area, index, *at, false)?;
+                text(area, &point.label, (at.0 + 12, at.1 - 6), 13.0, &INK, HPos::Left)?;
             }
             mark(area, index, legend, false)?;
         }
@@ -184,25 +247,35 @@ mod tests {
 
     #[test]
     fn points_guides_and_names_are_there() {
-        let point = |x: f64| Datum { x, y: 2.0 * x, error: Some(0.1) };
-        let chart = Curves {
-            x_label: "nodes".to_owned(),
-            y_label: "tokens".to_owned(),
-            curves: vec![
-                Curve::joined("one", [1.0, 2.0, 3.0].map(point).to_vec()),
-                Curve::loose("two", vec![point(2.5), Datum { x: f64::NAN, y: 1.0, error: None }]),
-                Curve::guide("bound", [(1.0, 7.0), (3.0, 7.0)]),
-            ],
-            x_at_least: vec![0.0],
-            y_at_least: vec![],
-        };
+        let point = |x: f64| Datum::at(x, 2.0 * x).within(Some(0.1));
+        let curves = vec![
+            Curve::joined("one", [1.0, 2.0, 3.0].map(point).to_vec()),
+            Curve::loose("two", vec![point(2.5), Datum::at(f64::NAN, 1.0)]),
+            Curve::guide("bound", [(1.0, 7.0), (3.0, 7.0)]),
+        ];
+        let chart = Curves::new("nodes", "tokens", curves).from_x(&[0.0]);
         let svg = chart.svg().expect("drawn");
         for expected in ["nodes", "tokens", "one", "two", "bound"] {
             assert!(svg.contains(&format!("\n{expected}\n")), "{expected}: {svg}");
         }
         // Four points that can be drawn, and two in the legend.
         assert_eq!(svg.matches("<polygon").count(), 6, "{svg}");
-        let empty = Curves { curves: Vec::new(), x_at_least: Vec::new(), ..chart };
+        let empty = Curves::new("nodes", "tokens", Vec::new());
         assert!(format!("{:#}", empty.svg().expect_err("nothing")).contains("without values"));
+    }
+
+    #[test]
+    fn what_was_expected_is_hollow_and_a_heading_stands_above() {
+        let point = Datum { expected: Some(9.0), label: "2,4".to_owned(), ..Datum::at(1.0, 5.0) };
+        let page =
+            Curves::new("nodes", "tokens", vec![Curve::loose("one", vec![point, Datum::at(2.0, 6.0)])]);
+        let svg = page.svg().expect("drawn");
+        // Two points, one of them expected elsewhere, and the legend's.
+        assert_eq!(svg.matches("<polygon").count(), 4, "{svg}");
+        assert!(svg.contains("\n2,4\n") && svg.contains("#FFFFFF"), "{svg}");
+        let alone = page.clone().headed("Speeds".to_owned(), "an example".to_owned());
+        assert!(alone.size() > page.size());
+        let svg = alone.svg().expect("drawn");
+        assert!(["Speeds", "an example"].iter().all(|text| svg.contains(&format!("\n{text}\n"))), "{svg}");
     }
 }

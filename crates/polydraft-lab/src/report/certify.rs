@@ -43,7 +43,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     if values.len() > 1 {
         let count = values.len() as f64;
         let expected = |index: usize| (index as f64 + 0.5) / count;
-        let points = values.iter().enumerate().map(|(i, &y)| Datum { x: expected(i), y, error: None });
+        let points = values.iter().enumerate().map(|(i, &y)| Datum::at(expected(i), y));
         let distance = values.iter().enumerate().map(|(i, p)| (p - expected(i)).abs()).fold(0.0, f64::max);
         // Kolmogorov's distance, and where one run in twenty has more.
         let (distance, limit) = (distance + 0.5 / count, 1.358 / (count.sqrt() + 0.12 + 0.11 / count.sqrt()));
@@ -56,16 +56,16 @@ pub fn section(records: &[&Record]) -> Result<Section> {
         section.figure(
             "Calibration: p-values in order, against where uniform ones lie",
             "A lossless verifier's lie along the line; a wrong one's at 0",
-            &Curves {
-                x_label: "expected".to_owned(),
-                y_label: "p-value".to_owned(),
-                curves: vec![
+            &Curves::new(
+                "expected",
+                "p-value",
+                vec![
                     Curve::loose("runs", points.collect()),
                     Curve::guide("uniform", [(0.0, 0.0), (1.0, 1.0)]),
                 ],
-                x_at_least: vec![0.0, 1.0],
-                y_at_least: vec![0.0, 1.0],
-            },
+            )
+            .from_x(&[0.0, 1.0])
+            .from_y(&[0.0, 1.0]),
         )?;
     }
     let line = |(record, report): (&&Record, &Report)| {

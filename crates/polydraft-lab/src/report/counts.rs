@@ -96,12 +96,7 @@ fn text(record: &Record) -> Result<Section> {
 
 fn chart(place: &str, rates: &[f64], errors: &[f64]) -> Curves {
     let point =
-        |(index, &y): (usize, &f64)| Datum { x: (index + 1) as f64, y, error: errors.get(index).copied() };
-    Curves {
-        x_label: place.to_owned(),
-        y_label: "accepted".to_owned(),
-        curves: vec![Curve::joined("accepted", rates.iter().enumerate().map(point).collect())],
-        x_at_least: vec![1.0],
-        y_at_least: vec![0.0],
-    }
+        |(index, &y): (usize, &f64)| Datum::at((index + 1) as f64, y).within(errors.get(index).copied());
+    let accepted = Curve::joined("accepted", rates.iter().enumerate().map(point).collect());
+    Curves::new(place, "accepted", vec![accepted]).from_x(&[1.0]).from_y(&[0.0])
 }

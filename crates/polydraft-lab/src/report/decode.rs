@@ -43,7 +43,7 @@ pub fn section(record: &Record) -> Result<Section> {
         )?;
         section.figure(
             &format!("Tokens per second against what a call costs{at}"),
-            "Cost: seconds per call, in units of plain decoding's",
+            "Cost: seconds per call, in units of plain decoding's; hollow: what the measured costs of passes say",
             &against_cost(&report, temperature),
         )?;
     }
@@ -110,37 +110,25 @@ fn curves(report: &Report, temperature: f64, of: impl Fn(&Row) -> Datum) -> Vec<
 }
 
 fn against_nodes(report: &Report, temperature: f64) -> Curves {
-    let mut curves = curves(report, temperature, |row| Datum {
-        x: row.nodes_per_call,
-        y: row.block_efficiency,
-        error: row.block_efficiency_error,
+    let mut curves = curves(report, temperature, |row| {
+        Datum::at(row.nodes_per_call, row.block_efficiency).within(row.block_efficiency_error)
     });
     let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.y).fold(1.0, f64::max);
     curves.push(Curve::guide("bound", [(0.0, 1.0), (most - 0.9, most + 0.1)]));
-    Curves {
-        x_label: "nodes per call".to_owned(),
-        y_label: "tokens per call".to_owned(),
-        curves,
-        x_at_least: vec![0.0],
-        y_at_least: vec![1.0],
-    }
+    Curves::new("nodes per call", "tokens per call", curves).from_x(&[0.0]).from_y(&[1.0])
 }
 
 fn against_cost(report: &Report, temperature: f64) -> Curves {
     let plain = report.results.iter().find(|row| row.verifier == "none" && row.temperature == temperature);
     let speed = plain.map_or(1.0, |row| row.tokens_per_second);
     let cost = |row: &Row| row.block_efficiency * speed / row.tokens_per_second;
-    let mut curves =
-        curves(report, temperature, |row| Datum { x: cost(row), y: row.tokens_per_second, error: None });
+    let mut curves = curves(report, temperature, |row| Datum {
+        expected: row.expected_tokens_per_second,
+        ..Datum::at(cost(row), row.tokens_per_second)
+    });
     let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.x).fold(1.0, f64::max);
     curves.push(Curve::guide("plain decoding", [(1.0, speed), (most, speed)]));
-    Curves {
-        x_label: "cost of a call, in passes of plain decoding".to_owned(),
-        y_label: "tokens per second".to_owned(),
-        curves,
-        x_at_least: vec![1.0],
-        y_at_least: vec![],
-    }
+    Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves).from_x(&[1.0])
 }
 
 fn line(row: &Row, report: &Report) -> Vec<Cell> {

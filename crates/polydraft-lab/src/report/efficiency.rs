@@ -51,8 +51,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     let nodes = |row: &Row| (row.paths * row.depth) as f64;
     let curve = |name: &str, of: &dyn Fn(&Row) -> Option<f64>| {
         let points = all.iter().filter(|row| name == "bound" || row.verifier == name);
-        let mut points: Vec<Datum> =
-            points.filter_map(|row| Some(Datum { x: nodes(row), y: of(row)?, error: None })).collect();
+        let mut points: Vec<Datum> = points.filter_map(|row| Some(Datum::at(nodes(row), of(row)?))).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x).then(a.y.total_cmp(&b.y)));
         points.dedup();
         Curve::loose(name, points)
@@ -64,13 +63,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     section.figure(
         "Exact tokens per call against drafted tokens",
         "Bound: the most that any lossless verifier can reach",
-        &Curves {
-            x_label: "tokens drawn per call".to_owned(),
-            y_label: "tokens per call".to_owned(),
-            curves,
-            x_at_least: vec![],
-            y_at_least: vec![],
-        },
+        &Curves::new("tokens drawn per call", "tokens per call", curves),
     )?;
     let line = |row: &Row| {
         let below = row.bound.map(|bound| bound - row.block_efficiency);

@@ -44,19 +44,13 @@ pub fn section(record: &Record) -> Result<Section> {
     let mut section = Section::of(record);
     section.fact(format!("{:.0} million parameters", report.parameters as f64 / 1e6));
     section.fact(format!("memory gives {:.1} GB/s", report.memory_bytes_per_second / 1e9));
-    let chart = |y_label: &str, x_label: &str, of: &dyn Fn(&Row) -> Vec<(usize, f64)>| Curves {
-        x_label: x_label.to_owned(),
-        y_label: y_label.to_owned(),
-        curves: report
-            .results
-            .iter()
-            .map(|row| {
-                let point = |(x, y): (usize, f64)| Datum { x: x as f64, y, error: None };
-                Curve::joined(row.dtype.clone(), of(row).into_iter().map(point).collect())
-            })
-            .collect(),
-        x_at_least: vec![1.0],
-        y_at_least: vec![1.0],
+    let chart = |y_label: &str, x_label: &str, of: &dyn Fn(&Row) -> Vec<(usize, f64)>| {
+        let curve = |row: &Row| {
+            let points = of(row).into_iter().map(|(x, y)| Datum::at(x as f64, y));
+            Curve::joined(row.dtype.clone(), points.collect())
+        };
+        let curves = report.results.iter().map(curve).collect();
+        Curves::new(x_label, y_label, curves).from_x(&[1.0]).from_y(&[1.0])
     };
     section.figure(
         "A pass over several tokens",

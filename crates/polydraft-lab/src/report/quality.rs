@@ -32,7 +32,7 @@ pub fn section(record: &Record) -> Result<Section> {
     }
     let of = |score: &Score| {
         let own = report.kinds.iter().filter(|row| row.temperature == score.temperature);
-        let point = |row: &KindScore| Datum { x: 100.0 * row.plain, y: 100.0 * row.speculative, error: None };
+        let point = |row: &KindScore| Datum::at(100.0 * row.plain, 100.0 * row.speculative);
         Curve::loose(format!("T = {}", score.temperature), own.map(point).collect())
     };
     let mut curves: Vec<Curve> = report.scores.iter().map(of).collect();
@@ -40,13 +40,9 @@ pub fn section(record: &Record) -> Result<Section> {
     section.figure(
         "Right texts, by kind of prompt",
         "Below the line plain decoding is ahead, above it speculative decoding; few prompts of a kind scatter",
-        &Curves {
-            x_label: "plain decoding, %".to_owned(),
-            y_label: "speculative decoding, %".to_owned(),
-            curves,
-            x_at_least: vec![0.0, 100.0],
-            y_at_least: vec![0.0, 100.0],
-        },
+        &Curves::new("plain decoding, %", "speculative decoding, %", curves)
+            .from_x(&[0.0, 100.0])
+            .from_y(&[0.0, 100.0]),
     )?;
     let percent = |value: f64| Cell::Figure(format!("{:.1} %", 100.0 * value));
     let line = |score: &Score| {

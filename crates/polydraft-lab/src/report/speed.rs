@@ -25,35 +25,29 @@ pub fn section(record: &Record) -> Result<Section> {
     section.text(&report.verdict);
     let plain = row("none").map_or(1.0, |row| row.tokens_per_second);
     let most = report.results.iter().map(|row| cost(row, plain)).fold(1.0, f64::max);
-    let point = |row: &Row| Datum { x: cost(row, plain), y: row.tokens_per_second, error: None };
+    let point = |row: &Row| Datum::at(cost(row, plain), row.tokens_per_second);
     let mut curves: Vec<Curve> =
         report.results.iter().map(|row| Curve::loose(row.tree.clone(), vec![point(row)])).collect();
     curves.push(Curve::guide("plain decoding's speed", [(1.0, plain), (most, plain)]));
     section.figure(
         "Tokens per second against what a call costs",
         "Cost: seconds per call, in units of plain decoding's",
-        &Curves {
-            x_label: "cost of a call, in passes of plain decoding".to_owned(),
-            y_label: "tokens per second".to_owned(),
-            curves,
-            x_at_least: vec![1.0],
-            y_at_least: vec![],
-        },
+        &Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves)
+            .from_x(&[1.0]),
     )?;
     let passes = |name: &str, passes: &Passes| {
-        let point = |&(rows, seconds): &(usize, f64)| Datum { x: rows as f64, y: 1e3 * seconds, error: None };
+        let point = |&(rows, seconds): &(usize, f64)| Datum::at(rows as f64, 1e3 * seconds);
         Curve::joined(name, passes.pairs().iter().map(point).collect())
     };
     section.figure(
         "What a pass costs",
         "Milliseconds, over so many tokens",
-        &Curves {
-            x_label: "tokens in the pass".to_owned(),
-            y_label: "milliseconds".to_owned(),
-            curves: vec![passes("target", &report.costs.target), passes("draft", &report.costs.draft)],
-            x_at_least: vec![],
-            y_at_least: vec![0.0],
-        },
+        &Curves::new(
+            "tokens in the pass",
+            "milliseconds",
+            vec![passes("target", &report.costs.target), passes("draft", &report.costs.draft)],
+        )
+        .from_y(&[0.0]),
     )?;
     let line = |row: &Row| {
         vec![

@@ -93,15 +93,9 @@ fn against_nodes(report: &Report) -> Curves {
         let points = report.results.iter().filter_map(|result| {
             let row = result.verifiers.iter().find(|row| row.verifier == **name)?;
             let error = Some(row.block_efficiency_error);
-            Some(Datum { x: result.nodes_per_call, y: row.block_efficiency, error })
+            Some(Datum::at(result.nodes_per_call, row.block_efficiency).within(error))
         });
         Curve::loose(*name, points.collect())
     };
-    Curves {
-        x_label: "nodes per call".to_owned(),
-        y_label: "tokens per call".to_owned(),
-        curves: names.iter().map(curve).collect(),
-        x_at_least: vec![],
-        y_at_least: vec![],
-    }
+    Curves::new("nodes per call", "tokens per call", names.iter().map(curve).collect())
 }

@@ -3,6 +3,7 @@
 use polydraft::{DraftTree, NodeId};
 
 use super::LlamaModel;
+use super::text::put;
 use crate::native::{Id, WANTED};
 use crate::{Error, Result};
 
@@ -17,6 +18,19 @@ pub(super) struct Work<'a> {
     pub tree: Option<&'a DraftTree>,
 }
 
+/// What a row of a pass is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Row {
+    /// A token of a text.
+    Token,
+    /// The last one, behind which is a tree: its logits are wanted.
+    Root,
+    /// A node of the tree, with its logits.
+    Node(NodeId),
+    /// A node whose logits are known.
+    Again,
+}
+
 impl LlamaModel {
     /// Computes all `work` in as few passes as it fits into. After an error the texts are as if nothing had been computed
     /// for them.
@@ -26,7 +40,7 @@ impl LlamaModel {
         let done = self.try_compute(&work);
         if done.is_err() {
             self.batch.clear();
-            self.wanted.clear();
+            self.rows.clear();
             work.iter().for_each(|work| self.forget(work.number));
         }
         done
@@ -63,14 +77,14 @@ impl LlamaModel {
         let scored = self.text(number).scored;
         let next = self.begin(number, end, scored);
         let Some(tree) = tree else {
-            self.add_tokens(number, next..end, None)?;
+            self.add_tokens(number, next..end, Row::Token)?;
             return Ok(None);
         };
         let first = scored.max(1);
         let is_shared = self.branch(number, tree, next);
         let own = self.text(number).id;
         if scored == 0 {
-            self.add_tokens(number, next..end, Some(DraftTree::ROOT))?;
+            self.add_tokens(number, next..end, Row::Root)?;
         }
         if !is_shared {
             return Ok((tree.len() > first).then_some(first));
@@ -78,7 +92,7 @@ impl LlamaModel {
         let ids = self.text(number).branches.ids_from(first, tree);
         for (node, ids) in (first..tree.len()).zip(ids) {
             debug_assert!(!ids.is_empty(), "node {node} of {own}");
-            self.add_row(number, tree.token(node), end - 1 + tree.depth(node), &ids, Some(node))?;
+            self.add_row(number, tree.token(node), end - 1 + tree.depth(node), &ids, Row::Node(node))?;
         }
         Ok(None)
     }
@@ -147,13 +161,8 @@ impl LlamaModel {
         self.text_mut(number).scored = scored;
     }
 
-    /// Tokens of a text, under all ids of its branches, with the logits of the last one if that is a root.
-    fn add_tokens(
-        &mut self,
-        number: usize,
-        tokens: std::ops::Range<usize>,
-        root: Option<NodeId>,
-    ) -> Result<()> {
+    /// Tokens of a text, under all ids of its branches.
+    fn add_tokens(&mut self, number: usize, tokens: std::ops::Range<usize>, last: Row) -> Result<()> {
         let text = self.text(number);
         let mut ids = text.branches.ids();
         if ids.is_empty() {
@@ -161,28 +170,19 @@ impl LlamaModel {
         }
         for place in tokens.clone() {
             let token = self.text(number).tokens[place];
-            self.add_row(number, token, place, &ids, root.filter(|_| place + 1 == tokens.end))?;
+            let row = if place + 1 == tokens.end { last } else { Row::Token };
+            self.add_row(number, token, place, &ids, row)?;
             self.text_mut(number).held.push(token);
         }
         Ok(())
     }
 
-    /// One row; the logits of a node are wanted.
-    fn add_row(
-        &mut self,
-        number: usize,
-        token: u32,
-        place: usize,
-        ids: &[Id],
-        node: Option<NodeId>,
-    ) -> Result<()> {
-        if self.batch.len() == self.context.rows() || self.wanted.len() == WANTED {
+    fn add_row(&mut self, number: usize, token: u32, place: usize, ids: &[Id], row: Row) -> Result<()> {
+        if self.batch.len() == self.context.rows() || self.batch.wanted() == WANTED {
             self.flush()?;
         }
-        let row = self.batch.add(token, place, ids, node.is_some());
-        if let Some(node) = node {
-            self.wanted.push((row, number, node));
-        }
+        self.batch.add(token, place, ids, matches!(row, Row::Root | Row::Node(_)));
+        self.rows.push((number, place, row));
         Ok(())
     }
 
@@ -192,19 +192,31 @@ impl LlamaModel {
             return Ok(());
         }
         loop {
-            match self.context.decode(&self.batch) {
+            match self.context.decode(&mut self.batch) {
                 // What is kept of closed texts gives way to open ones.
                 Err(Error::Full { .. }) if self.evict() => {}
                 done => break done?,
             }
         }
         let width = self.facts.vocabulary.size();
-        for (row, number, node) in self.wanted.drain(..) {
+        let mut states = vec![0.0; self.states()];
+        for (index, (number, place, row)) in self.rows.drain(..).enumerate() {
             let text = self.texts[number].as_mut().expect("an open sequence");
-            if text.logits.len() < (node + 1) * width {
-                text.logits.resize((node + 1) * width, 0.0);
+            let node = match row {
+                Row::Root => Some(DraftTree::ROOT),
+                Row::Node(node) => Some(node),
+                Row::Token | Row::Again => None,
+            };
+            if let Some(node) = node {
+                put(&mut text.logits, node, &self.context.logits(index)[..width]);
             }
-            text.logits[node * width..(node + 1) * width].copy_from_slice(&self.context.logits(row)[..width]);
+            if !states.is_empty() && row != Row::Again {
+                self.context.states(index, &mut states);
+                match row {
+                    Row::Node(node) => put(&mut text.node_states, node, &states),
+                    _ => text.state(place, &states),
+                }
+            }
         }
         self.batch.clear();
         Ok(())
@@ -220,9 +232,10 @@ impl LlamaModel {
             self.context.copy(own, spare, None);
             let mut done = Ok(());
             for node in tree.path(leaf) {
-                let wanted = (!std::mem::replace(&mut is_scored[node], true)).then_some(node);
+                let is_known = std::mem::replace(&mut is_scored[node], true);
+                let row = if is_known { Row::Again } else { Row::Node(node) };
                 let place = length - 1 + tree.depth(node);
-                done = done.and_then(|()| self.add_row(number, tree.token(node), place, &[spare], wanted));
+                done = done.and_then(|()| self.add_row(number, tree.token(node), place, &[spare], row));
             }
             let done = done.and_then(|()| self.flush());
             self.context.remove(spare, 0);

@@ -19,6 +19,13 @@ pub(super) struct Text {
     pub scored: usize,
     /// `[scored, vocabulary]`.
     pub logits: Vec<f32>,
+    /// Of a model that is watched, hidden states of its tokens: `[stated, watched · hidden]`, and perhaps of tokens that were taken
+    /// back and are still held.
+    pub states: Vec<f32>,
+    /// Of how many tokens they are known.
+    pub stated: usize,
+    /// The same of the scored nodes.
+    pub node_states: Vec<f32>,
     /// Where the scored nodes are in the cache; none of them after they were scored path by path.
     pub branches: Branches,
 }
@@ -26,6 +33,15 @@ pub(super) struct Text {
 /// Of how many tokens two texts begin alike.
 pub(super) fn common(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Writes row number `number` of a table that grows.
+pub(super) fn put(table: &mut Vec<f32>, number: usize, row: &[f32]) {
+    let end = (number + 1) * row.len();
+    if table.len() < end {
+        table.resize(end, 0.0);
+    }
+    table[end - row.len()..end].copy_from_slice(row);
 }
 
 impl Text {
@@ -37,6 +53,9 @@ impl Text {
             id,
             scored: 0,
             logits: Vec::new(),
+            states: Vec::new(),
+            stated: 0,
+            node_states: Vec::new(),
             branches: Branches::default(),
         }
     }
@@ -45,6 +64,8 @@ impl Text {
     pub fn extend(&mut self, tokens: &[Token]) {
         if self.computed == self.tokens.len() {
             self.computed += common(&self.held[self.computed..], tokens);
+            // What is held was watched too.
+            self.stated = self.stated.max(self.computed);
         }
         self.tokens.extend_from_slice(tokens);
     }
@@ -53,6 +74,24 @@ impl Text {
     pub fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
         self.computed = self.computed.min(length);
+        self.stated = self.stated.min(length);
+    }
+
+    /// Takes in the states of a token, `[watched · hidden]`.
+    pub fn state(&mut self, place: usize, states: &[f32]) {
+        put(&mut self.states, place, states);
+        if place == self.stated {
+            self.stated += 1;
+        }
+    }
+
+    /// The nodes of a path become tokens from `place` on: their states go with them.
+    pub fn commit_states(&mut self, path: &[NodeId], place: usize, width: usize) {
+        let scored = self.scored;
+        for (depth, &node) in path.iter().take_while(|node| **node < scored).enumerate() {
+            let states = self.node_states[node * width..(node + 1) * width].to_vec();
+            self.state(place + depth, &states);
+        }
     }
 
     pub fn logits(&self, node: NodeId, vocabulary: usize) -> &[f32] {

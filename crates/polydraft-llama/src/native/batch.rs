@@ -17,6 +17,7 @@ pub(crate) struct Batch {
     /// How many of those each row has.
     counts: Vec<i32>,
     wants: Vec<i8>,
+    wanted: usize,
 }
 
 impl Batch {
@@ -26,6 +27,7 @@ impl Batch {
         self.ids.clear();
         self.counts.clear();
         self.wants.clear();
+        self.wanted = 0;
     }
 
     /// Adds a row and returns its number.
@@ -36,6 +38,7 @@ impl Batch {
         self.ids.extend_from_slice(ids);
         self.counts.push(ids.len() as i32);
         self.wants.push(wanted.into());
+        self.wanted += usize::from(wanted);
         self.len() - 1
     }
 
@@ -45,7 +48,7 @@ impl Batch {
 
     /// Rows whose logits are asked for.
     pub fn wanted(&self) -> usize {
-        self.wants.iter().filter(|wanted| **wanted != 0).count()
+        self.wanted
     }
 
     pub(super) fn tokens(&self) -> &[i32] {

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use llama_cpp_sys_2 as sys;
 
-use super::{c_path, said, start};
+use super::calls::{attempt, call};
+use super::{c_path, said, start, throwing};
 use crate::{Error, Result};
 
 /// Types that a file can be written in, as llama.cpp's programs name them.
@@ -29,15 +30,20 @@ pub fn quantise(from: &Path, to: &Path, kind: &str) -> Result<()> {
     polydraft_gguf::Gguf::open(from)?;
     start();
     let (source, target) = (c_path(from)?, c_path(to)?);
-    // SAFETY: plain calls; both names end in 0 and live.
-    let code = unsafe {
-        let mut params = sys::llama_model_quantize_default_params();
-        params.ftype = *ftype;
-        params.allow_requantize = true;
-        sys::llama_model_quantize(source.as_ptr(), target.as_ptr(), &params)
-    };
+    let ftype = *ftype;
+    let code = call(move || {
+        // SAFETY: plain calls; both names end in 0 and live.
+        attempt(|| unsafe {
+            let mut params = sys::llama_model_quantize_default_params();
+            params.ftype = ftype;
+            params.allow_requantize = true;
+            throwing::llama_model_quantize(source.as_ptr(), target.as_ptr(), &params)
+        })
+    })?;
+    let refused = |problem| Err(Error::Refused { path: from.to_owned(), problem });
     match code {
-        0 => Ok(()),
-        _ => Err(Error::Refused { path: from.to_owned(), problem: said() }),
+        Ok(0) => Ok(()),
+        Ok(_) => refused(said()),
+        Err(problem) => refused(problem),
     }
 }

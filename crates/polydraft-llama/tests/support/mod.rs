@@ -223,3 +223,11 @@ pub fn distance(a: &[f32], b: &[f32]) -> f32 {
         .map(|(a, b)| (a - b).abs())
         .fold(0.0, |most, d| if d.is_nan() || d > most { d } else { most })
 }
+
+/// An ignored test of the same file in a process of its own: llama.cpp may end there.
+pub fn apart(test: &str, variables: &[(&str, &str)]) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "--nocapture", test]);
+    command.envs(variables.iter().copied());
+    command
+}

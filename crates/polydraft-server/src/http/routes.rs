@@ -42,10 +42,12 @@ pub fn router(app: Arc<App>) -> Router {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
-    match app.desk.is_stopping() {
-        false => Json(json!({ "status": "ok" })).into_response(),
-        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "stopping" }))).into_response(),
-    }
+    let status = match app.desk.is_stopping() {
+        _ if polydraft_llama::has_ended() => "failed",
+        true => "stopping",
+        false => return Json(json!({ "status": "ok" })).into_response(),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": status }))).into_response()
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {

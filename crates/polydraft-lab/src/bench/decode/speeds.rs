@@ -1,24 +1,23 @@
 //! The chart of speeds: which trees are faster than plain decoding, and does the model of costs know it?
 
 use super::report::{Report, Row};
-use crate::plot::{Cloud, Scatter, Spot};
+use crate::plot::{Curve, Curves, Datum};
 
 /// A point for each way that speculates, over the nodes of its trees; a colour for each verifier and temperature. Plain
 /// decoding is a level, of the first temperature.
-pub fn chart(report: &Report) -> Scatter {
+pub fn chart(report: &Report) -> Curves {
     let plain = report.results.iter().find(|row| row.verifier == "none");
     let rows: Vec<&Row> = report.results.iter().filter(|row| row.verifier != "none").collect();
     let warm = rows.iter().any(|row| row.temperature != rows[0].temperature);
-    let mut clouds: Vec<Cloud> = Vec::new();
+    let mut curves: Vec<Curve> = Vec::new();
     for row in &rows {
         let name = match warm {
             true => format!("{}, T = {}", row.verifier, row.temperature),
             false => row.verifier.clone(),
         };
-        let spot = spot(row);
-        match clouds.iter_mut().find(|cloud| cloud.name == name) {
-            Some(cloud) => cloud.spots.push(spot),
-            None => clouds.push(Cloud { name, spots: vec![spot] }),
+        match curves.iter_mut().find(|curve| curve.name == name) {
+            Some(curve) => curve.points.push(point(row)),
+            None => curves.push(Curve::loose(name, vec![point(row)])),
         }
     }
     let expected = rows.iter().any(|row| row.expected_tokens_per_second.is_some());
@@ -27,30 +26,34 @@ pub fn chart(report: &Report) -> Scatter {
         .first()
         .filter(|_| !warm)
         .map_or(String::new(), |row| format!(", temperature {}", row.temperature));
-    Scatter {
-        title: "Tokens per second, by the nodes of a tree".to_owned(),
-        subtitle: format!(
-            "K,L or the tree; {} prompts, {} tokens each{temperature}{hollow}",
-            report.prompts, report.max_tokens
-        ),
-        x_label: "distinct tokens drafted per call of the target".to_owned(),
-        y_label: "tokens per second".to_owned(),
-        clouds,
-        level: plain.map(|row| (row.tokens_per_second, "plain decoding".to_owned())),
+    if let Some(plain) = plain {
+        let most = rows.iter().map(|row| row.nodes_per_call).fold(1.0, f64::max);
+        let speed = plain.tokens_per_second;
+        curves.push(Curve::guide("plain decoding", [(0.0, speed), (most, speed)]));
     }
+    let note = format!(
+        "K,L or the tree; {} prompts, {} tokens each{temperature}{hollow}",
+        report.prompts, report.max_tokens
+    );
+    // From nothing on, so that a height is a share of another.
+    Curves::new("distinct tokens drafted per call of the target", "tokens per second", curves)
+        .from_y(&[0.0])
+        .headed("Tokens per second, by the nodes of a tree".to_owned(), note)
 }
 
-fn spot(row: &Row) -> Spot {
+fn point(row: &Row) -> Datum {
     let label = match (row.paths, row.depth, &row.tree) {
         (Some(paths), Some(depth), _) => format!("{paths},{depth}"),
         (_, _, tree) => tree.clone().unwrap_or_default(),
     };
-    Spot { x: row.nodes_per_call, y: row.tokens_per_second, expected: row.expected_tokens_per_second, label }
+    let expected = row.expected_tokens_per_second;
+    Datum { expected, label, ..Datum::at(row.nodes_per_call, row.tokens_per_second) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plot::Drawing;
 
     const RECORD: &str =
         include_str!("../../../../../bench/records/2026-11-20-amd-epyc-2-threads-decode.json");
@@ -58,15 +61,13 @@ mod tests {
     #[test]
     fn every_way_is_a_point() {
         let mut report: Report = serde_json::from_str(RECORD).expect("a record");
-        let before = chart(&report);
-        let points: usize = before.clouds.iter().map(|cloud| cloud.spots.len()).sum();
-        assert_eq!(points + 1, report.results.len());
-        assert_eq!(before.clouds.len(), 8);
-        assert!(before.level.is_some() && !before.subtitle.contains("hollow"));
+        let before = chart(&report).svg().expect("drawn");
+        // Eight colours in the legend; plain decoding is a line.
+        assert_eq!(before.matches("<polygon").count(), report.results.len() - 1 + 8);
+        assert!(before.contains("plain decoding") && !before.contains("hollow"));
         report.results.last_mut().expect("a row").expected_tokens_per_second = Some(7.0);
-        let after = chart(&report);
-        assert!(after.subtitle.contains("hollow"));
-        let last = after.clouds.iter().flat_map(|cloud| &cloud.spots).find(|spot| spot.expected.is_some());
-        assert_eq!(last.and_then(|spot| spot.expected), Some(7.0));
+        let after = chart(&report).svg().expect("drawn");
+        assert_eq!(after.matches("<polygon").count(), before.matches("<polygon").count() + 1);
+        assert!(after.contains("hollow"));
     }
 }

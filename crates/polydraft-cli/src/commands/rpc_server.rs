@@ -1,0 +1,37 @@
+//! `polydraft rpc-server`: this machine computes for another.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+
+use crate::{output, threads};
+
+/// Let another machine compute layers of its target here: llama.cpp's RPC server, of this program's own version.
+///
+/// The cards of this machine are offered, or its processor where there are none, to one program at a time. There is no
+/// password and no encryption, and llama.cpp does not vouch for the server against hostile clients: keep the port in a network
+/// that only trusted machines reach.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft rpc-server --host 10.0.0.2                                       on the machine that is to help
+  polydraft generate --target big.gguf --rpc 10.0.0.2:50052 --prompt 'Once'   on the one that is asked")]
+pub struct Args {
+    /// The address to listen at.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: Ipv4Addr,
+    /// The port.
+    #[arg(long, short, value_name = "PORT", default_value_t = 50052, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Threads that compute [default: one per core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    if !args.host.is_loopback() {
+        output::note(format_args!("note: whoever reaches {}:{} can use this machine", args.host, args.port));
+    }
+    let endpoint = format!("{}:{}", args.host, args.port);
+    Ok(polydraft_llama::serve_rpc(&endpoint, threads::or_all(args.threads))?)
+}

@@ -1,0 +1,228 @@
+//! Our tokenizers against llama.cpp's own, on vocabularies that llama.cpp's sources carry (`models/ggml-vocab-*.gguf`), where
+//! POLYDRAFT_VOCABULARIES names their folder, and on a published model's, where POLYDRAFT_SMOLLM2 names its file.
+#![cfg(feature = "native")]
+
+#[path = "../../polydraft-gguf/tests/support/mod.rs"]
+#[allow(dead_code)]
+mod gguf;
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use llama_cpp_sys_2 as sys;
+use polydraft_gguf::{Gguf, TokenizerDescription};
+use polydraft_text::Language;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+
+/// Texts that are compared for each vocabulary, besides those that are written out.
+const TEXTS: usize = 4000;
+
+/// llama.cpp's tokenizer.
+struct Theirs(*mut sys::llama_model);
+
+impl Theirs {
+    fn load(path: &Path) -> Self {
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: plain calls; the name ends in 0.
+        let model = unsafe {
+            let mut params = sys::llama_model_default_params();
+            params.vocab_only = true;
+            sys::llama_model_load_from_file(name.as_ptr(), params)
+        };
+        assert!(!model.is_null(), "{}", path.display());
+        Self(model)
+    }
+
+    fn encode(&self, text: &str) -> Vec<u32> {
+        let mut tokens = vec![0; 2 * text.len() + 16];
+        // SAFETY: the model lives; both lengths are those of what is lent.
+        let count = unsafe {
+            let vocabulary = sys::llama_model_get_vocab(self.0);
+            let (bytes, length) = (text.as_ptr().cast(), text.len() as i32);
+            let most = tokens.len() as i32;
+            sys::llama_tokenize(vocabulary, bytes, length, tokens.as_mut_ptr(), most, true, true)
+        };
+        tokens.truncate(usize::try_from(count).expect("room for a token per byte"));
+        tokens.into_iter().map(|token| token as u32).collect()
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        // SAFETY: it was made by llama.cpp and nobody else has it.
+        unsafe { sys::llama_model_free(self.0) }
+    }
+}
+
+/// Pieces of what people write, and of what they do not.
+const PIECES: &[&str] = &[
+    " ",
+    "  ",
+    "    ",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\t",
+    "\t\t",
+    "\u{a0}",
+    "\u{3000}",
+    "\u{200b}",
+    "the",
+    " the",
+    "The",
+    "THE",
+    "don't",
+    "DON'T",
+    "we'll",
+    "I'd've",
+    " 'tis",
+    "it’s",
+    "0",
+    "7",
+    "42",
+    "2026",
+    "1234567",
+    "3.14",
+    "1,000,000",
+    "0xff",
+    "１２",
+    "½",
+    "²",
+    "Ⅷ",
+    "٣",
+    "x",
+    "foo",
+    "_bar",
+    "snake_case",
+    "camelCase",
+    "HTTPServer",
+    "fn main() {",
+    "}",
+    "();",
+    "->",
+    "==",
+    "!=",
+    "//",
+    "/* */",
+    "#include <a.h>",
+    "\"quoted\"",
+    "`code`",
+    "$x^2$",
+    "<b>",
+    "</b>",
+    "&amp;",
+    "http://a.b/c?d=e&f#g",
+    "a@b.cd",
+    "...",
+    "…",
+    "—",
+    "–",
+    "?!",
+    "(",
+    ")",
+    "[",
+    "]",
+    "é",
+    "e\u{301}",
+    "ß",
+    "ŀ",
+    "ﬁ",
+    "Ω",
+    "ж",
+    "Привет",
+    "мир",
+    "שלום",
+    "مرحبا",
+    "नमस्ते",
+    "ไทย",
+    "你好",
+    "世界",
+    "こんにちは",
+    "カタカナ",
+    "한국어",
+    "🙂",
+    "👩‍👩‍👧",
+    "🇩🇪",
+    "👍🏽",
+    "\u{feff}",
+    "\u{fffd}",
+    "\u{1}",
+    "\u{7f}",
+    "\0",
+    "\u{10ffff}",
+    "\u{e000}",
+    "|",
+    "~",
+    "+",
+    "^",
+    "'",
+    "''",
+    "-",
+    "--",
+];
+
+const WRITTEN: &[&str] = &[
+    "",
+    " ",
+    "Hello, world!",
+    "  leading and trailing  ",
+    "The quick brown fox\njumps over\tthe lazy dog.",
+    "def f(x):\n    return x ** 2  # squared\n",
+    "2 + 2 = 4; 10^6 = 1000000",
+];
+
+fn text(rng: &mut ChaCha12Rng) -> String {
+    (0..rng.random_range(1..25)).map(|_| PIECES[rng.random_range(0..PIECES.len())]).collect()
+}
+
+/// Compares all texts; the first few that differ.
+fn differing(path: &Path) -> Option<Vec<String>> {
+    let gguf = Gguf::open(path).unwrap();
+    let rows = match TokenizerDescription::read(gguf.metadata()) {
+        Ok(description) => description.tokens.len(),
+        Err(error) => {
+            eprintln!("{}: not compared: {error}", path.file_name().unwrap().to_string_lossy());
+            return None;
+        }
+    };
+    let (ours, theirs) = (Language::from_gguf(&gguf, rows).unwrap(), Theirs::load(path));
+    let mut rng = ChaCha12Rng::seed_from_u64(5);
+    let written = WRITTEN.iter().map(|text| (*text).to_owned());
+    let texts = written.chain((0..TEXTS).map(|_| text(&mut rng)));
+    let differing = texts.filter_map(|text| {
+        let (ours, theirs) = (ours.text.encode(&text).unwrap(), theirs.encode(&text));
+        (ours != theirs).then(|| format!("{text:?}\n  ours   {ours:?}\n  theirs {theirs:?}"))
+    });
+    Some(differing.collect())
+}
+
+fn files() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        std::env::var_os("POLYDRAFT_SMOLLM2").into_iter().map(PathBuf::from).collect();
+    if let Some(folder) = std::env::var_os("POLYDRAFT_VOCABULARIES") {
+        let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.extend(all.filter(|path| path.extension().is_some_and(|end| end == "gguf")));
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn texts_have_the_tokens_that_llama_cpp_gives_them() {
+    let files = files();
+    if files.is_empty() {
+        return gguf::skipped("POLYDRAFT_VOCABULARIES");
+    }
+    let mut wrong = Vec::new();
+    for path in &files {
+        let Some(differing) = differing(path) else { continue };
+        let name = path.file_name().unwrap().to_string_lossy();
+        eprintln!("{name}: {} of {} texts differ", differing.len(), TEXTS + WRITTEN.len());
+        if !differing.is_empty() {
+            let shown: Vec<String> = differing.into_iter().take(5).collect();
+            wrong.push(format!("{name}\n{}", shown.join("\n")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
