@@ -7,6 +7,10 @@ Needs llama-bench and llama-speculative-simple, built from llama.cpp's sources o
 Examples:
   bench/llama_cpp.py --llama build/bin plain smollm2-F32.gguf smollm2-Q8_0.gguf --threads 1,2
   bench/llama_cpp.py --llama build/bin speculation smollm2-F32.gguf --draft smollm2-Q8_0.gguf --temperatures 0,1
+  bench/llama_cpp.py --llama build/bin text smollm2-Q4_1.gguf --common '--backend llama' --prompts bench/twenty.jsonl --tokens 100
+
+'text' compares what is written at temperature 0 with llama-completion's; where texts part, how far apart the two likeliest tokens were.
+--common '--backend llama' puts our side on the same engine: what is left is what speculation gives, and what it costs to go through us.
 
 Speeds are medians over the rounds; 'ratio' is the median over rounds of ours / theirs within a round.
 """
@@ -45,7 +49,7 @@ def theirs_plain(args, model, threads):
 
 def ours(args, model, threads, tokens, *options):
     command = [args.polydraft, "generate", "--target", model, "--threads", threads, "-n", tokens, "--json", "-q"]
-    return json.loads(run(command + list(options)).stdout)
+    return json.loads(run(command + args.common.split() + list(options)).stdout)
 
 
 def ours_plain(args, model, threads):
@@ -75,6 +79,38 @@ def ours_speculative(args, model, threads, kind, temperature, options):
     return ours(args, model, threads, args.tokens, *sampling, *options)["stats"]["tokens_per_second"]
 
 
+def compare_texts(args, model, threads):
+    """Texts at temperature 0: theirs, ours plain, ours with drafts."""
+    command = [args.llama / "llama-completion", "-m", model, "-t", threads, "-n", args.tokens, "--temp", 0, "-no-cnv", "--no-display-prompt"]
+    results = []
+    for kind, prompt in args.texts.items():
+        # The last newline is the program's.
+        theirs = run(command + ["-p", prompt]).stdout.removesuffix("\n").removesuffix(" [end of text]")
+        case = {"prompt": kind}
+        for way, options in (("plain", ["--verifier", "none"]), ("speculative", args.ours.split())):
+            asked = ("--prompt", prompt, "--temperature", 0, "--logprobs", 2, *options)
+            got = ours(args, model, threads, args.tokens, *asked)
+            case[way] = parting(got["logprobs"], theirs)
+        shown = ", ".join(f"{way} {'the same' if part is None else part}" for way, part in case.items() if way != "prompt")
+        print(f"{model.stem} {kind}: {shown}", flush=True)
+        results.append(case)
+    for way in ("plain", "speculative"):
+        same = sum(case[way] is None for case in results)
+        print(f"{way}: {same} of {len(results)} texts are llama.cpp's to the last token")
+    return results
+
+
+def parting(scored, theirs):
+    """Where a text parts from theirs: the token, and how far apart the two likeliest were there."""
+    text = ""
+    for number, token in enumerate(scored):
+        text += token["text"]
+        if not theirs.startswith(text):
+            first, second = (top["logprob"] for top in token["top"][:2])
+            return {"token": number, "gap": round(first - second, 4)}
+    return None
+
+
 def table(title, columns, rounds):
     """Medians of every column, and the ratio of the first to every other."""
     medians = [statistics.median(column) for column in zip(*rounds)]
@@ -86,7 +122,7 @@ def table(title, columns, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["plain", "speculation"])
+    parser.add_argument("what", choices=["plain", "speculation", "text"])
     parser.add_argument("models", nargs="+", type=Path, metavar="GGUF")
     parser.add_argument("--llama", type=Path, required=True, metavar="DIR", help="where llama.cpp's programs are")
     parser.add_argument("--polydraft", type=Path, default=Path("target/release/polydraft"))
@@ -98,6 +134,7 @@ def main():
     parser.add_argument("--draft", type=Path, metavar="GGUF", help="the draft of llama.cpp's speculation")
     parser.add_argument("--draft-tokens", type=int, default=3, help="tokens that llama.cpp drafts [default: 3, as there]")
     parser.add_argument("--ours", default="--draft self", help="options of ours [default: --draft self]")
+    parser.add_argument("--common", default="", help="options of ours in all ways, such as '--backend llama'")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all rounds to a file")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts for speculation, a JSON object a line with \"prompt\" [default: one of code, prose and chat]")
     args = parser.parse_args()
@@ -110,6 +147,9 @@ def main():
     results = []
     for model in args.models:
         for threads in args.threads.split(","):
+            if args.what == "text":
+                results.append({"model": model.stem, "threads": threads, "texts": compare_texts(args, model, threads)})
+                continue
             name = f"{model.stem} {threads} thread{'' if threads == '1' else 's'}"
             if args.what == "plain":
                 rounds = [(*ours_plain(args, model, threads), *theirs_plain(args, model, threads)) for _ in range(args.rounds)]

@@ -34,6 +34,9 @@ pub fn section(record: &Record) -> Result<Section> {
         section.figure(&caption, "Filled: the highest, and what this run cannot tell from it", &panel)?;
     }
     let temperatures = temperatures(&report);
+    let expected = report.results.iter().any(|row| row.expected_tokens_per_second.is_some());
+    let hollow = if expected { "; hollow: what the measured costs of passes say" } else { "" };
+    let cost = format!("Cost: seconds per call, in units of plain decoding's{hollow}");
     for &temperature in &temperatures {
         let at = if temperatures.len() > 1 { format!(", temperature {temperature}") } else { String::new() };
         section.figure(
@@ -43,7 +46,7 @@ pub fn section(record: &Record) -> Result<Section> {
         )?;
         section.figure(
             &format!("Tokens per second against what a call costs{at}"),
-            "Cost: seconds per call, in units of plain decoding's; hollow: what the measured costs of passes say",
+            &cost,
             &against_cost(&report, temperature),
         )?;
     }
