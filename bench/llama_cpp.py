@@ -44,7 +44,7 @@ def theirs_plain(args, model, threads):
     command = [args.llama / "llama-bench", "-m", model, "-t", threads, "-r", 1, "-o", "json"]
     results = json.loads(run(command + ["-p", args.prompt_tokens, "-n", args.tokens]).stdout)
     speed = {("decode" if result["n_gen"] else "prompt"): result["avg_ts"] for result in results}
-    return speed["prompt"], speed["decode"]
+    return speed.get("prompt", 0.0), speed["decode"]
 
 
 def ours(args, model, threads, tokens, *options):
@@ -54,6 +54,9 @@ def ours(args, model, threads, tokens, *options):
 
 def ours_plain(args, model, threads):
     plain = ("--verifier", "none")
+    decode = lambda: ours(args, model, threads, args.tokens, *plain, "--prompt", "Once upon")["stats"]["tokens_per_second"]
+    if args.prompt_tokens == 0:
+        return 0.0, decode()
     # Words of one token each; a few more are left out than are missing.
     text = " ".join(["time"] * args.prompt_tokens)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -61,7 +64,7 @@ def ours_plain(args, model, threads):
         file.flush()
         read = ours(args, model, threads, 1, *plain, "--prompt-file", file.name)
     prompt = 1000 * (read["prompt_tokens"] - 1) / read["stats"]["time_ms"]["prompt"]
-    return prompt, ours(args, model, threads, args.tokens, *plain, "--prompt", "Once upon")["stats"]["tokens_per_second"]
+    return prompt, decode()
 
 
 def theirs_speculative(args, model, threads, kind, temperature):
@@ -129,7 +132,7 @@ def main():
     parser.add_argument("--threads", default="1,2", help="numbers of threads [default: 1,2]")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=96, help="tokens of a text [default: 96]")
-    parser.add_argument("--prompt-tokens", type=int, default=512, help="tokens of the prompt that is read [default: 512]")
+    parser.add_argument("--prompt-tokens", type=int, default=512, help="tokens of the prompt that is read; 0 for none [default: 512]")
     parser.add_argument("--temperatures", default="0,1", help="for speculation [default: 0,1]")
     parser.add_argument("--draft", type=Path, metavar="GGUF", help="the draft of llama.cpp's speculation")
     parser.add_argument("--draft-tokens", type=int, default=3, help="tokens that llama.cpp drafts [default: 3, as there]")
@@ -153,7 +156,7 @@ def main():
             name = f"{model.stem} {threads} thread{'' if threads == '1' else 's'}"
             if args.what == "plain":
                 rounds = [(*ours_plain(args, model, threads), *theirs_plain(args, model, threads)) for _ in range(args.rounds)]
-                for part, at in (("prompt", 0), ("decode", 1)):
+                for part, at in (("prompt", 0), ("decode", 1))[args.prompt_tokens == 0 :]:
                     columns = [(row[at], row[at + 2]) for row in rounds]
                     results.append(table(f"{name} {part}", ["polydraft", "llama.cpp"], columns))
                 continue

@@ -66,6 +66,34 @@ enum Command {
     Man(commands::man::Args),
 }
 
+impl Command {
+    fn answers_many(&self) -> bool {
+        #[cfg(feature = "server")]
+        return matches!(self, Self::Serve(_));
+        #[cfg(not(feature = "server"))]
+        return false;
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            Command::Generate(args) => commands::generate::run(args),
+            Command::Chat(args) => commands::chat::run(args),
+            Command::Inspect(args) => commands::inspect::run(args),
+            Command::List(args) => commands::list::run(args),
+            Command::Score(args) => commands::score::run(args),
+            #[cfg(feature = "server")]
+            Command::Serve(args) => polydraft_server::run(*args),
+            #[cfg(feature = "llama")]
+            Command::RpcServer(args) => commands::rpc_server::run(args),
+            Command::Certify(args) => commands::certify::run(args),
+            #[cfg(feature = "lab")]
+            Command::Lab(command) => polydraft_lab::run(command),
+            Command::Completions(args) => commands::completions::run(args, Cli::command()),
+            Command::Man(args) => commands::man::run(args, Cli::command()),
+        }
+    }
+}
+
 fn main() {
     output::leave(run())
 }
@@ -79,20 +107,9 @@ fn run() -> Result<()> {
     // Before anything that may start a thread.
     threads::settle(&program, &matches)?;
     cli.color.write_global();
-    match cli.command {
-        Command::Generate(args) => commands::generate::run(args),
-        Command::Chat(args) => commands::chat::run(args),
-        Command::Inspect(args) => commands::inspect::run(args),
-        Command::List(args) => commands::list::run(args),
-        Command::Score(args) => commands::score::run(args),
-        #[cfg(feature = "server")]
-        Command::Serve(args) => polydraft_server::run(*args),
-        #[cfg(feature = "llama")]
-        Command::RpcServer(args) => commands::rpc_server::run(args),
-        Command::Certify(args) => commands::certify::run(args),
-        #[cfg(feature = "lab")]
-        Command::Lab(command) => polydraft_lab::run(command),
-        Command::Completions(args) => commands::completions::run(args, Cli::command()),
-        Command::Man(args) => commands::man::run(args, Cli::command()),
+    match cli.command.answers_many() {
+        // Where llama.cpp gives up the others are told.
+        true => cli.command.run(),
+        false => polydraft_llama::host(|| cli.command.run())?,
     }
 }

@@ -27,6 +27,15 @@ pub use error::{Error, Result};
 pub use load::{Description, load};
 pub use options::{BUILT, CacheType, FlashAttention, LlamaOptions, Split};
 
+/// Runs a program that uses models of this crate. Without the feature `native` it is just run.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "native"))]
+pub fn host<T>(program: impl FnOnce() -> T) -> Result<T> {
+    Ok(program())
+}
+
 /// Whether llama.cpp has given up in this process ([`Error::Ended`]).
 pub fn has_ended() -> bool {
     #[cfg(feature = "native")]
@@ -40,12 +49,23 @@ pub fn has_ended() -> bool {
 pub fn leave(code: i32) -> ! {
     #[cfg(feature = "native")]
     if native::has_ended() {
-        use std::io::Write;
-        // What was written is not lost; that nobody may read it any more is no reason to stay.
-        let _ = std::io::stdout().flush();
+        flush();
         native::leave(code);
     }
     std::process::exit(code)
+}
+
+/// What was written is not lost, unless it is locked by a thread that never ends.
+#[cfg(feature = "native")]
+fn flush() {
+    use std::io::Write;
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // That nobody may read it any more is no reason to stay.
+        let _ = std::io::stdout().flush();
+        let _ = done.send(());
+    });
+    let _ = wait.recv_timeout(std::time::Duration::from_millis(200));
 }
 
 #[cfg(feature = "native")]
@@ -53,4 +73,4 @@ pub use load::load_model;
 #[cfg(feature = "native")]
 pub use model::LlamaModel;
 #[cfg(feature = "native")]
-pub use native::{quantise, serve_rpc};
+pub use native::{host, quantise, serve_rpc};

@@ -27,6 +27,7 @@ use crate::{Error, Result};
 
 pub(crate) use batch::Batch;
 pub(crate) use calls::has_ended;
+pub use calls::host;
 pub(crate) use context::Context;
 pub use quantise::quantise;
 pub use rpc::serve_rpc;
