@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::collections::{BTreeSet, HashMap};
+
 use polydraft::{DraftTree, Token};
-use polydraft_engine::{Model, Sequence};
+use polydraft_engine::{Feature, Model, Sequence};
 use polydraft_llama::{LlamaModel, LlamaOptions, load_model};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -270,6 +272,70 @@ fn a_full_cache_is_an_error_and_harms_nobody() {
     let mut fresh = self::model(Kind::Plain, 40);
     let said = after(&mut model, second);
     assert!(distance(&said, &alone(&mut fresh, &other)) < ROUNDING);
+}
+
+/// What goes into layers is that of the text, however it came about: read at once, drafted and committed, scored path by path,
+/// taken back, or taken over from a closed text.
+#[test]
+fn watched_states_are_those_of_the_text() {
+    let watched = [Feature::After(1), Feature::After(0)];
+    let hidden = model(Kind::Plain, 60).facts().hidden.expect("a model that can be watched");
+    for short in [false, true] {
+        let mut rng = ChaCha12Rng::seed_from_u64(60);
+        let (mut model, mut fresh) = (model(Kind::Plain, 60), model(Kind::Plain, 60));
+        model.watch(&watched).unwrap();
+        fresh.watch(&watched).unwrap();
+        let mut embedded: HashMap<Token, Vec<f32>> = HashMap::new();
+        for _ in 0..3 {
+            let sequence = model.open().unwrap();
+            if short {
+                model.leave_ids(2);
+            }
+            // Two in three begin alike.
+            let mut text = random_text(&mut ChaCha12Rng::seed_from_u64(rng.random_range(0..2)), 12);
+            model.extend(sequence, &text).unwrap();
+            for turn in 0..8 {
+                let mut tree = DraftTree::new();
+                grow(&mut tree, &mut rng, 7);
+                model.score(&[(sequence, &tree)]).unwrap();
+                let end = rng.random_range(0..tree.len());
+                model.commit(sequence, &tree, &tree.path(end)).unwrap();
+                text.extend(tokens_to(&tree, end));
+                let last = text.len() - 1;
+                let got = model.features(sequence, 0..last).unwrap();
+                fresh.forget_closed();
+                let alone = fresh.open().unwrap();
+                fresh.extend(alone, &text).unwrap();
+                fresh.prepare(alone, usize::MAX).unwrap();
+                let expected = fresh.features(alone, 0..last).unwrap();
+                fresh.close(alone);
+                let difference = distance(&got, &expected);
+                assert!(difference < ROUNDING, "{short}, turn {turn}: {difference}");
+                for (token, states) in text.iter().zip(got.chunks_exact(2 * hidden)) {
+                    let own = &states[hidden..];
+                    assert_eq!(embedded.entry(*token).or_insert_with(|| own.to_vec()), own, "token {token}");
+                }
+                if turn % 3 == 2 {
+                    let length = text.len() - rng.random_range(1..4);
+                    model.truncate(sequence, length);
+                    text.truncate(length);
+                    let more = random_text(&mut rng, 2);
+                    model.extend(sequence, &more).unwrap();
+                    text.extend(more);
+                }
+            }
+            assert!(model.features(sequence, 0..text.len() + 1).is_err());
+            model.close(sequence);
+        }
+        let rows: BTreeSet<_> = embedded.values().map(|row| row[0].to_bits()).collect();
+        assert!(rows.len() > 20 && rows.len() == embedded.len(), "tokens have rows of their own");
+    }
+    let mut open = model(Kind::Plain, 60);
+    assert!(open.watch(&[Feature::After(2)]).is_err() && open.watch(&[Feature::Output]).is_err());
+    open.open().unwrap();
+    assert!(open.watch(&watched).is_err());
+    let message = model(Kind::Window, 60).watch(&watched).unwrap_err().to_string();
+    assert!(message.contains("llama, qwen3"), "{message}");
 }
 
 #[test]
