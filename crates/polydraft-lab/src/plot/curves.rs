@@ -98,12 +98,12 @@ impl Curves {
     }
 
     /// Shows these values of x too.
-    pub fn from_x(self, values: &[f64]) -> Self {
+    pub fn with_x(self, values: &[f64]) -> Self {
         Self { x_at_least: values.to_vec(), ..self }
     }
 
     /// Shows these values of y too.
-    pub fn from_y(self, values: &[f64]) -> Self {
+    pub fn with_y(self, values: &[f64]) -> Self {
         Self { y_at_least: values.to_vec(), ..self }
     }
 
@@ -253,7 +253,7 @@ mod tests {
             Curve::loose("two", vec![point(2.5), Datum::at(f64::NAN, 1.0)]),
             Curve::guide("bound", [(1.0, 7.0), (3.0, 7.0)]),
         ];
-        let chart = Curves::new("nodes", "tokens", curves).from_x(&[0.0]);
+        let chart = Curves::new("nodes", "tokens", curves).with_x(&[0.0]);
         let svg = chart.svg().expect("drawn");
         for expected in ["nodes", "tokens", "one", "two", "bound"] {
             assert!(svg.contains(&format!("\n{expected}\n")), "{expected}: {svg}");

@@ -64,8 +64,8 @@ pub fn section(records: &[&Record]) -> Result<Section> {
                     Curve::guide("uniform", [(0.0, 0.0), (1.0, 1.0)]),
                 ],
             )
-            .from_x(&[0.0, 1.0])
-            .from_y(&[0.0, 1.0]),
+            .with_x(&[0.0, 1.0])
+            .with_y(&[0.0, 1.0]),
         )?;
     }
     let line = |(record, report): (&&Record, &Report)| {

@@ -98,5 +98,5 @@ fn chart(place: &str, rates: &[f64], errors: &[f64]) -> Curves {
     let point =
         |(index, &y): (usize, &f64)| Datum::at((index + 1) as f64, y).within(errors.get(index).copied());
     let accepted = Curve::joined("accepted", rates.iter().enumerate().map(point).collect());
-    Curves::new(place, "accepted", vec![accepted]).from_x(&[1.0]).from_y(&[0.0])
+    Curves::new(place, "accepted", vec![accepted]).with_x(&[1.0]).with_y(&[0.0])
 }

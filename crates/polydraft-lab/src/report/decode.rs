@@ -118,7 +118,7 @@ fn against_nodes(report: &Report, temperature: f64) -> Curves {
     });
     let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.y).fold(1.0, f64::max);
     curves.push(Curve::guide("bound", [(0.0, 1.0), (most - 0.9, most + 0.1)]));
-    Curves::new("nodes per call", "tokens per call", curves).from_x(&[0.0]).from_y(&[1.0])
+    Curves::new("nodes per call", "tokens per call", curves).with_x(&[0.0]).with_y(&[1.0])
 }
 
 fn against_cost(report: &Report, temperature: f64) -> Curves {
@@ -131,7 +131,7 @@ fn against_cost(report: &Report, temperature: f64) -> Curves {
     });
     let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.x).fold(1.0, f64::max);
     curves.push(Curve::guide("plain decoding", [(1.0, speed), (most, speed)]));
-    Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves).from_x(&[1.0])
+    Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves).with_x(&[1.0])
 }
 
 fn line(row: &Row, report: &Report) -> Vec<Cell> {

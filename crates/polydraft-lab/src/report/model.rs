@@ -50,7 +50,7 @@ pub fn section(record: &Record) -> Result<Section> {
             Curve::joined(row.dtype.clone(), points.collect())
         };
         let curves = report.results.iter().map(curve).collect();
-        Curves::new(x_label, y_label, curves).from_x(&[1.0]).from_y(&[1.0])
+        Curves::new(x_label, y_label, curves).with_x(&[1.0]).with_y(&[1.0])
     };
     section.figure(
         "A pass over several tokens",

@@ -41,8 +41,8 @@ pub fn section(record: &Record) -> Result<Section> {
         "Right texts, by kind of prompt",
         "Below the line plain decoding is ahead, above it speculative decoding; few prompts of a kind scatter",
         &Curves::new("plain decoding, %", "speculative decoding, %", curves)
-            .from_x(&[0.0, 100.0])
-            .from_y(&[0.0, 100.0]),
+            .with_x(&[0.0, 100.0])
+            .with_y(&[0.0, 100.0]),
     )?;
     let percent = |value: f64| Cell::Figure(format!("{:.1} %", 100.0 * value));
     let line = |score: &Score| {

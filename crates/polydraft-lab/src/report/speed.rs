@@ -33,7 +33,7 @@ pub fn section(record: &Record) -> Result<Section> {
         "Tokens per second against what a call costs",
         "Cost: seconds per call, in units of plain decoding's",
         &Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves)
-            .from_x(&[1.0]),
+            .with_x(&[1.0]),
     )?;
     let passes = |name: &str, passes: &Passes| {
         let point = |&(rows, seconds): &(usize, f64)| Datum::at(rows as f64, 1e3 * seconds);
@@ -47,7 +47,7 @@ pub fn section(record: &Record) -> Result<Section> {
             "milliseconds",
             vec![passes("target", &report.costs.target), passes("draft", &report.costs.draft)],
         )
-        .from_y(&[0.0]),
+        .with_y(&[0.0]),
     )?;
     let line = |row: &Row| {
         vec![

@@ -37,7 +37,7 @@ pub fn chart(report: &Report) -> Curves {
     );
     // From nothing on, so that a height is a share of another.
     Curves::new("distinct tokens drafted per call of the target", "tokens per second", curves)
-        .from_y(&[0.0])
+        .with_y(&[0.0])
         .headed("Tokens per second, by the nodes of a tree".to_owned(), note)
 }
 
