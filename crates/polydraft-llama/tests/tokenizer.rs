@@ -3,7 +3,6 @@
 #![cfg(feature = "native")]
 
 #[path = "../../polydraft-gguf/tests/support/mod.rs"]
-#[allow(dead_code)]
 mod gguf;
 
 use std::ffi::{CString, c_char, c_void};
