@@ -6,7 +6,9 @@ use std::fs;
 #[cfg(feature = "lab")]
 use std::path::Path;
 
-use common::{fails, json, ok, run, text};
+#[cfg(feature = "lab")]
+use common::ok;
+use common::{fails, json, run, text};
 use serde_json::Value;
 
 const GENERATE: [&str; 7] = ["generate", "--prompt", "pub fn new(", "-n", "30", "--seed", "1"];
