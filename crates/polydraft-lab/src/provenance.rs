@@ -4,6 +4,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{output, threads};
 
+/// What every record begins with: where it was measured, and by which program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MadeBy {
+    /// Processor and threads, in words.
+    pub machine: String,
+    /// The program's version.
+    version: String,
+    #[serde(flatten)]
+    provenance: Provenance,
+}
+
+impl MadeBy {
+    /// By this program, here; it has loaded its models.
+    pub fn here() -> Self {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { machine: output::machine(), version, provenance: Provenance::here() }
+    }
+}
+
 /// The fields of every record that say which program measured. Records from before they existed read as "unknown".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -13,9 +13,9 @@ use crate::bench::verifiers::chooses;
 use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
 use crate::observe::{self, Plan, text_seed};
-use crate::output::{self, Usage, machine, note};
+use crate::output::{self, Usage, note};
 use crate::prompts;
-use crate::provenance::Provenance;
+use crate::provenance::MadeBy;
 use crate::sampling::SamplingArgs;
 
 /// Record drafts and laws at positions of the target's own text, to replay verifiers on them.
@@ -149,9 +149,7 @@ pub fn run(args: Args) -> Result<()> {
 /// What the trace of this run has in common.
 fn header(args: &Args, models: &Models) -> Header {
     let [target, draft] = args.models.ids(models);
-    let mut made = serde_json::to_value(Provenance::here()).unwrap_or_default();
-    made["version"] = env!("CARGO_PKG_VERSION").into();
-    made["machine"] = machine().into();
+    let made = serde_json::to_value(MadeBy::here()).unwrap_or_default();
     Header {
         format: FORMAT.to_owned(),
         version: VERSION,

@@ -13,7 +13,7 @@ use crate::interrupts::Orderly;
 use crate::models::ModelArgs;
 use crate::output;
 use crate::prompts;
-use crate::provenance::Provenance;
+use crate::provenance::MadeBy;
 use crate::sampling::SamplingArgs;
 use crate::save::Save;
 use crate::speculation::{AcceptanceFile, Speculation};
@@ -61,10 +61,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report {
-    machine: String,
-    version: &'static str,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     verifier: String,
     drafting: Drafting,
     prompts: usize,
@@ -116,9 +114,7 @@ pub fn run(args: Args) -> Result<()> {
     let acceptance: Vec<f64> = counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
     let report = Report {
-        machine: output::machine(),
-        version: env!("CARGO_PKG_VERSION"),
-        provenance: Provenance::here(),
+        made_by: MadeBy::here(),
         verifier: args.verifier.to_string(),
         drafting: args.drafting,
         prompts: prompts.len(),

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::solve_time::laws;
 use crate::models::ModelArgs;
-use crate::output::{self, Usage, machine};
+use crate::output::{self, Usage};
 use crate::prompts;
-use crate::provenance::Provenance;
+use crate::provenance::MadeBy;
 use crate::texts;
 
 /// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with each.
@@ -76,10 +76,8 @@ struct Row {
 
 #[derive(Serialize)]
 struct Report {
-    machine: String,
-    version: &'static str,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     temperature: f64,
     draft_temperature: f64,
     positions: usize,
@@ -105,9 +103,7 @@ pub fn run(args: Args) -> Result<()> {
         pairs.iter().map(|pair| Ok((pair.target(&target)?, pair.draft(&draft)?))).collect::<Result<_>>()?;
     let rows = args.counts.iter().map(|&count| row(count as usize, &pairs, args.seed));
     let report = Report {
-        machine: machine(),
-        version: env!("CARGO_PKG_VERSION"),
-        provenance: Provenance::here(),
+        made_by: MadeBy::here(),
         temperature: target.temperature,
         draft_temperature: draft.temperature,
         positions: pairs.len(),

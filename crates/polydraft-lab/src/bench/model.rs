@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use super::median;
 use crate::interrupts::Orderly;
-use crate::output::{self, machine};
-use crate::provenance::Provenance;
+use crate::output;
+use crate::provenance::MadeBy;
 use crate::{models, threads};
 
 /// Measure a model: loading beside reading its file, decoding beside reading memory, and what a pass over several tokens
@@ -62,10 +62,8 @@ const DTYPES: [Precision; 5] =
 
 #[derive(Serialize)]
 struct Report {
-    machine: String,
-    version: &'static str,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     parameters: u64,
     file_bytes: u64,
     /// Of all threads together, by a plain sum.
@@ -144,9 +142,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let interrupted = results.len() < dtypes.len();
     let report = Report {
-        machine: machine(),
-        version: env!("CARGO_PKG_VERSION"),
-        provenance: Provenance::here(),
+        made_by: MadeBy::here(),
         parameters: description.parameters,
         file_bytes,
         memory_bytes_per_second: bandwidth,
@@ -310,7 +306,7 @@ impl Report {
         writeln!(
             out,
             "{}\n{:.0} million parameters; memory {:.1} GB/s; reading the file of {:.2} GB {:.2} s; context {}\n",
-            self.machine,
+            self.made_by.machine,
             self.parameters as f64 / 1e6,
             gigabytes(self.memory_bytes_per_second),
             gigabytes(self.file_bytes as f64),

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::interrupts;
 use crate::models::ModelArgs;
-use crate::output::{self, Verdict, machine, note};
+use crate::output::{self, Verdict, note};
 use crate::plot::{self, Drawing};
-use crate::provenance::Provenance;
+use crate::provenance::MadeBy;
 use crate::save::Save;
 use lab::Lab;
 pub use table::{Entry, Table, letter};
@@ -108,10 +108,8 @@ impl Paper {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    machine: String,
-    version: String,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     pub paper: Paper,
     pub target: String,
     pub draft: String,
@@ -145,9 +143,7 @@ pub fn run(args: Args) -> Result<()> {
         return Err(Verdict::error(interrupts::EXIT_CODE));
     }
     let report = Report {
-        machine: machine(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        provenance: Provenance::here(),
+        made_by: MadeBy::here(),
         paper,
         target: done.target,
         draft: done.draft,

@@ -19,7 +19,7 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::interrupts::Orderly;
 use crate::models::ModelArgs;
-use crate::output::{self, Usage, machine};
+use crate::output::{self, Usage};
 use crate::prompts;
 use cell::Cell;
 pub use cell::RowReport;
@@ -160,7 +160,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     bar.finish_and_clear();
     let interrupted = orderly.asked();
-    let report = Report::new(machine(), args.budget, args.seed, datasets);
+    let report = Report::new(args.budget, args.seed, datasets);
     if let Some(path) = &args.plot {
         report.plot(path)?;
     }

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::median;
 use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
-use crate::output::{self, Usage, machine};
-use crate::provenance::Provenance;
+use crate::output::{self, Usage};
+use crate::provenance::MadeBy;
 use crate::speculation::Speculation;
 use crate::texts::{self, Settings};
 use crate::{costs, prompts};
@@ -65,10 +65,8 @@ const NOISE: f64 = 0.03;
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {
-    machine: String,
-    version: String,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     pub target: String,
     pub draft: String,
     pub temperature: f64,
@@ -187,9 +185,7 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
     let fastest = results.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio)).map_or(&results[0], |row| row);
     let verdict = verdict(&results, fastest, &costs, &ways[2].texts);
     Report {
-        machine: machine(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        provenance: Provenance::here(),
+        made_by: MadeBy::here(),
         target: models.engine.facts().name.clone(),
         draft: models.engine.drafter().unwrap_or_default().to_owned(),
         temperature: args.temperature,
@@ -248,7 +244,7 @@ impl Report {
         writeln!(
             out,
             "{}\n{} with {}, temperature {}, {} texts each way\n",
-            self.machine, self.target, self.draft, self.temperature, self.texts
+            self.made_by.machine, self.target, self.draft, self.temperature, self.texts
         )?;
         writeln!(
             out,

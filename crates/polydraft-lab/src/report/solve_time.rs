@@ -14,7 +14,7 @@ pub fn section(record: &Record) -> Result<Section> {
         section.figure(
             &format!("Milliseconds per token: {}", data.title()),
             "Hollow, with an arrow: a lower bound",
-            &chart(data, &report.machine),
+            &chart(data, &report.made_by.machine),
         )?;
         let names: Vec<&str> =
             data.rows.first().map_or(Vec::new(), |row| row.cells.iter().map(|c| c.solver.as_str()).collect());

@@ -9,15 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::Args;
 use super::ways::{Round, Way};
 use crate::bench::median;
-use crate::output::{machine, note};
-use crate::provenance::Provenance;
+use crate::output::note;
+use crate::provenance::MadeBy;
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {
-    machine: String,
-    version: String,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     pub prompts: usize,
     pub max_tokens: u32,
     pub rounds: u32,
@@ -65,9 +63,7 @@ impl Report {
         let row = |way| row(way, plain(way).map_or(&[], |way| &way.rounds), costs.as_ref());
         let results = ways.iter().map(row).collect();
         Self {
-            machine: machine(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            provenance: Provenance::here(),
+            made_by: MadeBy::here(),
             prompts,
             max_tokens: args.max_tokens,
             rounds: ways.first().map_or(0, |way| way.rounds.len() as u32),
@@ -115,7 +111,7 @@ pub fn print(report: &Report) -> Result<()> {
     writeln!(
         out,
         "{}\n{} prompts, {} tokens each, {}; answers checked at temperature 0\n",
-        report.machine, report.prompts, report.max_tokens, rounds
+        report.made_by.machine, report.prompts, report.max_tokens, rounds
     )?;
     writeln!(
         out,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Report;
 use super::theirs::Source;
 use crate::plot::{Dot, Dots, Panel, WIDTH};
+use crate::provenance::MadeBy;
 
 /// A measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -154,7 +155,7 @@ pub fn letter(index: usize) -> char {
 
 pub fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let Report { machine, target, draft, prompts, tables, .. } = report;
+    let Report { made_by: MadeBy { machine, .. }, target, draft, prompts, tables, .. } = report;
     writeln!(out, "{machine}\n{target} with {draft}, {prompts} prompts")?;
     tables.iter().try_for_each(|table| table.print(&mut out))
 }

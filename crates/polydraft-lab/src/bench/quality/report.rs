@@ -8,16 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::interval::interval;
 use super::{Args, Tried};
 use crate::models::Models;
-use crate::output::{machine, note};
-use crate::provenance::Provenance;
+use crate::output::note;
+use crate::provenance::MadeBy;
 use crate::speculation::Speculation;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    machine: String,
-    version: String,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     pub target: String,
     pub draft: String,
     pub verifier: String,
@@ -109,9 +107,7 @@ impl Report {
             }));
         }
         Self {
-            machine: machine(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            provenance: Provenance::here(),
+            made_by: MadeBy::here(),
             target: models.engine.facts().name.clone(),
             draft: models.engine.drafter().unwrap_or("no draft").to_owned(),
             verifier: speculation.verifier.to_string(),
@@ -126,7 +122,7 @@ impl Report {
 
 pub fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let Report { machine, target, draft, verifier, tree, checked, .. } = report;
+    let Report { made_by: MadeBy { machine, .. }, target, draft, verifier, tree, checked, .. } = report;
     writeln!(out, "{machine}\n{target} with {draft}; {verifier}, {tree}; {checked} prompts with answers")?;
     writeln!(
         out,

@@ -11,14 +11,12 @@ use super::dataset::Dataset;
 use super::table;
 use crate::output::note;
 use crate::plot::{Chart, Drawing, Series, Value};
-use crate::provenance::Provenance;
+use crate::provenance::MadeBy;
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {
-    pub machine: String,
-    version: String,
     #[serde(flatten)]
-    provenance: Provenance,
+    pub made_by: MadeBy,
     /// Seconds a cell.
     pub budget: f64,
     seed: u64,
@@ -26,14 +24,13 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(machine: String, budget: f64, seed: u64, datasets: Vec<Dataset>) -> Self {
-        let provenance = Provenance::here();
-        Self { machine, version: env!("CARGO_PKG_VERSION").to_owned(), provenance, budget, seed, datasets }
+    pub fn new(budget: f64, seed: u64, datasets: Vec<Dataset>) -> Self {
+        Self { made_by: MadeBy::here(), budget, seed, datasets }
     }
 
     pub fn print(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{}, one thread; {} s a cell; answers checked", self.machine, self.budget)?;
+        writeln!(out, "{}, one thread; {} s a cell; answers checked", self.made_by.machine, self.budget)?;
         self.datasets.iter().try_for_each(|dataset| table::print(dataset, &mut out))
     }
 
@@ -43,7 +40,7 @@ impl Report {
             for extension in ["svg", "png"] {
                 let mut name = path.as_os_str().to_owned();
                 name.push(format!("-{}.{extension}", dataset.name));
-                chart(dataset, &self.machine).write(name.as_ref())?;
+                chart(dataset, &self.made_by.machine).write(name.as_ref())?;
                 note(format_args!("wrote {}", Path::new(&name).display()));
             }
         }

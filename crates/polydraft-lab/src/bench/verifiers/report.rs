@@ -10,9 +10,9 @@ use polydraft_reference::comparison::{Sample, mean};
 use serde::{Deserialize, Serialize};
 
 use super::chart::chart;
-use crate::output::{self, machine, note};
+use crate::output::{self, note};
 use crate::plot;
-use crate::provenance::Provenance;
+use crate::provenance::MadeBy;
 use crate::save::Save;
 
 /// A tree, a way to sample, and the verifiers that are compared on it.
@@ -57,10 +57,8 @@ pub struct Traced {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    machine: String,
-    version: String,
     #[serde(flatten)]
-    provenance: Provenance,
+    made_by: MadeBy,
     #[serde(flatten)]
     pub origin: Origin,
     /// Whether it was ended before all texts were measured.
@@ -109,9 +107,7 @@ pub struct Pair {
 impl Report {
     pub fn new(origin: Origin, interrupted: bool, settings: &[Setting]) -> Self {
         Self {
-            machine: machine(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            provenance: Provenance::here(),
+            made_by: MadeBy::here(),
             origin,
             interrupted,
             results: settings.iter().map(compared).collect(),
@@ -168,7 +164,7 @@ pub fn compared(setting: &Setting) -> Compared {
 
 fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", report.machine)?;
+    writeln!(out, "{}", report.made_by.machine)?;
     if let Some(verifier) = &report.origin.steps_of {
         writeln!(out, "at the steps of {verifier}")?;
     }
