@@ -4,7 +4,7 @@
   bench/table.py target/release/polydraft MODEL.gguf --drafts self ngram FIRST8.gguf --dtypes f32 q8_0 -o record.json
   bench/table.py --show record.json
 
-Each cell is one 'polydraft bench speed', in which all ways take turns, text by text. The record is written after each cell, and a
+Each cell is one 'polydraft bench speed', in which all ways take turns, a few steps each. The record is written after each cell, and a
 run that is started again with the same record goes on from there. Printed is Markdown.
 """
 
@@ -46,7 +46,9 @@ def measure(args, dtype, draft, text, temperature):
     if args.target != "demo":
         command += ["--target", args.target, "--draft", draft]
     for tree in args.trees:
-        command += ["--tree", tree]
+        # At temperature 0 the paths of a tree are all the same one.
+        if temperature > 0 or tree.startswith("paths:1,"):
+            command += ["--tree", tree]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         # Such as a copy in 8 bits of a model in 8 bits, which is refused.

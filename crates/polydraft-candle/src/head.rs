@@ -222,7 +222,7 @@ impl Drafter for Head {
                 &unknown
             }
         };
-        let law = Distribution::remade(spare, self.vocabulary, Some(tokens), logits, sampling);
+        let law = Distribution::drafted(spare, self.vocabulary, Some(tokens), logits, sampling);
         law.map_err(|source| EngineError::Logits { role: "draft", model: self.name.clone(), source })
     }
 

@@ -1,10 +1,12 @@
 //! `polydraft chat`, `generate --chat` and `inspect`, as their users meet them.
 
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod common;
 
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use common::fed;
 use serde_json::{Value, json};
 
 /// A fixture of the model crate with a chat template.
@@ -27,17 +29,7 @@ fn path(folder: &tempfile::TempDir) -> &str {
 }
 
 fn run(arguments: &[&str], input: &str) -> (Output, String, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_polydraft"))
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A program that ends early reads nothing.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
+    let output = fed(arguments, input.as_bytes());
     let [out, err] = [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
     assert!(!err.contains("panicked"), "{err}");
     (output, out, err)
@@ -204,16 +196,7 @@ fn the_demo_pair_can_be_talked_to() {
 fn bytes_that_are_no_text_do_not_end_a_conversation() {
     let target = model("qwen3");
     let chat = ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
-    let mut child = Command::new(env!("CARGO_BIN_EXE_polydraft"))
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .args(chat)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(b"hi\n\xff\xfe\nhi\0\n/reset\nhi\n").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = fed(&chat, b"hi\n\xff\xfe\nhi\0\n/reset\nhi\n");
     let [out, err] = [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
     let answers: Vec<&str> = out.split_terminator('\n').collect();
     assert!(answers.len() == 2 && answers[0] == answers[1], "{out:?} {err}");

@@ -1,22 +1,18 @@
 //! `polydraft couple`, as users run it.
 #![cfg(feature = "lab")]
 
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+mod common;
 
+use std::path::Path;
+use std::process::Output;
+
+use common::fed;
 use serde_json::Value;
 
 const PAIR: &str = r#"{"target": [0.5, 0.3, 0.2], "draft": [0.2, 0.3, 0.5]}"#;
 
 fn couple(input: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    command.arg("couple").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the program");
-    // It may have stopped reading, having found a mistake in its arguments.
-    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
-    child.wait_with_output().expect("it runs")
+    fed(&[&["couple"], arguments].concat(), input.as_bytes())
 }
 
 fn json(input: &str, arguments: &[&str]) -> Value {

@@ -1,10 +1,13 @@
 //! `polydraft generate` as its users meet it: output, exit codes, messages.
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use common::{program, text};
 use serde_json::Value;
 
 fn demo() -> PathBuf {
@@ -12,18 +15,11 @@ fn demo() -> PathBuf {
 }
 
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    command.arg("generate").args(args).stdin(Stdio::null());
-    command
+    program(["generate"].iter().chain(args).copied())
 }
 
 fn run(args: &[&str]) -> Output {
     command(args).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 fn ok(args: &[&str]) -> (String, String) {
@@ -230,7 +226,7 @@ fn bad_models_are_named() {
 fn a_reader_that_leaves_is_no_error() {
     for extra in [&[][..], &["--json"]] {
         let args = [&["--prompt", "fn main", "-n", "400", "--ignore-end", "-q"], extra].concat();
-        let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command(&args).spawn().unwrap();
         let mut reader = BufReader::new(child.stdout.take().unwrap());
         if extra.is_empty() {
             reader.read_until(b' ', &mut Vec::new()).unwrap();

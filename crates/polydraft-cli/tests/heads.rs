@@ -1,7 +1,9 @@
 //! Draft heads and smaller vocabularies as users of `polydraft generate` meet them.
 
+mod common;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn head(name: &str) -> String {
     folder("../polydraft-candle/tests/heads").join(name).to_string_lossy().into_owned()
@@ -12,10 +14,7 @@ fn folder(path: &str) -> PathBuf {
 }
 
 fn run(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    command.args(["generate", "--prompt", "to be", "--temperature", "0", "-n", "20"]).args(args);
-    command.output().unwrap()
+    common::run(&[&["generate", "--prompt", "to be", "--temperature", "0", "-n", "20"], args].concat())
 }
 
 fn ok(args: &[&str]) -> String {
@@ -68,12 +67,7 @@ fn a_head_of_another_target_is_refused() {
 
 #[test]
 fn inspect_says_what_a_head_is_and_whom_it_is_for() {
-    let inspect = |target: &str, draft: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_polydraft")).args(["inspect", target, draft]).output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let inspect = |target: &str, draft: &str| common::ok(&["inspect", target, draft]);
     for (name, kind) in [("original", "EAGLE-3"), ("speculators", "EAGLE-3"), ("eagle1", "EAGLE-1")] {
         let said = inspect(&head("target"), &head(name));
         assert!(said.contains("it can draft: a head of") && said.contains(kind), "{said}");

@@ -1,5 +1,7 @@
 //! What strangers hand over, and users who change their mind: no hang, no abort, nothing left behind.
 
+mod common;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -7,12 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn program(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Nobody's own defaults.
-    command.env("XDG_CONFIG_HOME", "/nonexistent");
-    command
+    common::program(args.iter().copied())
 }
 
 fn text(bytes: &[u8]) -> String {

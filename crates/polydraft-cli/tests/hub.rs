@@ -1,11 +1,13 @@
 //! Models by hub id, against a hub of our own on loopback.
 #![cfg(feature = "hub")]
 
+mod common;
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
@@ -124,9 +126,8 @@ fn hub() -> Arc<Mutex<Hub>> {
 }
 
 fn run(address: &str, cache: &Path, arguments: &[&str], token: Option<&str>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    command.args(arguments).env("HF_ENDPOINT", address).env("HF_HOME", cache).stdin(Stdio::null());
+    let mut command = common::program(arguments.iter().copied());
+    command.env("HF_ENDPOINT", address).env("HF_HOME", cache);
     for name in ["HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"] {
         command.env_remove(name);
     }

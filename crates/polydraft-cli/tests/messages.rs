@@ -1,15 +1,9 @@
 //! What a mistake is told: which option, what would do, no Rust.
 
-use std::process::{Command, Stdio};
+mod common;
 
 fn said(args: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_polydraft"))
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .args(args)
-        .env("XDG_CONFIG_HOME", "/nonexistent")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let output = common::run(args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -39,6 +33,22 @@ fn a_verifier_that_does_not_fit_says_what_would() {
     fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
     fails(&["--tree", "sequoia:0"], &["sequoia:16"]);
     fails(&["--verifier", "none", "--draft-temperature", "2"], &["--draft-temperature has no meaning"]);
+}
+
+#[test]
+fn what_is_for_llama_cpp_is_not_ignored_on_candle() {
+    for option in [
+        ["--rpc", "10.0.0.2:50052"],
+        ["--context", "100"],
+        ["--cache-tokens", "1000"],
+        ["--flash-attention", "off"],
+        ["--gpu-layers", "0"],
+        ["--main-gpu", "0"],
+        ["--split", "layer"],
+        ["--batch-threads", "1"],
+    ] {
+        fails(&[&["generate", "-p", "x"], &option[..]].concat(), 2, &[option[0], "llama"]);
+    }
 }
 
 #[test]

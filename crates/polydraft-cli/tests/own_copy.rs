@@ -1,16 +1,9 @@
 //! `--draft self` as its users meet it.
 
-use std::process::{Command, Output};
+mod common;
 
+use common::run;
 use serde_json::Value;
-
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_polydraft"))
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .args(args)
-        .output()
-        .unwrap()
-}
 
 fn ok(args: &[&str]) -> (String, String) {
     let output = run(args);

@@ -1,14 +1,14 @@
 //! `polydraft bench solve-time`, as users run it: small.
 #![cfg(feature = "lab")]
 
-use std::process::{Command, Output};
+mod common;
+
+use std::process::Output;
 
 use serde_json::Value;
 
 fn solve_time(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    command.args(["bench", "solve-time"]).args(arguments).output().expect("it runs")
+    common::run(&[&["bench", "solve-time"], arguments].concat())
 }
 
 fn failure(arguments: &[&str]) -> (Option<i32>, String) {

@@ -364,7 +364,8 @@ impl Engine {
     }
 
     /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go on after a panic that a
-    /// caller caught inside [`step`](Self::step), wherever in the step that was.
+    /// caller caught inside [`step`](Self::step), wherever in the step that was. Random decisions of that step are the caller's: with
+    /// a generator that is put back to where it was before it, the text is the same as without the panic.
     ///
     /// # Errors
     /// Failures of the models; the session cannot go on then.

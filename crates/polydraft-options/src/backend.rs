@@ -40,9 +40,9 @@ pub struct BackendArgs {
     /// Tokens that all texts and their drafts may have together [default: those of one text and 512; more for 'serve'].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cache_tokens: Option<u32>,
-    /// Attention that does not write its scores to memory: auto, on or off.
-    #[arg(long, value_name = "WHEN", default_value_t = FlashAttention::default())]
-    flash_attention: FlashAttention,
+    /// Attention that does not write its scores to memory: auto, on or off [default: auto].
+    #[arg(long, value_name = "WHEN")]
+    flash_attention: Option<FlashAttention>,
     /// Other machines to compute layers of the target, each running llama.cpp's rpc-server: HOST:PORT,.. Read
     /// docs/distributed.md first: whoever reaches that port commands that machine.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = server)]
@@ -50,13 +50,13 @@ pub struct BackendArgs {
     /// Layers of the model to compute on graphics cards and other machines, where there are any [default: all].
     #[arg(long, value_name = "N")]
     gpu_layers: Option<u32>,
-    /// The card that has what is not divided.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    main_gpu: u32,
+    /// The card that has what is not divided [default: 0].
+    #[arg(long, value_name = "N")]
+    main_gpu: Option<u32>,
     /// How a model is divided between cards and other machines, which come first: none, layer (as memory allows), row, or a share
-    /// of the layers for each, such as 3,1.
-    #[arg(long, value_name = "HOW", default_value_t = Split::default())]
-    split: Split,
+    /// of the layers for each, such as 3,1 [default: layer].
+    #[arg(long, value_name = "HOW")]
+    split: Option<Split>,
     /// Threads for passes over several tokens, which have more work in them [default: as --threads].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch_threads: Option<u32>,
@@ -86,7 +86,10 @@ impl BackendArgs {
             ("--rpc", !self.rpc.is_empty()),
             ("--context", self.context.is_some()),
             ("--cache-tokens", self.cache_tokens.is_some()),
+            ("--flash-attention", self.flash_attention.is_some()),
             ("--gpu-layers", self.gpu_layers.is_some()),
+            ("--main-gpu", self.main_gpu.is_some()),
+            ("--split", self.split.is_some()),
             ("--batch-threads", self.batch_threads.is_some()),
         ];
         match given.into_iter().find(|(_, given)| *given) {
@@ -123,10 +126,10 @@ impl BackendArgs {
             cells: self.cache_tokens,
             rpc: rpc.to_vec(),
             gpu_layers: self.gpu_layers,
-            main_gpu: self.main_gpu,
-            split: self.split.clone(),
+            main_gpu: self.main_gpu.unwrap_or(0),
+            split: self.split.clone().unwrap_or_default(),
             cache_type: cache.unwrap_or_default(),
-            flash_attention: self.flash_attention,
+            flash_attention: self.flash_attention.unwrap_or_default(),
             threads,
             batch_threads: self.batch_threads.unwrap_or(threads),
         };
@@ -146,7 +149,11 @@ impl BackendArgs {
     pub(crate) fn identity(&self) -> String {
         format!(
             "llama.cpp, {}, {:?} layers on cards, {}, {:?} threads, machines {:?}",
-            self.flash_attention, self.gpu_layers, self.split, self.batch_threads, self.rpc
+            self.flash_attention.unwrap_or_default(),
+            self.gpu_layers,
+            self.split.clone().unwrap_or_default(),
+            self.batch_threads,
+            self.rpc
         )
     }
 }

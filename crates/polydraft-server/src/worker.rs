@@ -5,10 +5,12 @@
 //! read. What a text is does not depend on its neighbours, to the last bit: each has its own random decisions, and a
 //! model's row does not depend on the other rows of a pass.
 //!
-//! What breaks one text, an error or a panic, ends its request only: if a pass for all fails, each goes on alone.
+//! What breaks one text, an error or a panic, ends its request only: if a pass for all fails, each goes on alone, with the same
+//! random decisions again.
 
 mod job;
 mod pace;
+mod random;
 mod running;
 
 use std::collections::VecDeque;
@@ -237,12 +239,14 @@ impl Worker {
         if ready.is_empty() {
             return;
         }
+        ready.iter().for_each(|(_, text)| text.random.mark());
         let mut sessions: Vec<&mut Session<'static>> =
             ready.iter_mut().map(|(_, text)| &mut text.session).collect();
         if guarded(|| Ok(self.engine.step(&mut sessions)?)).is_ok() {
             return;
         }
         for (prompt, text) in ready {
+            text.random.go_back();
             let alone = || {
                 self.engine.restore(&mut text.session, prompt)?;
                 Ok(self.engine.step(&mut [&mut text.session])?)

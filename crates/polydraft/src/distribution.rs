@@ -192,6 +192,33 @@ impl Distribution {
         Ok(law)
     }
 
+    /// [`Distribution::remade`] for a draft, whose [`sureness`](Self::sureness) at temperature 0 is kept beside its law.
+    ///
+    /// ```
+    /// use polydraft::{Distribution, Sampling};
+    ///
+    /// let cold = Sampling { temperature: 0.0, ..Sampling::default() };
+    /// let law = Distribution::drafted(None, 3, None, &[0.0, 3_f32.ln(), 0.0], &cold)?;
+    /// assert!((law.collision(), law.argmax()) == (1.0, 1) && (law.sureness() - 0.6).abs() < 1e-6);
+    /// # Ok::<(), polydraft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Distribution::remade`].
+    pub fn drafted(
+        spare: Option<Self>,
+        vocabulary: usize,
+        tokens: Option<&[Token]>,
+        logits: &[f32],
+        sampling: &Sampling,
+    ) -> Result<Self> {
+        let mut law = Self::remade(spare, vocabulary, tokens, logits, sampling)?;
+        if sampling.temperature == 0.0 {
+            law.scratch.sureness = Some(sampling::sureness(logits));
+        }
+        Ok(law)
+    }
+
     /// A law from what [`Distribution::parts`] gave, to the last bit: nothing is scaled.
     ///
     /// ```
@@ -358,6 +385,12 @@ impl Distribution {
     /// Σ p²: the probability that two draws are equal.
     pub fn collision(&self) -> f64 {
         sum_in_lanes(&self.mass, |p| p * p)
+    }
+
+    /// How sure a draft is of what it proposes, from 0 to 1: Σ p²; at temperature 0, where that is 1 whatever the draft thinks, the
+    /// probability that its token has at temperature 1, if it is known ([`Distribution::drafted`]).
+    pub fn sureness(&self) -> f64 {
+        self.scratch.sureness.unwrap_or_else(|| self.collision())
     }
 
     /// Calls `visit(token, own probability, other's probability)` for every token stored in either, ascending.

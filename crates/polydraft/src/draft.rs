@@ -26,8 +26,8 @@ struct Drawn {
     /// Whether the draws began here; otherwise every path that came here went on with one.
     fresh: bool,
     law: Distribution,
-    /// Σ q² of the law, once somebody has asked.
-    collision: OnceLock<f64>,
+    /// Of the law, once somebody has asked.
+    sureness: OnceLock<f64>,
 }
 
 /// A tree of drafted tokens that knows the law of every draw.
@@ -159,7 +159,7 @@ impl Draft {
         }
         self.form.note(draws, fresh && node != DraftTree::ROOT);
         self.drawn.resize_with(self.tree.len(), || None);
-        self.drawn[node] = Some(Drawn { draws, fresh, law, collision: OnceLock::new() });
+        self.drawn[node] = Some(Drawn { draws, fresh, law, sureness: OnceLock::new() });
     }
 
     /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the distribution

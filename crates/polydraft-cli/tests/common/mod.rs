@@ -1,18 +1,29 @@
 //! The program, run as a user would.
 #![allow(dead_code)] // each test file uses its part
 
+use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Runs it with a cache of its own and nothing to read.
+/// The program with a cache of its own, nobody's own defaults and nothing to read.
+pub fn program<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("XDG_CONFIG_HOME", "/nonexistent");
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 pub fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_polydraft"))
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    program(args.iter().copied()).output().unwrap()
+}
+
+/// Runs it with this to read.
+pub fn fed(args: &[&str], input: &[u8]) -> Output {
+    let mut child = program(args.iter().copied()).stdin(Stdio::piped()).spawn().unwrap();
+    // It may have stopped reading, having found a mistake.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
 }
 
 pub fn text(bytes: &[u8]) -> String {

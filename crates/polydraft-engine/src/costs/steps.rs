@@ -2,7 +2,8 @@
 //!
 //! Problem: drawing, verifying and cutting back caches take time, most with several paths; and a small model's pass is faster or
 //! slower by a third as its weights lie in a cache or do not, which passes of one model alone do not show.
-//! Method: steps of a few trees and plain ones, in turn, the median of each.
+//! Method: steps of a few trees and plain ones, in turn, the median of each. What drifts from turn to turn is the machine: a turn
+//! is measured in its plain steps.
 //! 1. Where passes are short, chains say what the target's pass takes: the step less the draft's passes.
 //! 2. What a step of several paths takes beyond its passes is its verification.
 
@@ -23,7 +24,7 @@ const TREES: [(usize, usize); 4] = [PLAIN, (1, 2), (2, 2), (4, 2)];
 /// Steps of one tree before it is the next one's turn, behind a first one that reads the text.
 const STEPS: usize = 4;
 /// Turns at most.
-const TURNS: usize = 12;
+const TURNS: usize = 16;
 
 /// Steps of one kind.
 struct Kind {
@@ -31,14 +32,37 @@ struct Kind {
     depth: usize,
     /// Seconds, and nodes by level, the root first.
     steps: Vec<(f64, Vec<usize>)>,
+    /// Where the steps of each turn begin.
+    turns: Vec<usize>,
 }
 
 impl Kind {
     /// What they usually take, less what `part` says of each.
     fn usual(&self, part: impl Fn(&[usize]) -> f64) -> Option<f64> {
-        let mut rest: Vec<f64> = self.steps.iter().map(|(seconds, levels)| seconds - part(levels)).collect();
-        rest.sort_by(f64::total_cmp);
-        rest.get(rest.len() / 2).copied()
+        median(self.steps.iter().map(|(seconds, levels)| seconds - part(levels)).collect())
+    }
+
+    /// The steps of a turn.
+    fn turn(&mut self, turn: usize) -> &mut [(f64, Vec<usize>)] {
+        let end = self.turns.get(turn + 1).copied().unwrap_or(self.steps.len());
+        &mut self.steps[self.turns[turn]..end]
+    }
+}
+
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied()
+}
+
+/// Takes out of the steps what made the plain ones of the same turn slower or faster than plain steps are; the first kind is plain.
+fn steady(kinds: &mut [Kind], turns: usize) {
+    let plain =
+        |kinds: &mut [Kind], turn| median(kinds[0].turn(turn).iter().map(|(seconds, _)| *seconds).collect());
+    let usual = median((0..turns).filter_map(|turn| plain(kinds, turn)).collect());
+    for turn in 0..turns {
+        let Some((usual, now)) = usual.zip(plain(kinds, turn)) else { continue };
+        let steps = kinds.iter_mut().flat_map(|kind| kind.turn(turn));
+        steps.for_each(|(seconds, _)| *seconds *= usual / now);
     }
 }
 
@@ -63,17 +87,18 @@ pub(crate) fn steps(
     let mut kinds: Vec<Kind> = trees
         .iter()
         .filter(|(paths, _)| *paths <= most)
-        .map(|&(paths, depth)| Kind { paths, depth, steps: Vec::new() })
+        .map(|&(paths, depth)| Kind { paths, depth, steps: Vec::new(), turns: Vec::new() })
         .collect();
     let start = Instant::now();
-    for turn in 0..TURNS {
-        if turn > 0 && start.elapsed() > TIME {
-            break;
-        }
+    let mut turns = 0;
+    while turns < TURNS && (turns == 0 || start.elapsed() < TIME) {
         for kind in &mut kinds {
+            kind.turns.push(kind.steps.len());
             take(engine, text, request, kind)?;
         }
+        turns += 1;
     }
+    steady(&mut kinds, turns);
     if short {
         costs.target = by_chains(&kinds, costs)?;
     }
@@ -136,4 +161,25 @@ fn by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
     }
     never_cheaper(&mut seconds);
     Ok(Passes::new(rows.into_iter().zip(seconds).collect())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_turn_makes_no_tree_slow() {
+        let kind = |paths, seconds: [f64; 4]| Kind {
+            paths,
+            depth: paths,
+            steps: seconds.into_iter().map(|seconds| (seconds, vec![1])).collect(),
+            turns: vec![0, 2, 4],
+        };
+        // The second turn at half the speed, and a third of which nothing was kept.
+        let mut kinds = [kind(0, [1.0, 1.0, 2.0, 2.0]), kind(1, [1.5, 1.5, 3.0, 3.0])];
+        steady(&mut kinds, 3);
+        let ratios = [0, 2].map(|step| kinds[1].steps[step].0 / kinds[0].steps[step].0);
+        assert_eq!(ratios, [1.5, 1.5]);
+        assert_eq!(kinds[1].steps[0].0, kinds[1].steps[2].0);
+    }
 }

@@ -75,7 +75,7 @@ impl Drafter for ModelDrafter {
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
         let vocabulary = self.model.facts().vocabulary.size();
-        let law = Distribution::remade(spare, vocabulary, self.model.outputs(), logits, sampling);
+        let law = Distribution::drafted(spare, vocabulary, self.model.outputs(), logits, sampling);
         let model = || self.model.facts().name.clone();
         law.map_err(|source| Error::Logits { role: "draft", model: model(), source })
     }

@@ -216,7 +216,7 @@ impl Drafter for Ngrams {
             let law = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(law)?);
         }
-        Ok(Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?)
+        Ok(Distribution::drafted(spare, self.vocabulary, Some(&tokens), &logits, sampling)?)
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

@@ -60,13 +60,8 @@ const LEAST: f64 = 1e-30;
 
 /// The draft's law with the changes that the target's logits get: what cannot be is not drafted, and what is the only
 /// possibility is.
-fn changed(
-    mut law: Distribution,
-    sampling: &Sampling,
-    change: impl FnOnce(&mut [f32]),
-) -> Result<Distribution> {
+fn changed(law: Distribution, sampling: &Sampling, change: impl FnOnce(&mut [f32])) -> Result<Distribution> {
     let mut logits: Vec<f32> = law.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
     change(&mut logits);
-    law.set_from_logits(&logits, sampling)?;
-    Ok(law)
+    Ok(Distribution::drafted(Some(law), logits.len(), None, &logits, sampling)?)
 }

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::policy::{Auto, Costs};
+use polydraft::policy::{Auto, Choices, Costs};
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::{Limits, Statistics};
 use serde::{Deserialize, Serialize};
 
-use super::median;
 use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
@@ -22,8 +21,8 @@ use crate::{costs, prompts};
 
 /// Find out in about a minute what to use for a target and its draft, how much it gives, and why.
 ///
-/// Decodes plainly, with the tree that chooses itself, and with some fixed trees, in turn, text by text, so that a drift of
-/// the machine hits all alike.
+/// Decodes plainly, with the tree that chooses itself, and with some fixed trees, a few steps of each in turn, so that a drift
+/// of the machine hits all alike.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -60,6 +59,10 @@ pub struct Args {
 
 /// Trees beside the one that chooses itself.
 const FIXED: [&str; 6] = ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
+/// Steps of a way before it is the next one's turn: enough for its weights to be where they are when it is alone.
+const STEPS: usize = 8;
+/// Tokens of a tree at most, for which there must be room behind every text.
+const TREE: usize = 64;
 /// Ratios nearer to plain decoding than this are taken for the machine's noise.
 const NOISE: f64 = 0.03;
 
@@ -84,11 +87,14 @@ pub struct Report {
 pub struct Row {
     pub tree: String,
     pub tokens_per_second: f64,
-    /// Of plain decoding's speed, the median over texts.
+    /// Tokens by seconds of all texts, relative to plain decoding's.
     pub ratio: f64,
     pub block_efficiency: f64,
     pub nodes_per_call: f64,
     pub draft_share: f64,
+    /// The ratio as the tree that chooses itself reckons it from what passes cost; none for other trees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<f64>,
 }
 
 /// One way to decode, and its texts.
@@ -156,7 +162,8 @@ fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     Ok(trees)
 }
 
-/// Text by text in all ways, until the time is up; whether the user interrupted.
+/// Text by text until the time is up, all ways at once, each some steps in its turn: the machine's drift, which a way that has a
+/// whole text to itself would take for its own, hits all alike. Returns whether the user interrupted.
 fn measure(args: &Args, models: &mut Models, prompts: &[Vec<Token>], ways: &mut [Way]) -> Result<bool> {
     let orderly = Orderly::begin();
     let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
@@ -168,16 +175,56 @@ fn measure(args: &Args, models: &mut Models, prompts: &[Vec<Token>], ways: &mut 
             break;
         }
         let prompt = &prompts[number % prompts.len()];
-        for way in ways.iter_mut() {
-            let mut random = texts::random(number as u64);
-            let generation =
-                texts::decode(models, prompt, &way.settings, &limits, &mut random, &mut |_| true)?;
-            way.texts.push(generation.statistics);
+        let at_once = at_once(models, prompt.len() + args.max_tokens as usize);
+        // A model with little room takes them in groups, one after the other.
+        for ways in ways.chunks_mut(at_once) {
+            in_turn(models, prompt, ways, &limits, number as u64)?;
             bar.set_position(start.elapsed().as_secs().min(args.seconds));
         }
     }
     bar.finish_and_clear();
     Ok(orderly.asked())
+}
+
+/// How many texts of so many tokens there is room for, beside the trees.
+fn at_once(models: &Models, tokens: usize) -> usize {
+    let most = models.engine.facts().sequences;
+    models.engine.room().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
+}
+
+/// One text in each of some ways, a few steps of each in turn.
+fn in_turn(
+    models: &mut Models,
+    prompt: &[Token],
+    ways: &mut [Way],
+    limits: &Limits,
+    seed: u64,
+) -> Result<()> {
+    let Models { engine, language, .. } = models;
+    let mut sessions = Vec::new();
+    let done = (|| -> Result<()> {
+        for way in ways.iter() {
+            let random = Box::new(texts::random(seed));
+            sessions.push(engine.open(texts::request(language, prompt, &way.settings, limits, random)?)?);
+        }
+        for session in &mut sessions {
+            while engine.prepare(session, usize::MAX)? > 0 {}
+        }
+        while sessions.iter().any(|session| !session.is_done()) {
+            for session in &mut sessions {
+                for _ in 0..STEPS {
+                    engine.step(&mut [&mut *session])?;
+                }
+            }
+        }
+        Ok(())
+    })();
+    let generations: Vec<_> = sessions.into_iter().map(|session| engine.close(session)).collect();
+    done?;
+    for (way, generation) in ways.iter_mut().zip(generations) {
+        way.texts.push(generation?.statistics);
+    }
+    Ok(())
 }
 
 fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
@@ -199,15 +246,28 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
 
 fn row(way: &Way, plain: &Way) -> Row {
     let sum = |of: fn(&Statistics) -> f64| way.texts.iter().map(of).sum::<f64>();
-    let pairs = way.texts.iter().zip(&plain.texts);
     Row {
         tree: way.name.clone(),
-        tokens_per_second: median(way.texts.iter().map(Statistics::tokens_per_second)),
-        ratio: median(pairs.map(|(text, plain)| text.tokens_per_second() / plain.tokens_per_second())),
+        tokens_per_second: speed(&way.texts),
+        ratio: speed(&way.texts) / speed(&plain.texts),
         block_efficiency: sum(|s| s.tokens as f64) / sum(|s| s.target_calls as f64),
         nodes_per_call: sum(|s| s.nodes as f64) / sum(|s| s.target_calls as f64),
         draft_share: sum(|s| s.draft_time.as_secs_f64()) / sum(|s| s.total_time.as_secs_f64()),
+        expected: expected(&way.texts),
     }
+}
+
+fn expected(texts: &[Statistics]) -> Option<f64> {
+    let choices: Vec<_> = texts.iter().map(|text| text.choices.as_ref()).collect::<Option<_>>()?;
+    let sum = |of: fn(&Choices) -> f64| choices.iter().map(|choices| of(choices)).sum::<f64>();
+    Some(sum(|choices| choices.plain_seconds) / sum(|choices| choices.seconds))
+}
+
+/// Tokens per second of all texts together. Ways that take turns have had the same machine, so that no median is needed, and
+/// what one text gained by chance counts as much as what another lost.
+fn speed(texts: &[Statistics]) -> f64 {
+    let tokens: usize = texts.iter().map(|text| text.tokens).sum();
+    tokens as f64 / texts.iter().map(|text| text.total_time.as_secs_f64()).sum::<f64>()
 }
 
 /// What to use, and why; `chain` are the texts that drafted one token a step.
@@ -218,10 +278,11 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
         "a drafted token is accepted {:.0} % of the time; a pass of the draft costs {:.2} of the target's, and the target's \
-         pass over 4 tokens {:.2} of that over one",
+         pass over 4 tokens {:.2} of that over one, from which auto reckons {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
-        costs.target.at(4.0) / plain
+        costs.target.at(4.0) / plain,
+        auto.expected.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
         format!("use --tree auto, the default: {:.2} times as fast as plain decoding; {why}", auto.ratio)

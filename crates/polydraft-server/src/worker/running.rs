@@ -10,6 +10,7 @@ use polydraft_text::Language;
 
 use super::guarded;
 use super::job::{Asked, Event, Failure, Job};
+use super::random::Reversible;
 use crate::grammar::Mask;
 use crate::telemetry::Telemetry;
 
@@ -45,6 +46,8 @@ pub(super) struct Text {
     /// Among those of its prompt.
     number: usize,
     pub session: Session<'static>,
+    /// What its session decides by.
+    pub random: Reversible,
     /// Tokens of the prompt that are not read yet.
     pub unread: usize,
     /// What broke it outside its session.
@@ -67,13 +70,14 @@ impl Text {
             let mut random = texts::random(asked.seed);
             // The first is what the seed gives one text alone.
             random.set_stream(number as u64);
+            let random = Reversible::new(random);
             let mut session = engine.open(Request {
                 prompt: asked.prompt.clone(),
                 sampling: asked.sampling,
                 speculation,
                 limits: asked.limits.clone(),
                 text: Box::new(language.text.stream(&asked.prompt)),
-                chance: Box::new(random),
+                chance: Box::new(random.clone()),
             })?;
             if asked.seeded {
                 session.as_if_alone();
@@ -91,7 +95,7 @@ impl Text {
                 Ok(unread) => (unread, None),
                 Err(error) => (0, Some(error.into())),
             };
-            Ok(Self { number, session, unread, failure, last: None })
+            Ok(Self { number, session, random, unread, failure, last: None })
         })
     }
 

@@ -71,13 +71,16 @@ impl Sampling {
     }
 }
 
-/// Memory kept for the filters.
+/// What is kept beside a distribution.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scratch {
+    /// Memory for the filters.
     candidates: Vec<(f32, Token)>,
+    /// At temperature 0, for drafts: the probability that the token has at temperature 1.
+    pub sureness: Option<f64>,
 }
 
-/// Scratch memory is no part of a distribution's value.
+/// It is no part of a distribution's value.
 impl PartialEq for Scratch {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -91,6 +94,7 @@ pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &S
     let max = largest(logits)?;
     distribution.vocabulary = logits.len();
     distribution.tokens.clear();
+    distribution.scratch.sureness = None;
     if sampling.temperature == 0.0 {
         let argmax = logits.iter().position(|x| *x == max).unwrap_or(0);
         distribution.tokens.push(argmax as Token);
@@ -151,6 +155,35 @@ impl NullaryFnOnce for Largest<'_> {
         }
         let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
         (max, wrong == [0; 32] && !rest.iter().any(|x| no_logit(*x)))
+    }
+}
+
+/// The probability of the likeliest token at temperature 1; of logits that [`fill`] has taken.
+pub(super) fn sureness(logits: &[f32]) -> f64 {
+    let (max, _) = Arch::new().dispatch(Largest(logits));
+    1.0 / Arch::new().dispatch(Total { logits, max })
+}
+
+/// The sum of exp(x − max) of all logits.
+struct Total<'a> {
+    logits: &'a [f32],
+    max: f32,
+}
+
+impl NullaryFnOnce for Total<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn call(self) -> f64 {
+        let Self { logits, max } = self;
+        let (chunks, rest) = logits.as_chunks::<32>();
+        let mut lanes = [0.0_f32; 32];
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                *lane += exp(x - max);
+            }
+        }
+        lanes.iter().map(|sum| f64::from(*sum)).chain(rest.iter().map(|x| f64::from(exp(x - max)))).sum()
     }
 }
 

@@ -35,13 +35,14 @@ impl<'a> Path<'a> {
         std::iter::successors(first, |&node| (node != DraftTree::ROOT).then(|| tree.parent(node)))
     }
 
-    /// Σ q² of the draft's distribution at every node before this one, the nearest first: the probability that two draws
-    /// there are equal.
-    pub fn collisions(&self) -> impl Iterator<Item = f64> + 'a {
+    /// How sure the draft was at every node before this one, the nearest first: [`Distribution::sureness`] of its law there.
+    ///
+    /// [`Distribution::sureness`]: crate::Distribution::sureness
+    pub fn sureness(&self) -> impl Iterator<Item = f64> + 'a {
         let draft = self.draft;
         self.parents()
             .filter_map(|node| draft.at(node))
-            .map(|drawn| *drawn.collision.get_or_init(|| drawn.law.collision()))
+            .map(|drawn| *drawn.sureness.get_or_init(|| drawn.law.sureness()))
     }
 
     /// For each token on the way, the first one first, how many others were drawn before it at its node. It is part of

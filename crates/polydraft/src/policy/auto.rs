@@ -241,7 +241,8 @@ impl Auto {
 
     /// The standing at a root where the draft is so unsure.
     fn root(&self, paths: usize, unsure: f64) -> Standing {
-        let (wide, verification) = (1.0 + (paths - 1) as f64 * unsure, self.verification(paths));
+        let wide = 1.0 + (paths - 1) as f64 * self.expected.differ(unsure);
+        let verification = self.verification(paths);
         Standing { wide, depth: 0, reached: 1.0, verification }
     }
 
@@ -290,7 +291,7 @@ impl Auto {
     /// The standing at the end of a path in this step's tree.
     fn standing(&self, path: &Path) -> Standing {
         let Plan::Paths(paths) = self.plan else { return self.root(1, 0.0) };
-        let unsure: Vec<f64> = path.collisions().map(|collision| 1.0 - collision).collect();
+        let unsure: Vec<f64> = path.sureness().map(|sure| 1.0 - sure).collect();
         let Some((&root, inner)) = unsure.split_last() else { return self.root(paths, 0.0) };
         let inner: f64 = inner.iter().map(|&unsure| 1.0 - self.expected.rejection(unsure, 1)).product();
         let reached = inner * (1.0 - self.expected.rejection(root, paths));
@@ -313,7 +314,7 @@ impl Policy for Auto {
     }
 
     fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        let (unsure, average) = (1.0 - law.collision(), self.expected.average());
+        let (unsure, average) = (1.0 - law.sureness(), self.expected.average());
         match (self.plan, path.depth()) {
             (Plan::Plain, _) => None,
             (Plan::Probe, depth) => (depth == 0).then_some(Growth::Fresh(Draws::iid(1))),
@@ -367,7 +368,10 @@ impl Policy for Auto {
         self.choices.note(asked, paths, drawn.len(), decided as f64 * plain, seconds);
         self.unasked = if asked { 0 } else { self.unasked + decided };
 
-        let unsure = |node| draft.law(node).map(|law| 1.0 - law.collision());
+        let unsure = |node| draft.law(node).map(|law| 1.0 - law.sureness());
+        if let Some(law) = draft.law(DraftTree::ROOT) {
+            self.expected.see(law);
+        }
         if asked {
             // Where nothing was drawn, the draft was so unsure that nothing was worth it.
             self.remember(unsure(DraftTree::ROOT).unwrap_or(1.0));

@@ -3,8 +3,9 @@
 //! Problem: a path of fixed depth goes on drafting where an earlier token is likely to be rejected. The draft's own
 //! distributions say where: a draft that is sure of its token is mostly right.
 //! Source: ours (`docs/algorithms.md`, leaf rule). The expected acceptance at a node with the draft's law q is
-//! estimated as 1 − κ·Σ q(1 − q); a node goes on while the product of these from the root to it, its own included, is at
-//! least θ. The decision looks at laws, never at drawn tokens' own probabilities, so it is exact.
+//! estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with what its token's q is at temperature 1; a node goes
+//! on while the product of these from the root to it, its own included, is at least θ. The decision looks at laws, never at
+//! drawn tokens' own probabilities, so it is exact.
 //! Complexity: one pass over the draft's support at every node. Deviations: none.
 
 use std::fmt;
@@ -83,14 +84,14 @@ struct Cut {
 }
 
 impl Cut {
-    /// The acceptance expected at a node with this Σ q².
-    fn acceptance(&self, collision: f64) -> f64 {
-        1.0 - self.factor * (1.0 - collision)
+    /// The acceptance expected at a node where the draft is so sure.
+    fn acceptance(&self, sureness: f64) -> f64 {
+        1.0 - self.factor * (1.0 - sureness)
     }
 
     /// The product over the nodes before the end of `path`.
     fn reached(&self, path: &Path) -> f64 {
-        path.collisions().map(|collision| self.acceptance(collision)).product()
+        path.sureness().map(|sureness| self.acceptance(sureness)).product()
     }
 }
 
@@ -100,7 +101,7 @@ impl Policy for Cut {
     }
 
     fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        let reached = self.reached(path) * self.acceptance(law.collision());
+        let reached = self.reached(path) * self.acceptance(law.sureness());
         if reached < self.below { None } else { self.of.draws(path, law) }
     }
 

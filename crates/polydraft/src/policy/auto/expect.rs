@@ -1,16 +1,21 @@
 //! What acceptance to expect, fitted to a text as it goes.
 //!
 //! Problem: the probability that all draws at a node are rejected, before anything is drawn, from how unsure the draft is
-//! there: u = 1 − Σ q², the probability that two draws differ.
+//! there: u = 1 − Σ q², the probability that two draws differ; at temperature 0, where they never do, 1 − q with what its token's
+//! q is at temperature 1 ([`Distribution::sureness`]).
 //! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), with κ fitted.
 //! Method: rejection = κ·h(u)·ρ(n, u) with h(u) a little above 0 at u = 0, for a draft may be sure and wrong, and ρ what more
-//! draws are worth: nothing where the draft is sure, for then they are equal. κ is the ratio of what was rejected to the
+//! draws are worth: nothing where they are equal, as a sure draft's are, and all at temperature 0. κ is the ratio of what was rejected to the
 //! sum of h·ρ over nodes that were verified, the past forgotten by and by, behind a guess that counts as a few nodes.
 //! Deviations: none.
+
+use crate::Distribution;
 
 /// Rejections so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Expected {
+    /// Whether the draft is at temperature 0.
+    cold: bool,
     rejected: f64,
     units: f64,
     unsure: f64,
@@ -24,7 +29,7 @@ const FLOOR: f64 = 0.05;
 const LEFT: [f64; 4] = [1.0, 0.5, 0.38, 0.3];
 /// The guess: so many nodes, so often rejected, the draft so unsure.
 const GUESS: f64 = 3.0;
-const REJECTED: f64 = 0.3;
+const REJECTED: f64 = 0.5;
 const UNSURE: f64 = 0.5;
 /// How fast the past is forgotten, a node.
 const DECAY: f64 = 0.99;
@@ -32,13 +37,32 @@ const DECAY: f64 = 0.99;
 impl Expected {
     /// κ.
     fn scale(&self) -> f64 {
-        let mean = if self.nodes > 0.0 { self.units / self.nodes } else { units(UNSURE, 1) };
+        let mean = if self.nodes > 0.0 { self.units / self.nodes } else { self.units(UNSURE, 1) };
         (self.rejected + GUESS * REJECTED).max(0.0) / (self.units + GUESS * mean)
     }
 
     /// The probability that all of so many draws are rejected, where the draft is so unsure.
     pub fn rejection(&self, unsure: f64, draws: usize) -> f64 {
-        (self.scale() * units(unsure, draws)).min(1.0)
+        (self.scale() * self.units(unsure, draws)).min(1.0)
+    }
+
+    /// The probability that two draws differ, where the draft is so unsure.
+    pub fn differ(&self, unsure: f64) -> f64 {
+        if self.cold { 0.0 } else { unsure }
+    }
+
+    /// h·ρ.
+    fn units(&self, unsure: f64, draws: usize) -> f64 {
+        let left = LEFT[draws.clamp(1, LEFT.len()) - 1];
+        (FLOOR + (1.0 - FLOOR) * unsure) * left.powf(self.differ(unsure))
+    }
+
+    /// Takes note of how a draft's law was made: one token that is not certain makes temperature 0.
+    pub fn see(&mut self, law: &Distribution) {
+        match law.support_size() {
+            1 => self.cold |= law.sureness() < 1.0,
+            _ => self.cold = false,
+        }
     }
 
     /// How unsure the draft is, on average.
@@ -61,21 +85,16 @@ impl Expected {
 
     /// Takes note of a node that was verified.
     pub fn observe(&mut self, unsure: f64, draws: usize, rejected: bool) {
+        let units = self.units(unsure, draws);
         for (sum, new) in [
             (&mut self.rejected, f64::from(u8::from(rejected))),
-            (&mut self.units, units(unsure, draws)),
+            (&mut self.units, units),
             (&mut self.unsure, unsure),
             (&mut self.nodes, 1.0),
         ] {
             *sum = DECAY * *sum + new;
         }
     }
-}
-
-/// h·ρ.
-fn units(unsure: f64, draws: usize) -> f64 {
-    let left = LEFT[draws.clamp(1, LEFT.len()) - 1];
-    (FLOOR + (1.0 - FLOOR) * unsure) * left.powf(unsure)
 }
 
 #[cfg(test)]

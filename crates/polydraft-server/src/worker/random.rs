@@ -1,0 +1,45 @@
+//! A text's random decisions, which can be taken back: a step that failed because of a neighbour and is tried again must come to
+//! the same decisions, or a seed would not give the same text in any company.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use polydraft::Chance;
+use polydraft::chance::Outcomes;
+use polydraft_options::texts::Random;
+
+/// The generator, and what it was before the step. A copy is a second handle of the same.
+#[derive(Clone)]
+pub(super) struct Reversible(Arc<Mutex<(Random, Random)>>);
+
+impl Reversible {
+    pub fn new(random: Random) -> Self {
+        Self(Arc::new(Mutex::new((random.clone(), random))))
+    }
+
+    /// A panic while it is held leaves numbers drawn, which is what going back is for.
+    fn both(&self) -> MutexGuard<'_, (Random, Random)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on decisions can be taken back.
+    pub fn mark(&self) {
+        let (now, before) = &mut *self.both();
+        before.clone_from(now);
+    }
+
+    /// Takes back what was decided since then.
+    pub fn go_back(&self) {
+        let (now, before) = &mut *self.both();
+        now.clone_from(before);
+    }
+}
+
+impl Chance for Reversible {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.both().0.coin(probability)
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        self.both().0.choose(outcomes)
+    }
+}
