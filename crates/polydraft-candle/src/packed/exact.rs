@@ -25,7 +25,7 @@ const BLOCK: usize = 8;
 /// Columns of x are padded to a multiple of this.
 pub(super) const STEP: usize = 4;
 /// Multiply-adds that are worth another thread.
-const GRAIN: usize = 1 << 18;
+const GRAIN: usize = 1 << 16;
 /// Bytes of x that are gone through for one tile: they should stay in a core's cache.
 const CACHED: usize = 1 << 19;
 

@@ -36,7 +36,7 @@ use super::pool;
 use super::tiles::{TILE, Tiles};
 
 /// Multiply-adds that are worth another thread.
-const GRAIN: usize = 1 << 19;
+const GRAIN: usize = 1 << 16;
 /// Bytes of inputs that are gone through for one tile: they should stay in a core's cache.
 const CACHED: usize = 1 << 19;
 /// Rows that any kernel takes at once.

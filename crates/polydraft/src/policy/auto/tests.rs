@@ -3,7 +3,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::conformance::tree::{ContextLaws, draw, exact, random_pair};
-use crate::{Chance, PolicyKind, VerifierKind};
+use crate::{Chance, PolicyKind, Sampling, VerifierKind};
 
 fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
     let draft = Passes::new(vec![(1, draft), (8, draft)]).unwrap();
@@ -133,6 +133,29 @@ fn trees_give_way_to_neighbours() {
     let mut new = auto(4, 16, costs(&stairs, 0.1));
     new.among(32);
     assert_eq!(new.plan, Plan::Plain);
+}
+
+/// At temperature 0 a law says nothing of how sure its maker was; what is kept beside it does, and is gone by.
+#[test]
+fn cold_drafts_are_judged_by_how_sure_they_were() {
+    let cold = |sure: f32| {
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        Distribution::drafted(None, 2, None, &[sure.ln(), (1.0 - sure).ln()], &sampling).unwrap()
+    };
+    let (sure, unsure) = (cold(0.95), cold(0.55));
+    let mut policy = auto(4, 4, costs(&[(1, 1.0), (2, 1.3), (64, 20.0)], 0.02));
+    for law in [&sure, &unsure].repeat(30) {
+        policy.expected.see(law);
+        policy.expected.observe(1.0 - law.sureness(), 1, law.sureness() < 0.6);
+        policy.remember(1.0 - law.sureness());
+    }
+    policy.plan = policy.plan();
+    // All its draws would be one token.
+    assert_eq!(policy.plan, Plan::Paths(1));
+    let draft = Draft::new();
+    let draws = |law| policy.draws(&draft.path(DraftTree::ROOT), law).is_some();
+    assert_eq!((draws(&sure), draws(&unsure)), (true, false));
+    assert_eq!(sure, unsure, "their laws are equal");
 }
 
 /// The same law everywhere.
