@@ -1,7 +1,7 @@
 //! What passes of target and draft cost here, measured: what trees that choose themselves go by.
 //!
-//! Method: a text of a few dozen tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then whole steps
-//! (`costs/steps.rs`). It takes three seconds for models that take a hundredth of one for a pass, and eight at most.
+//! Method: a text of a hundred tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then whole steps
+//! (`costs/steps.rs`). It takes eight seconds, less for small models.
 
 mod steps;
 
@@ -19,8 +19,8 @@ const DRAFT: [usize; 5] = [1, 2, 4, 8, 32];
 /// The same where a pass takes long ([`LONG`]).
 const FEW: [usize; 4] = [1, 4, 8, 16];
 const LONG: Duration = Duration::from_millis(200);
-/// Tokens of the text.
-const TEXT: usize = 32;
+/// Tokens of the text: as many as texts usually have before long, for every row attends to all of them.
+const TEXT: usize = 128;
 /// Passes of each kind: as many as fit in the time, within these.
 const PASSES: std::ops::RangeInclusive<usize> = 3..=15;
 const TIME: Duration = Duration::from_millis(2500);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use polydraft::policy::{Costs, Passes};
 use polydraft::{PolicyKind, Token};
 
-use super::{LONG, Requests, TIME, never_cheaper, timed};
+use super::{LONG, Requests, never_cheaper, timed};
 use crate::{Engine, Result};
 
 /// Passes that take less are measured in steps.
@@ -22,9 +22,10 @@ const PLAIN: (usize, usize) = (0, 0);
 const SHORT_TREES: [(usize, usize); 7] = [PLAIN, (1, 1), (1, 2), (1, 4), (1, 7), (2, 2), (4, 2)];
 const TREES: [(usize, usize); 4] = [PLAIN, (1, 2), (2, 2), (4, 2)];
 /// Steps of one tree before it is the next one's turn, behind a first one that reads the text.
-const STEPS: usize = 4;
-/// Turns at most.
-const TURNS: usize = 16;
+const STEPS: usize = 2;
+/// Turns at most, and how long they may take together.
+const TURNS: usize = 40;
+const TIME: Duration = Duration::from_secs(4);
 
 /// Steps of one kind.
 struct Kind {

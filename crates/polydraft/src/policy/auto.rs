@@ -58,6 +58,9 @@ const ROOTS: usize = 32;
 const PROBING: f64 = 0.01;
 /// How fast the past is forgotten, a step.
 const DECAY: f64 = 0.98;
+/// What a tree must gain besides, in plain passes: costs are measured on a machine that is never quiet, and of many trees the one
+/// that seems best is likely to be one that was measured too cheap.
+const CAUTION: f64 = 0.03;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -180,7 +183,7 @@ struct Standing {
     depth: usize,
     /// The probability that verification comes here.
     reached: f64,
-    /// Seconds of verification that drawing here brings: all of it at the root, nothing where the tree has begun.
+    /// Seconds of verification that drawing here brings, and [`CAUTION`]: all of it at the root, nothing where the tree has begun.
     verification: f64,
 }
 
@@ -242,7 +245,7 @@ impl Auto {
     /// The standing at a root where the draft is so unsure.
     fn root(&self, paths: usize, unsure: f64) -> Standing {
         let wide = 1.0 + (paths - 1) as f64 * self.expected.differ(unsure);
-        let verification = self.verification(paths);
+        let verification = self.verification(paths) + CAUTION * self.target(1.0);
         Standing { wide, depth: 0, reached: 1.0, verification }
     }
 
