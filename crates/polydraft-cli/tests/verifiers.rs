@@ -49,7 +49,7 @@ fn generate_takes_every_verifier_and_tree() {
         let report = json(&[&GENERATE[..], args, &["--json", "--costs", costs]].concat());
         let ended = report["finish_reason"] == "end-token";
         assert!(ended || report["tokens"].as_array().unwrap().len() == 30, "{args:?}");
-        assert!(report["stats"]["nodes_per_call"].as_f64().unwrap() > 0.5, "{args:?}");
+        assert!(report["stats"]["nodes_per_call"].as_f64().unwrap() > 0.2, "{args:?}");
         let by_draft = report["stats"]["accepted_by_draft"].as_array().unwrap();
         assert!(by_draft.iter().map(|rate| rate.as_f64().unwrap()).sum::<f64>() <= 1.0, "{args:?}");
     }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::Sampling;
 use polydraft::conformance::statistics::GTest;
+use polydraft::policy::Costs;
+use polydraft::{PolicyKind, Sampling};
 use polydraft_engine::certify::{WrongResidual, compare, count_texts};
 use polydraft_engine::{Limits, Request};
 use polydraft_text::Language;
@@ -124,7 +125,12 @@ pub fn run(args: Args) -> Result<()> {
     prompts.truncate(args.max_prompts as usize);
     let mut models = args.models.load(true)?;
     let costs = args.speculation.costs();
-    costs::settle(costs, &args.models, &mut models, &args.sampling.target(), Some(&mut speculation))?;
+    if let (None, PolicyKind::Auto(auto)) = (costs, &mut speculation.tree) {
+        // Drafts are what is put to the test, whether they are worth their time here or not.
+        auto.costs = Costs::default();
+    } else {
+        costs::settle(costs, &args.models, &mut models, &args.sampling.target(), Some(&mut speculation))?;
+    }
     let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
     let (mut equal, mut ties, mut different) = (0, 0, 0);
