@@ -15,7 +15,7 @@ fn demo() -> PathBuf {
 }
 
 fn command(args: &[&str]) -> Command {
-    program(["generate"].iter().chain(args).copied())
+    program(&[&["generate"], args].concat())
 }
 
 fn run(args: &[&str]) -> Output {

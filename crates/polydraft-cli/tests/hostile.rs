@@ -8,9 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-fn program(args: &[&str]) -> Command {
-    common::program(args.iter().copied())
-}
+use common::program;
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

@@ -126,7 +126,7 @@ fn hub() -> Arc<Mutex<Hub>> {
 }
 
 fn run(address: &str, cache: &Path, arguments: &[&str], token: Option<&str>) -> Output {
-    let mut command = common::program(arguments.iter().copied());
+    let mut command = common::program(arguments);
     command.env("HF_ENDPOINT", address).env("HF_HOME", cache);
     for name in ["HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"] {
         command.env_remove(name);

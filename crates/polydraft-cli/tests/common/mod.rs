@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// The program with a cache of its own, nobody's own defaults and nothing to read.
-pub fn program<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+pub fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
     command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("XDG_CONFIG_HOME", "/nonexistent");
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -15,12 +15,12 @@ pub fn program<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
 }
 
 pub fn run(args: &[&str]) -> Output {
-    program(args.iter().copied()).output().unwrap()
+    program(args).output().unwrap()
 }
 
 /// Runs it with this to read.
 pub fn fed(args: &[&str], input: &[u8]) -> Output {
-    let mut child = program(args.iter().copied()).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = program(args).stdin(Stdio::piped()).spawn().unwrap();
     // It may have stopped reading, having found a mistake.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()

@@ -31,22 +31,16 @@ const TIME: Duration = Duration::from_secs(4);
 struct Kind {
     paths: usize,
     depth: usize,
-    /// Seconds, and nodes by level, the root first.
-    steps: Vec<(f64, Vec<usize>)>,
-    /// Where the steps of each turn begin.
-    turns: Vec<usize>,
+    turns: Vec<Turn>,
 }
+
+/// Steps of one kind behind each other: seconds, and nodes by level, the root first.
+type Turn = Vec<(f64, Vec<usize>)>;
 
 impl Kind {
     /// What they usually take, less what `part` says of each.
     fn usual(&self, part: impl Fn(&[usize]) -> f64) -> Option<f64> {
-        median(self.steps.iter().map(|(seconds, levels)| seconds - part(levels)).collect())
-    }
-
-    /// The steps of a turn.
-    fn turn(&mut self, turn: usize) -> &mut [(f64, Vec<usize>)] {
-        let end = self.turns.get(turn + 1).copied().unwrap_or(self.steps.len());
-        &mut self.steps[self.turns[turn]..end]
+        median(self.turns.iter().flatten().map(|(seconds, levels)| seconds - part(levels)).collect())
     }
 }
 
@@ -56,14 +50,13 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
 }
 
 /// Takes out of the steps what made the plain ones of the same turn slower or faster than plain steps are; the first kind is plain.
-fn steady(kinds: &mut [Kind], turns: usize) {
-    let plain =
-        |kinds: &mut [Kind], turn| median(kinds[0].turn(turn).iter().map(|(seconds, _)| *seconds).collect());
-    let usual = median((0..turns).filter_map(|turn| plain(kinds, turn)).collect());
-    for turn in 0..turns {
-        let Some((usual, now)) = usual.zip(plain(kinds, turn)) else { continue };
-        let steps = kinds.iter_mut().flat_map(|kind| kind.turn(turn));
-        steps.for_each(|(seconds, _)| *seconds *= usual / now);
+fn steady(kinds: &mut [Kind]) {
+    let seconds = |turn: &Turn| median(turn.iter().map(|(seconds, _)| *seconds).collect());
+    let plain: Vec<Option<f64>> = kinds[0].turns.iter().map(seconds).collect();
+    let Some(usual) = median(plain.iter().flatten().copied().collect()) else { return };
+    for (turn, now) in plain.into_iter().enumerate() {
+        let steps = kinds.iter_mut().flat_map(|kind| &mut kind.turns[turn]);
+        steps.for_each(|(seconds, _)| *seconds *= now.map_or(1.0, |now| usual / now));
     }
 }
 
@@ -88,18 +81,18 @@ pub(crate) fn steps(
     let mut kinds: Vec<Kind> = trees
         .iter()
         .filter(|(paths, _)| *paths <= most)
-        .map(|&(paths, depth)| Kind { paths, depth, steps: Vec::new(), turns: Vec::new() })
+        .map(|&(paths, depth)| Kind { paths, depth, turns: Vec::new() })
         .collect();
     let start = Instant::now();
     let mut turns = 0;
     while turns < TURNS && (turns == 0 || start.elapsed() < TIME) {
         for kind in &mut kinds {
-            kind.turns.push(kind.steps.len());
-            take(engine, text, request, kind)?;
+            let turn = take(engine, text, request, kind)?;
+            kind.turns.push(turn);
         }
         turns += 1;
     }
-    steady(&mut kinds, turns);
+    steady(&mut kinds);
     if short {
         costs.target = by_chains(&kinds, costs)?;
     }
@@ -121,13 +114,13 @@ pub(crate) fn steps(
     Ok(())
 }
 
-/// Some steps of one kind.
-fn take(engine: &mut Engine, text: &[Token], request: &mut Requests, kind: &mut Kind) -> Result<()> {
+fn take(engine: &mut Engine, text: &[Token], request: &mut Requests, kind: &Kind) -> Result<Turn> {
     let mut request = request(text.to_vec(), PolicyKind::paths(kind.paths.max(1), kind.depth.max(1)))?;
     if kind.paths == 0 {
         request.speculation = None;
     }
     let mut session = engine.open(request)?;
+    let mut turn = Turn::new();
     let steps = (0..=STEPS).try_for_each(|step| {
         if session.is_done() {
             return Ok(());
@@ -136,13 +129,13 @@ fn take(engine: &mut Engine, text: &[Token], request: &mut Requests, kind: &mut 
         let levels = session.draft.tree().levels();
         // Near the end of the context less is drawn.
         if step > 0 && levels.len() == kind.depth + 1 {
-            kind.steps.push((seconds, levels));
+            turn.push((seconds, levels));
         }
         Ok(())
     });
     let closed = engine.close(session);
     steps.and(closed)?;
-    Ok(())
+    Ok(turn)
 }
 
 /// The target's passes: of few rows by the steps of chains, of more in proportion to what passes alone took.
@@ -173,14 +166,15 @@ mod tests {
         let kind = |paths, seconds: [f64; 4]| Kind {
             paths,
             depth: paths,
-            steps: seconds.into_iter().map(|seconds| (seconds, vec![1])).collect(),
-            turns: vec![0, 2, 4],
+            turns: [&seconds[..2], &seconds[2..], &[]]
+                .map(|turn| turn.iter().map(|&seconds| (seconds, vec![1])).collect())
+                .into(),
         };
         // The second turn at half the speed, and a third of which nothing was kept.
         let mut kinds = [kind(0, [1.0, 1.0, 2.0, 2.0]), kind(1, [1.5, 1.5, 3.0, 3.0])];
-        steady(&mut kinds, 3);
-        let ratios = [0, 2].map(|step| kinds[1].steps[step].0 / kinds[0].steps[step].0);
+        steady(&mut kinds);
+        let ratios = [0, 1].map(|turn| kinds[1].turns[turn][0].0 / kinds[0].turns[turn][0].0);
         assert_eq!(ratios, [1.5, 1.5]);
-        assert_eq!(kinds[1].steps[0].0, kinds[1].steps[2].0);
+        assert_eq!(kinds[1].turns[0][0].0, kinds[1].turns[1][0].0);
     }
 }

@@ -5,8 +5,9 @@
 //! q is at temperature 1 ([`Distribution::sureness`]).
 //! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), with κ fitted.
 //! Method: rejection = κ·h(u)·ρ(n, u) with h(u) a little above 0 at u = 0, for a draft may be sure and wrong, and ρ what more
-//! draws are worth: nothing where they are equal, as a sure draft's are, and all at temperature 0. κ is the ratio of what was rejected to the
-//! sum of h·ρ over nodes that were verified, the past forgotten by and by, behind a guess that counts as a few nodes.
+//! draws are worth: nothing where they are equal, as a sure draft's are, and all at temperature 0. κ is the ratio of what was
+//! rejected to the sum of h·ρ over nodes that were verified, the past forgotten by and by, behind a guess that counts as a few
+//! nodes.
 //! Deviations: none.
 
 use crate::Distribution;
