@@ -1,16 +1,23 @@
 //! Products in f32 with weights of any width: every number of the weights is used exactly as it is held.
 //!
 //! Problem: y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]`, where reading w is the cost.
-//! Method: ours. A word of a tile holds one to four neighbouring columns of a row. Its numbers are widened to f32 in
-//! registers, exactly, and multiplied with one number of x for all the rows of the tile at once: no sum across a vector,
-//! one stream through memory. A row's result does not depend on the other rows of x, so that trees of different shapes
-//! give a node the same logits.
-//! Complexity: `rows · out · in` multiply-adds, `rows / 8 · out · in` conversions, one read of w from memory.
+//! Method: ours. A word of a tile holds one to four neighbouring columns of a row. Its numbers are widened to f32, exactly,
+//! and multiplied with one number of x for all the rows of the tile at once: no sum across a vector. A row's result does
+//! not depend on the other rows of x, so that trees of different shapes give a node the same logits.
+//! 1. Few rows: widened in registers, in one stream through memory while the registers hold the sums of a whole tile.
+//!    Strides through a tile cost more than sums that do not find room: one row in bf16 took 1.4 times as long.
+//! 2. More rows: [`DEEP`] columns of a tile are widened once, and stay in a core's fastest cache for all groups of rows.
+//!
+//! Complexity: `rows · out · in` multiply-adds; `out · in` conversions and one read of w from memory.
 
 #![allow(unsafe_code)]
 
 mod planes;
+mod sums;
+mod wide;
 mod words;
+
+use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -18,66 +25,97 @@ use super::output::Output;
 use super::pool;
 use super::tiles::{TILE, Tiles};
 pub(super) use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
-pub(super) use words::{Bf16, F16, F32, Words};
+use sums::Add;
+pub(super) use sums::Words;
+pub(super) use words::{Bf16, F16, F32};
 
-/// Rows of x at once.
-const BLOCK: usize = 8;
+/// Rows of x at once, at most.
+const MOST: usize = 8;
 /// Columns of x are padded to a multiple of this.
 pub(super) const STEP: usize = 4;
 /// Multiply-adds that are worth another thread.
 const GRAIN: usize = 1 << 16;
-/// Bytes of x that are gone through for one tile: they should stay in a core's cache.
-const CACHED: usize = 1 << 19;
+/// Columns that are widened together, a multiple of every piece's.
+const DEEP: usize = 256;
 
 /// Four columns of N rows of x.
 pub(super) type Step<const N: usize> = [[f32; N]; STEP];
 
 /// y `[rows, out]` for x `[rows, in]`.
 pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> Vec<f32> {
-    let padded = w.columns.next_multiple_of(STEP);
     let mut y = vec![0f32; rows * w.out];
     if y.is_empty() || w.columns == 0 {
         return y;
     }
-    let x = &interleaved(x, rows, w.columns);
+    let x = &Rows::new(x, rows, w.columns);
     let output = &Output::new(&mut y, rows, w.out);
-    // Whole blocks of rows, as many as the cache holds.
-    let cached = (CACHED / (padded * size_of::<f32>())).next_multiple_of(BLOCK).max(BLOCK);
-    pool::split(w.tiles(), GRAIN / (rows * padded * TILE) + 1, &|tiles| {
-        for (part, x) in x.chunks(cached * padded).enumerate() {
-            for tile in tiles.clone() {
-                let rows = part * cached;
-                Arch::new().dispatch(Multiply { x, w: w.tile(tile), output, rows, tile, padded });
-            }
-        }
+    pool::split(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
+        Arch::new().dispatch(Multiply { x, w, output, tiles });
     });
     y
 }
 
-/// Blocks of rows of x, in each the rows' numbers of one column side by side; columns padded with zeros.
-pub(super) fn interleaved(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let padded = columns.next_multiple_of(STEP);
-    let mut out = vec![0f32; rows * padded];
-    for (x, out) in x.chunks(BLOCK * columns).zip(out.chunks_mut(BLOCK * padded)) {
-        let block = out.len() / padded;
-        for (row, x) in x.chunks_exact(columns).enumerate() {
-            for (x, out) in x.iter().zip(out.chunks_exact_mut(block)) {
-                out[row] = *x;
-            }
-        }
-    }
-    out
+/// Rows of x: [`DEEP`] columns of all rows behind each other; in those the rows in groups; in a group the rows' numbers of
+/// one column side by side. Columns are padded with zeros.
+pub(super) struct Rows {
+    numbers: Vec<f32>,
+    count: usize,
+    /// Rows of a group; the last may have fewer.
+    group: usize,
+    padded: usize,
 }
 
-/// One tile with some rows of interleaved x.
+impl Rows {
+    pub fn new(x: &[f32], count: usize, columns: usize) -> Self {
+        let group = if count <= MOST { count } else { Arch::new().dispatch(Group) };
+        let padded = columns.next_multiple_of(STEP);
+        let mut numbers = vec![0f32; count * padded];
+        for (row, x) in x.chunks_exact(columns).enumerate() {
+            let (first, wide) = (row / group * group, group.min(count - row / group * group));
+            for (part, (x, out)) in x.chunks(DEEP).zip(numbers.chunks_mut(DEEP * count)).enumerate() {
+                let deep = DEEP.min(padded - part * DEEP);
+                let out = &mut out[first * deep + row - first..];
+                for (x, out) in x.iter().zip(out.iter_mut().step_by(wide)) {
+                    *out = *x;
+                }
+            }
+        }
+        Self { numbers, count, group, padded }
+    }
+
+    /// All rows' part of some columns, by group.
+    fn groups(&self, part: usize) -> impl Iterator<Item = &[f32]> {
+        let deep = DEEP.min(self.padded - part * DEEP);
+        self.numbers[part * DEEP * self.count..][..deep * self.count].chunks(self.group * deep)
+    }
+}
+
+/// How many rows a group has where there are many: with two vectors of a tile's rows, as many sums as there are registers
+/// for, beside what they need.
+struct Group;
+
+impl WithSimd for Group {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> usize {
+        if eight_lanes::<S>() { 6 } else { MOST }
+    }
+}
+
+/// These processors have sixteen registers; those with more lanes, or fewer, have thirty-two.
+#[inline(always)]
+const fn eight_lanes<S: Simd>() -> bool {
+    size_of::<S::f32s>() == 8 * size_of::<f32>()
+}
+
+/// Some tiles with all rows of x.
 pub(super) struct Multiply<'a, W> {
-    pub x: &'a [f32],
-    pub w: &'a [W],
+    pub x: &'a Rows,
+    pub w: &'a Tiles<W>,
     pub output: &'a Output<'a>,
-    /// The first of them.
-    pub rows: usize,
-    pub tile: usize,
-    pub padded: usize,
+    /// Nobody else may put these.
+    pub tiles: Range<usize>,
 }
 
 impl<W: Words> WithSimd for Multiply<'_, W> {
@@ -85,50 +123,90 @@ impl<W: Words> WithSimd for Multiply<'_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { x, w, output, rows, tile, padded } = self;
-        let mut y = [[0f32; TILE]; BLOCK];
-        for (number, x) in x.chunks(BLOCK * padded).enumerate() {
-            let y = &mut y[..x.len() / padded];
-            // Sixteen sums and what they need fit in the registers of processors that have thirty-two: then a tile is gone
-            // through once. Of those with eight lanes none has.
-            let wide = size_of::<S::f32s>() != 8 * size_of::<f32>();
-            match wide || y.len() <= 4 {
-                true => multiply::<S, W, 2>(simd, x, w, y),
-                false => multiply::<S, W, 1>(simd, x, w, y),
+        if self.x.count <= self.x.group { self.few(simd) } else { self.many(simd) }
+    }
+}
+
+impl<W: Words> Multiply<'_, W> {
+    /// All tiles with one group.
+    #[inline(always)]
+    fn few<S: Simd>(&self, simd: S) {
+        let rows = self.x.count;
+        for tile in self.tiles.clone() {
+            let mut y = [[0f32; TILE]; MOST];
+            let (x, w, y) = (&self.x.numbers[..], self.w.tile(tile), &mut y[..rows]);
+            if !eight_lanes::<S>() || (rows * 4 > W::SUMS && rows * 2 <= W::SUMS) {
+                multiply::<S, W, 2>(simd, x, w, y, 0..TILE);
+            } else if rows * 4 <= W::SUMS {
+                multiply::<S, W, 4>(simd, x, w, y, 0..TILE);
+            } else {
+                multiply::<S, W, 1>(simd, x, w, y, 0..TILE);
             }
-            // SAFETY: `product` splits tiles between threads.
-            unsafe { output.put(tile, rows + number * BLOCK, y) };
+            // SAFETY: the tiles are this thread's alone.
+            unsafe { self.output.put(tile, 0, y) };
+        }
+    }
+
+    /// All tiles with several groups.
+    #[inline(always)]
+    fn many<S: Simd>(&self, simd: S) {
+        let vectors = 2 * size_of::<S::f32s>() / size_of::<f32>();
+        let mut room = Vec::new();
+        let mut sums = vec![[0f32; TILE]; self.x.count];
+        for tile in self.tiles.clone() {
+            sums.fill([0.0; TILE]);
+            for (part, w) in self.w.tile(tile).chunks(DEEP / W::COLUMNS).enumerate() {
+                let wide = W::widened(simd, w, &mut room);
+                for first in (0..TILE).step_by(vectors) {
+                    for (x, sums) in self.x.groups(part).zip(sums.chunks_mut(self.x.group)) {
+                        multiply::<S, W::Wide, 2>(simd, x, wide, sums, first..first + vectors);
+                    }
+                }
+            }
+            // SAFETY: the tiles are this thread's alone.
+            unsafe { self.output.put(tile, 0, &sums) };
         }
     }
 }
 
-/// One tile with some rows of x, V vectors of its rows at a time.
+/// Adds the products of one group with `rows` of a tile, V vectors of them at a time.
 #[inline(always)]
-fn multiply<S: Simd, W: Words, const V: usize>(simd: S, x: &[f32], w: &[W], y: &mut [[f32; TILE]]) {
+fn multiply<S: Simd, W: Add, const V: usize>(
+    simd: S,
+    x: &[f32],
+    w: &[W],
+    y: &mut [[f32; TILE]],
+    rows: Range<usize>,
+) {
     match y.len() {
-        1 => multiply_rows::<S, W, 1, V>(simd, x, w, y),
-        2 => multiply_rows::<S, W, 2, V>(simd, x, w, y),
-        3 => multiply_rows::<S, W, 3, V>(simd, x, w, y),
-        4 => multiply_rows::<S, W, 4, V>(simd, x, w, y),
-        5 => multiply_rows::<S, W, 5, V>(simd, x, w, y),
-        6 => multiply_rows::<S, W, 6, V>(simd, x, w, y),
-        7 => multiply_rows::<S, W, 7, V>(simd, x, w, y),
-        _ => multiply_rows::<S, W, BLOCK, V>(simd, x, w, y),
+        1 => multiply_rows::<S, W, 1, V>(simd, x, w, y, rows),
+        2 => multiply_rows::<S, W, 2, V>(simd, x, w, y, rows),
+        3 => multiply_rows::<S, W, 3, V>(simd, x, w, y, rows),
+        4 => multiply_rows::<S, W, 4, V>(simd, x, w, y, rows),
+        5 => multiply_rows::<S, W, 5, V>(simd, x, w, y, rows),
+        6 => multiply_rows::<S, W, 6, V>(simd, x, w, y, rows),
+        7 => multiply_rows::<S, W, 7, V>(simd, x, w, y, rows),
+        _ => multiply_rows::<S, W, MOST, V>(simd, x, w, y, rows),
     }
 }
 
 /// With N rows of x.
 #[inline(always)]
-fn multiply_rows<S: Simd, W: Words, const N: usize, const V: usize>(
+fn multiply_rows<S: Simd, W: Add, const N: usize, const V: usize>(
     simd: S,
     x: &[f32],
     w: &[W],
     y: &mut [[f32; TILE]],
+    rows: Range<usize>,
 ) {
     let steps = x.as_chunks::<N>().0.as_chunks::<STEP>().0;
     let lanes = size_of::<S::f32s>() / size_of::<f32>();
-    for first in (0..TILE / lanes).step_by(V) {
-        let sums = W::sums::<S, N, V>(simd, steps, w, first);
+    for first in (rows.start / lanes..rows.end / lanes).step_by(V) {
+        let mut sums = [[simd.splat_f32s(0.0); V]; N];
+        for (y, sums) in y.iter().zip(&mut sums) {
+            sums.copy_from_slice(&S::as_simd_f32s(y).0[first..first + V]);
+        }
+        W::add::<S, N, V>(simd, steps, w, first, &mut sums);
         for (y, sums) in y.iter_mut().zip(sums) {
             S::as_mut_simd_f32s(y).0[first..first + V].copy_from_slice(&sums);
         }

@@ -138,11 +138,8 @@ fn both<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
     let best = exact::product(w, x, rows);
     let mut plain = vec![0f32; rows * w.out];
     let output = &Output::new(&mut plain, rows, w.out);
-    let x = &exact::interleaved(x, rows, w.columns);
-    let padded = w.columns.next_multiple_of(4);
-    for tile in 0..w.tiles() {
-        exact::Multiply { x, w: w.tile(tile), output, rows: 0, tile, padded }.with_simd(pulp::Scalar::new());
-    }
+    let x = &exact::Rows::new(x, rows, w.columns);
+    exact::Multiply { x, w, output, tiles: 0..w.tiles() }.with_simd(pulp::Scalar::new());
     [best, plain]
 }
 

@@ -13,8 +13,8 @@ use pulp::Simd;
 use super::super::blocks::widened;
 use super::super::file::Filed;
 use super::super::tiles::{Piece, TILE};
-use super::words::{Sums, Words, add_step, word};
-use super::{STEP, Step};
+use super::STEP;
+use super::sums::{Widen, word};
 
 /// Columns of a part.
 const PART: usize = 32;
@@ -114,7 +114,7 @@ where
     #[inline(always)]
     fn factors_of(&self, row: usize, group: usize) -> (f32, f32) {
         let minimum = if MINIMA > 0 { widened(self.minima[0][row]) } else { 0.0 };
-        Self::factors(widened(self.scales[row]), minimum, &self.steps, group, row)
+        <Self as Kind>::factors(widened(self.scales[row]), minimum, &self.steps, group, row)
     }
 
     /// Word `j` of a part, four numbers, for vector `v` of the rows.
@@ -201,51 +201,48 @@ where
     }
 }
 
-impl<const BITS: usize, const PARTS: usize, const STEPS: usize, const MINIMA: usize> Words
+impl<const BITS: usize, const PARTS: usize, const STEPS: usize, const MINIMA: usize> Widen
     for Planes<BITS, PARTS, STEPS, MINIMA>
 where
     Self: Kind,
 {
+    const SUMS: usize = 10;
+    const GROUP: usize = GROUP;
+    /// Scales and minima.
+    type Factors = [[f32; TILE]; 2];
+
     #[inline(always)]
-    fn sums<S: Simd, const N: usize, const V: usize>(
+    fn factors(&self, group: usize) -> [[f32; TILE]; 2] {
+        let [mut scales, mut minima] = [[0f32; TILE]; 2];
+        for row in 0..TILE {
+            (scales[row], minima[row]) = self.factors_of(row, group);
+        }
+        [scales, minima]
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(
+        &self,
         simd: S,
-        x: &[Step<N>],
-        w: &[Self],
-        first: usize,
-    ) -> Sums<S, N, V> {
-        let zero = simd.splat_f32s(0.0);
+        [scales, minima]: &[[f32; TILE]; 2],
+        step: usize,
+        v: usize,
+    ) -> [S::f32s; STEP] {
         // A byte b, under the exponent of 2^23, is the number 2^23 + b.
         let (byte, exponent) = (simd.splat_u32s(0xff), simd.splat_u32s(0x4b00_0000));
         let offset = simd.splat_f32s(8_388_608.0 + Self::OFFSET as f32);
-        let mut sums: Sums<S, N, V> = [[zero; V]; N];
-        for (x, w) in x.chunks_exact(Self::COLUMNS / STEP).zip(w) {
-            for (group, x) in x.chunks_exact(GROUP / STEP).enumerate() {
-                let (mut scales, mut minima) = ([0f32; TILE], [0f32; TILE]);
-                for row in 0..TILE {
-                    (scales[row], minima[row]) = w.factors_of(row, group);
-                }
-                let (scales, minima) = (S::as_simd_f32s(&scales).0, S::as_simd_f32s(&minima).0);
-                for (j, x) in x.iter().enumerate() {
-                    let j = group % (PART / GROUP) * (GROUP / STEP) + j;
-                    let mut wide = [[zero; STEP]; V];
-                    for (v, wide) in wide.iter_mut().enumerate() {
-                        let numbers = w.numbers(simd, group * GROUP / PART, j, first + v);
-                        let (scale, minimum) = (scales[first + v], minima[first + v]);
-                        for (c, wide) in wide.iter_mut().enumerate() {
-                            let shift = simd.splat_u32s(8 * c as u32);
-                            let q = simd.and_u32s(simd.wrapping_dyn_shr_u32s(numbers, shift), byte);
-                            let q = simd.transmute_f32s_u32s(simd.or_u32s(q, exponent));
-                            let q = simd.sub_f32s(q, offset);
-                            *wide = match MINIMA {
-                                0 => simd.mul_f32s(q, scale),
-                                _ => simd.mul_add_f32s(q, scale, minimum),
-                            };
-                        }
-                    }
-                    add_step::<S, N, V>(simd, &mut sums, x, &wide);
-                }
-            }
+        let (scale, minimum) = (S::as_simd_f32s(scales).0[v], S::as_simd_f32s(minima).0[v]);
+        let numbers = self.numbers(simd, step * STEP / PART, step % (PART / STEP), v);
+        let mut wide = [offset; STEP];
+        for (c, wide) in wide.iter_mut().enumerate() {
+            let shift = simd.splat_u32s(8 * c as u32);
+            let q = simd.and_u32s(simd.wrapping_dyn_shr_u32s(numbers, shift), byte);
+            let q = simd.sub_f32s(simd.transmute_f32s_u32s(simd.or_u32s(q, exponent)), offset);
+            *wide = match MINIMA {
+                0 => simd.mul_f32s(q, scale),
+                _ => simd.mul_add_f32s(q, scale, minimum),
+            };
         }
-        sums
+        wide
     }
 }

@@ -6,90 +6,14 @@ use pulp::Simd;
 use super::super::blocks::{Q8_0, widened};
 use super::super::fetch::fetch;
 use super::super::tiles::{Fill, Piece, Read, TILE};
+use super::sums::{Add, Sums, Widen, Words, word};
+use super::wide::{Scaled, Wide, WideBlock, add_scaled};
 use super::{STEP, Step};
-
-/// Sums over columns in their order, which is thus the same for every N and V.
-pub(super) type Sums<S, const N: usize, const V: usize> = [[<S as Simd>::f32s; V]; N];
-
-// Below there are loops where closures would be shorter: a closure is a function of its own, which the compiler does not
-// give the processor's vectors.
-
-#[inline(always)]
-pub(super) fn add_step<S: Simd, const N: usize, const V: usize>(
-    simd: S,
-    sums: &mut Sums<S, N, V>,
-    x: &Step<N>,
-    w: &[[S::f32s; STEP]; V],
-) {
-    for c in 0..STEP {
-        for n in 0..N {
-            let x = simd.splat_f32s(x[c][n]);
-            for v in 0..V {
-                sums[n][v] = simd.mul_add_f32s(w[v][c], x, sums[n][v]);
-            }
-        }
-    }
-}
-
-/// Vector `v` of a tile's words.
-#[inline(always)]
-pub(super) fn word<S: Simd>(words: &[u32; TILE], v: usize) -> S::u32s {
-    S::as_simd_u32s(words).0[v]
-}
-
-/// How words are widened and summed.
-pub(in super::super) trait Words: Piece {
-    /// The sums over all columns, for V vectors of a tile's rows from `first` on.
-    fn sums<S: Simd, const N: usize, const V: usize>(
-        simd: S,
-        x: &[Step<N>],
-        w: &[Self],
-        first: usize,
-    ) -> Sums<S, N, V>;
-}
-
-/// The sums where pieces are steps.
-#[inline(always)]
-fn steps<S: Simd, W: Widen, const N: usize, const V: usize>(
-    simd: S,
-    x: &[Step<N>],
-    w: &[W],
-    first: usize,
-) -> Sums<S, N, V> {
-    let zero = simd.splat_f32s(0.0);
-    let mut sums: Sums<S, N, V> = [[zero; V]; N];
-    for (x, w) in x.iter().zip(w) {
-        if first == 0 {
-            fetch(w);
-        }
-        let mut wide = [[zero; STEP]; V];
-        for (v, wide) in wide.iter_mut().enumerate() {
-            *wide = w.widen(simd, first + v);
-        }
-        add_step::<S, N, V>(simd, &mut sums, x, &wide);
-    }
-    sums
-}
-
-trait Widen: Piece {
-    /// Vector `v` of the rows as four columns.
-    fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP];
-}
 
 /// Four columns, one number a word.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(in super::super) struct F32([[u32; TILE]; STEP]);
-
-/// Four columns, two numbers a word.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-pub(in super::super) struct Bf16([[u32; TILE]; STEP / 2]);
-
-/// As [`Bf16`].
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-pub(in super::super) struct F16([[u32; TILE]; STEP / 2]);
 
 impl Piece for F32 {
     const COLUMNS: usize = STEP;
@@ -116,6 +40,26 @@ impl Fill for F32 {
         }
     }
 }
+
+impl Words for F32 {
+    type Wide = Wide;
+    const SUMS: usize = 20;
+
+    #[inline(always)]
+    fn widened<'a, S: Simd>(_simd: S, w: &'a [Self], _room: &'a mut Vec<Wide>) -> &'a [Wide] {
+        Wide::of(w)
+    }
+}
+
+/// Four columns, two numbers a word.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(in super::super) struct Bf16([[u32; TILE]; STEP / 2]);
+
+/// As [`Bf16`].
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(in super::super) struct F16([[u32; TILE]; STEP / 2]);
 
 macro_rules! sixteen {
     ($piece:ident, $value:ty, $read:ident) => {
@@ -150,38 +94,15 @@ macro_rules! sixteen {
 sixteen!(Bf16, bf16, bf16);
 sixteen!(F16, f16, f16);
 
-macro_rules! in_steps {
-    ($($piece:ty),*) => {$(
-        impl Words for $piece {
-            #[inline(always)]
-            fn sums<S: Simd, const N: usize, const V: usize>(
-                simd: S,
-                x: &[Step<N>],
-                w: &[Self],
-                first: usize,
-            ) -> Sums<S, N, V> {
-                steps(simd, x, w, first)
-            }
-        }
-    )*};
-}
-in_steps!(F32, Bf16, F16);
-
-impl Widen for F32 {
-    #[inline(always)]
-    fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
-        [
-            simd.transmute_f32s_u32s(word::<S>(&self.0[0], v)),
-            simd.transmute_f32s_u32s(word::<S>(&self.0[1], v)),
-            simd.transmute_f32s_u32s(word::<S>(&self.0[2], v)),
-            simd.transmute_f32s_u32s(word::<S>(&self.0[3], v)),
-        ]
-    }
-}
-
 impl Widen for Bf16 {
+    const SUMS: usize = 12;
+    const GROUP: usize = STEP;
+    type Factors = ();
+
+    fn factors(&self, _group: usize) {}
+
     #[inline(always)]
-    fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
+    fn widen<S: Simd>(&self, simd: S, (): &(), _step: usize, v: usize) -> [S::f32s; STEP] {
         let (half, high) = (simd.splat_u32s(16), simd.splat_u32s(0xffff_0000));
         let (a, b) = (word::<S>(&self.0[0], v), word::<S>(&self.0[1], v));
         [
@@ -214,8 +135,14 @@ impl F16 {
 }
 
 impl Widen for F16 {
+    const SUMS: usize = 12;
+    const GROUP: usize = STEP;
+    type Factors = ();
+
+    fn factors(&self, _group: usize) {}
+
     #[inline(always)]
-    fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
+    fn widen<S: Simd>(&self, simd: S, (): &(), _step: usize, v: usize) -> [S::f32s; STEP] {
         let [a, b] = Self::pair(simd, word::<S>(&self.0[0], v));
         let [c, d] = Self::pair(simd, word::<S>(&self.0[1], v));
         [a, b, c, d]
@@ -237,39 +164,58 @@ fn integers<S: Simd>(simd: S, words: &[u32; TILE], v: usize) -> [S::f32s; STEP] 
     out
 }
 
-impl Words for Q8_0 {
+impl Scaled for Q8_0 {
+    const COLUMNS: usize = <Self as Piece>::COLUMNS;
+
     #[inline(always)]
-    fn sums<S: Simd, const N: usize, const V: usize>(
+    fn fetch(&self) {
+        fetch(self);
+    }
+
+    #[inline(always)]
+    fn numbers<S: Simd>(&self, simd: S, step: usize, v: usize) -> [S::f32s; STEP] {
+        integers(simd, &self.numbers[step], v)
+    }
+
+    #[inline(always)]
+    fn scales(&self) -> [f32; TILE] {
+        let mut scales = [0f32; TILE];
+        for (scale, half) in scales.iter_mut().zip(&self.scales) {
+            *scale = widened(*half);
+        }
+        scales
+    }
+}
+
+impl Add for Q8_0 {
+    #[inline(always)]
+    fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-    ) -> Sums<S, N, V> {
-        let zero = simd.splat_f32s(0.0);
-        let mut out = [[zero; V]; N];
-        for (x, w) in x.as_chunks::<{ Q8_0::COLUMNS / STEP }>().0.iter().zip(w) {
-            if first == 0 {
-                fetch(w);
-            }
-            let mut sums: Sums<S, N, V> = [[zero; V]; N];
-            for (x, words) in x.iter().zip(&w.numbers) {
-                let mut wide = [[zero; STEP]; V];
-                for (v, wide) in wide.iter_mut().enumerate() {
-                    *wide = integers(simd, words, first + v);
-                }
-                add_step::<S, N, V>(simd, &mut sums, x, &wide);
-            }
-            let mut scales = [0f32; TILE];
-            for (scale, half) in scales.iter_mut().zip(&w.scales) {
-                *scale = widened(*half);
-            }
-            for v in 0..V {
-                let scale = S::as_simd_f32s(&scales).0[first + v];
-                for n in 0..N {
-                    out[n][v] = simd.mul_add_f32s(sums[n][v], scale, out[n][v]);
+        sums: &mut Sums<S, N, V>,
+    ) {
+        add_scaled(simd, x, w, first, sums);
+    }
+}
+
+impl Words for Q8_0 {
+    type Wide = WideBlock<8>;
+    const SUMS: usize = 10;
+
+    #[inline(always)]
+    fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide] {
+        room.resize(w.len(), WideBlock { numbers: [Wide::ZERO; 8], scales: [0.0; TILE] });
+        for (w, room) in w.iter().zip(&mut *room) {
+            fetch(w);
+            for (step, room) in room.numbers.iter_mut().enumerate() {
+                for v in 0..TILE * size_of::<f32>() / size_of::<S::f32s>() {
+                    room.put::<S>(v, w.numbers(simd, step, v));
                 }
             }
+            room.scales = w.scales();
         }
-        out
+        room
     }
 }

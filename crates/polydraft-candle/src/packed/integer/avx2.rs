@@ -112,10 +112,10 @@ pub(super) unsafe fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]])
     // SAFETY: the processor has what `Avx2` asks for; a tile has four vectors.
     unsafe {
         match y.len() {
-            1 => lanes::tile::<Avx2, B, 1, 4, 2>(w, x, y),
-            2 => lanes::tile::<Avx2, B, 2, 4, 1>(w, x, y),
-            3 => lanes::tile::<Avx2, B, 3, 2, 1>(w, x, y),
-            _ => lanes::tile::<Avx2, B, 4, 2, 1>(w, x, y),
+            1 => lanes::tile::<Avx2, B, 1, 4, 4>(w, x, y),
+            2 => lanes::tile::<Avx2, B, 2, 4, 4>(w, x, y),
+            3 => lanes::tile::<Avx2, B, 3, 4, 4>(w, x, y),
+            _ => lanes::tile::<Avx2, B, 4, 4, 4>(w, x, y),
         }
     }
 }
