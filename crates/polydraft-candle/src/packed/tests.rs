@@ -178,7 +178,8 @@ fn products_equal_those_in_double_precision() {
 #[test]
 fn a_row_does_not_depend_on_its_company() {
     for format in EXACT.into_iter().chain(INTEGER) {
-        let columns = 192usize.next_multiple_of(format.unit());
+        // More than are widened together.
+        let columns = 608usize.next_multiple_of(format.unit());
         let (packed, _) = matrix(format, 50, columns);
         let x = values(40 * columns, 0.5);
         let together = packed.product(&x, 40);

@@ -29,7 +29,7 @@ const ROWS: usize = 8;
 /// to share a long text.
 const STRETCH: usize = 512;
 /// Multiply-adds that are worth another thread.
-const GRAIN: usize = 1 << 17;
+const GRAIN: usize = 1 << 14;
 
 /// How queries meet keys in one layer.
 #[derive(Debug, Clone, Copy)]

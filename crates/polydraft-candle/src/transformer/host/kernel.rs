@@ -207,7 +207,30 @@ fn score<S: Simd, const N: usize>(
     view: &View,
     page: usize,
 ) {
-    const V: usize = 2;
+    match quarters::<S>() {
+        true => score_by::<S, N, 4>(simd, queries, keys, scores, sight, view, page),
+        false => score_by::<S, N, 2>(simd, queries, keys, scores, sight, view, page),
+    }
+}
+
+/// Whether a line has four vectors at least, of which four are taken at once: keys and values come from memory in one stream
+/// then, which is worth more than room in registers for all sums.
+#[inline(always)]
+const fn quarters<S: Simd>() -> bool {
+    PAGE * size_of::<f32>() >= 4 * size_of::<S::f32s>()
+}
+
+/// V vectors of a line at a time.
+#[inline(always)]
+fn score_by<S: Simd, const N: usize, const V: usize>(
+    simd: S,
+    queries: &[f32],
+    keys: &[Line],
+    scores: &mut [Line],
+    sight: &Sight,
+    view: &View,
+    page: usize,
+) {
     let lanes = size_of::<S::f32s>() / size_of::<f32>();
     let head = keys.len();
     let mut found = [Line::default(); N];
@@ -275,7 +298,21 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
 /// Adds to the sums of N heads of a row the values that it sees, by their weights.
 #[inline(always)]
 fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], values: &[Line], sums: &mut [Line], seen: &Seen) {
-    const V: usize = 2;
+    match quarters::<S>() {
+        true => add_by::<S, N, 4>(simd, weights, values, sums, seen),
+        false => add_by::<S, N, 2>(simd, weights, values, sums, seen),
+    }
+}
+
+/// V vectors of a line at a time.
+#[inline(always)]
+fn add_by<S: Simd, const N: usize, const V: usize>(
+    simd: S,
+    weights: &[Line],
+    values: &[Line],
+    sums: &mut [Line],
+    seen: &Seen,
+) {
     let lanes = size_of::<S::f32s>() / size_of::<f32>();
     let (lines, value_lines) = (weights.len() / N, sums.len() / N);
     for part in 0..value_lines {
