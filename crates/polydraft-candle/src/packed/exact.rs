@@ -135,12 +135,16 @@ impl<W: Words> Multiply<'_, W> {
         for tile in self.tiles.clone() {
             let mut y = [[0f32; TILE]; MOST];
             let (x, w, y) = (&self.x.numbers[..], self.w.tile(tile), &mut y[..rows]);
-            if !eight_lanes::<S>() || (rows * 4 > W::SUMS && rows * 2 <= W::SUMS) {
-                multiply::<S, W, 2>(simd, x, w, y, 0..TILE);
-            } else if rows * 4 <= W::SUMS {
-                multiply::<S, W, 4>(simd, x, w, y, 0..TILE);
-            } else {
-                multiply::<S, W, 1>(simd, x, w, y, 0..TILE);
+            // Where lanes are not eight there are thirty-two registers: for two vectors' sums with any number of rows.
+            let vectors = match eight_lanes::<S>() {
+                true if rows * 4 <= W::SUMS => 4,
+                true if rows * 2 > W::SUMS => 1,
+                _ => 2,
+            };
+            match vectors {
+                4 => multiply::<S, W, 4>(simd, x, w, y, 0..TILE),
+                2 => multiply::<S, W, 2>(simd, x, w, y, 0..TILE),
+                _ => multiply::<S, W, 1>(simd, x, w, y, 0..TILE),
             }
             // SAFETY: the tiles are this thread's alone.
             unsafe { self.output.put(tile, 0, y) };

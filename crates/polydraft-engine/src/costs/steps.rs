@@ -2,8 +2,8 @@
 //!
 //! Problem: drawing, verifying and cutting back caches take time, most with several paths; and a small model's pass is faster or
 //! slower by a third as its weights lie in a cache or do not, which passes of one model alone do not show.
-//! Method: steps of a few trees and plain ones, in turn, the median of each. What drifts from turn to turn is the machine: a turn
-//! is measured in its plain steps.
+//! Method: steps of a few trees and plain ones, in turn in one text, the median of each. What drifts from turn to turn is the
+//! machine: a turn is measured in its plain steps.
 //! 1. Where passes are short, chains say what the target's pass takes: the step less the draft's passes.
 //! 2. What a step of several paths takes beyond its passes is its verification.
 
@@ -13,7 +13,7 @@ use polydraft::policy::{Costs, Passes};
 use polydraft::{PolicyKind, Token};
 
 use super::{LONG, Requests, never_cheaper, timed};
-use crate::{Engine, Result};
+use crate::{Engine, Result, Session, Speculation};
 
 /// Passes that take less are measured in steps.
 const SHORT: Duration = Duration::from_millis(20);
@@ -21,16 +21,20 @@ const SHORT: Duration = Duration::from_millis(20);
 const PLAIN: (usize, usize) = (0, 0);
 const SHORT_TREES: [(usize, usize); 7] = [PLAIN, (1, 1), (1, 2), (1, 4), (1, 7), (2, 2), (4, 2)];
 const TREES: [(usize, usize); 4] = [PLAIN, (1, 2), (2, 2), (4, 2)];
-/// Steps of one tree before it is the next one's turn, behind a first one that reads the text.
+/// Steps of one tree before it is the next one's turn, behind a first one in which the draft reads what it has missed.
 const STEPS: usize = 2;
 /// Turns at most, and how long they may take together.
 const TURNS: usize = 40;
-const TIME: Duration = Duration::from_secs(4);
+const TIME: Duration = Duration::from_secs(5);
+/// Tokens that a text grows by before the next one begins.
+const GROWTH: usize = 64;
 
 /// Steps of one kind.
 struct Kind {
     paths: usize,
     depth: usize,
+    /// While it is not this kind's turn.
+    speculation: Option<Speculation>,
     turns: Vec<Turn>,
 }
 
@@ -78,19 +82,21 @@ pub(crate) fn steps(
     }
     let short = pass < SHORT.as_secs_f64();
     let trees = if short { &SHORT_TREES[..] } else { &TREES };
-    let mut kinds: Vec<Kind> = trees
-        .iter()
-        .filter(|(paths, _)| *paths <= most)
-        .map(|&(paths, depth)| Kind { paths, depth, turns: Vec::new() })
-        .collect();
+    let mut kinds = Vec::new();
+    for &(paths, depth) in trees.iter().filter(|(paths, _)| *paths <= most) {
+        let speculation = match paths {
+            0 => None,
+            _ => request(text.to_vec(), PolicyKind::paths(paths, depth))?.speculation,
+        };
+        kinds.push(Kind { paths, depth, speculation, turns: Vec::new() });
+    }
     let start = Instant::now();
-    let mut turns = 0;
-    while turns < TURNS && (turns == 0 || start.elapsed() < TIME) {
-        for kind in &mut kinds {
-            let turn = take(engine, text, request, kind)?;
-            kind.turns.push(turn);
-        }
-        turns += 1;
+    while kinds[0].turns.len() < TURNS && (kinds[0].turns.is_empty() || start.elapsed() < TIME) {
+        let mut session = engine.open(request(text.to_vec(), PolicyKind::paths(1, 1))?)?;
+        session.speculation = None;
+        let taken = turns(engine, &mut session, &mut kinds, start);
+        let closed = engine.close(session);
+        taken.and(closed)?;
     }
     steady(&mut kinds);
     if short {
@@ -114,27 +120,36 @@ pub(crate) fn steps(
     Ok(())
 }
 
-fn take(engine: &mut Engine, text: &[Token], request: &mut Requests, kind: &Kind) -> Result<Turn> {
-    let mut request = request(text.to_vec(), PolicyKind::paths(kind.paths.max(1), kind.depth.max(1)))?;
-    if kind.paths == 0 {
-        request.speculation = None;
-    }
-    let mut session = engine.open(request)?;
-    let mut turn = Turn::new();
-    let steps = (0..=STEPS).try_for_each(|step| {
-        if session.is_done() {
+/// Turns until the text has grown or the time is over, one at least.
+fn turns(engine: &mut Engine, session: &mut Session, kinds: &mut [Kind], start: Instant) -> Result<()> {
+    loop {
+        for kind in &mut *kinds {
+            std::mem::swap(&mut session.speculation, &mut kind.speculation);
+            let turn = take(engine, session, kind.depth);
+            std::mem::swap(&mut session.speculation, &mut kind.speculation);
+            kind.turns.push(turn?);
+        }
+        let grown = session.is_done() || session.tokens().len() >= GROWTH;
+        if grown || kinds[0].turns.len() >= TURNS || start.elapsed() >= TIME {
             return Ok(());
         }
-        let seconds = timed(|| engine.step(&mut [&mut session]))?;
+    }
+}
+
+/// Some steps of one kind, as far as the text goes.
+fn take(engine: &mut Engine, session: &mut Session, depth: usize) -> Result<Turn> {
+    let mut turn = Turn::new();
+    for step in 0..=STEPS {
+        if session.is_done() {
+            break;
+        }
+        let seconds = timed(|| engine.step(&mut [&mut *session]))?;
         let levels = session.draft.tree().levels();
         // Near the end of the context less is drawn.
-        if step > 0 && levels.len() == kind.depth + 1 {
+        if step > 0 && levels.len() == depth + 1 {
             turn.push((seconds, levels));
         }
-        Ok(())
-    });
-    let closed = engine.close(session);
-    steps.and(closed)?;
+    }
     Ok(turn)
 }
 
@@ -166,6 +181,7 @@ mod tests {
         let kind = |paths, seconds: [f64; 4]| Kind {
             paths,
             depth: paths,
+            speculation: None,
             turns: [&seconds[..2], &seconds[2..], &[]]
                 .map(|turn| turn.iter().map(|&seconds| (seconds, vec![1])).collect())
                 .into(),
