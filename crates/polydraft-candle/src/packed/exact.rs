@@ -70,16 +70,18 @@ impl Rows {
         let group = if count <= MOST { count } else { Arch::new().dispatch(Group) };
         let padded = columns.next_multiple_of(STEP);
         let mut numbers = vec![0f32; count * padded];
-        for (row, x) in x.chunks_exact(columns).enumerate() {
-            let (first, wide) = (row / group * group, group.min(count - row / group * group));
-            for (part, (x, out)) in x.chunks(DEEP).zip(numbers.chunks_mut(DEEP * count)).enumerate() {
-                let deep = DEEP.min(padded - part * DEEP);
-                let out = &mut out[first * deep + row - first..];
-                for (x, out) in x.iter().zip(out.iter_mut().step_by(wide)) {
-                    *out = *x;
+        let parts: Vec<_> = numbers.chunks_mut(DEEP * count).enumerate().collect();
+        pool::each(parts, GRAIN / (DEEP * count) + 1, |(): &mut (), (part, out)| {
+            let (from, deep) = (part * DEEP, out.len() / count);
+            for (x, out) in x.chunks(group * columns).zip(out.chunks_mut(group * deep)) {
+                let rows = x.len() / columns;
+                for (column, out) in (from..columns).zip(out.chunks_exact_mut(rows)) {
+                    for (out, x) in out.iter_mut().zip(x[column..].iter().step_by(columns)) {
+                        *out = *x;
+                    }
                 }
             }
-        }
+        });
         Self { numbers, count, group, padded }
     }
 
@@ -154,6 +156,7 @@ impl<W: Words> Multiply<'_, W> {
     /// All tiles with several groups.
     #[inline(always)]
     fn many<S: Simd>(&self, simd: S) {
+        const { assert!(DEEP.is_multiple_of(W::COLUMNS)) };
         let vectors = 2 * size_of::<S::f32s>() / size_of::<f32>();
         let mut room = Vec::new();
         let mut sums = vec![[0f32; TILE]; self.x.count];
