@@ -108,7 +108,7 @@ impl WithSimd for Group {
 /// These processors have sixteen registers; those with more lanes, or fewer, have thirty-two.
 #[inline(always)]
 const fn eight_lanes<S: Simd>() -> bool {
-    size_of::<S::f32s>() == 8 * size_of::<f32>()
+    S::F32_LANES == 8
 }
 
 /// Some tiles with all rows of x.
@@ -157,7 +157,7 @@ impl<W: Words> Multiply<'_, W> {
     #[inline(always)]
     fn many<S: Simd>(&self, simd: S) {
         const { assert!(DEEP.is_multiple_of(W::COLUMNS)) };
-        let vectors = 2 * size_of::<S::f32s>() / size_of::<f32>();
+        let vectors = 2 * S::F32_LANES;
         let mut room = Vec::new();
         let mut sums = vec![[0f32; TILE]; self.x.count];
         for tile in self.tiles.clone() {
@@ -207,8 +207,7 @@ fn multiply_rows<S: Simd, W: Add, const N: usize, const V: usize>(
     rows: Range<usize>,
 ) {
     let steps = x.as_chunks::<N>().0.as_chunks::<STEP>().0;
-    let lanes = size_of::<S::f32s>() / size_of::<f32>();
-    for first in (rows.start / lanes..rows.end / lanes).step_by(V) {
+    for first in (rows.start / S::F32_LANES..rows.end / S::F32_LANES).step_by(V) {
         let mut sums = [[simd.splat_f32s(0.0); V]; N];
         for (y, sums) in y.iter().zip(&mut sums) {
             sums.copy_from_slice(&S::as_simd_f32s(y).0[first..first + V]);

@@ -1,7 +1,7 @@
 //! Weights are asked of the memory before they are used.
 //!
-//! With one row of x a product goes straight through memory, which processors foresee. With several rows it goes through
-//! a tile in strides, more than once, and they do not: eight rows took twice the time of one, waiting.
+//! A product that goes straight through memory is foreseen by processors. Where the sums of several rows need it, a product
+//! goes through a tile more than once, in strides, and they do not foresee that: eight rows took twice the time of one, waiting.
 
 #![allow(unsafe_code)]
 

@@ -91,7 +91,7 @@ pub(crate) fn steps(
         kinds.push(Kind { paths, depth, speculation, turns: Vec::new() });
     }
     let start = Instant::now();
-    while kinds[0].turns.len() < TURNS && (kinds[0].turns.is_empty() || start.elapsed() < TIME) {
+    while kinds[0].turns.is_empty() || !enough(&kinds, start) {
         let mut session = engine.open(request(text.to_vec(), PolicyKind::paths(1, 1))?)?;
         session.speculation = None;
         let taken = turns(engine, &mut session, &mut kinds, start);
@@ -129,11 +129,14 @@ fn turns(engine: &mut Engine, session: &mut Session, kinds: &mut [Kind], start: 
             std::mem::swap(&mut session.speculation, &mut kind.speculation);
             kind.turns.push(turn?);
         }
-        let grown = session.is_done() || session.tokens().len() >= GROWTH;
-        if grown || kinds[0].turns.len() >= TURNS || start.elapsed() >= TIME {
+        if session.is_done() || session.tokens().len() >= GROWTH || enough(kinds, start) {
             return Ok(());
         }
     }
+}
+
+fn enough(kinds: &[Kind], start: Instant) -> bool {
+    kinds[0].turns.len() >= TURNS || start.elapsed() >= TIME
 }
 
 /// Some steps of one kind, as far as the text goes.

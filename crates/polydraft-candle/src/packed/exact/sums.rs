@@ -131,7 +131,7 @@ impl<W: Widen> Words for W {
             for (group, room) in room.chunks_exact_mut(W::GROUP / STEP).enumerate() {
                 let factors = w.factors(group);
                 for (step, room) in (group * W::GROUP / STEP..).zip(room) {
-                    for v in 0..TILE * size_of::<f32>() / size_of::<S::f32s>() {
+                    for v in 0..TILE / S::F32_LANES {
                         room.put::<S>(v, w.widen(simd, &factors, step, v));
                     }
                 }

@@ -4,6 +4,7 @@
 
 use pulp::Simd;
 
+use super::super::blocks::Q8_0;
 use super::super::fetch::fetch;
 use super::super::tiles::TILE;
 use super::sums::{Add, Sums, add_column, add_step};
@@ -94,7 +95,8 @@ impl Add for F32 {
 
 /// Blocks whose numbers are multiplied before their scale: each block has sums of its own.
 pub(super) trait Scaled {
-    const COLUMNS: usize;
+    /// Of four columns.
+    const STEPS: usize;
     /// Asks the memory for what lies ahead, if this comes from there.
     fn fetch(&self);
     /// Vector `v` of the rows as four columns, without the scale.
@@ -111,7 +113,7 @@ pub(super) fn add_scaled<S: Simd, W: Scaled, const N: usize, const V: usize>(
     out: &mut Sums<S, N, V>,
 ) {
     let zero = simd.splat_f32s(0.0);
-    for (x, w) in x.chunks_exact(W::COLUMNS / STEP).zip(w) {
+    for (x, w) in x.chunks_exact(W::STEPS).zip(w) {
         if first == 0 {
             w.fetch();
         }
@@ -136,13 +138,17 @@ pub(super) fn add_scaled<S: Simd, W: Scaled, const N: usize, const V: usize>(
 /// A block of integers in f32, and its scale.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub(in super::super) struct WideBlock<const STEPS: usize> {
-    pub numbers: [Wide; STEPS],
+pub(in super::super) struct WideBlock {
+    pub numbers: [Wide; Q8_0::STEPS],
     pub scales: [f32; TILE],
 }
 
-impl<const STEPS: usize> Scaled for WideBlock<STEPS> {
-    const COLUMNS: usize = STEPS * STEP;
+impl WideBlock {
+    pub const ZERO: Self = Self { numbers: [Wide::ZERO; Q8_0::STEPS], scales: [0.0; TILE] };
+}
+
+impl Scaled for WideBlock {
+    const STEPS: usize = Q8_0::STEPS;
 
     #[inline(always)]
     fn fetch(&self) {}
@@ -158,7 +164,7 @@ impl<const STEPS: usize> Scaled for WideBlock<STEPS> {
     }
 }
 
-impl<const STEPS: usize> Add for WideBlock<STEPS> {
+impl Add for WideBlock {
     #[inline(always)]
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,

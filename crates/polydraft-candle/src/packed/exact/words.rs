@@ -165,7 +165,7 @@ fn integers<S: Simd>(simd: S, words: &[u32; TILE], v: usize) -> [S::f32s; STEP] 
 }
 
 impl Scaled for Q8_0 {
-    const COLUMNS: usize = <Self as Piece>::COLUMNS;
+    const STEPS: usize = Self::COLUMNS / STEP;
 
     #[inline(always)]
     fn fetch(&self) {
@@ -201,16 +201,16 @@ impl Add for Q8_0 {
 }
 
 impl Words for Q8_0 {
-    type Wide = WideBlock<8>;
+    type Wide = WideBlock;
     const SUMS: usize = 10;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide] {
-        room.resize(w.len(), WideBlock { numbers: [Wide::ZERO; 8], scales: [0.0; TILE] });
+        room.resize(w.len(), WideBlock::ZERO);
         for (w, room) in w.iter().zip(&mut *room) {
             fetch(w);
             for (step, room) in room.numbers.iter_mut().enumerate() {
-                for v in 0..TILE * size_of::<f32>() / size_of::<S::f32s>() {
+                for v in 0..TILE / S::F32_LANES {
                     room.put::<S>(v, w.numbers(simd, step, v));
                 }
             }

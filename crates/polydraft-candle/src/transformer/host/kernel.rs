@@ -67,7 +67,12 @@ impl WithSimd for Attend<'_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        self.task.run(simd, self.scratch);
+        // A line has four vectors at least: four are taken at once, and keys and values come from memory in one stream, which is
+        // worth more than room in registers for all sums.
+        match PAGE >= 4 * S::F32_LANES {
+            true => self.task.run::<S, 4>(simd, self.scratch),
+            false => self.task.run::<S, 2>(simd, self.scratch),
+        }
     }
 }
 
@@ -79,8 +84,9 @@ struct Seen {
 }
 
 impl Task<'_> {
+    /// With V vectors of a line at a time.
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S, scratch: &mut Scratch) {
+    fn run<S: Simd, const V: usize>(self, simd: S, scratch: &mut Scratch) {
         let Scratch { scores: all_scores, sums: all_sums, wide } = scratch;
         let form = self.pages.form();
         let (head, value_lines, window) = (form.head, form.value_lines(), self.rules.window);
@@ -118,10 +124,10 @@ impl Task<'_> {
                 let scores = &mut all_scores[row * group * lines..][..group * lines];
                 for (queries, scores) in queries.chunks(HEADS * head).zip(scores.chunks_mut(HEADS * lines)) {
                     match queries.len() / head {
-                        1 => score::<S, 1>(simd, queries, keys, scores, sight, view, page),
-                        2 => score::<S, 2>(simd, queries, keys, scores, sight, view, page),
-                        3 => score::<S, 3>(simd, queries, keys, scores, sight, view, page),
-                        _ => score::<S, HEADS>(simd, queries, keys, scores, sight, view, page),
+                        1 => score::<S, 1, V>(simd, queries, keys, scores, sight, view, page),
+                        2 => score::<S, 2, V>(simd, queries, keys, scores, sight, view, page),
+                        3 => score::<S, 3, V>(simd, queries, keys, scores, sight, view, page),
+                        _ => score::<S, HEADS, V>(simd, queries, keys, scores, sight, view, page),
                     }
                 }
             }
@@ -138,10 +144,10 @@ impl Task<'_> {
                 for (weights, sums) in heads {
                     for seen in seen(sight, view, page) {
                         match sums.len() / value_lines {
-                            1 => add::<S, 1>(simd, weights, values, sums, &seen),
-                            2 => add::<S, 2>(simd, weights, values, sums, &seen),
-                            3 => add::<S, 3>(simd, weights, values, sums, &seen),
-                            _ => add::<S, HEADS>(simd, weights, values, sums, &seen),
+                            1 => add::<S, 1, V>(simd, weights, values, sums, &seen),
+                            2 => add::<S, 2, V>(simd, weights, values, sums, &seen),
+                            3 => add::<S, 3, V>(simd, weights, values, sums, &seen),
+                            _ => add::<S, HEADS, V>(simd, weights, values, sums, &seen),
                         }
                     }
                 }
@@ -198,7 +204,7 @@ fn number(lines: &[Line], i: usize) -> f32 {
 
 /// What N queries of a row score with the tokens of a page that it sees.
 #[inline(always)]
-fn score<S: Simd, const N: usize>(
+fn score<S: Simd, const N: usize, const V: usize>(
     simd: S,
     queries: &[f32],
     keys: &[Line],
@@ -207,34 +213,9 @@ fn score<S: Simd, const N: usize>(
     view: &View,
     page: usize,
 ) {
-    match quarters::<S>() {
-        true => score_by::<S, N, 4>(simd, queries, keys, scores, sight, view, page),
-        false => score_by::<S, N, 2>(simd, queries, keys, scores, sight, view, page),
-    }
-}
-
-/// Whether a line has four vectors at least, of which four are taken at once: keys and values come from memory in one stream
-/// then, which is worth more than room in registers for all sums.
-#[inline(always)]
-const fn quarters<S: Simd>() -> bool {
-    PAGE * size_of::<f32>() >= 4 * size_of::<S::f32s>()
-}
-
-/// V vectors of a line at a time.
-#[inline(always)]
-fn score_by<S: Simd, const N: usize, const V: usize>(
-    simd: S,
-    queries: &[f32],
-    keys: &[Line],
-    scores: &mut [Line],
-    sight: &Sight,
-    view: &View,
-    page: usize,
-) {
-    let lanes = size_of::<S::f32s>() / size_of::<f32>();
     let head = keys.len();
     let mut found = [Line::default(); N];
-    for first in (0..PAGE / lanes).step_by(V) {
+    for first in (0..PAGE / S::F32_LANES).step_by(V) {
         let mut sums = [[simd.splat_f32s(0.0); V]; N];
         for (i, line) in keys.iter().enumerate() {
             let mut keys = [simd.splat_f32s(0.0); V];
@@ -273,10 +254,9 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
             }
         }
     }
-    let lanes = size_of::<S::f32s>() / size_of::<f32>();
     let mut largest = simd.splat_f32s(f32::NEG_INFINITY);
     for line in scores.iter() {
-        for v in 0..PAGE / lanes {
+        for v in 0..PAGE / S::F32_LANES {
             largest = simd.max_f32s(largest, vector::<S>(line, v));
         }
     }
@@ -297,26 +277,16 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
 
 /// Adds to the sums of N heads of a row the values that it sees, by their weights.
 #[inline(always)]
-fn add<S: Simd, const N: usize>(simd: S, weights: &[Line], values: &[Line], sums: &mut [Line], seen: &Seen) {
-    match quarters::<S>() {
-        true => add_by::<S, N, 4>(simd, weights, values, sums, seen),
-        false => add_by::<S, N, 2>(simd, weights, values, sums, seen),
-    }
-}
-
-/// V vectors of a line at a time.
-#[inline(always)]
-fn add_by<S: Simd, const N: usize, const V: usize>(
+fn add<S: Simd, const N: usize, const V: usize>(
     simd: S,
     weights: &[Line],
     values: &[Line],
     sums: &mut [Line],
     seen: &Seen,
 ) {
-    let lanes = size_of::<S::f32s>() / size_of::<f32>();
     let (lines, value_lines) = (weights.len() / N, sums.len() / N);
     for part in 0..value_lines {
-        for first in (0..PAGE / lanes).step_by(V) {
+        for first in (0..PAGE / S::F32_LANES).step_by(V) {
             let mut all = [[simd.splat_f32s(0.0); V]; N];
             for n in 0..N {
                 for (v, sum) in all[n].iter_mut().enumerate() {
