@@ -1,4 +1,5 @@
-//! `cargo bench -p polydraft-candle --bench products`: what products with packed matrices cost beside reading them.
+//! `cargo bench -p polydraft-candle --bench products [-- q8_0 q4_k ..]`: what products with packed matrices cost beside reading
+//! them, of all kinds or of those that are named.
 //!
 //! Answers are checked first. For each way to hold weights: how long making them takes; bytes per second of a product
 //! with one row, over matrices that no cache holds together; and what several rows cost, relative to one. Numbers are
@@ -29,14 +30,30 @@ const BYTES: usize = 400 << 20;
 const TIME: Duration = Duration::from_millis(600);
 
 fn main() {
+    // Cargo says `--bench`.
+    let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let known = |name: &String| KINDS.iter().any(|kind| kind.name() == name);
+    if let Some(unknown) = named.iter().find(|name| !known(name)) {
+        eprintln!(
+            "expected some of {}, got {unknown:?}",
+            KINDS.map(|kind| kind.name().to_owned()).join(", ")
+        );
+        std::process::exit(2);
+    }
     match std::env::var("PRODUCTS_THREADS") {
-        Ok(threads) => measure(threads.parse().expect("a number of threads")),
+        Ok(threads) => {
+            let kinds: Vec<_> = KINDS
+                .into_iter()
+                .filter(|kind| named.is_empty() || named.iter().any(|name| kind.name() == name))
+                .collect();
+            measure(threads.parse().expect("a number of threads"), &kinds);
+        }
         // The pool of threads is made once in a process.
         Err(_) => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             for threads in [1, 2].into_iter().filter(|t| *t <= cores) {
                 let mut command = std::process::Command::new(std::env::current_exe().expect("a path"));
-                command.env("PRODUCTS_THREADS", threads.to_string());
+                command.args(&named).env("PRODUCTS_THREADS", threads.to_string());
                 command.env("RAYON_NUM_THREADS", threads.to_string());
                 assert!(command.status().expect("a process").success());
             }
@@ -89,14 +106,14 @@ fn time(matrices: &[ProductProbe], rows: usize) -> f64 {
     seconds.into_iter().map(quartile).sum()
 }
 
-fn measure(threads: usize) {
+fn measure(threads: usize, kinds: &[Precision]) {
     let memory = bandwidth(threads);
     println!("{threads} thread(s); memory {:.1} GB/s", memory / 1e9);
     println!(
         "{:<9} {:>11} {:>9} {:>10}   cost relative to one row",
         "held as", "make, ns/w", "GB/s", "of memory"
     );
-    for kind in KINDS {
+    for &kind in kinds {
         check(kind);
         let one: usize = SHAPES.iter().map(|[out, columns]| out * columns).sum();
         let held: u64 =

@@ -12,19 +12,28 @@ const AHEAD: usize = 1 << 14;
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Asks for the piece that lies [`AHEAD`] of this one. Past the end of a tile lies the next one; past the last, nothing
-/// comes of it.
+/// Asks for part `part` of `parts` of the piece that lies [`AHEAD`] of this one. Past the end of a tile lies the next one; past
+/// the last, nothing comes of it. Large pieces are asked for in parts, while one works: a processor keeps track of a few dozen
+/// lines that are on their way, and waits when there are more.
 #[inline(always)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "there is no stable hint elsewhere")
 )]
-pub(super) fn fetch<P>(piece: &P) {
+pub(super) fn fetch<P>(piece: &P, part: usize, parts: usize) {
     #[cfg(target_arch = "x86_64")]
-    for offset in (0..size_of::<P>()).step_by(LINE) {
+    for line in lines::<P>(part, parts) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let ahead = std::ptr::from_ref(piece).cast::<i8>().wrapping_add(AHEAD + offset);
+        let ahead = std::ptr::from_ref(piece).cast::<i8>().wrapping_add(AHEAD + line * LINE);
         // SAFETY: a hint, which reads nothing, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead) };
     }
+}
+
+/// The lines of a part of a piece.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn lines<P>(part: usize, parts: usize) -> std::ops::Range<usize> {
+    let all = size_of::<P>().div_ceil(LINE);
+    part * all / parts..(part + 1) * all / parts
 }

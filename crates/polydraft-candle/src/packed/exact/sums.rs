@@ -102,10 +102,10 @@ impl<W: Widen> Add for W {
         sums: &mut Sums<S, N, V>,
     ) {
         for (x, w) in x.chunks_exact(W::COLUMNS / STEP).zip(w) {
-            if first == 0 {
-                fetch(w);
-            }
             for (group, x) in x.chunks_exact(W::GROUP / STEP).enumerate() {
+                if first == 0 {
+                    fetch(w, group, W::COLUMNS / W::GROUP);
+                }
                 let factors = w.factors(group);
                 for (step, x) in (group * W::GROUP / STEP..).zip(x) {
                     let mut wide = [[simd.splat_f32s(0.0); STEP]; V];
@@ -127,8 +127,8 @@ impl<W: Widen> Words for W {
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {
         room.resize(w.len() * W::COLUMNS / STEP, Wide::ZERO);
         for (w, room) in w.iter().zip(room.chunks_exact_mut(W::COLUMNS / STEP)) {
-            fetch(w);
             for (group, room) in room.chunks_exact_mut(W::GROUP / STEP).enumerate() {
+                fetch(w, group, W::COLUMNS / W::GROUP);
                 let factors = w.factors(group);
                 for (step, room) in (group * W::GROUP / STEP..).zip(room) {
                     for v in 0..TILE / S::F32_LANES {

@@ -86,7 +86,7 @@ impl Add for F32 {
     ) {
         for (x, w) in x.iter().zip(Wide::of(w)) {
             if first == 0 {
-                fetch(w);
+                fetch(w, 0, 1);
             }
             w.add_to(simd, x, first, sums);
         }

@@ -169,7 +169,7 @@ impl Scaled for Q8_0 {
 
     #[inline(always)]
     fn fetch(&self) {
-        fetch(self);
+        fetch(self, 0, 1);
     }
 
     #[inline(always)]
@@ -208,7 +208,7 @@ impl Words for Q8_0 {
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide] {
         room.resize(w.len(), WideBlock::ZERO);
         for (w, room) in w.iter().zip(&mut *room) {
-            fetch(w);
+            fetch(w, 0, 1);
             for (step, room) in room.numbers.iter_mut().enumerate() {
                 for v in 0..TILE / S::F32_LANES {
                     room.put::<S>(v, w.numbers(simd, step, v));

@@ -146,10 +146,10 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
         for first in (0..TILE / L::LANES).step_by(V) {
             let mut sums = [[L::splat(0.0); V]; N];
             for (w, x) in w.iter().zip(x.as_chunks::<N>().0.chunks_exact(B::PARTS)) {
-                if first == 0 {
-                    fetch(w);
-                }
                 for (part, x) in x.iter().enumerate() {
+                    if first == 0 {
+                        fetch(w, part, B::PARTS);
+                    }
                     for v in (0..V).step_by(J) {
                         let integers = block::<L, N, J>(&w.numbers(part), x, first + v);
                         for j in 0..J {
