@@ -3,7 +3,7 @@
 //! Reading the weights is the cost of decoding. A product that packs or streams them more than once makes a tree of eight
 //! nodes several times as dear as one token, and fewer bits are less time. So they are laid out once, on loading, as the
 //! products want them ([`tiles`]): in f32, bf16 or f16 ([`exact`]), or in blocks of integers ([`blocks`], rounded in
-//! [`quantise`]), for products with inputs in f32 ([`exact`]) or rounded to 8 bits too ([`inputs`], [`integer`]).
+//! [`quantise`]; [`planes`]), for products with inputs in f32 ([`exact`]) or rounded to 8 bits too ([`inputs`], [`integer`]).
 //! Threads share the tiles ([`pool`]). Every product gives a row of inputs the same result, to the bit, in whatever
 //! company it comes: trees of different shapes give a node the same logits.
 
@@ -15,6 +15,7 @@ mod inputs;
 mod integer;
 mod memory;
 mod output;
+mod planes;
 pub(crate) mod pool;
 mod probe;
 mod quantise;
@@ -28,8 +29,8 @@ use half::{bf16, f16};
 
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
 
-use exact::{Bf16, F16, F32, Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K, Words};
-use file::Filed;
+use exact::{Bf16, F16, F32, Words};
+use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use polydraft_gguf::TensorType;
 #[doc(hidden)]
 pub use probe::ProductProbe;
@@ -49,7 +50,7 @@ pub(crate) enum Format {
     Q4_0,
     Q4_1,
     Q4K,
-    /// As a file has them, and only so: nothing is rounded to these. Products in f32.
+    /// These too, as a file has them, and only so: nothing is rounded to these.
     Q5_0,
     Q5_1,
     Q2K,
@@ -286,13 +287,13 @@ impl Read<Infallible> for Held<'_> {
 }
 
 /// Blocks as a file has them; in f32 what it has otherwise.
-fn as_filed<P: Words + Filed, E: Send>(
+fn as_filed<B: Block, E: Send>(
     out: usize,
     columns: usize,
     rows: &impl Read<E>,
 ) -> std::result::Result<Box<dyn Matrix>, E> {
-    Ok(match rows.blocks(P::KIND) {
-        Some(blocks) => Box::new(Exact(Tiles::<P>::from_file(out, columns, blocks)?)),
+    Ok(match rows.blocks(B::KIND) {
+        Some(blocks) => Box::new(Integer(Tiles::<B>::from_file(out, columns, blocks)?)),
         None => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
     })
 }

@@ -1,7 +1,8 @@
-//! Kinds of blocks: numbers of 8 or 4 bits that share a scale, and for some a minimum.
+//! Kinds of blocks: numbers of few bits that share a scale, and for some a minimum.
 //!
-//! They are ggml's Q8_0, Q4_0, Q4_1 and Q4_K to the bit, laid out anew: thirty-two rows side by side, words of four or
-//! eight neighbouring columns. A number is `scale · q` or `scale · q + minimum`.
+//! Here ggml's Q8_0, Q4_0, Q4_1 and Q4_K to the bit, laid out anew: thirty-two rows side by side, words of four or
+//! eight neighbouring columns; those of other bits are in [`planes`](super::planes). A number is `scale · q` or
+//! `scale · q + minimum`.
 
 use polydraft_gguf::TensorType;
 
@@ -17,28 +18,38 @@ pub(super) enum Numbers<'a> {
     Eight(&'a [[u32; TILE]; 8]),
     /// Word j of a row: columns 4j to 4j + 3 in the lower halves of its bytes, 16 columns on in the upper ones; 0 to 15.
     Four(&'a [[u32; TILE]; 4]),
+    /// Word j of a row: columns 4j to 4j + 3, a byte each; 0 to 63.
+    Bytes(&'a Bytes),
 }
+
+/// 32 columns of a tile's rows, a byte each.
+pub(super) type Bytes = [[u32; TILE]; 8];
 
 /// What every row's numbers, or its minimum, are multiplied with.
 pub(super) enum Factors<'a> {
     /// In f16.
     Plain(&'a [u16; TILE]),
-    /// In f16, times an integer.
-    Stepped(&'a [u16; TILE], &'a [u8; TILE]),
+    /// In f16, times an integer less an offset.
+    Stepped(&'a [u16; TILE], [u8; TILE], u8),
 }
 
 /// A piece that products in integers take.
-pub(super) trait Block: Fill<Value = f32> {
+pub(super) trait Block: Piece {
     /// Parts of 32 columns.
     const PARTS: usize = 1;
+    /// A part has a scale and a minimum for all its columns, or two for 16 each.
+    const SPANS: usize = 1;
     /// What is to be subtracted from a number as it is held, for kernels that take it as an unsigned byte.
     const OFFSET: i32;
+    /// The largest number, of [`Numbers::Bytes`].
+    const MOST: u8 = 1;
     /// What ggml calls it.
     const KIND: TensorType;
 
-    fn numbers(&self, part: usize) -> Numbers<'_>;
-    fn scales(&self, part: usize) -> Factors<'_>;
-    fn minima(&self, _part: usize) -> Option<Factors<'_>> {
+    /// In `room`, where they are not held as they are given.
+    fn numbers<'a>(&'a self, part: usize, room: &'a mut Bytes) -> Numbers<'a>;
+    fn scales(&self, part: usize, span: usize) -> Factors<'_>;
+    fn minima(&self, _part: usize, _span: usize) -> Option<Factors<'_>> {
         None
     }
 
@@ -99,7 +110,9 @@ impl Factors<'_> {
     pub fn of(&self, row: usize) -> f32 {
         match self {
             Self::Plain(halves) => widened(halves[row]),
-            Self::Stepped(halves, steps) => widened(halves[row]) * f32::from(steps[row]),
+            Self::Stepped(halves, steps, offset) => {
+                widened(halves[row]) * (f32::from(steps[row]) - f32::from(*offset))
+            }
         }
     }
 }
@@ -124,18 +137,29 @@ impl Numbers<'_> {
                     }
                 }
             }
+            Self::Bytes(words) => {
+                for (words, out) in words.iter().zip(out.as_chunks_mut::<4>().0) {
+                    *out = words[row].to_le_bytes().map(|b| i32::from(b) - offset);
+                }
+            }
         }
         out
     }
 }
 
 /// A row of a block in f32.
-fn values<B: Block>(block: &B, row: usize, values: &mut [f32]) {
+pub(super) fn values<B: Block>(block: &B, row: usize, values: &mut [f32]) {
+    let mut room = [[0; TILE]; 8];
     for (part, values) in values.chunks_exact_mut(COLUMNS).enumerate() {
-        let scale = block.scales(part).of(row);
-        let minimum = block.minima(part).map_or(0.0, |m| m.of(row));
-        for (value, q) in values.iter_mut().zip(block.numbers(part).of(row, B::OFFSET)) {
-            *value = scale * q as f32 + minimum;
+        let numbers = block.numbers(part, &mut room).of(row, B::OFFSET);
+        let spans = values.chunks_exact_mut(COLUMNS / B::SPANS);
+        for (span, (values, numbers)) in spans.zip(numbers.chunks_exact(COLUMNS / B::SPANS)).enumerate() {
+            let scale = block.scales(part, span).of(row);
+            let minimum = block.minima(part, span).map(|m| m.of(row));
+            for (value, q) in values.iter_mut().zip(numbers) {
+                let exact = scale * *q as f32;
+                *value = minimum.map_or(exact, |minimum| exact + minimum);
+            }
         }
     }
 }
@@ -205,12 +229,12 @@ impl Block for Q8_0 {
     const KIND: TensorType = TensorType::Q8_0;
 
     #[inline(always)]
-    fn numbers(&self, _part: usize) -> Numbers<'_> {
+    fn numbers<'a>(&'a self, _part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
         Numbers::Eight(&self.numbers)
     }
 
     #[inline(always)]
-    fn scales(&self, _part: usize) -> Factors<'_> {
+    fn scales(&self, _part: usize, _span: usize) -> Factors<'_> {
         Factors::Plain(&self.scales)
     }
 
@@ -226,12 +250,12 @@ impl Block for Q4_0 {
     const KIND: TensorType = TensorType::Q4_0;
 
     #[inline(always)]
-    fn numbers(&self, _part: usize) -> Numbers<'_> {
+    fn numbers<'a>(&'a self, _part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
         Numbers::Four(&self.numbers)
     }
 
     #[inline(always)]
-    fn scales(&self, _part: usize) -> Factors<'_> {
+    fn scales(&self, _part: usize, _span: usize) -> Factors<'_> {
         Factors::Plain(&self.scales)
     }
 
@@ -247,17 +271,17 @@ impl Block for Q4_1 {
     const KIND: TensorType = TensorType::Q4_1;
 
     #[inline(always)]
-    fn numbers(&self, _part: usize) -> Numbers<'_> {
+    fn numbers<'a>(&'a self, _part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
         Numbers::Four(&self.numbers)
     }
 
     #[inline(always)]
-    fn scales(&self, _part: usize) -> Factors<'_> {
+    fn scales(&self, _part: usize, _span: usize) -> Factors<'_> {
         Factors::Plain(&self.scales)
     }
 
     #[inline(always)]
-    fn minima(&self, _part: usize) -> Option<Factors<'_>> {
+    fn minima(&self, _part: usize, _span: usize) -> Option<Factors<'_>> {
         Some(Factors::Plain(&self.minima))
     }
 
@@ -275,18 +299,18 @@ impl Block for Q4K {
     const KIND: TensorType = TensorType::Q4_K;
 
     #[inline(always)]
-    fn numbers(&self, part: usize) -> Numbers<'_> {
+    fn numbers<'a>(&'a self, part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
         Numbers::Four(&self.numbers[part])
     }
 
     #[inline(always)]
-    fn scales(&self, part: usize) -> Factors<'_> {
-        Factors::Stepped(&self.scales, &self.scale_steps[part])
+    fn scales(&self, part: usize, _span: usize) -> Factors<'_> {
+        Factors::Stepped(&self.scales, self.scale_steps[part], 0)
     }
 
     #[inline(always)]
-    fn minima(&self, part: usize) -> Option<Factors<'_>> {
-        Some(Factors::Stepped(&self.minima, &self.minimum_steps[part]))
+    fn minima(&self, part: usize, _span: usize) -> Option<Factors<'_>> {
+        Some(Factors::Stepped(&self.minima, self.minimum_steps[part], 0))
     }
 
     fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32> {

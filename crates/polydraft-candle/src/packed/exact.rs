@@ -12,7 +12,6 @@
 
 #![allow(unsafe_code)]
 
-mod planes;
 mod sums;
 mod wide;
 mod words;
@@ -24,7 +23,6 @@ use pulp::{Arch, Simd, WithSimd};
 use super::output::Output;
 use super::pool;
 use super::tiles::{TILE, Tiles};
-pub(super) use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use sums::Add;
 pub(super) use sums::Words;
 pub(super) use words::{Bf16, F16, F32};

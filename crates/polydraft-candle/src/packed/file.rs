@@ -1,31 +1,9 @@
 //! Blocks as a ggml file has them, row by row.
 
-use polydraft_gguf::TensorType;
-
 use super::blocks::Block;
-use super::tiles::{Blocks, Fill, Piece, Read, Tiles};
+use super::tiles::{Blocks, Fill, Read, Tiles};
 
-/// A piece that the blocks of a file fit into.
-pub(super) trait Filed: Piece {
-    /// What ggml calls them.
-    const KIND: TensorType;
-
-    /// Puts a row's block in its place, from its bytes in a ggml file.
-    ///
-    /// # Errors
-    /// A scale or minimum that is not finite, as it was read.
-    fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32>;
-}
-
-impl<B: Block> Filed for B {
-    const KIND: TensorType = <B as Block>::KIND;
-
-    fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32> {
-        Block::set_file(self, row, bytes)
-    }
-}
-
-impl<B: Filed> Tiles<B> {
+impl<B: Block> Tiles<B> {
     /// Rows as a file holds them, if in these blocks; else rounded to such.
     pub fn held<E: Send>(out: usize, columns: usize, rows: &impl Read<E>) -> Result<Self, E>
     where

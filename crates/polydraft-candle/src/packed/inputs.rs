@@ -8,7 +8,7 @@
 
 use pulp::{Arch, NullaryFnOnce};
 
-use super::blocks::COLUMNS;
+use super::blocks::{Block, COLUMNS};
 use super::pool;
 use super::quantise::{ROUND, largest};
 
@@ -18,34 +18,50 @@ use super::quantise::{ROUND, largest};
 pub(super) struct Input {
     pub numbers: [i8; COLUMNS],
     pub scale: f32,
+    /// Of all its numbers, or of 16 each, as the weights have scales.
+    pub spans: [Span; 2],
+}
+
+/// Numbers of a block together.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Span {
     /// What sums begin with where the weights' numbers are held with an offset: −offset · Σ numbers.
     pub shift: i32,
     /// scale · Σ numbers: what a minimum is multiplied with.
     pub sum: f32,
 }
 
-const ZERO: Input = Input { numbers: [0; COLUMNS], scale: 0.0, shift: 0, sum: 0.0 };
+const ZERO: Input = Input { numbers: [0; COLUMNS], scale: 0.0, spans: [Span { shift: 0, sum: 0.0 }; 2] };
 /// Blocks that are worth another thread.
 const GRAIN: usize = 1 << 11;
 
 #[inline(always)]
-fn rounded(x: &[f32; COLUMNS], offset: i32) -> Input {
+fn rounded(x: &[f32; COLUMNS], offset: i32, spans: usize) -> Input {
     let largest = largest(x);
     let inverse = 127.0 / largest;
     if !largest.is_finite() {
-        return Input { scale: f32::NAN, sum: f32::NAN, ..ZERO };
+        return Input { scale: f32::NAN, spans: [Span { shift: 0, sum: f32::NAN }; 2], ..ZERO };
     }
     if !inverse.is_finite() {
         return ZERO;
     }
     let mut out = Input { scale: largest / 127.0, ..ZERO };
-    let mut sum = 0;
+    let mut sums = [0; 2];
     for (number, x) in out.numbers.iter_mut().zip(x) {
         *number = (x * inverse + ROUND).to_bits() as i8;
-        sum += i32::from(*number);
     }
-    out.shift = -offset * sum;
-    out.sum = out.scale * sum as f32;
+    for (sum, numbers) in sums.iter_mut().zip(out.numbers.as_chunks::<{ COLUMNS / 2 }>().0) {
+        for number in numbers {
+            *sum += i32::from(*number);
+        }
+    }
+    if spans == 1 {
+        sums = [sums[0] + sums[1], 0];
+    }
+    for (span, sum) in out.spans.iter_mut().zip(sums) {
+        *span = Span { shift: -offset * sum, sum: out.scale * sum as f32 };
+    }
     out
 }
 
@@ -60,7 +76,7 @@ pub(super) struct Inputs {
 
 impl Inputs {
     /// x `[rows, columns]`, columns a multiple of [`COLUMNS`].
-    pub fn new(x: &[f32], columns: usize, group: usize, offset: i32) -> Self {
+    pub fn new<B: Block>(x: &[f32], columns: usize, group: usize) -> Self {
         let width = columns / COLUMNS;
         let mut blocks = vec![ZERO; x.len() / COLUMNS];
         let parts = Parts { blocks: blocks.as_mut_ptr(), length: blocks.len() };
@@ -70,7 +86,7 @@ impl Inputs {
             let x = &x[from * columns..(to * columns).min(x.len())];
             // SAFETY: groups are split between threads.
             let blocks = unsafe { parts.slice(from * width, x.len() / COLUMNS) };
-            Arch::new().dispatch(Round { x, blocks, columns, group, offset });
+            Arch::new().dispatch(Round { x, blocks, columns, group, offset: B::OFFSET, spans: B::SPANS });
         });
         Self { blocks, group, width }
     }
@@ -113,6 +129,7 @@ struct Round<'a> {
     columns: usize,
     group: usize,
     offset: i32,
+    spans: usize,
 }
 
 impl NullaryFnOnce for Round<'_> {
@@ -120,13 +137,13 @@ impl NullaryFnOnce for Round<'_> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { x, blocks, columns, group, offset } = self;
+        let Self { x, blocks, columns, group, offset, spans } = self;
         let parts = x.chunks(group * columns).zip(blocks.chunks_mut(group * columns / COLUMNS));
         for (x, blocks) in parts {
             let rows = x.len() / columns;
             for (row, x) in x.chunks_exact(columns).enumerate() {
                 for (x, blocks) in x.as_chunks().0.iter().zip(blocks.chunks_exact_mut(rows)) {
-                    blocks[row] = rounded(x, offset);
+                    blocks[row] = rounded(x, offset, spans);
                 }
             }
         }

@@ -1,11 +1,11 @@
-//! Products in integers: weights of 8 or 4 bits times inputs rounded to 8 bits.
+//! Products in integers: weights of 2 to 8 bits times inputs rounded to 8 bits.
 //!
 //! Problem: y = x · wᵀ for x `[rows, in]` and w `[out, in]` in blocks, for few rows at hardly more than the price of one,
 //! where widening every weight to f32 is dearer than reading it.
 //! Source: ggml's scheme (inputs in blocks of 32 with a scale); tiles, kernels and the order of sums are ours.
 //! Method, for a row of w and a row of x:
 //! 1. x is rounded, once for all rows of w ([`inputs`](super::inputs)).
-//! 2. In each block, s = Σ q·k over the weights' numbers q and the inputs' k: an integer below 2^24, exact in any order.
+//! 2. In each block, or half of one where those have scales of their own, s = Σ q·k over the weights' numbers q and the inputs' k: an integer below 2^24, exact in any order.
 //! 3. y = Σ over blocks, in their order, of fma(s, scale of w · scale of x, ·), behind each fma(minimum, sum of x, ·).
 //!
 //! The same operations of f32 in the same order in every kernel, so that they all give the same bits; and a row's result
@@ -123,7 +123,7 @@ pub(super) fn product_by<B: Block>(kernel: Kernel, w: &Tiles<B>, x: &[f32], rows
     if y.is_empty() || w.columns == 0 {
         return y;
     }
-    let inputs = &Inputs::new(x, w.columns, kernel.rows(), B::OFFSET);
+    let inputs = &Inputs::new::<B>(x, w.columns, kernel.rows());
     let output = &Output::new(&mut y, rows, w.out);
     let bytes = inputs.width() * inputs.group * size_of::<Input>();
     let cached = (CACHED / bytes).max(1);

@@ -77,19 +77,12 @@ pub(in super::super) trait Words: Piece + Add {
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide];
 }
 
-/// Pieces each of whose numbers is one of f32's.
+/// Pieces of four columns each of whose numbers is one of f32's.
 pub(super) trait Widen: Piece {
     const SUMS: usize;
 
-    /// Columns that share factors.
-    const GROUP: usize;
-    type Factors;
-
-    /// What `widen` needs, of one group.
-    fn factors(&self, group: usize) -> Self::Factors;
-
-    /// Vector `v` of the rows as four columns, of this step of the piece.
-    fn widen<S: Simd>(&self, simd: S, factors: &Self::Factors, step: usize, v: usize) -> [S::f32s; STEP];
+    /// Vector `v` of the rows, by column.
+    fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP];
 }
 
 impl<W: Widen> Add for W {
@@ -101,20 +94,15 @@ impl<W: Widen> Add for W {
         first: usize,
         sums: &mut Sums<S, N, V>,
     ) {
-        for (x, w) in x.chunks_exact(W::COLUMNS / STEP).zip(w) {
-            for (group, x) in x.chunks_exact(W::GROUP / STEP).enumerate() {
-                if first == 0 {
-                    fetch(w, group, W::COLUMNS / W::GROUP);
-                }
-                let factors = w.factors(group);
-                for (step, x) in (group * W::GROUP / STEP..).zip(x) {
-                    let mut wide = [[simd.splat_f32s(0.0); STEP]; V];
-                    for (v, wide) in wide.iter_mut().enumerate() {
-                        *wide = w.widen(simd, &factors, step, first + v);
-                    }
-                    add_step::<S, N, V>(simd, sums, x, &wide);
-                }
+        for (x, w) in x.iter().zip(w) {
+            if first == 0 {
+                fetch(w, 0, 1);
             }
+            let mut wide = [[simd.splat_f32s(0.0); STEP]; V];
+            for (v, wide) in wide.iter_mut().enumerate() {
+                *wide = w.widen(simd, first + v);
+            }
+            add_step::<S, N, V>(simd, sums, x, &wide);
         }
     }
 }
@@ -125,16 +113,11 @@ impl<W: Widen> Words for W {
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {
-        room.resize(w.len() * W::COLUMNS / STEP, Wide::ZERO);
-        for (w, room) in w.iter().zip(room.chunks_exact_mut(W::COLUMNS / STEP)) {
-            for (group, room) in room.chunks_exact_mut(W::GROUP / STEP).enumerate() {
-                fetch(w, group, W::COLUMNS / W::GROUP);
-                let factors = w.factors(group);
-                for (step, room) in (group * W::GROUP / STEP..).zip(room) {
-                    for v in 0..TILE / S::F32_LANES {
-                        room.put::<S>(v, w.widen(simd, &factors, step, v));
-                    }
-                }
+        room.resize(w.len(), Wide::ZERO);
+        for (w, room) in w.iter().zip(&mut *room) {
+            fetch(w, 0, 1);
+            for v in 0..TILE / S::F32_LANES {
+                room.put::<S>(v, w.widen(simd, v));
             }
         }
         room

@@ -96,13 +96,9 @@ sixteen!(F16, f16, f16);
 
 impl Widen for Bf16 {
     const SUMS: usize = 12;
-    const GROUP: usize = STEP;
-    type Factors = ();
-
-    fn factors(&self, _group: usize) {}
 
     #[inline(always)]
-    fn widen<S: Simd>(&self, simd: S, (): &(), _step: usize, v: usize) -> [S::f32s; STEP] {
+    fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
         let (half, high) = (simd.splat_u32s(16), simd.splat_u32s(0xffff_0000));
         let (a, b) = (word::<S>(&self.0[0], v), word::<S>(&self.0[1], v));
         [
@@ -136,13 +132,9 @@ impl F16 {
 
 impl Widen for F16 {
     const SUMS: usize = 12;
-    const GROUP: usize = STEP;
-    type Factors = ();
-
-    fn factors(&self, _group: usize) {}
 
     #[inline(always)]
-    fn widen<S: Simd>(&self, simd: S, (): &(), _step: usize, v: usize) -> [S::f32s; STEP] {
+    fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
         let [a, b] = Self::pair(simd, word::<S>(&self.0[0], v));
         let [c, d] = Self::pair(simd, word::<S>(&self.0[1], v));
         [a, b, c, d]

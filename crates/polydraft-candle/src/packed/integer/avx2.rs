@@ -21,7 +21,7 @@ unsafe impl Lanes for Avx2 {
     /// Sizes and signed bytes.
     type Eights = [__m256i; 2];
     type Fours = __m256i;
-    /// In 16 bits, two for each row. Sixteen products of 15 · 127 fit: 30,480.
+    /// In 16 bits, two for each row. Sixteen products of 15 · 127 fit: 30,480; of 31 eight, of 63 four.
     type FourSums = __m256i;
 
     #[inline(always)]
@@ -60,6 +60,11 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn sixes(words: *const u32) -> __m256i {
+        unsafe { _mm256_loadu_si256(words.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn add_fours(sums: __m256i, w: __m256i, x: i32) -> __m256i {
         unsafe { _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, _mm256_set1_epi32(x))) }
     }
@@ -67,6 +72,11 @@ unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn end_fours(sums: __m256i, shift: i32) -> __m256i {
         unsafe { _mm256_add_epi32(_mm256_madd_epi16(sums, _mm256_set1_epi16(1)), _mm256_set1_epi32(shift)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(a, b) }
     }
 
     #[inline(always)]

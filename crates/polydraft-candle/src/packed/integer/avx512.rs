@@ -56,6 +56,11 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn sixes(words: *const u32) -> __m512i {
+        unsafe { _mm512_loadu_si512(words.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn add_fours(sums: __m512i, w: __m512i, x: i32) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(x)) }
     }
@@ -63,6 +68,11 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn end_fours(sums: __m512i, _shift: i32) -> __m512i {
         sums
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
     }
 
     #[inline(always)]

@@ -54,6 +54,11 @@ unsafe impl Lanes for AvxVnni {
     }
 
     #[inline(always)]
+    unsafe fn sixes(words: *const u32) -> __m256i {
+        unsafe { _mm256_loadu_si256(words.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn add_fours(sums: __m256i, w: __m256i, x: i32) -> __m256i {
         unsafe { _mm256_dpbusd_avx_epi32(sums, w, _mm256_set1_epi32(x)) }
     }
@@ -61,6 +66,11 @@ unsafe impl Lanes for AvxVnni {
     #[inline(always)]
     unsafe fn end_fours(sums: __m256i, _shift: i32) -> __m256i {
         sums
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(a, b) }
     }
 
     #[inline(always)]

@@ -18,9 +18,9 @@ pub(super) unsafe trait Lanes {
     type Integers: Copy;
     /// Words of four signed bytes, made ready for products.
     type Eights: Copy;
-    /// Bytes from 0 to 15.
+    /// Bytes from 0 to 63.
     type Fours: Copy;
-    /// Sums of products with those.
+    /// Sums of products with those, as many as [`together`] says.
     type FourSums: Copy;
 
     /// What sums begin with; `shift` takes the offset away, of those that hold one.
@@ -32,8 +32,11 @@ pub(super) unsafe trait Lanes {
     unsafe fn start_fours(shift: i32) -> Self::FourSums;
     /// The lower halves of bytes, and the upper ones.
     unsafe fn fours(words: *const u32) -> [Self::Fours; 2];
+    /// Words of four bytes from 0 to 63.
+    unsafe fn sixes(words: *const u32) -> Self::Fours;
     unsafe fn add_fours(sums: Self::FourSums, w: Self::Fours, x: i32) -> Self::FourSums;
     unsafe fn end_fours(sums: Self::FourSums, shift: i32) -> Self::Integers;
+    unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
 
     unsafe fn floats(integers: Self::Integers) -> Self::Floats;
     unsafe fn splat(x: f32) -> Self::Floats;
@@ -63,29 +66,44 @@ unsafe fn word(x: &Input, j: usize) -> i32 {
 /// # Safety
 /// As [`Lanes`]; `v · LANES` is below [`TILE`].
 #[inline(always)]
-unsafe fn factor<L: Lanes>(factors: Factors, v: usize) -> L::Floats {
+unsafe fn factor<L: Lanes>(factors: &Factors, v: usize) -> L::Floats {
     let at = v * L::LANES;
     // SAFETY: within arrays of `TILE` numbers; the rest is the caller's promise.
     unsafe {
         match factors {
             Factors::Plain(halves) => L::halves(halves.as_ptr().add(at)),
-            Factors::Stepped(halves, steps) => {
+            Factors::Stepped(halves, steps, 0) => {
                 L::mul(L::halves(halves.as_ptr().add(at)), L::bytes(steps.as_ptr().add(at)))
+            }
+            Factors::Stepped(halves, steps, offset) => {
+                // Exact: an f16 times an integer of 8 bits.
+                let (half, step) = (L::halves(halves.as_ptr().add(at)), L::bytes(steps.as_ptr().add(at)));
+                L::mul_add(half, step, L::mul(half, L::splat(-f32::from(*offset))))
             }
         }
     }
 }
 
-/// Sums of products of one block, for J vectors of rows from vector `first` on and N rows of x.
+/// Words of bytes up to `most` whose products with inputs add up in 16 bits, of the four of a span at least.
+const fn together(most: u8) -> usize {
+    match i16::MAX as usize / (2 * 127 * most as usize) {
+        0 | 1 => 1,
+        2 | 3 => 2,
+        _ => 4,
+    }
+}
+
+/// Sums of products of a span of one block, for J vectors of rows from vector `first` on and N rows of x.
 ///
 /// # Safety
-/// As [`Lanes`]; `(first + J) · LANES` is at most [`TILE`].
+/// As [`Lanes`]; `(first + J) · LANES` is at most [`TILE`]; `span` is below the block's.
 #[expect(clippy::needless_range_loop, reason = "the same index into several arrays")]
 #[inline(always)]
-unsafe fn block<L: Lanes, const N: usize, const J: usize>(
+unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize>(
     numbers: &Numbers,
     x: &[Input; N],
     first: usize,
+    span: usize,
 ) -> [[L::Integers; J]; N] {
     // SAFETY: pointers lead to `LANES` words within arrays of `TILE`; the rest is the caller's promise.
     unsafe {
@@ -93,7 +111,7 @@ unsafe fn block<L: Lanes, const N: usize, const J: usize>(
         match numbers {
             Numbers::Eight(words) => {
                 for n in 0..N {
-                    out[n] = [L::start(x[n].shift); J];
+                    out[n] = [L::start(x[n].spans[span].shift); J];
                 }
                 for (j, words) in words.iter().enumerate() {
                     for v in 0..J {
@@ -107,7 +125,7 @@ unsafe fn block<L: Lanes, const N: usize, const J: usize>(
             Numbers::Four(words) => {
                 let mut sums = [[L::start_fours(0); J]; N];
                 for n in 0..N {
-                    sums[n] = [L::start_fours(x[n].shift); J];
+                    sums[n] = [L::start_fours(x[n].spans[span].shift); J];
                 }
                 for (j, words) in words.iter().enumerate() {
                     for v in 0..J {
@@ -122,7 +140,31 @@ unsafe fn block<L: Lanes, const N: usize, const J: usize>(
                 }
                 for n in 0..N {
                     for v in 0..J {
-                        out[n][v] = L::end_fours(sums[n][v], x[n].shift);
+                        out[n][v] = L::end_fours(sums[n][v], x[n].spans[span].shift);
+                    }
+                }
+            }
+            Numbers::Bytes(words) => {
+                let (count, together) = (words.len() / B::SPANS, const { together(B::MOST) });
+                for from in (0..count).step_by(together) {
+                    let mut sums = [[L::start_fours(0); J]; N];
+                    for n in 0..N {
+                        let shift = if from == 0 { x[n].spans[span].shift } else { 0 };
+                        sums[n] = [L::start_fours(shift); J];
+                    }
+                    for j in span * count + from..span * count + from + together {
+                        for v in 0..J {
+                            let w = L::sixes(words[j].as_ptr().add((first + v) * L::LANES));
+                            for n in 0..N {
+                                sums[n][v] = L::add_fours(sums[n][v], w, word(&x[n], j));
+                            }
+                        }
+                    }
+                    for n in 0..N {
+                        let shift = if from == 0 { x[n].spans[span].shift } else { 0 };
+                        for v in 0..J {
+                            out[n][v] = L::add(out[n][v], L::end_fours(sums[n][v], shift));
+                        }
                     }
                 }
             }
@@ -141,6 +183,7 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
     x: &[Input],
     y: &mut [[f32; TILE]],
 ) {
+    let mut room = [[0; TILE]; 8];
     // SAFETY: V and J are as the caller promised, so that every vector lies in its tile.
     unsafe {
         for first in (0..TILE / L::LANES).step_by(V) {
@@ -150,20 +193,24 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
                     if first == 0 {
                         fetch(w, part, B::PARTS);
                     }
+                    let numbers = &w.numbers(part, &mut room);
                     for v in (0..V).step_by(J) {
-                        let integers = block::<L, N, J>(&w.numbers(part), x, first + v);
-                        for j in 0..J {
-                            let scale = factor::<L>(w.scales(part), first + v + j);
-                            for n in 0..N {
-                                let scale = L::mul(scale, L::splat(x[n].scale));
-                                let s = L::floats(integers[n][j]);
-                                sums[n][v + j] = L::mul_add(s, scale, sums[n][v + j]);
-                            }
-                            if let Some(minima) = w.minima(part) {
-                                let minimum = factor::<L>(minima, first + v + j);
+                        for span in 0..B::SPANS {
+                            let integers = block::<L, B, N, J>(numbers, x, first + v, span);
+                            let (scales, minima) = (w.scales(part, span), w.minima(part, span));
+                            for j in 0..J {
+                                let scale = factor::<L>(&scales, first + v + j);
                                 for n in 0..N {
-                                    let sum = L::splat(x[n].sum);
-                                    sums[n][v + j] = L::mul_add(minimum, sum, sums[n][v + j]);
+                                    let scale = L::mul(scale, L::splat(x[n].scale));
+                                    let s = L::floats(integers[n][j]);
+                                    sums[n][v + j] = L::mul_add(s, scale, sums[n][v + j]);
+                                }
+                                if let Some(minima) = &minima {
+                                    let minimum = factor::<L>(minima, first + v + j);
+                                    for n in 0..N {
+                                        let sum = L::splat(x[n].spans[span].sum);
+                                        sums[n][v + j] = L::mul_add(minimum, sum, sums[n][v + j]);
+                                    }
                                 }
                             }
                         }

@@ -54,6 +54,11 @@ unsafe impl Lanes for Neon {
     }
 
     #[inline(always)]
+    unsafe fn sixes(words: *const u32) -> int8x16_t {
+        unsafe { vld1q_s8(words.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn add_fours(sums: int32x4_t, w: int8x16_t, x: i32) -> int32x4_t {
         unsafe { Self::add_eights(sums, w, x) }
     }
@@ -61,6 +66,11 @@ unsafe impl Lanes for Neon {
     #[inline(always)]
     unsafe fn end_fours(sums: int32x4_t, _shift: i32) -> int32x4_t {
         sums
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        unsafe { vaddq_s32(a, b) }
     }
 
     #[inline(always)]

@@ -1,8 +1,11 @@
 use candle_core::quantized::GgmlDType;
 
 use super::super::blocks::{COLUMNS, Q4_0, Q4_1, Q4K, Q8_0};
+use super::super::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use super::super::tests::{Memory, Stored, by_candle, values};
+use super::super::tiles::Fill;
 use super::*;
+use polydraft_gguf::TensorType;
 
 /// Rows of inputs that are hard in one way or another, `columns` each, in turn.
 fn inputs(rows: usize, columns: usize) -> Vec<f32> {
@@ -50,19 +53,58 @@ fn bits(y: &[f32]) -> Vec<u32> {
 
 /// A row of x as the kernels take it.
 fn held(x: &[f32]) -> Vec<f64> {
-    let inputs = Inputs::new(x, x.len(), 1, 0);
+    let inputs = Inputs::new::<Q8_0>(x, x.len(), 1);
     let block = |b: &Input| b.numbers.map(|q| f64::from(q) * f64::from(b.scale));
     inputs.groups().flatten().flat_map(block).collect()
 }
 
-fn load<B: Block>(w: Vec<f32>, columns: usize) -> Tiles<B> {
+/// The numbers, rounded to these blocks.
+fn load<B: Block + Fill<Value = f32>>(w: Vec<f32>, columns: usize) -> Tiles<B> {
     Tiles::load(w.len() / columns, columns, &Memory(w, columns)).unwrap()
+}
+
+fn candles<B: Block>() -> GgmlDType {
+    match B::KIND {
+        TensorType::Q8_0 => GgmlDType::Q8_0,
+        TensorType::Q4_0 => GgmlDType::Q4_0,
+        TensorType::Q4_1 => GgmlDType::Q4_1,
+        TensorType::Q5_0 => GgmlDType::Q5_0,
+        TensorType::Q5_1 => GgmlDType::Q5_1,
+        TensorType::Q2_K => GgmlDType::Q2K,
+        TensorType::Q3_K => GgmlDType::Q3K,
+        TensorType::Q4_K => GgmlDType::Q4K,
+        TensorType::Q5_K => GgmlDType::Q5K,
+        TensorType::Q6_K => GgmlDType::Q6K,
+        other => panic!("{other} has no blocks"),
+    }
+}
+
+/// The numbers as a file has them in these blocks.
+fn filed<B: Block>(w: &[f32], columns: usize) -> Tiles<B> {
+    let bytes = by_candle(w, columns, candles::<B>()).1;
+    Tiles::from_file(w.len() / columns, columns, &Stored { kind: B::KIND, bytes, columns }).unwrap()
+}
+
+/// A check of every kind of blocks.
+macro_rules! every_kind {
+    ($check:ident $argument:tt) => {
+        $check::<Q8_0> $argument;
+        $check::<Q4_0> $argument;
+        $check::<Q4_1> $argument;
+        $check::<Q4K> $argument;
+        $check::<Q5_0> $argument;
+        $check::<Q5_1> $argument;
+        $check::<Q2K> $argument;
+        $check::<Q3K> $argument;
+        $check::<Q5K> $argument;
+        $check::<Q6K> $argument;
+    };
 }
 
 fn kernels_agree<B: Block>() {
     for (out, parts) in [(1, 1), (16, 2), (33, 3), (70, 1), (95, 5)] {
         let columns = parts * B::COLUMNS;
-        let w = load::<B>(weights(out, columns), columns);
+        let w = filed::<B>(&weights(out, columns), columns);
         for rows in 1..=40 {
             let x = inputs(rows, columns);
             let plain = bits(&product_by(Kernel::Portable, &w, &x, rows));
@@ -76,28 +118,25 @@ fn kernels_agree<B: Block>() {
 
 #[test]
 fn kernels_give_the_same_bits() {
-    kernels_agree::<Q8_0>();
-    kernels_agree::<Q4_0>();
-    kernels_agree::<Q4_1>();
-    kernels_agree::<Q4K>();
+    every_kind!(kernels_agree());
 }
 
-/// Numbers that no rounding makes, but a file may have: −128, and the largest of 4 bits everywhere.
+/// Numbers that no rounding makes, but a file may have: −128, and the largest of fewer bits everywhere.
 #[test]
 fn kernels_take_every_number_of_a_file() {
     fn check<B: Block>(bytes: &[u8], x: f32) {
         let mut piece = B::ZERO;
         (0..TILE).for_each(|row| piece.set_file(row, bytes).unwrap());
         let values = vec![x; B::COLUMNS * 20];
-        let inputs = Inputs::new(&values, B::COLUMNS, 20, B::OFFSET);
-        let rounded = Inputs::new(&values, B::COLUMNS, 1, B::OFFSET);
+        let inputs = Inputs::new::<B>(&values, B::COLUMNS, 20);
+        let rounded = Inputs::new::<B>(&values, B::COLUMNS, 1);
         let mut plain = [[0.0; TILE]; 1];
         portable::tile(&[piece], rounded.groups().next().unwrap(), &mut plain);
         assert!(plain[0][0] != 0.0);
         assert_eq!(inputs.groups().count(), 1);
         for kernel in Kernel::available() {
             for rows in 1..=kernel.rows() {
-                let x = Inputs::new(&values[..rows * B::COLUMNS], B::COLUMNS, rows, B::OFFSET);
+                let x = Inputs::new::<B>(&values[..rows * B::COLUMNS], B::COLUMNS, rows);
                 let mut y = [[0.0; TILE]; MOST];
                 kernel.tile(&[piece], x.groups().next().unwrap(), &mut y[..rows]);
                 for y in &y[..rows] {
@@ -117,6 +156,14 @@ fn kernels_take_every_number_of_a_file() {
             check::<Q4_0>(&[&one[..], &[number; 16]].concat(), x);
             check::<Q4_1>(&[&one[..], &one, &[number; 16]].concat(), x);
             check::<Q4K>(&[&one[..], &one, &[0xff; 12], &[number; 128]].concat(), x);
+            check::<Q5_0>(&[&one[..], &[number; 20]].concat(), x);
+            check::<Q5_1>(&[&one[..], &one, &[number; 20]].concat(), x);
+            check::<Q5K>(&[&one[..], &one, &[0xff; 12], &[number; 160]].concat(), x);
+            for step in [0x80, 0x7f] {
+                check::<Q2K>(&[&[step; 16][..], &[number; 64], &one, &one].concat(), x);
+                check::<Q3K>(&[&[number; 96][..], &[step; 12], &one].concat(), x);
+                check::<Q6K>(&[&[number; 192][..], &[step; 16], &one].concat(), x);
+            }
         }
     }
 }
@@ -125,11 +172,11 @@ fn kernels_take_every_number_of_a_file() {
 /// so is each addition (the first to a block's is exact), and a scale of w that is itself a product is exact.
 fn near<B: Block>(kernel: Kernel) {
     let (out, columns) = (70, 3 * 256);
-    let tiles = load::<B>(weights(out, columns), columns);
+    let tiles = filed::<B>(&weights(out, columns), columns);
     let rows = 20;
     let x = inputs(rows, columns);
     let y = product_by(kernel, &tiles, &x, rows);
-    let blocks = (columns / COLUMNS) as f64;
+    let blocks = (columns / COLUMNS * B::SPANS) as f64;
     // Roundings that a term goes through: its scale, two additions a block, a minimum's sum of x.
     let roundings = 2.0 * blocks + 3.0;
     let mut worst = 0f64;
@@ -169,10 +216,7 @@ fn near<B: Block>(kernel: Kernel) {
 #[test]
 fn products_are_near_those_of_the_numbers_held() {
     for kernel in Kernel::available() {
-        near::<Q8_0>(kernel);
-        near::<Q4_0>(kernel);
-        near::<Q4_1>(kernel);
-        near::<Q4K>(kernel);
+        every_kind!(near(kernel));
     }
 }
 
@@ -193,15 +237,15 @@ fn what_is_not_finite_stays_so_in_its_row() {
 
 #[test]
 fn blocks_of_a_file_are_held_as_they_are() {
-    fn check<B: Block>(kind: GgmlDType) {
+    fn check<B: Block>() {
         let (out, columns) = (37, 2 * B::COLUMNS);
-        let (values, bytes) = by_candle(&weights(out, columns), columns, kind);
+        let (values, bytes) = by_candle(&weights(out, columns), columns, candles::<B>());
         let stored = |bytes: &[u8]| Stored { kind: B::KIND, bytes: bytes.to_vec(), columns };
         let read = |bytes: &[u8]| Tiles::<B>::from_file(out, columns, &stored(bytes));
         let tiles = read(&bytes).unwrap();
         let mut held = Vec::new();
         (0..out).for_each(|row| tiles.row(row, &mut held));
-        assert_eq!(held, values, "{kind:?}");
+        assert_eq!(held, values, "{}", B::KIND);
         // One byte short, and a scale that is not finite.
         let short = read(&bytes[..bytes.len() - 1]).unwrap_err();
         assert!(short.contains(&format!("expected {} bytes", bytes.len())), "{short}");
@@ -210,29 +254,27 @@ fn blocks_of_a_file_are_held_as_they_are() {
         let bad = read(&bad).unwrap_err();
         assert!(bad.contains("row 1") && bad.contains("inf"), "{bad}");
     }
-    check::<Q8_0>(GgmlDType::Q8_0);
-    check::<Q4_0>(GgmlDType::Q4_0);
-    check::<Q4_1>(GgmlDType::Q4_1);
-    check::<Q4K>(GgmlDType::Q4K);
+    check::<Q8_0>();
+    check::<Q4_0>();
+    check::<Q4_1>();
+    check::<Q4K>();
 }
 
 #[test]
 fn rounding_is_candles_to_the_bit() {
-    fn check<B: Block>(kind: GgmlDType) {
+    fn check<B: Block + Fill<Value = f32>>() {
         let (out, columns) = (64, 512);
         let w = weights(out, columns);
-        let (_, bytes) = by_candle(&w, columns, kind);
-        let stored = Stored { kind: B::KIND, bytes, columns };
-        let (rounded, read) = (load::<B>(w, columns), Tiles::<B>::from_file(out, columns, &stored).unwrap());
+        let (read, rounded) = (filed::<B>(&w, columns), load::<B>(w, columns));
         let (mut a, mut b) = (Vec::new(), Vec::new());
         (0..out).for_each(|row| {
             rounded.row(row, &mut a);
             read.row(row, &mut b);
         });
-        assert_eq!(bits(&a), bits(&b), "{kind:?}");
+        assert_eq!(bits(&a), bits(&b), "{}", B::KIND);
     }
-    check::<Q8_0>(GgmlDType::Q8_0);
-    check::<Q4_0>(GgmlDType::Q4_0);
-    check::<Q4_1>(GgmlDType::Q4_1);
-    check::<Q4K>(GgmlDType::Q4K);
+    check::<Q8_0>();
+    check::<Q4_0>();
+    check::<Q4_1>();
+    check::<Q4K>();
 }
