@@ -33,9 +33,8 @@ pub enum Precision {
     /// 4 bits in blocks of 256 with two levels of scales and minima; inputs rounded as for `Q8_0`. Matrices that such
     /// blocks do not fit into are held in `Q8_0`. Slow to load: good scales are searched for.
     Q4K,
-    /// Each matrix as its file has it, in about the bytes that it has there: nothing is rounded. What is in blocks of
-    /// `Q8_0`, `Q4_0`, `Q4_1` or `Q4K` is multiplied as those are, their inputs rounded; what is in blocks of other kinds
-    /// as `F32` would be, to the bit. On a card all matrices are held in 32 bits.
+    /// Each matrix as its file has it, in about the bytes that it has there: no weight is rounded. What is in blocks of
+    /// integers is multiplied as `Q8_0` is, its inputs rounded. On a card all matrices are held in 32 bits.
     File,
 }
 

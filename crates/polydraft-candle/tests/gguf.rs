@@ -364,11 +364,13 @@ fn blocks_are_held_as_they_are() {
             assert_eq!(logits(&path, Precision::F32), expected, "{fixture}, {kind:?} in f32");
         }
     }
-    // Types whose products are those of f32, to the bit.
+    // Types that nothing is rounded to: those of f32, but for inputs rounded to 8 bits.
     let pair = pair("llama");
     for kind in [GgmlDType::Q5_0, GgmlDType::Q5_1] {
         let path = pair.write(pair.keys(), &|_| kind);
-        assert_eq!(logits(&path, Precision::File), logits(&path, Precision::F32), "{kind:?}");
+        let [file, wide] = [Precision::File, Precision::F32].map(|p| logits(&path, p));
+        let worst = file.iter().zip(&wide).fold(0f32, |w, (a, b)| w.max(distance(a, b)));
+        assert!(worst > 0.0 && worst < 0.02, "{kind:?}: {worst:e}");
         let [file, wide] = [Precision::File, Precision::F32].map(|p| open(&path, p).model.weight_bytes());
         assert!(file * 5 < wide, "{file} {wide}");
     }
