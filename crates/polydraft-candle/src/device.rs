@@ -67,6 +67,19 @@ impl DeviceName {
     }
 }
 
+/// Asks glibc's allocator to keep memory that is not in use, for programs whose business are models; [`give_back_memory`] still
+/// gives it back. What an operation of a pass over hundreds of rows gives is megabytes: the allocator has the system take those
+/// away and bring them anew, page by page and cleared, for every operation, in a prompt of 512 tokens a fifth of its time.
+/// To be called before there are threads.
+pub fn keep_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: two numbers. Beyond 32 MiB memory comes from the system each time: glibc knows no higher limit.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+    }
+}
+
 /// Gives memory that is not in use back to the system, where its allocator keeps what it was given: that of glibc does, in
 /// pieces between what is in use, and the more of them the longer it runs. Takes milliseconds: for when nobody waits.
 pub fn give_back_memory() {

@@ -24,7 +24,7 @@ pub use config::{
     Activation, Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
     Scaling,
 };
-pub use device::{DeviceName, available_memory, give_back_memory};
+pub use device::{DeviceName, available_memory, give_back_memory, keep_memory};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
 pub use head::{Head, HeadDescription, HeadOptions, is_head, load_head, load_head_beside, read_tokens};

@@ -95,6 +95,7 @@ impl Command {
 }
 
 fn main() {
+    polydraft_options::keep_memory();
     output::leave(run())
 }
 

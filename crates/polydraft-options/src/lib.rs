@@ -21,4 +21,4 @@ pub mod speculation;
 pub mod texts;
 pub mod threads;
 
-pub use polydraft_candle::give_back_memory;
+pub use polydraft_candle::{give_back_memory, keep_memory};
