@@ -57,20 +57,21 @@ def measure(args, dtype, draft, text, temperature):
 
 
 def show(record):
-    print("| type | draft | text | T | plain, tokens/s | `auto` | of plain | best fixed tree | `auto` of it |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| type | draft | text | T | plain, tokens/s | `auto` | of plain | fixed tree tried before | `auto` of it | the best in hindsight |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for cell in record["cells"]:
         name = f"| {cell['dtype']} | {Path(cell['draft']).name} | {cell['text']} | {cell['temperature']:g} |"
         if "refused" in cell["speed"]:
-            print(f"{name} refused: {cell['speed']['refused']} |||||")
+            print(f"{name} refused: {cell['speed']['refused']} ||||||")
             continue
         rows = {row["tree"]: row for row in cell["speed"]["results"]}
         plain, auto = rows.pop("none"), rows.pop("auto")
         best = max(rows.values(), key=lambda row: row["ratio"])
-        share = auto["ratio"] / best["ratio"]
+        before = cell["speed"].get("tried_before")
+        tried = f"{before:.2f} | {auto['ratio'] / before:.2f}" if before else "- | -"
         print(
             f"{name} {plain['tokens_per_second']:.1f} | {auto['tokens_per_second']:.1f} | {auto['ratio']:.2f} |"
-            f" {best['ratio']:.2f} (`{best['tree']}`) | {share:.2f} |"
+            f" {tried} | {best['ratio']:.2f} (`{best['tree']}`) |"
         )
 
 

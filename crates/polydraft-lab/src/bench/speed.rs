@@ -77,6 +77,10 @@ pub struct Report {
     pub texts: usize,
     pub costs: Costs,
     pub results: Vec<Row>,
+    /// The ratio of fixed trees where each text has the one that was fastest in the other texts: what somebody gets who tries them
+    /// all beforehand. The fastest of many in hindsight owes a part of its ratio to chance. None with fewer than three texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried_before: Option<f64>,
     /// The tree that was fastest, or `none`.
     pub fastest: String,
     /// Why.
@@ -240,6 +244,7 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
         fastest: fastest.tree.clone(),
         costs,
         results,
+        tried_before: tried_before(&ways[2..], &ways[0]),
         verdict,
     }
 }
@@ -263,11 +268,28 @@ fn expected(texts: &[Statistics]) -> Option<f64> {
     Some(sum(|choices| choices.plain_seconds) / sum(|choices| choices.seconds))
 }
 
+/// As [`Report::tried_before`].
+fn tried_before(fixed: &[Way], plain: &Way) -> Option<f64> {
+    let texts = plain.texts.len();
+    if texts < 3 {
+        return None;
+    }
+    let mut had = Vec::new();
+    for text in 0..texts {
+        let others =
+            |way: &Way| speed(way.texts.iter().enumerate().filter(|(n, _)| *n != text).map(|(_, s)| s));
+        had.push(&fixed.iter().max_by(|a, b| others(a).total_cmp(&others(b)))?.texts[text]);
+    }
+    Some(speed(had) / speed(&plain.texts))
+}
+
 /// Tokens per second of all texts together. Ways that take turns have had the same machine, so that no median is needed, and
 /// what one text gained by chance counts as much as what another lost.
-fn speed(texts: &[Statistics]) -> f64 {
-    let tokens: usize = texts.iter().map(|text| text.tokens).sum();
-    tokens as f64 / texts.iter().map(|text| text.total_time.as_secs_f64()).sum::<f64>()
+fn speed<'s>(texts: impl IntoIterator<Item = &'s Statistics>) -> f64 {
+    let (tokens, seconds) = texts.into_iter().fold((0, 0.0), |(tokens, seconds), text| {
+        (tokens + text.tokens, seconds + text.total_time.as_secs_f64())
+    });
+    tokens as f64 / seconds
 }
 
 /// What to use, and why; `chain` are the texts that drafted one token a step.
@@ -324,6 +346,12 @@ impl Report {
                 100.0 * r.draft_share
             )?;
         }
+        if let Some(ratio) = self.tried_before {
+            writeln!(
+                out,
+                "\nfixed trees, each text with the one that was fastest in the others: {ratio:.2}x"
+            )?;
+        }
         for (name, passes) in [("target", &self.costs.target), ("draft", &self.costs.draft)] {
             let pairs: Vec<String> = passes
                 .pairs()
@@ -334,5 +362,33 @@ impl Report {
         }
         writeln!(out, "\n\n{}", self.verdict)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With so many tokens per second in each text.
+    fn way(name: &str, speeds: &[usize]) -> Way {
+        let text = |&tokens: &usize| Statistics {
+            tokens,
+            total_time: Duration::from_secs(1),
+            ..Statistics::default()
+        };
+        let settings = Settings { sampling: Sampling::default(), speculation: None };
+        Way { name: name.to_owned(), settings, texts: speeds.iter().map(text).collect() }
+    }
+
+    #[test]
+    fn chance_does_not_make_a_tree_fast() {
+        let plain = way("none", &[10, 10, 10]);
+        // Each is lucky once: whoever goes by the other texts never has the lucky one.
+        let lucky = [way("a", &[16, 10, 10]), way("b", &[10, 16, 10]), way("c", &[10, 10, 16])];
+        assert_eq!(tried_before(&lucky, &plain), Some(1.0));
+        // One that is the best everywhere is had everywhere.
+        let good = [way("a", &[12, 12, 12]), way("b", &[11, 11, 11])];
+        assert_eq!(tried_before(&good, &plain), Some(1.2));
+        assert_eq!(tried_before(&good, &way("none", &[10, 10])), None);
     }
 }
