@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """polydraft beside llama.cpp: the same GGUF files, the same threads, in turn, so that a drift of the machine hits both alike.
 
-Needs llama-bench and llama-speculative-simple, built from llama.cpp's sources or those in the package llama-cpp-python:
-  cmake -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF && cmake --build build --target llama-bench llama-speculative-simple
+Needs llama-bench, llama-speculative-simple and llama-completion, built from llama.cpp's sources or those in the package llama-cpp-python:
+  cmake -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF && cmake --build build --target llama-bench llama-speculative-simple \
+    llama-completion
 
 Examples:
   bench/llama_cpp.py --llama build/bin plain smollm2-F32.gguf smollm2-Q8_0.gguf --threads 1,2
   bench/llama_cpp.py --llama build/bin speculation smollm2-F32.gguf --draft smollm2-Q8_0.gguf --temperatures 0,1
+  bench/llama_cpp.py --llama build/bin start smollm2-F32.gguf smollm2-Q8_0.gguf --threads 2
   bench/llama_cpp.py --llama build/bin text smollm2-Q4_1.gguf --common '--backend llama' --prompts bench/twenty.jsonl --tokens 100
 
 'text' compares what is written at temperature 0 with llama-completion's; where texts part, how far apart the two likeliest tokens were.
 --common '--backend llama' puts our side on the same engine: what is left is what speculation gives, and what it costs to go through us.
+
+'start' is how long a program takes from its start to the end behind one token, in milliseconds.
 
 Speeds are medians over the rounds; 'ratio' is the median over rounds of ours / theirs within a round.
 """
@@ -22,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 # One prompt of each kind that people use models for.
@@ -65,6 +70,20 @@ def ours_plain(args, model, threads):
         read = ours(args, model, threads, 1, *plain, "--prompt-file", file.name)
     prompt = 1000 * (read["prompt_tokens"] - 1) / read["stats"]["time_ms"]["prompt"]
     return prompt, decode()
+
+
+def started(command):
+    """Milliseconds of a whole process."""
+    start = time.monotonic()
+    run(command)
+    return 1000 * (time.monotonic() - start)
+
+
+def start(args, model, threads):
+    common = ("--prompt", "Once upon a time", "-n", 1)
+    ours = [args.polydraft, "generate", "--target", model, "--verifier", "none", "--threads", threads, "-q", *common]
+    theirs = [args.llama / "llama-completion", "-m", model, "-t", threads, "-no-cnv", "--no-warmup", *common]
+    return started(ours + args.common.split()), started(theirs)
 
 
 def theirs_speculative(args, model, threads, kind, temperature):
@@ -125,7 +144,7 @@ def table(title, columns, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["plain", "speculation", "text"])
+    parser.add_argument("what", choices=["plain", "speculation", "start", "text"])
     parser.add_argument("models", nargs="+", type=Path, metavar="GGUF")
     parser.add_argument("--llama", type=Path, required=True, metavar="DIR", help="where llama.cpp's programs are")
     parser.add_argument("--polydraft", type=Path, default=Path("target/release/polydraft"))
@@ -154,6 +173,10 @@ def main():
                 results.append({"model": model.stem, "threads": threads, "texts": compare_texts(args, model, threads)})
                 continue
             name = f"{model.stem} {threads} thread{'' if threads == '1' else 's'}"
+            if args.what == "start":
+                rounds = [start(args, model, threads) for _ in range(args.rounds)]
+                results.append(table(f"{name} start", ["polydraft", "llama.cpp"], rounds))
+                continue
             if args.what == "plain":
                 rounds = [(*ours_plain(args, model, threads), *theirs_plain(args, model, threads)) for _ in range(args.rounds)]
                 for part, at in (("prompt", 0), ("decode", 1))[args.prompt_tokens == 0 :]:

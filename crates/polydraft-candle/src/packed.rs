@@ -9,7 +9,7 @@
 
 mod blocks;
 mod exact;
-mod fetch;
+pub(crate) mod fetch;
 mod file;
 mod inputs;
 mod integer;

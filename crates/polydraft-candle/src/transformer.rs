@@ -251,26 +251,22 @@ impl Transformer {
         let Config { heads, key_value_heads, head, ref attention, .. } = self.config;
         let (layer, n) = (&self.layers[number], x.dim(0)?);
         let mixed = layer.query_key_value.forward(x)?;
-        // [n, some heads, head], contiguous.
-        let part = |from: usize, heads: usize, norm: Option<usize>| {
-            let x = mixed.narrow(1, from * head, heads * head)?.contiguous()?.reshape((n, heads, head))?;
-            match norm.and_then(|norm| Some(&layer.head_norms.as_ref()?[norm])) {
-                None => Ok::<_, candle_core::Error>(x),
-                Some(norm) => norm.forward(&x),
-            }
-        };
-        let queries = part(0, heads, Some(0))?;
-        let keys = part(heads, key_value_heads, Some(1))?;
-        let values = part(heads + key_value_heads, key_value_heads, None)?;
         let found = match ways {
             Ways::Host(rotations) => {
                 let rotation = rotations.of(layer.windowed);
-                let numbers = |x: &Tensor| x.flatten_all()?.to_vec1::<f32>();
-                let (mut queries, mut keys) = (numbers(&queries)?, numbers(&keys)?);
+                let [mut queries, mut keys, values] = match &layer.head_norms {
+                    // A tensor operation takes as long as a small layer's products.
+                    None => host::parts(&mixed, [heads, key_value_heads, key_value_heads].map(|n| n * head))?,
+                    Some(_) => {
+                        let numbers = |x: Tensor| x.flatten_all()?.to_vec1::<f32>();
+                        let [queries, keys, values] = self.parts(layer, &mixed)?;
+                        [numbers(queries)?, numbers(keys)?, numbers(values)?]
+                    }
+                };
                 let scale = attention.scale as f32;
                 host::rotate(&mut queries, heads * head, head, rotation, scale);
                 host::rotate(&mut keys, key_value_heads * head, head, rotation, 1.0);
-                host::write(parts, number, &keys, &numbers(&values)?)?;
+                host::write(parts, number, &keys, &values)?;
                 let window = attention.window.filter(|_| layer.windowed);
                 let softcap = attention.softcap.map(|cap| cap as f32);
                 let rules = host::Rules { layer: number, heads, window, softcap };
@@ -281,6 +277,7 @@ impl Transformer {
                     None => Ok(x),
                     Some([cos, sin]) => rope_thd(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
                 };
+                let [queries, keys, values] = self.parts(layer, &mixed)?;
                 let all = [placed(queries)?, placed(keys)?, values];
                 let mut found = Vec::with_capacity(parts.len());
                 let mut row = 0;
@@ -296,6 +293,20 @@ impl Transformer {
             }
         };
         layer.output.forward(&found)
+    }
+
+    /// Queries, keys and values `[rows, their heads, head]`, contiguous, behind the norms of heads, from all side by side.
+    fn parts(&self, layer: &Layer, mixed: &Tensor) -> Result<[Tensor; 3]> {
+        let Config { heads, key_value_heads, head, .. } = self.config;
+        let part = |from: usize, heads: usize, norm: Option<usize>| {
+            let x = mixed.narrow(1, from * head, heads * head)?.contiguous()?.reshape(((), heads, head))?;
+            match norm.and_then(|norm| Some(&layer.head_norms.as_ref()?[norm])) {
+                None => Ok::<_, candle_core::Error>(x),
+                Some(norm) => norm.forward(&x),
+            }
+        };
+        let keys = part(heads, key_value_heads, Some(1))?;
+        Ok([part(0, heads, Some(0))?, keys, part(heads + key_value_heads, key_value_heads, None)?])
     }
 
     pub fn feed_forward(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {

@@ -104,6 +104,15 @@ impl Numbers {
         }
     }
 
+    /// These lines where they are held in f32.
+    #[inline(always)]
+    pub fn singles(&self, from: usize, count: usize) -> &[Line] {
+        match self {
+            Self::Single(lines) => &lines[from..from + count],
+            Self::Half(_) => &[],
+        }
+    }
+
     /// These lines in f32, in `room` where they are not held so.
     #[inline(always)]
     pub fn lines<'a>(&'a self, from: usize, count: usize, room: &'a mut Vec<Line>) -> &'a [Line] {

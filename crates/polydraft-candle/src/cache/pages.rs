@@ -116,6 +116,18 @@ impl Pages {
         self.pages[page].blocks.lines(self.form.values(layer, head), count, room)
     }
 
+    /// The lines of [`keys`](Self::keys), and those of [`values`](Self::values), where there is such a page and they are as they are
+    /// held: to ask the memory for them beforehand.
+    #[inline(always)]
+    pub fn lines(&self, page: usize, layer: usize, head: usize) -> [&[Line]; 2] {
+        let Some(page) = self.pages.get(page) else { return [&[], &[]] };
+        let values = PAGE * self.form.value_lines();
+        [
+            page.blocks.singles(self.form.keys(layer, head), self.form.head),
+            page.blocks.singles(self.form.values(layer, head), values),
+        ]
+    }
+
     /// Writes the key and value, `[heads, head]` each, of one slot in one layer.
     pub fn write(&mut self, layer: usize, slot: usize, key: &[f32], value: &[f32]) {
         let form @ Form { heads, head, .. } = self.form;

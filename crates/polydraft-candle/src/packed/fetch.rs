@@ -23,11 +23,29 @@ const LINE: usize = 64;
 pub(super) fn fetch<P>(piece: &P, part: usize, parts: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in lines::<P>(part, parts) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let ahead = std::ptr::from_ref(piece).cast::<i8>().wrapping_add(AHEAD + line * LINE);
-        // SAFETY: a hint, which reads nothing, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead) };
+        hint(std::ptr::from_ref(piece).cast::<i8>().wrapping_add(AHEAD + line * LINE));
     }
+}
+
+/// Asks for `what` itself, which is small.
+#[inline(always)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "there is no stable hint elsewhere")
+)]
+pub(crate) fn fetch_this<T>(what: &T) {
+    #[cfg(target_arch = "x86_64")]
+    for line in lines::<T>(0, 1) {
+        hint(std::ptr::from_ref(what).cast::<i8>().wrapping_add(line * LINE));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn hint(address: *const i8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a hint, which reads nothing, whatever the address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
 }
 
 /// The lines of a part of a piece.

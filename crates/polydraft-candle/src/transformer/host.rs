@@ -16,6 +16,7 @@ mod kernel;
 
 use std::ops::Range;
 
+use candle_core::Tensor;
 use pulp::Arch;
 
 use super::pass::{Part, Sight};
@@ -47,6 +48,25 @@ fn pages<'p>(part: &'p Part) -> candle_core::Result<&'p Pages> {
         Cache::Pages(pages) => Ok(pages),
         Cache::Tensors(_) => candle_core::bail!("attention: expected a cache in memory, got one on a card"),
     }
+}
+
+/// The numbers of `[rows, all widths]` in parts of these widths, `[rows, width]` each.
+pub(super) fn parts<const N: usize>(
+    mixed: &Tensor,
+    widths: [usize; N],
+) -> candle_core::Result<[Vec<f32>; N]> {
+    let numbers = mixed.flatten_all()?.to_vec1::<f32>()?;
+    let all: usize = widths.iter().sum();
+    let rows = numbers.len() / all.max(1);
+    let mut parts = widths.map(|width| Vec::with_capacity(rows * width));
+    for mut row in numbers.chunks_exact(all.max(1)) {
+        for (part, width) in parts.iter_mut().zip(widths) {
+            let (own, rest) = row.split_at(width);
+            part.extend_from_slice(own);
+            row = rest;
+        }
+    }
+    Ok(parts)
 }
 
 /// Writes the keys and values `[rows, key heads · head]` of all parts.

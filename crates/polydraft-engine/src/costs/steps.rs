@@ -3,7 +3,7 @@
 //! Problem: drawing, verifying and cutting back caches take time, most with several paths; and a small model's pass is faster or
 //! slower by a third as its weights lie in a cache or do not, which passes of one model alone do not show.
 //! Method: steps of a few trees and plain ones, in turn in one text, the median of each. What drifts from turn to turn is the
-//! machine: a turn is measured in its plain steps.
+//! machine: a step's time is that of its kind times that of its turn, both found by medians in turn (Tukey's median polish, 1977).
 //! 1. Where passes are short, chains say what the target's pass takes: the step less the draft's passes.
 //! 2. What a step of several paths takes beyond its passes is its verification.
 
@@ -21,13 +21,17 @@ const SHORT: Duration = Duration::from_millis(20);
 const PLAIN: (usize, usize) = (0, 0);
 const SHORT_TREES: [(usize, usize); 7] = [PLAIN, (1, 1), (1, 2), (1, 4), (1, 7), (2, 2), (4, 2)];
 const TREES: [(usize, usize); 4] = [PLAIN, (1, 2), (2, 2), (4, 2)];
-/// Steps of one tree before it is the next one's turn, behind a first one in which the draft reads what it has missed.
-const STEPS: usize = 2;
+/// Steps of one tree before it is the next one's turn, behind some in which the draft reads what it has missed and weights come to where
+/// they are when these steps are all that is done: small models took a third longer in the first ones.
+const STEPS: usize = 6;
+const BEFORE: usize = 2;
 /// Turns at most, and how long they may take together.
-const TURNS: usize = 40;
+const TURNS: usize = 20;
 const TIME: Duration = Duration::from_secs(5);
+/// How often kinds and turns are gone through: more changes next to nothing.
+const POLISHED: usize = 20;
 /// Tokens that a text grows by before the next one begins.
-const GROWTH: usize = 64;
+const GROWTH: usize = 128;
 
 /// Steps of one kind.
 struct Kind {
@@ -48,19 +52,26 @@ impl Kind {
     }
 }
 
+/// Between the two in the middle where there is none: of two samples the larger one is no middle.
 fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied()
+    let (below, above) = (numbers.len().checked_sub(1)? / 2, numbers.len() / 2);
+    Some(0.5 * (numbers[below] + numbers[above]))
 }
 
-/// Takes out of the steps what made the plain ones of the same turn slower or faster than plain steps are; the first kind is plain.
+/// Takes out of the steps what made those of their turn slower or faster than their kinds usually are.
 fn steady(kinds: &mut [Kind]) {
-    let seconds = |turn: &Turn| median(turn.iter().map(|(seconds, _)| *seconds).collect());
-    let plain: Vec<Option<f64>> = kinds[0].turns.iter().map(seconds).collect();
-    let Some(usual) = median(plain.iter().flatten().copied().collect()) else { return };
-    for (turn, now) in plain.into_iter().enumerate() {
-        let steps = kinds.iter_mut().flat_map(|kind| &mut kind.turns[turn]);
-        steps.for_each(|(seconds, _)| *seconds *= now.map_or(1.0, |now| usual / now));
+    for _ in 0..POLISHED {
+        let usual: Vec<Option<f64>> = kinds.iter().map(|kind| kind.usual(|_| 0.0)).collect();
+        for turn in 0..kinds[0].turns.len() {
+            let mut ratios = Vec::new();
+            for (kind, usual) in kinds.iter().zip(&usual) {
+                ratios.extend(kind.turns[turn].iter().filter_map(|(seconds, _)| Some(seconds / (*usual)?)));
+            }
+            let slower = median(ratios).unwrap_or(1.0);
+            let steps = kinds.iter_mut().flat_map(|kind| &mut kind.turns[turn]);
+            steps.for_each(|(seconds, _)| *seconds /= slower);
+        }
     }
 }
 
@@ -142,14 +153,14 @@ fn enough(kinds: &[Kind], start: Instant) -> bool {
 /// Some steps of one kind, as far as the text goes.
 fn take(engine: &mut Engine, session: &mut Session, depth: usize) -> Result<Turn> {
     let mut turn = Turn::new();
-    for step in 0..=STEPS {
+    for step in 0..BEFORE + STEPS {
         if session.is_done() {
             break;
         }
         let seconds = timed(|| engine.step(&mut [&mut *session]))?;
         let levels = session.draft.tree().levels();
         // Near the end of the context less is drawn.
-        if step > 0 && levels.len() == depth + 1 {
+        if step >= BEFORE && levels.len() == depth + 1 {
             turn.push((seconds, levels));
         }
     }
@@ -179,21 +190,31 @@ fn by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
 mod tests {
     use super::*;
 
+    fn kind(paths: usize, turns: &[&[f64]]) -> Kind {
+        let turn = |seconds: &&[f64]| seconds.iter().map(|&seconds| (seconds, vec![1])).collect();
+        Kind { paths, depth: paths, speculation: None, turns: turns.iter().map(turn).collect() }
+    }
+
+    /// How long the second kind's steps take, relative to the first's.
+    fn ratio(mut kinds: [Kind; 2]) -> f64 {
+        steady(&mut kinds);
+        let [plain, tree] = kinds.map(|kind| kind.usual(|_| 0.0).unwrap());
+        tree / plain
+    }
+
     #[test]
     fn a_slow_turn_makes_no_tree_slow() {
-        let kind = |paths, seconds: [f64; 4]| Kind {
-            paths,
-            depth: paths,
-            speculation: None,
-            turns: [&seconds[..2], &seconds[2..], &[]]
-                .map(|turn| turn.iter().map(|&seconds| (seconds, vec![1])).collect())
-                .into(),
-        };
-        // The second turn at half the speed, and a third of which nothing was kept.
-        let mut kinds = [kind(0, [1.0, 1.0, 2.0, 2.0]), kind(1, [1.5, 1.5, 3.0, 3.0])];
-        steady(&mut kinds);
-        let ratios = [0, 1].map(|turn| kinds[1].turns[turn][0].0 / kinds[0].turns[turn][0].0);
-        assert_eq!(ratios, [1.5, 1.5]);
-        assert_eq!(kinds[1].turns[0][0].0, kinds[1].turns[1][0].0);
+        // The second turn at half the speed, where more of the tree's steps were kept; and a third of which nothing was kept.
+        let plain = kind(0, &[&[1.0, 1.0], &[2.0, 2.0], &[]]);
+        let tree = kind(1, &[&[1.5], &[3.0, 3.0], &[]]);
+        assert!((ratio([plain, tree]) - 1.5).abs() < 1e-3);
+    }
+
+    #[test]
+    fn noise_makes_no_tree_fast() {
+        // Of two plain steps one always takes longer.
+        let plain = kind(0, &[&[1.0, 1.2], &[1.2, 1.0], &[1.0, 1.2]]);
+        let tree = kind(1, &[&[1.65, 1.65], &[1.65, 1.65], &[1.65, 1.65]]);
+        assert!((ratio([plain, tree]) - 1.5).abs() < 1e-3);
     }
 }

@@ -11,6 +11,7 @@ use super::Rules;
 use crate::cache::Pages;
 use crate::cache::numbers::Line;
 use crate::cache::pages::PAGE;
+use crate::packed::fetch::fetch_this;
 use crate::transformer::exp::exp;
 use crate::transformer::pass::Sight;
 
@@ -116,6 +117,11 @@ impl Task<'_> {
 
         for page in pages.clone() {
             let keys = self.pages.keys(page, self.rules.layer, self.head, wide);
+            // Behind the last page's keys come the first one's values.
+            let mut next = match page + 1 < pages.end {
+                true => self.pages.lines(page + 1, self.rules.layer, self.head)[0],
+                false => self.pages.lines(pages.start, self.rules.layer, self.head)[1],
+            };
             for (row, sight) in self.sights.iter().enumerate() {
                 if !sees(sight, view, page) {
                     continue;
@@ -123,6 +129,7 @@ impl Task<'_> {
                 let queries = &self.queries[row * width + self.head * group * head..][..group * head];
                 let scores = &mut all_scores[row * group * lines..][..group * lines];
                 for (queries, scores) in queries.chunks(HEADS * head).zip(scores.chunks_mut(HEADS * lines)) {
+                    let keys = [keys, std::mem::take(&mut next)];
                     match queries.len() / head {
                         1 => score::<S, 1, V>(simd, queries, keys, scores, sight, view, page),
                         2 => score::<S, 2, V>(simd, queries, keys, scores, sight, view, page),
@@ -135,14 +142,19 @@ impl Task<'_> {
         for (scores, total) in all_scores.chunks_exact_mut(lines).zip(self.totals.iter_mut()) {
             *total = weigh(simd, scores, self.rules.softcap);
         }
-        for page in pages {
+        for page in pages.clone() {
             let values = self.pages.values(page, self.rules.layer, self.head, wide);
+            let mut next = match page + 1 < pages.end {
+                true => self.pages.lines(page + 1, self.rules.layer, self.head)[1],
+                false => &[],
+            };
             for (row, sight) in self.sights.iter().enumerate() {
                 let weights = &all_scores[row * group * lines..][..group * lines];
                 let sums = &mut all_sums[row * group * value_lines..][..group * value_lines];
                 let heads = weights.chunks(HEADS * lines).zip(sums.chunks_mut(HEADS * value_lines));
                 for (weights, sums) in heads {
                     for seen in seen(sight, view, page) {
+                        let values = [values, std::mem::take(&mut next)];
                         match sums.len() / value_lines {
                             1 => add::<S, 1, V>(simd, weights, values, sums, &seen),
                             2 => add::<S, 2, V>(simd, weights, values, sums, &seen),
@@ -202,12 +214,13 @@ fn number(lines: &[Line], i: usize) -> f32 {
     lines[i / PAGE].0[i % PAGE]
 }
 
-/// What N queries of a row score with the tokens of a page that it sees.
+/// What N queries of a row score with the tokens of a page that it sees. The memory is asked for the `next` lines meanwhile: pages
+/// lie apart.
 #[inline(always)]
 fn score<S: Simd, const N: usize, const V: usize>(
     simd: S,
     queries: &[f32],
-    keys: &[Line],
+    [keys, next]: [&[Line]; 2],
     scores: &mut [Line],
     sight: &Sight,
     view: &View,
@@ -218,6 +231,9 @@ fn score<S: Simd, const N: usize, const V: usize>(
     for first in (0..PAGE / S::F32_LANES).step_by(V) {
         let mut sums = [[simd.splat_f32s(0.0); V]; N];
         for (i, line) in keys.iter().enumerate() {
+            if let Some(line) = next.get(i).filter(|_| first == 0) {
+                fetch_this(line);
+            }
             let mut keys = [simd.splat_f32s(0.0); V];
             for (v, key) in keys.iter_mut().enumerate() {
                 *key = vector::<S>(line, first + v);
@@ -275,12 +291,12 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
     Total { largest: top, sum: simd.reduce_sum_f32s(sum) }
 }
 
-/// Adds to the sums of N heads of a row the values that it sees, by their weights.
+/// Adds to the sums of N heads of a row the values that it sees, by their weights; `next` as in [`score`].
 #[inline(always)]
 fn add<S: Simd, const N: usize, const V: usize>(
     simd: S,
     weights: &[Line],
-    values: &[Line],
+    [values, next]: [&[Line]; 2],
     sums: &mut [Line],
     seen: &Seen,
 ) {
@@ -294,7 +310,11 @@ fn add<S: Simd, const N: usize, const V: usize>(
                 }
             }
             for i in 0..seen.count {
-                let line = &values[(seen.slot + i) * value_lines + part];
+                let place = (seen.slot + i) * value_lines + part;
+                if let Some(line) = next.get(place).filter(|_| first == 0) {
+                    fetch_this(line);
+                }
+                let line = &values[place];
                 let mut values = [simd.splat_f32s(0.0); V];
                 for (v, value) in values.iter_mut().enumerate() {
                     *value = vector::<S>(line, first + v);
