@@ -21,10 +21,12 @@ const SHORT: Duration = Duration::from_millis(20);
 const PLAIN: (usize, usize) = (0, 0);
 const SHORT_TREES: [(usize, usize); 7] = [PLAIN, (1, 1), (1, 2), (1, 4), (1, 7), (2, 2), (4, 2)];
 const TREES: [(usize, usize); 4] = [PLAIN, (1, 2), (2, 2), (4, 2)];
-/// Steps of one tree before it is the next one's turn, behind some in which the draft reads what it has missed and weights come to where
-/// they are when these steps are all that is done: small models took a third longer in the first ones.
-const STEPS: usize = 6;
-const BEFORE: usize = 2;
+/// Steps of one tree before it is the next one's turn, behind some that do not count, in which the draft reads what it has missed and weights
+/// come to where they are when these steps are all that is done: small models took a third longer in the first ones.
+const STEPS: Rhythm = Rhythm { before: 2, counted: 6 };
+/// Where a pass takes longer than [`MEDIUM`], and all weights come from memory in every step.
+const FEW: Rhythm = Rhythm { before: 1, counted: 2 };
+const MEDIUM: Duration = Duration::from_millis(50);
 /// Turns at most, and how long they may take together.
 const TURNS: usize = 20;
 const TIME: Duration = Duration::from_secs(5);
@@ -32,6 +34,13 @@ const TIME: Duration = Duration::from_secs(5);
 const POLISHED: usize = 20;
 /// Tokens that a text grows by before the next one begins.
 const GROWTH: usize = 128;
+
+/// Steps of a turn.
+#[derive(Clone, Copy)]
+struct Rhythm {
+    before: usize,
+    counted: usize,
+}
 
 /// Steps of one kind.
 struct Kind {
@@ -92,6 +101,7 @@ pub(crate) fn steps(
         return Ok(());
     }
     let short = pass < SHORT.as_secs_f64();
+    let rhythm = if pass < MEDIUM.as_secs_f64() { STEPS } else { FEW };
     let trees = if short { &SHORT_TREES[..] } else { &TREES };
     let mut kinds = Vec::new();
     for &(paths, depth) in trees.iter().filter(|(paths, _)| *paths <= most) {
@@ -105,7 +115,7 @@ pub(crate) fn steps(
     while kinds[0].turns.is_empty() || !enough(&kinds, start) {
         let mut session = engine.open(request(text.to_vec(), PolicyKind::paths(1, 1))?)?;
         session.speculation = None;
-        let taken = turns(engine, &mut session, &mut kinds, start);
+        let taken = turns(engine, &mut session, &mut kinds, rhythm, start);
         let closed = engine.close(session);
         taken.and(closed)?;
     }
@@ -132,11 +142,17 @@ pub(crate) fn steps(
 }
 
 /// Turns until the text has grown or the time is over, one at least.
-fn turns(engine: &mut Engine, session: &mut Session, kinds: &mut [Kind], start: Instant) -> Result<()> {
+fn turns(
+    engine: &mut Engine,
+    session: &mut Session,
+    kinds: &mut [Kind],
+    rhythm: Rhythm,
+    start: Instant,
+) -> Result<()> {
     loop {
         for kind in &mut *kinds {
             std::mem::swap(&mut session.speculation, &mut kind.speculation);
-            let turn = take(engine, session, kind.depth);
+            let turn = take(engine, session, kind.depth, rhythm);
             std::mem::swap(&mut session.speculation, &mut kind.speculation);
             kind.turns.push(turn?);
         }
@@ -151,16 +167,16 @@ fn enough(kinds: &[Kind], start: Instant) -> bool {
 }
 
 /// Some steps of one kind, as far as the text goes.
-fn take(engine: &mut Engine, session: &mut Session, depth: usize) -> Result<Turn> {
+fn take(engine: &mut Engine, session: &mut Session, depth: usize, rhythm: Rhythm) -> Result<Turn> {
     let mut turn = Turn::new();
-    for step in 0..BEFORE + STEPS {
+    for step in 0..rhythm.before + rhythm.counted {
         if session.is_done() {
             break;
         }
         let seconds = timed(|| engine.step(&mut [&mut *session]))?;
         let levels = session.draft.tree().levels();
         // Near the end of the context less is drawn.
-        if step >= BEFORE && levels.len() == depth + 1 {
+        if step >= rhythm.before && levels.len() == depth + 1 {
             turn.push((seconds, levels));
         }
     }
