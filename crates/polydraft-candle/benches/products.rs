@@ -32,22 +32,16 @@ const TIME: Duration = Duration::from_millis(600);
 fn main() {
     // Cargo says `--bench`.
     let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let known = |name: &String| KINDS.iter().any(|kind| kind.name() == name);
-    if let Some(unknown) = named.iter().find(|name| !known(name)) {
-        eprintln!(
-            "expected some of {}, got {unknown:?}",
-            KINDS.map(|kind| kind.name().to_owned()).join(", ")
-        );
-        std::process::exit(2);
-    }
+    let kind = |name: &String| {
+        KINDS.into_iter().find(|kind| kind.name() == name).unwrap_or_else(|| {
+            eprintln!("expected some of {}, got {name:?}", KINDS.map(|kind| kind.name()).join(", "));
+            std::process::exit(2)
+        })
+    };
+    let kinds: Vec<Precision> =
+        if named.is_empty() { KINDS.to_vec() } else { named.iter().map(kind).collect() };
     match std::env::var("PRODUCTS_THREADS") {
-        Ok(threads) => {
-            let kinds: Vec<_> = KINDS
-                .into_iter()
-                .filter(|kind| named.is_empty() || named.iter().any(|name| kind.name() == name))
-                .collect();
-            measure(threads.parse().expect("a number of threads"), &kinds);
-        }
+        Ok(threads) => measure(threads.parse().expect("a number of threads"), &kinds),
         // The pool of threads is made once in a process.
         Err(_) => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -256,10 +256,12 @@ impl Transformer {
                 let rotation = rotations.of(layer.windowed);
                 let [mut queries, mut keys, values] = match &layer.head_norms {
                     // A tensor operation takes as long as a small layer's products.
-                    None => host::parts(&mixed, [heads, key_value_heads, key_value_heads].map(|n| n * head))?,
+                    None => {
+                        host::separate(&mixed, [heads, key_value_heads, key_value_heads].map(|n| n * head))?
+                    }
                     Some(_) => {
                         let numbers = |x: Tensor| x.flatten_all()?.to_vec1::<f32>();
-                        let [queries, keys, values] = self.parts(layer, &mixed)?;
+                        let [queries, keys, values] = self.separate(layer, &mixed)?;
                         [numbers(queries)?, numbers(keys)?, numbers(values)?]
                     }
                 };
@@ -277,7 +279,7 @@ impl Transformer {
                     None => Ok(x),
                     Some([cos, sin]) => rope_thd(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
                 };
-                let [queries, keys, values] = self.parts(layer, &mixed)?;
+                let [queries, keys, values] = self.separate(layer, &mixed)?;
                 let all = [placed(queries)?, placed(keys)?, values];
                 let mut found = Vec::with_capacity(parts.len());
                 let mut row = 0;
@@ -296,7 +298,7 @@ impl Transformer {
     }
 
     /// Queries, keys and values `[rows, their heads, head]`, contiguous, behind the norms of heads, from all side by side.
-    fn parts(&self, layer: &Layer, mixed: &Tensor) -> Result<[Tensor; 3]> {
+    fn separate(&self, layer: &Layer, mixed: &Tensor) -> Result<[Tensor; 3]> {
         let Config { heads, key_value_heads, head, .. } = self.config;
         let part = |from: usize, heads: usize, norm: Option<usize>| {
             let x = mixed.narrow(1, from * head, heads * head)?.contiguous()?.reshape(((), heads, head))?;

@@ -149,13 +149,21 @@ fn repeat(
             seconds.push(pass(rows)?);
         }
     }
-    seconds.iter_mut().for_each(|seconds| seconds.sort_by(f64::total_cmp));
-    let spread = |seconds: &Vec<f64>| seconds[seconds.len() / 2] / seconds[0];
-    let busy = seconds.iter().map(spread).sum::<f64>() / rows.len() as f64 > BUSY;
+    let least = seconds.iter().map(|seconds| seconds.iter().copied().fold(f64::INFINITY, f64::min));
+    let least: Vec<f64> = least.collect();
     // What is usual, not the least: caches are rarely as warm.
-    let mut usual: Vec<f64> = seconds.iter().map(|seconds| seconds[seconds.len() / 2]).collect();
+    let mut usual: Vec<f64> = seconds.into_iter().filter_map(median).collect();
+    let spread = usual.iter().zip(&least).map(|(usual, least)| usual / least).sum::<f64>();
+    let busy = spread / rows.len() as f64 > BUSY;
     never_cheaper(&mut usual);
     Ok((rows.into_iter().zip(usual).collect(), busy))
+}
+
+/// Between the two in the middle where there is none: of two samples the larger one is no middle.
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let (below, above) = (numbers.len().checked_sub(1)? / 2, numbers.len() / 2);
+    Some(0.5 * (numbers[below] + numbers[above]))
 }
 
 /// More is never cheaper: where it seems so, chance did it, and what was measured is met halfway from both sides.

@@ -6,22 +6,15 @@
 #![allow(unsafe_code)]
 
 /// How far ahead, in bytes: enough to hide the way to memory, little enough to stay in the fastest cache.
-#[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 1 << 14;
 /// Bytes that come from memory together.
-#[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
 /// Asks for part `part` of `parts` of the piece that lies [`AHEAD`] of this one. Past the end of a tile lies the next one; past
 /// the last, nothing comes of it. Large pieces are asked for in parts, while one works: a processor keeps track of a few dozen
 /// lines that are on their way, and waits when there are more.
 #[inline(always)]
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "there is no stable hint elsewhere")
-)]
 pub(super) fn fetch<P>(piece: &P, part: usize, parts: usize) {
-    #[cfg(target_arch = "x86_64")]
     for line in lines::<P>(part, parts) {
         hint(std::ptr::from_ref(piece).cast::<i8>().wrapping_add(AHEAD + line * LINE));
     }
@@ -29,27 +22,27 @@ pub(super) fn fetch<P>(piece: &P, part: usize, parts: usize) {
 
 /// Asks for `what` itself, which is small.
 #[inline(always)]
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "there is no stable hint elsewhere")
-)]
 pub(crate) fn fetch_this<T>(what: &T) {
-    #[cfg(target_arch = "x86_64")]
     for line in lines::<T>(0, 1) {
         hint(std::ptr::from_ref(what).cast::<i8>().wrapping_add(line * LINE));
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "there is no stable hint elsewhere")
+)]
 fn hint(address: *const i8) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, which reads nothing, whatever the address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address);
+    }
 }
 
 /// The lines of a part of a piece.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn lines<P>(part: usize, parts: usize) -> std::ops::Range<usize> {
     let all = size_of::<P>().div_ceil(LINE);

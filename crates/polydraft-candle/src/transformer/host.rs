@@ -51,7 +51,7 @@ fn pages<'p>(part: &'p Part) -> candle_core::Result<&'p Pages> {
 }
 
 /// The numbers of `[rows, all widths]` in parts of these widths, `[rows, width]` each.
-pub(super) fn parts<const N: usize>(
+pub(super) fn separate<const N: usize>(
     mixed: &Tensor,
     widths: [usize; N],
 ) -> candle_core::Result<[Vec<f32>; N]> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use polydraft::policy::{Costs, Passes};
 use polydraft::{PolicyKind, Token};
 
-use super::{LONG, Requests, never_cheaper, timed};
+use super::{LONG, Requests, median, never_cheaper, timed};
 use crate::{Engine, Result, Session, Speculation};
 
 /// Passes that take less are measured in steps.
@@ -59,13 +59,6 @@ impl Kind {
     fn usual(&self, part: impl Fn(&[usize]) -> f64) -> Option<f64> {
         median(self.turns.iter().flatten().map(|(seconds, levels)| seconds - part(levels)).collect())
     }
-}
-
-/// Between the two in the middle where there is none: of two samples the larger one is no middle.
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_by(f64::total_cmp);
-    let (below, above) = (numbers.len().checked_sub(1)? / 2, numbers.len() / 2);
-    Some(0.5 * (numbers[below] + numbers[above]))
 }
 
 /// Takes out of the steps what made those of their turn slower or faster than their kinds usually are.

@@ -1,11 +1,11 @@
 use candle_core::quantized::GgmlDType;
+use polydraft_gguf::TensorType;
 
 use super::super::blocks::{COLUMNS, Q4_0, Q4_1, Q4K, Q8_0};
 use super::super::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use super::super::tests::{Memory, Stored, by_candle, values};
 use super::super::tiles::Fill;
 use super::*;
-use polydraft_gguf::TensorType;
 
 /// Rows of inputs that are hard in one way or another, `columns` each, in turn.
 fn inputs(rows: usize, columns: usize) -> Vec<f32> {
