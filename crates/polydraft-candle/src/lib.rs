@@ -15,6 +15,7 @@ mod linear;
 mod load;
 mod model;
 mod packed;
+mod rows;
 mod threads;
 mod transformer;
 mod weights;

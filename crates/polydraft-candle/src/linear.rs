@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::packed::{Format, Packed};
-use crate::weights::{Part, Rows, Weights};
+use crate::rows::Rows;
+use crate::weights::{self, Part, Weights};
 
 /// How weight matrices are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -175,7 +176,7 @@ impl Matrix {
         }
     }
 
-    fn held(precision: Precision, rows: &Rows, device: &Device) -> crate::Result<Self> {
+    fn held(precision: Precision, rows: &weights::Rows, device: &Device) -> crate::Result<Self> {
         let columns = rows.columns;
         let precision = precision.fitting(columns);
         if device.is_cpu() {
@@ -190,7 +191,7 @@ impl Matrix {
         }
     }
 
-    fn packed(format: Format, rows: &Rows) -> crate::Result<Self> {
+    fn packed(format: Format, rows: &weights::Rows) -> crate::Result<Self> {
         Packed::load(format, rows.count(), rows.columns, rows).map(Self::Packed)
     }
 
@@ -223,27 +224,30 @@ impl Matrix {
         }
     }
 
-    /// Contiguous `x [rows, in]` times the transposed matrix: `[rows, out]`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Full(weights) => x.matmul(&weights.t()?),
-            Self::Packed(weights) => x.apply_op1_no_bwd(weights),
-            Self::Quantised(weights) => x.apply_op1_no_bwd(weights),
-            Self::Stacked(parts) => {
+    /// `x [rows, in]` times the transposed matrix: `[rows, out]`.
+    pub fn forward(&self, x: &Rows) -> Result<Rows> {
+        match (self, x) {
+            (Self::Stacked(parts), x) => {
                 let parts = parts.iter().map(|part| part.forward(x)).collect::<Result<Vec<_>>>()?;
-                Tensor::cat(&parts, 1)
+                Rows::beside(&parts)
             }
+            (Self::Packed(weights), Rows::Host { numbers, width }) => weights.forward(numbers, *width),
+            (Self::Full(weights), Rows::Card(x)) => x.matmul(&weights.t()?).map(Rows::Card),
+            (Self::Quantised(weights), Rows::Card(x)) => x.apply_op1_no_bwd(weights).map(Rows::Card),
+            (Self::Packed(_), Rows::Card(_)) => bail!("product: expected rows in memory, got some on a card"),
+            (_, Rows::Host { .. }) => bail!("product: expected rows on a card, got some in memory"),
         }
     }
 
     /// The rows of the matrix at `ids`: `[ids, in]`.
-    pub fn rows(&self, ids: &[u32], device: &Device) -> Result<Tensor> {
-        match self {
-            Self::Full(weights) => weights.index_select(&Tensor::new(ids, device)?, 0),
-            Self::Packed(weights) => weights.rows(ids),
-            Self::Quantised(weights) => weights.embedding(&Tensor::new(ids, device)?),
-            Self::Stacked(_) => candle_core::bail!("rows of a matrix: expected one tensor, got several"),
-        }
+    pub fn rows(&self, ids: &[u32], device: &Device, dtype: DType) -> Result<Rows> {
+        let rows = match self {
+            Self::Full(weights) => weights.index_select(&Tensor::new(ids, device)?, 0)?,
+            Self::Packed(weights) => return weights.rows(ids),
+            Self::Quantised(weights) => weights.embedding(&Tensor::new(ids, device)?)?,
+            Self::Stacked(_) => bail!("rows of a matrix: expected one tensor, got several"),
+        };
+        rows.to_dtype(dtype).map(Rows::Card)
     }
 
     /// The rows at `ids` as a matrix of their own, held in the same way.
@@ -255,7 +259,7 @@ impl Matrix {
                 let rows = weights.embedding(&Tensor::new(ids, device)?)?.to_device(&Device::Cpu)?;
                 Self::Quantised(QTensor::quantize_onto(&rows, weights.dtype(), device)?)
             }
-            Self::Stacked(_) => candle_core::bail!("rows of a matrix: expected one tensor, got several"),
+            Self::Stacked(_) => bail!("rows of a matrix: expected one tensor, got several"),
         })
     }
 
@@ -274,16 +278,17 @@ impl Matrix {
 #[derive(Debug)]
 pub(crate) struct Linear {
     pub matrix: Matrix,
-    pub bias: Option<Tensor>,
+    /// One row.
+    pub bias: Option<Rows>,
 }
 
 impl Linear {
-    /// Contiguous `x [rows, in]` to `[rows, out]`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// `x [rows, in]` to `[rows, out]`.
+    pub fn forward(&self, x: &Rows) -> Result<Rows> {
         let y = self.matrix.forward(x)?;
         match &self.bias {
             None => Ok(y),
-            Some(bias) => y.broadcast_add(bias),
+            Some(bias) => y.add(bias),
         }
     }
 }

@@ -184,10 +184,6 @@ impl CandleModel {
             }
             let logits = self.transformer.forward(&mut parts)?;
             let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
-            let logits = match logits {
-                None => Vec::new(),
-                Some(logits) => logits.flatten_all()?.to_vec1::<f32>()?,
-            };
             let mut rest = &logits[..];
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { number, next, .. } = work[i];
@@ -231,7 +227,7 @@ impl CandleModel {
 }
 
 fn rows_of(matrix: &Matrix, tokens: &[Token], device: &Device) -> crate::Result<Vec<f32>> {
-    Ok(matrix.rows(tokens, device)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    Ok(matrix.rows(tokens, device, DType::F32)?.into_numbers()?)
 }
 
 /// Slots of a text that are to be computed.

@@ -24,11 +24,12 @@ mod tiles;
 use std::convert::Infallible;
 use std::fmt::Debug;
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+use candle_core::{Result, bail};
 use half::{bf16, f16};
 
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
 
+use crate::rows::Rows;
 use exact::{Bf16, F16, F32, Words};
 use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use polydraft_gguf::TensorType;
@@ -216,16 +217,16 @@ impl Packed {
     }
 
     /// The rows of the matrix at `ids [n]`: `[n, in]`.
-    pub fn rows(&self, ids: &[u32]) -> Result<Tensor> {
+    pub fn rows(&self, ids: &[u32]) -> Result<Rows> {
         let [out, columns] = self.0.shape();
-        let mut values = Vec::with_capacity(ids.len() * columns);
+        let mut numbers = Vec::with_capacity(ids.len() * columns);
         for &id in ids {
             if id as usize >= out {
-                candle_core::bail!("packed matrix: expected a row below {out}, got {id}");
+                bail!("packed matrix: expected a row below {out}, got {id}");
             }
-            self.0.row(id as usize, &mut values);
+            self.0.row(id as usize, &mut numbers);
         }
-        Tensor::from_vec(values, (ids.len(), columns), &Device::Cpu)
+        Ok(Rows::Host { numbers, width: columns })
     }
 
     /// The rows at `ids` as a matrix of their own, held in the same way where numbers can be rounded to it, else in
@@ -233,7 +234,7 @@ impl Packed {
     pub fn select(&self, ids: &[u32]) -> Result<Self> {
         let [out, columns] = self.0.shape();
         if let Some(id) = ids.iter().find(|id| **id as usize >= out) {
-            candle_core::bail!("packed matrix: expected rows below {out}, got {id}");
+            bail!("packed matrix: expected rows below {out}, got {id}");
         }
         let format = match self.1 {
             Format::Q5_0 | Format::Q5_1 | Format::Q2K | Format::Q3K | Format::Q5K | Format::Q6K => {
@@ -252,6 +253,15 @@ impl Packed {
     pub fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
         assert_eq!(x.len(), rows * self.0.shape()[1]);
         self.0.product(x, rows)
+    }
+
+    /// Likewise, for rows of this width.
+    pub fn forward(&self, x: &[f32], width: usize) -> Result<Rows> {
+        let [out, columns] = self.0.shape();
+        if width != columns {
+            bail!("packed product: expected {columns} columns, got {width}");
+        }
+        Ok(Rows::Host { numbers: self.product(x, x.len() / width.max(1)), width: out })
     }
 }
 
@@ -330,25 +340,6 @@ impl Read<Infallible> for Selected<'_> {
     fn bf16(&self, first: usize, values: &mut [bf16]) -> std::result::Result<(), Infallible> {
         self.each(first, values, bf16::from_f32);
         Ok(())
-    }
-}
-
-impl CustomOp1 for Packed {
-    fn name(&self) -> &'static str {
-        "packed-product"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (rows, width) = layout.shape().dims2()?;
-        let Some((from, to)) = layout.contiguous_offsets() else {
-            candle_core::bail!("packed product: expected a contiguous tensor, got {layout:?}")
-        };
-        let [out, columns] = self.0.shape();
-        if width != columns {
-            candle_core::bail!("packed product: expected {columns} columns, got {width}");
-        }
-        let y = self.product(&x.as_slice::<f32>()?[from..to], rows);
-        Ok((CpuStorage::F32(y), Shape::from((rows, out))))
     }
 }
 

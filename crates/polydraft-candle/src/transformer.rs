@@ -6,10 +6,10 @@
 //! Miao et al. 2024 (SpecInfer, section 4: tree attention); for the rest see `family/`. Layout and names as in Hugging
 //! Face transformers.
 
+mod activation;
 mod copy;
 mod device;
 pub(crate) mod exp;
-mod gate;
 mod host;
 pub(crate) mod load;
 pub(crate) mod norm;
@@ -17,13 +17,13 @@ pub(crate) mod pass;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::rotary_emb::rope_thd;
+use candle_core::{DType, Device, Result, Tensor, bail};
 use polydraft_engine::Feature;
 
 use crate::cache::{Cache, CacheType, Form};
-use crate::config::{Activation, Frequencies};
+use crate::config::{FeedForward, Frequencies};
 use crate::linear::{Linear, Matrix};
+use crate::rows::Rows;
 use crate::{Config, Error};
 use norm::{Norm, Norms};
 use pass::Part;
@@ -138,8 +138,8 @@ impl Transformer {
     }
 
     /// Computes the tokens of all parts, leaves their keys and values in the caches and returns the logits of those that
-    /// want them, `[wanted, vocabulary]` in the parts' order, in f32; `None` if none does.
-    pub fn forward(&self, parts: &mut [Part]) -> Result<Option<Tensor>> {
+    /// want them, `[wanted, vocabulary]` in the parts' order, in f32; none if none does.
+    pub fn forward(&self, parts: &mut [Part]) -> Result<Vec<f32>> {
         for part in &mut *parts {
             part.cache.reserve(part.start + part.tokens.len())?;
         }
@@ -156,44 +156,35 @@ impl Transformer {
         if self.watched.contains(&Feature::Output) {
             self.note(Feature::Output, &self.normed(x.clone())?, parts)?;
         }
-        let mut wanted: Vec<u32> = Vec::new();
-        let mut end = 0;
-        for part in &*parts {
-            end += part.tokens.len();
-            wanted.extend((end - part.wanted..end).map(|row| row as u32));
-        }
-        if wanted.is_empty() {
-            return Ok(None);
-        }
-        if wanted.len() < positions.len() {
-            x = x.index_select(&Tensor::new(wanted, &self.device)?, 0)?;
-        }
-        x = self.normed(x)?;
+        let Some(x) = wanted(x, parts)? else { return Ok(Vec::new()) };
+        let mut x = self.normed(x)?;
         if let Some([_, out]) = &self.projections {
             x = out.forward(&x)?;
         }
-        let logits = self.head().forward(&x)?.to_dtype(DType::F32)?;
-        capped(logits, self.config.logit_softcap).map(Some)
+        self.head().forward(&x)?.capped(self.config.logit_softcap)?.into_numbers()
     }
 
     /// The weights of the last norm, where it has these alone.
     pub fn last_norm(&self) -> Result<Option<Vec<f32>>> {
         match &self.norm {
-            Some(Norm::Rms { weight, .. }) => weight.to_dtype(DType::F32)?.to_vec1().map(Some),
+            Some(Norm::Rms { weight, .. }) => Ok(Some(weight.numbers()?.into_owned())),
             _ => Ok(None),
         }
     }
 
     /// Behind the last norm, if there is one.
-    pub fn normed(&self, x: Tensor) -> Result<Tensor> {
-        self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
+    pub fn normed(&self, x: Rows) -> Result<Rows> {
+        match &self.norm {
+            None => Ok(x),
+            Some(norm) => norm.forward(&x),
+        }
     }
 
     /// Leaves a hidden state `[tokens, hidden]` in the caches, if it is watched.
-    fn note(&self, feature: Feature, x: &Tensor, parts: &mut [Part]) -> Result<()> {
+    fn note(&self, feature: Feature, x: &Rows, parts: &mut [Part]) -> Result<()> {
         let Some(place) = self.watched.iter().position(|watched| *watched == feature) else { return Ok(()) };
         let width = self.config.hidden;
-        let states = x.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        let states = x.numbers()?;
         let mut states = states.chunks_exact(width);
         for part in parts {
             for (slot, state) in (part.start..part.end()).zip(&mut states) {
@@ -204,18 +195,15 @@ impl Transformer {
     }
 
     /// `[tokens, hidden]`
-    fn embed(&self, parts: &[Part], positions: &[usize]) -> Result<Tensor> {
-        let tokens: Vec<u32> = parts.iter().flat_map(|part| &part.tokens).copied().collect();
-        let mut x = self.embedding.rows(&tokens, &self.device)?.to_dtype(self.dtype)?;
-        if self.config.embedding_scale != 1.0 {
-            x = (x * self.config.embedding_scale)?;
-        }
+    fn embed(&self, parts: &[Part], positions: &[usize]) -> Result<Rows> {
+        let mut x = self.embedding.rows(&tokens(parts), &self.device, self.dtype)?;
+        x = x.scaled(self.config.embedding_scale)?;
         if let Some([into, _]) = &self.projections {
             x = into.forward(&x)?;
         }
         if let Place::Learned(rows, offset) = &self.place {
             let ids: Vec<u32> = positions.iter().map(|p| (p + offset) as u32).collect();
-            x = (x + rows.rows(&ids, &self.device)?.to_dtype(self.dtype)?)?;
+            x = x.add(&rows.rows(&ids, &self.device, self.dtype)?)?;
         }
         Ok(x)
     }
@@ -247,82 +235,29 @@ impl Transformer {
         Ok(Ways::Device(rotations, masks.collect::<Result<_>>()?))
     }
 
-    pub fn attend(&self, number: usize, x: &Tensor, ways: &Ways, parts: &mut [Part]) -> Result<Tensor> {
-        let Config { heads, key_value_heads, head, ref attention, .. } = self.config;
-        let (layer, n) = (&self.layers[number], x.dim(0)?);
+    pub fn attend(&self, number: usize, x: &Rows, ways: &Ways, parts: &mut [Part]) -> Result<Rows> {
+        let layer = &self.layers[number];
         let mixed = layer.query_key_value.forward(x)?;
-        let found = match ways {
-            Ways::Host(rotations) => {
-                let rotation = rotations.of(layer.windowed);
-                let [mut queries, mut keys, values] = match &layer.head_norms {
-                    // A tensor operation takes as long as a small layer's products.
-                    None => {
-                        host::separate(&mixed, [heads, key_value_heads, key_value_heads].map(|n| n * head))?
-                    }
-                    Some(_) => {
-                        let numbers = |x: Tensor| x.flatten_all()?.to_vec1::<f32>();
-                        let [queries, keys, values] = self.separate(layer, &mixed)?;
-                        [numbers(queries)?, numbers(keys)?, numbers(values)?]
-                    }
-                };
-                let scale = attention.scale as f32;
-                host::rotate(&mut queries, heads * head, head, rotation, scale);
-                host::rotate(&mut keys, key_value_heads * head, head, rotation, 1.0);
-                host::write(parts, number, &keys, &values)?;
-                let window = attention.window.filter(|_| layer.windowed);
-                let softcap = attention.softcap.map(|cap| cap as f32);
-                let rules = host::Rules { layer: number, heads, window, softcap };
-                Tensor::from_vec(host::attend(parts, &queries, rules)?, (n, heads * head), &self.device)?
+        let found = match (mixed, ways) {
+            (Rows::Host { numbers, .. }, Ways::Host(rotations)) => {
+                let width = self.config.heads * self.config.head;
+                let found = host::layer(self, number, numbers, rotations.of(layer.windowed), parts)?;
+                Rows::Host { numbers: found, width }
             }
-            Ways::Device(rotations, masks) => {
-                let placed = |x: Tensor| match rotations.of(layer.windowed) {
-                    None => Ok(x),
-                    Some([cos, sin]) => rope_thd(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
-                };
-                let [queries, keys, values] = self.separate(layer, &mixed)?;
-                let all = [placed(queries)?, placed(keys)?, values];
-                let mut found = Vec::with_capacity(parts.len());
-                let mut row = 0;
-                for (part, masks) in parts.iter().zip(masks) {
-                    let rows = part.tokens.len();
-                    let own = |x: &Tensor| x.narrow(0, row, rows);
-                    let own = [own(&all[0])?, own(&all[1])?, own(&all[2])?];
-                    let mask = masks[usize::from(layer.windowed)].as_ref();
-                    found.push(device::attend(part, number, own, mask, &self.config)?);
-                    row += rows;
-                }
-                Tensor::cat(&found, 0)?
+            (Rows::Card(mixed), Ways::Device(rotations, masks)) => {
+                Rows::Card(device::layer(self, number, &mixed, rotations.of(layer.windowed), masks, parts)?)
             }
+            _ => bail!(
+                "attention: expected rows and rotations in one place, got some in memory and some on a card"
+            ),
         };
         layer.output.forward(&found)
     }
 
-    /// Queries, keys and values `[rows, their heads, head]`, contiguous, behind the norms of heads, from all side by side.
-    fn separate(&self, layer: &Layer, mixed: &Tensor) -> Result<[Tensor; 3]> {
-        let Config { heads, key_value_heads, head, .. } = self.config;
-        let part = |from: usize, heads: usize, norm: Option<usize>| {
-            let x = mixed.narrow(1, from * head, heads * head)?.contiguous()?.reshape(((), heads, head))?;
-            match norm.and_then(|norm| Some(&layer.head_norms.as_ref()?[norm])) {
-                None => Ok::<_, candle_core::Error>(x),
-                Some(norm) => norm.forward(&x),
-            }
-        };
-        let keys = part(heads, key_value_heads, Some(1))?;
-        Ok([part(0, heads, Some(0))?, keys, part(heads + key_value_heads, key_value_heads, None)?])
-    }
-
-    pub fn feed_forward(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
+    pub fn feed_forward(&self, layer: &Layer, x: &Rows) -> Result<Rows> {
+        let FeedForward { activation, gated } = self.config.feed_forward;
         let inner = layer.mlp_in.forward(x)?;
-        let activation = self.config.feed_forward.activation;
-        if !self.config.feed_forward.gated {
-            return layer.mlp_out.forward(&activation.forward(&inner)?);
-        }
-        if self.device.is_cpu() && matches!(activation, Activation::Silu) {
-            return layer.mlp_out.forward(&inner.apply_op1_no_bwd(&gate::SiluGate)?);
-        }
-        let width = self.config.intermediate;
-        let gate = activation.forward(&inner.narrow(1, 0, width)?)?;
-        layer.mlp_out.forward(&(gate * inner.narrow(1, width, width)?)?)
+        layer.mlp_out.forward(&activation.forward(inner, self.config.intermediate, gated)?)
     }
 
     /// Bytes that the matrices take.
@@ -340,22 +275,23 @@ impl Transformer {
     }
 }
 
-/// c · tanh(x / c), if there is a cap.
-fn capped(x: Tensor, cap: Option<f64>) -> Result<Tensor> {
-    match cap {
-        None => Ok(x),
-        Some(cap) => (x / cap)?.tanh()? * cap,
-    }
+/// The tokens of all parts.
+pub(crate) fn tokens(parts: &[Part]) -> Vec<u32> {
+    parts.iter().flat_map(|part| &part.tokens).copied().collect()
 }
 
-impl Activation {
-    fn forward(self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Silu => x.silu(),
-            Self::Gelu => x.gelu_erf(),
-            Self::GeluTanh => x.gelu(),
-            Self::Relu => x.relu(),
-        }
+/// Of rows of all tokens those whose logits are wanted; `None` if none are.
+pub(crate) fn wanted(x: Rows, parts: &[Part]) -> Result<Option<Rows>> {
+    let mut wanted: Vec<usize> = Vec::new();
+    let mut end = 0;
+    for part in parts {
+        end += part.tokens.len();
+        wanted.extend(end - part.wanted..end);
+    }
+    match wanted.len() {
+        0 => Ok(None),
+        all if all == end => Ok(Some(x)),
+        _ => x.select(&wanted).map(Some),
     }
 }
 

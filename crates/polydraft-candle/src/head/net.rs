@@ -9,15 +9,16 @@
 //! logits = the target's output·x, the state left: x.
 //! Complexity: that of a layer and of the output matrix, for each row.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::Result;
 use polydraft::Token;
 use polydraft_engine::Feature;
 
 use super::config::{FedBack, Residual};
 use crate::linear::Linear;
-use crate::transformer::Transformer;
+use crate::rows::Rows;
 use crate::transformer::norm::Norm;
 use crate::transformer::pass::Part;
+use crate::transformer::{Transformer, tokens, wanted};
 
 /// Weights and shape.
 #[derive(Debug)]
@@ -52,14 +53,13 @@ pub(super) struct Combine {
 
 impl Combine {
     /// `[rows, features]` to `[rows, hidden]`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn forward(&self, x: Rows) -> Result<Rows> {
         let x = match self.norms.len() {
-            0 => x.clone(),
+            0 => x,
             count => {
-                let width = x.dim(1)? / count;
-                let part =
-                    |(i, norm): (usize, &Norm)| norm.forward(&x.narrow(1, i * width, width)?.contiguous()?);
-                Tensor::cat(&self.norms.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?, 1)?
+                let width = x.width()? / count;
+                let part = |(i, norm): (usize, &Norm)| norm.forward(&x.columns(i * width, width)?);
+                Rows::beside(&self.norms.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?)?
             }
         };
         self.fc.forward(&x)
@@ -87,13 +87,11 @@ impl Net {
         if features.is_empty() {
             return Ok(features);
         }
-        let x = self.tensor(features, self.features)?;
-        combine.forward(&x)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+        combine.forward(self.rows(features, self.features)?)?.into_numbers()
     }
 
-    fn tensor(&self, values: Vec<f32>, width: usize) -> Result<Tensor> {
-        let device = &self.decoder.device;
-        Tensor::from_vec(values, ((), width), device)?.to_dtype(self.decoder.dtype)
+    fn rows(&self, numbers: Vec<f32>, width: usize) -> Result<Rows> {
+        Rows::new(numbers, width, &self.decoder.device, self.decoder.dtype)
     }
 
     /// Computes the tokens of all parts from states `[tokens, hidden]`.
@@ -105,24 +103,23 @@ impl Net {
         let positions: Vec<usize> =
             parts.iter().flat_map(|part| part.sights.iter().map(|sight| sight.position())).collect();
         let ways = decoder.ways(parts, &positions)?;
-        let state = self.tensor(states, self.width())?;
-        let tokens: Vec<u32> = parts.iter().flat_map(|part| &part.tokens).copied().collect();
-        let token = decoder.embedding().rows(&tokens, &decoder.device)?.to_dtype(decoder.dtype)?;
+        let state = self.rows(states, self.width())?;
+        let token = decoder.embedding().rows(&tokens(parts), &decoder.device, decoder.dtype)?;
 
         let first = &decoder.layers[0];
         let mut x = match &self.join {
             Join::Embedding(fc) => {
-                let x = fc.forward(&Tensor::cat(&[&token, &state], 1)?)?;
+                let x = fc.forward(&Rows::beside(&[token, state])?)?;
                 first.attention_norms.around(x, |x| decoder.attend(0, x, &ways, parts))?
             }
             Join::Features { token_norm, state_norm, residual, .. } => {
                 let normed = state_norm.forward(&state)?;
-                let joined = Tensor::cat(&[&token_norm.forward(&token)?, &normed], 1)?;
-                let attended = decoder.attend(0, &joined, &ways, parts)?;
-                match residual {
-                    Residual::State => (state + attended)?,
-                    Residual::NormedState => (normed + attended)?,
-                }
+                let from = match residual {
+                    Residual::State => state,
+                    Residual::NormedState => normed.clone(),
+                };
+                let joined = Rows::beside(&[token_norm.forward(&token)?, normed])?;
+                from.add(&decoder.attend(0, &joined, &ways, parts)?)?
             }
         };
         x = first.mlp_norms.around(x, |x| decoder.feed_forward(first, x))?;
@@ -133,31 +130,15 @@ impl Net {
         self.read_out(x, parts)
     }
 
-    fn read_out(&self, mut x: Tensor, parts: &[Part]) -> Result<Found> {
+    fn read_out(&self, x: Rows, parts: &[Part]) -> Result<Found> {
         let decoder = &self.decoder;
-        let mut wanted: Vec<u32> = Vec::new();
-        let mut end = 0;
-        for part in parts {
-            end += part.tokens.len();
-            wanted.extend((end - part.wanted..end).map(|row| row as u32));
-        }
-        if wanted.is_empty() {
-            return Ok(Found { logits: Vec::new(), states: Vec::new() });
-        }
-        if wanted.len() < end {
-            x = x.index_select(&Tensor::new(wanted, &decoder.device)?, 0)?;
-        }
+        let Some(x) = wanted(x, parts)? else { return Ok(Found { logits: Vec::new(), states: Vec::new() }) };
         let normed = decoder.normed(x.clone())?;
+        let logits = decoder.head().forward(&normed)?.scaled(self.logit_scale)?.into_numbers()?;
         let state = match &self.join {
-            Join::Features { fed_back: FedBack::AfterNorm, .. } => &normed,
-            _ => &x,
+            Join::Features { fed_back: FedBack::AfterNorm, .. } => normed,
+            _ => x,
         };
-        let numbers = |x: &Tensor| x.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
-        let states = numbers(state)?;
-        let mut logits = numbers(&decoder.head().forward(&normed)?)?;
-        if self.logit_scale != 1.0 {
-            logits.iter_mut().for_each(|logit| *logit *= self.logit_scale as f32);
-        }
-        Ok(Found { logits, states })
+        Ok(Found { logits, states: state.into_numbers()? })
     }
 }

@@ -69,7 +69,7 @@ impl Rows {
         let padded = columns.next_multiple_of(STEP);
         let mut numbers = vec![0f32; count * padded];
         let parts: Vec<_> = numbers.chunks_mut(DEEP * count).enumerate().collect();
-        pool::each(parts, GRAIN / (DEEP * count) + 1, |(): &mut (), (part, out)| {
+        pool::each(parts, GRAIN / (DEEP * count) + 1, |(part, out)| {
             let (from, deep) = (part * DEEP, out.len() / count);
             for (x, out) in x.chunks(group * columns).zip(out.chunks_mut(group * deep)) {
                 let rows = x.len() / columns;

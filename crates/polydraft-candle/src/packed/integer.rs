@@ -127,8 +127,8 @@ pub(super) fn product_by<B: Block>(kernel: Kernel, w: &Tiles<B>, x: &[f32], rows
     let output = &Output::new(&mut y, rows, w.out);
     let bytes = inputs.width() * inputs.group * size_of::<Input>();
     let cached = (CACHED / bytes).max(1);
+    let groups: &[&[Input]] = &inputs.groups().collect::<Vec<_>>();
     pool::split(w.tiles(), GRAIN / (rows * w.columns * TILE) + 1, &|tiles| {
-        let groups: Vec<&[Input]> = inputs.groups().collect();
         let mut sums = [[0f32; TILE]; MOST];
         for (part, groups) in groups.chunks(cached).enumerate() {
             for tile in tiles.clone() {

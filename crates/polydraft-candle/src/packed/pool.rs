@@ -34,16 +34,17 @@ pub(crate) fn split(count: usize, least: usize, work: &Work) {
     POOL.get_or_init(|| Pool::start(rayon::current_num_threads())).run(count, parts, work);
 }
 
-/// Calls `work` with each of `items`, on all threads, and with room that it may use again; fewer than `least` are not worth
-/// another thread.
-pub(crate) fn each<T: Send, R: Default>(items: Vec<T>, least: usize, work: impl Fn(&mut R, T) + Sync) {
+/// Calls `work` with each of `items`, on all threads; fewer than `least` are not worth another thread.
+pub(crate) fn each<T: Send>(items: Vec<T>, least: usize, work: impl Fn(T) + Sync) {
+    if items.len() / least.max(1) <= 1 {
+        return items.into_iter().for_each(work);
+    }
     // Nobody waits at these locks: each item is in one range.
     let items: Vec<_> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
     split(items.len(), least, &|range| {
-        let mut room = R::default();
         for item in &items[range] {
             let item = item.lock().unwrap_or_else(PoisonError::into_inner).take();
-            item.into_iter().for_each(|item| work(&mut room, item));
+            item.into_iter().for_each(&work);
         }
     });
 }

@@ -1,4 +1,5 @@
 use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
 use half::{bf16, f16};
 use pulp::WithSimd;
 
@@ -127,7 +128,7 @@ fn rows_are_what_was_packed() {
         let columns = 96usize.next_multiple_of(format.unit());
         let (packed, held) = matrix(format, 37, columns);
         let ids: Vec<u32> = (0..37).collect();
-        let rows = packed.rows(&ids).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let rows = packed.rows(&ids).unwrap().into_numbers().unwrap();
         assert_eq!(rows, held, "{format:?}");
         assert!(packed.rows(&[37]).is_err());
     }
@@ -219,8 +220,7 @@ fn other_blocks_of_a_file_are_held_as_they_are() {
         let wide = Packed::load(Format::F32, out, columns, Memory(stored.values(), columns)).unwrap();
         let ids: Vec<u32> = (0..out as u32).collect();
         let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
-        let rows =
-            |matrix: &Packed| bits(matrix.rows(&ids).unwrap().flatten_all().unwrap().to_vec1().unwrap());
+        let rows = |matrix: &Packed| bits(matrix.rows(&ids).unwrap().into_numbers().unwrap());
         assert_eq!(rows(&held), rows(&wide), "{kind}");
         let x = values(40 * columns, 0.3);
         let together = held.product(&x, 40);

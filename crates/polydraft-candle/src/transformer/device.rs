@@ -5,9 +5,10 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
+use candle_nn::rotary_emb::rope_thd;
 
-use super::capped;
 use super::pass::Part;
+use super::{Layer, Transformer};
 use crate::Config;
 use crate::cache::Cache;
 
@@ -38,8 +39,60 @@ fn mask(part: &Part, window: Option<usize>, device: &Device, dtype: DType) -> Re
     }
 }
 
+/// The values `[rows, heads · head]` that the queries of all parts find, of queries, keys and values side by side; keys and
+/// values are left in the caches.
+pub(super) fn layer(
+    transformer: &Transformer,
+    number: usize,
+    mixed: &Tensor,
+    rotation: Option<&[Tensor; 2]>,
+    masks: &[Masks],
+    parts: &mut [Part],
+) -> Result<Tensor> {
+    let layer = &transformer.layers[number];
+    let placed = |x: Tensor| match rotation {
+        None => Ok(x),
+        Some([cos, sin]) => rope_thd(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
+    };
+    let [queries, keys, values] = separate(transformer, layer, mixed)?;
+    let all = [placed(queries)?, placed(keys)?, values];
+    let mut found = Vec::with_capacity(parts.len());
+    let mut row = 0;
+    for (part, masks) in parts.iter().zip(masks) {
+        let rows = part.tokens.len();
+        let own = |x: &Tensor| x.narrow(0, row, rows);
+        let own = [own(&all[0])?, own(&all[1])?, own(&all[2])?];
+        let mask = masks[usize::from(layer.windowed)].as_ref();
+        found.push(attend(part, number, own, mask, &transformer.config)?);
+        row += rows;
+    }
+    Tensor::cat(&found, 0)
+}
+
+/// Queries, keys and values `[rows, their heads, head]`, contiguous, behind the norms of heads, from all side by side.
+fn separate(transformer: &Transformer, layer: &Layer, mixed: &Tensor) -> Result<[Tensor; 3]> {
+    let Config { heads, key_value_heads, head, .. } = transformer.config;
+    let part = |from: usize, heads: usize, norm: Option<usize>| {
+        let x = mixed.narrow(1, from * head, heads * head)?.contiguous()?.reshape(((), heads, head))?;
+        match norm.and_then(|norm| Some(&layer.head_norms.as_ref()?[norm])) {
+            None => Ok::<_, candle_core::Error>(x),
+            Some(norm) => norm.on_card(&x),
+        }
+    };
+    let keys = part(heads, key_value_heads, Some(1))?;
+    Ok([part(0, heads, Some(0))?, keys, part(heads + key_value_heads, key_value_heads, None)?])
+}
+
+/// c · tanh(x / c), if there is a cap.
+fn capped(x: Tensor, cap: Option<f64>) -> Result<Tensor> {
+    match cap {
+        None => Ok(x),
+        Some(cap) => (x / cap)?.tanh()? * cap,
+    }
+}
+
 /// The values `[rows, heads · head]` that a part's queries find, all of shape `[rows, some heads, head]`.
-pub(super) fn attend(
+fn attend(
     part: &Part,
     layer: usize,
     [queries, keys, values]: [Tensor; 3],

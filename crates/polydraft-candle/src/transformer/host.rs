@@ -14,81 +14,103 @@
 
 mod kernel;
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use candle_core::Tensor;
+use candle_core::{Result, bail};
 use pulp::Arch;
 
+use super::Transformer;
 use super::pass::{Part, Sight};
+use crate::Config;
 use crate::cache::{Cache, Pages};
 use crate::packed::pool;
 use kernel::{Scratch, Task, Total};
 
 /// Rows of one text that go through the pages together.
 const ROWS: usize = 8;
-/// Places of a text that are gone through at once: few enough for their scores to stay in a core's cache, and for threads
-/// to share a long text.
+/// Where the first stretches of a text begin: threads share a short text too.
+const FIRST: [usize; 4] = [0, 64, 128, 256];
+/// Places of every later one: few enough for their scores to stay in a core's cache.
 const STRETCH: usize = 512;
 /// Multiply-adds that are worth another thread.
 const GRAIN: usize = 1 << 14;
 
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
 /// How queries meet keys in one layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
-    pub layer: usize,
+struct Rules {
+    layer: usize,
     /// Of queries.
-    pub heads: usize,
-    pub window: Option<usize>,
-    pub softcap: Option<f32>,
+    heads: usize,
+    /// Numbers from one row's queries to the next one's.
+    stride: usize,
+    window: Option<usize>,
+    softcap: Option<f32>,
 }
 
 /// The pages of a part.
-fn pages<'p>(part: &'p Part) -> candle_core::Result<&'p Pages> {
+fn pages<'p>(part: &'p Part) -> Result<&'p Pages> {
     match &*part.cache {
         Cache::Pages(pages) => Ok(pages),
-        Cache::Tensors(_) => candle_core::bail!("attention: expected a cache in memory, got one on a card"),
+        Cache::Tensors(_) => on_a_card(),
     }
 }
 
-/// The numbers of `[rows, all widths]` in parts of these widths, `[rows, width]` each.
-pub(super) fn separate<const N: usize>(
-    mixed: &Tensor,
-    widths: [usize; N],
-) -> candle_core::Result<[Vec<f32>; N]> {
-    let numbers = mixed.flatten_all()?.to_vec1::<f32>()?;
-    let all: usize = widths.iter().sum();
-    let rows = numbers.len() / all.max(1);
-    let mut parts = widths.map(|width| Vec::with_capacity(rows * width));
-    for mut row in numbers.chunks_exact(all.max(1)) {
-        for (part, width) in parts.iter_mut().zip(widths) {
-            let (own, rest) = row.split_at(width);
-            part.extend_from_slice(own);
-            row = rest;
-        }
-    }
-    Ok(parts)
+fn on_a_card<T>() -> Result<T> {
+    bail!("attention: expected a cache in memory, got one on a card")
 }
 
-/// Writes the keys and values `[rows, key heads · head]` of all parts.
-pub(super) fn write(
+/// The values `[rows, heads · head]` that the queries of all parts find, of queries, keys and values side by side; keys and
+/// values are left in the caches. `rotation` is of each row.
+pub(super) fn layer(
+    transformer: &Transformer,
+    number: usize,
+    mut mixed: Vec<f32>,
+    rotation: Option<&[Vec<f32>; 2]>,
     parts: &mut [Part],
-    layer: usize,
-    keys: &[f32],
-    values: &[f32],
-) -> candle_core::Result<()> {
-    let rows: usize = parts.iter().map(|part| part.tokens.len()).sum();
-    let width = keys.len() / rows.max(1);
-    let mut rows = keys.chunks_exact(width).zip(values.chunks_exact(width));
-    for part in parts {
+) -> Result<Vec<f32>> {
+    let Config { heads, key_value_heads, head, ref attention, .. } = transformer.config;
+    let layer = &transformer.layers[number];
+    let (scale, stride) = (attention.scale as f32, (heads + 2 * key_value_heads) * head);
+    let mut rows = mixed.chunks_exact_mut(stride).enumerate();
+    for part in &mut *parts {
         let slots = part.start..part.end();
-        let Cache::Pages(pages) = &mut *part.cache else {
-            candle_core::bail!("attention: expected a cache in memory, got one on a card")
-        };
-        for (slot, (key, value)) in slots.zip(&mut rows) {
-            pages.write(layer, slot, key, value);
+        let Cache::Pages(pages) = &mut *part.cache else { return on_a_card() };
+        for (slot, (row, numbers)) in slots.zip(&mut rows) {
+            let (queries, rest) = numbers.split_at_mut(heads * head);
+            let (keys, values) = rest.split_at_mut(key_value_heads * head);
+            if let Some([of_queries, of_keys]) = &layer.head_norms {
+                of_queries.on_host(queries)?;
+                of_keys.on_host(keys)?;
+            }
+            if let Some([cos, sin]) = rotation {
+                let own = row * head / 2..(row + 1) * head / 2;
+                rotate(queries, &cos[own.clone()], &sin[own.clone()]);
+                rotate(keys, &cos[own.clone()], &sin[own]);
+            }
+            if scale != 1.0 {
+                queries.iter_mut().for_each(|value| *value *= scale);
+            }
+            pages.write(number, slot, keys, values);
         }
     }
-    Ok(())
+    let window = attention.window.filter(|_| layer.windowed);
+    let softcap = attention.softcap.map(|cap| cap as f32);
+    attend(parts, &mixed, Rules { layer: number, heads, stride, window, softcap })
+}
+
+/// Rotates every head by the cosines and sines `[head / 2]` of its place.
+fn rotate(heads: &mut [f32], cos: &[f32], sin: &[f32]) {
+    for head in heads.chunks_exact_mut(2 * cos.len().max(1)) {
+        let (first, second) = head.split_at_mut(cos.len());
+        for (((a, b), c), s) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+            (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
+        }
+    }
 }
 
 /// Rows of one part, and which rows of the pass they are.
@@ -100,15 +122,28 @@ struct Block<'a> {
     stretches: Range<usize>,
 }
 
+/// Where a stretch of the text begins.
+fn beginning(stretch: usize) -> usize {
+    FIRST.get(stretch).copied().unwrap_or_else(|| (stretch + 1 - FIRST.len()) * STRETCH)
+}
+
+/// The number of the stretch that a place is in.
+fn stretch_at(place: usize) -> usize {
+    match place < STRETCH {
+        true => FIRST.partition_point(|first| *first <= place) - 1,
+        false => FIRST.len() - 1 + place / STRETCH,
+    }
+}
+
 /// The numbers of the stretches of text that some rows see.
 fn stretches(sights: &[Sight], window: Option<usize>) -> Range<usize> {
     let first = sights.iter().map(|sight| sight.first(window)).min().unwrap_or(0);
     let last = sights.iter().map(Sight::position).max().unwrap_or(0);
-    first / STRETCH..last / STRETCH + 1
+    stretch_at(first)..stretch_at(last) + 1
 }
 
-/// The values that the queries `[rows, heads · head]`, scaled, find in their texts: as many rows of the same width.
-pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_core::Result<Vec<f32>> {
+/// The values `[rows, heads · head]` that the queries, scaled, find in their texts.
+fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Result<Vec<f32>> {
     let Some(first) = parts.first() else { return Ok(Vec::new()) };
     let form = pages(first)?.form();
     let (width, threads) = (rules.heads * form.head, rayon::current_num_threads());
@@ -117,7 +152,7 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
     // Fewer rows at once where threads would have nothing to do.
     let mut rows = ROWS;
     let tasks = |rows| {
-        let of = |part: &Part| part.tokens.len().div_ceil(rows) * part.end().div_ceil(STRETCH);
+        let of = |part: &Part| part.tokens.len().div_ceil(rows) * (stretch_at(part.end()) + 1);
         parts.iter().map(of).sum::<usize>() * form.heads
     };
     while parallel && rows > 1 && tasks(rows) < 4 * threads {
@@ -147,20 +182,22 @@ pub(super) fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> candle_co
                 let (out, totals);
                 (out, rest) = rest.split_at_mut(rows.len() * group);
                 (totals, rest_of_totals) = rest_of_totals.split_at_mut(rows.len() * shared);
-                let queries = &queries[rows.start * width..rows.end * width];
-                let places = stretch * STRETCH..(stretch + 1) * STRETCH;
+                let queries = &queries[rows.start * rules.stride..];
+                let places = beginning(stretch)..beginning(stretch + 1);
                 tasks.push(Task { pages, head, sights, places, queries, out, totals, rules });
             }
         }
     }
     let arch = Arch::new();
     let least = GRAIN / (work / tasks.len().max(1)).max(1) + 1;
-    pool::each(tasks, least, |scratch: &mut Scratch, task| arch.dispatch(kernel::Attend { task, scratch }));
+    pool::each(tasks, least, |task| {
+        SCRATCH.with_borrow_mut(|scratch| arch.dispatch(kernel::Attend { task, scratch }));
+    });
     let alone = |block: &Block| block.sights.len() == 1 && block.stretches.len() == 1;
     if blocks.iter().all(alone) {
         return Ok(found);
     }
-    let mut by_row = vec![0f32; queries.len()];
+    let mut by_row = vec![0f32; row * width];
     let mut parts = found.chunks_exact(form.head).zip(&totals);
     for block in &blocks {
         let out = &mut by_row[block.rows.start * width..block.rows.end * width];
@@ -199,31 +236,6 @@ fn join(mean: &mut [f32], sum: &mut Total, part: &[f32], total: &Total) {
         *mean = *mean * keep + part * add;
     }
     *sum = Total { largest, sum: all };
-}
-
-/// Rotates every head of `rows [n, heads · head]` by its row's cosines and sines `[n, head / 2]`, and multiplies by
-/// `scale`.
-pub(super) fn rotate(
-    rows: &mut [f32],
-    width: usize,
-    head: usize,
-    rotation: Option<&[Vec<f32>; 2]>,
-    scale: f32,
-) {
-    if let Some([cos, sin]) = rotation {
-        let angles = cos.chunks_exact(head / 2).zip(sin.chunks_exact(head / 2));
-        for (row, (cos, sin)) in rows.chunks_exact_mut(width).zip(angles) {
-            for head in row.chunks_exact_mut(head) {
-                let (first, second) = head.split_at_mut(cos.len());
-                for (((a, b), c), s) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                    (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
-                }
-            }
-        }
-    }
-    if scale != 1.0 {
-        rows.iter_mut().for_each(|value| *value *= scale);
-    }
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 
 use super::norm::{Norm, Norms};
 use super::{Layer, Place, Transformer};
 use crate::cache::CacheType;
 use crate::config::{NormKind, NormOrder, Positions};
 use crate::linear::{Linear, Matrix};
+use crate::rows::Rows;
 use crate::weights::{Part, Weights};
 use crate::{Config, Precision, Result};
 
@@ -174,14 +175,14 @@ impl Loader<'_> {
             }
             NormKind::Rms | NormKind::Layer => self.weights.vector(&format!("{name}.weight"), width)?,
         };
-        let weight = self.tensor(weight)?;
+        let weight = self.row(weight)?;
         Ok(match self.config.norm {
             NormKind::Rms | NormKind::RmsPlusOne => Norm::Rms { weight, epsilon },
             NormKind::Layer => {
                 let bias = self.weights.vector(&format!("{name}.bias"), width)?;
-                Norm::Layer { weight, bias: self.tensor(bias)?, epsilon }
+                Norm::Layer { weight, bias: self.row(bias)?, epsilon }
             }
-            NormKind::LayerPlain => Norm::Layer { weight, bias: self.tensor(vec![0.0; width])?, epsilon },
+            NormKind::LayerPlain => Norm::Layer { weight, bias: self.row(vec![0.0; width])?, epsilon },
         })
     }
 
@@ -196,7 +197,7 @@ impl Loader<'_> {
         for (name, rows) in parts {
             bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
         }
-        Ok(Linear { matrix, bias: Some(self.tensor(bias)?) })
+        Ok(Linear { matrix, bias: Some(self.row(bias)?) })
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
@@ -213,9 +214,10 @@ impl Loader<'_> {
         Matrix::load(&mut self.weights, parts, columns, precision, self.device)
     }
 
-    fn tensor(&self, values: Vec<f32>) -> Result<Tensor> {
-        let length = values.len();
-        Ok(Tensor::from_vec(values, length, &Device::Cpu)?.to_dtype(self.dtype)?.to_device(self.device)?)
+    /// One row.
+    fn row(&self, values: Vec<f32>) -> Result<Rows> {
+        let width = values.len();
+        Ok(Rows::new(values, width, self.device, self.dtype)?)
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Task<'a> {
     pub sights: &'a [Sight],
     /// Of the text.
     pub places: Range<usize>,
-    /// `[rows, heads · head]`
+    /// Of each row, a stride apart, `[heads · head]`.
     pub queries: &'a [f32],
     /// `[rows, heads that share · head]`, zeros.
     pub out: &'a mut [f32],
@@ -91,7 +91,7 @@ impl Task<'_> {
         let Scratch { scores: all_scores, sums: all_sums, wide } = scratch;
         let form = self.pages.form();
         let (head, value_lines, window) = (form.head, form.value_lines(), self.rules.window);
-        let (width, group) = (self.rules.heads * head, self.rules.heads / form.heads);
+        let group = self.rules.heads / form.heads;
         let (mut longest, mut first, mut end) = (0, usize::MAX, 0);
         for sight in self.sights {
             let (context, path) = sight.within(window, &self.places);
@@ -126,7 +126,8 @@ impl Task<'_> {
                 if !sees(sight, view, page) {
                     continue;
                 }
-                let queries = &self.queries[row * width + self.head * group * head..][..group * head];
+                let queries =
+                    &self.queries[row * self.rules.stride + self.head * group * head..][..group * head];
                 let scores = &mut all_scores[row * group * lines..][..group * lines];
                 for (queries, scores) in queries.chunks(HEADS * head).zip(scores.chunks_mut(HEADS * lines)) {
                     let keys = [keys, std::mem::take(&mut next)];

@@ -31,7 +31,7 @@ fn cache(places: &[usize], held: CacheType) -> Cache {
 }
 
 fn rules(window: Option<usize>) -> Rules {
-    Rules { layer: 0, heads: HEADS, window, softcap: None }
+    Rules { layer: 0, heads: HEADS, stride: WIDTH, window, softcap: None }
 }
 
 /// What tokens with these sights find; the query of each is that of its place.
@@ -77,7 +77,7 @@ fn stretches_together_are_the_whole_text() {
     let text: Vec<usize> = (0..1300).collect();
     let [mut single, mut half] = [CacheType::F32, CacheType::F16].map(|held| cache(&text, held));
     for window in [None, Some(3), Some(700), Some(5000)] {
-        for position in [0, 5, 510, 511, 512, 513, 1023, 1024, 1299] {
+        for position in [0, 5, 63, 64, 127, 128, 200, 255, 256, 510, 511, 512, 513, 1023, 1024, 1299] {
             let own = found(&mut single, vec![path(position, &[position])], window).remove(0);
             assert_eq!(own, found(&mut half, vec![path(position, &[position])], window).remove(0));
             for (found, expected) in own.iter().zip(expected(position, window)) {
@@ -89,13 +89,27 @@ fn stretches_together_are_the_whole_text() {
 }
 
 #[test]
+fn every_place_is_in_one_stretch() {
+    for place in 0..3000 {
+        let stretch = stretch_at(place);
+        assert!((beginning(stretch)..beginning(stretch + 1)).contains(&place), "{place} in {stretch}");
+    }
+}
+
+#[test]
 fn a_row_depends_on_its_text_only() {
-    // Behind a context of 1,020 two branches, which both go on over the end of a stretch, their slots among each other.
-    let text: Vec<usize> = (0..1032).collect();
-    let mut places: Vec<usize> = (0..1020).collect();
-    places.extend([1020, 1020, 1021, 1021, 1022, 1022, 1023, 1023, 1024, 1024, 1025, 1025]);
-    let branch =
-        |own: usize, length: usize| path(1020, &(0..length).map(|i| 1020 + 2 * i + own).collect::<Vec<_>>());
+    for context in [60, 124, 1020] {
+        rows_behind(context);
+    }
+}
+
+/// Behind a context two branches, which both go on over the end of a stretch, their slots among each other.
+fn rows_behind(context: usize) {
+    let text: Vec<usize> = (0..context + 12).collect();
+    let places: Vec<usize> = (0..context).chain((0..12).map(|i| context + i / 2)).collect();
+    let branch = |own: usize, length: usize| {
+        path(context, &(0..length).map(|i| context + 2 * i + own).collect::<Vec<_>>())
+    };
     let [none, few, many] = [None, Some(4), Some(600)];
     for (held, window) in CacheType::ALL.into_iter().flat_map(|held| [none, few, many].map(|w| (held, w))) {
         let alone = |position: usize| {
@@ -104,7 +118,7 @@ fn a_row_depends_on_its_text_only() {
         let tree: Vec<Sight> = (1..=6).flat_map(|length| [branch(0, length), branch(1, length)]).collect();
         let found = found(&mut cache(&places, held), tree, window);
         for (i, row) in found.iter().enumerate() {
-            assert_eq!(*row, alone(1020 + i / 2), "row {i}, window {window:?}, {held}");
+            assert_eq!(*row, alone(context + i / 2), "row {i} behind {context}, window {window:?}, {held}");
         }
     }
 }
