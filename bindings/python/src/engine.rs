@@ -127,20 +127,23 @@ impl PyEngine {
         Ok(numpy::PyArray1::from_vec(py, logits))
     }
 
-    /// What passes and steps cost on this machine, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by
-    /// it, and gives the same text for a seed as long as the costs are the same.
-    #[pyo3(signature = (*, verifier="nested-priority".into(), sampling=None, draft_sampling=None, paths=4))]
+    /// What passes and steps cost on this machine, and what to expect of drafts behind a prompt like yours, in a second or two:
+    /// `tree={"tree": "auto", "costs": engine.costs()}` chooses by it, and gives the same text for a seed as long as the costs are
+    /// the same.
+    #[pyo3(signature = (prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None, paths=4))]
     #[pyo3(
-        text_signature = "($self, *, verifier='nested-priority', sampling=None, draft_sampling=None, paths=4)"
+        text_signature = "($self, prompt=None, *, verifier='nested-priority', sampling=None, draft_sampling=None, paths=4)"
     )]
     fn costs<'py>(
         &self,
         py: Python<'py>,
+        prompt: Option<&Bound<'py, PyAny>>,
         verifier: Named<'py>,
         sampling: Option<PySampling>,
         draft_sampling: Option<PySampling>,
         paths: usize,
     ) -> Result<Bound<'py, PyAny>> {
+        let text = prompt.map(|prompt| self.prompt(prompt)).transpose()?.unwrap_or_default();
         let verifier = verify::given(&verifier.object(py)?)?;
         let (kind, sampling) = (&verifier.get().kind, sampling.unwrap_or_default().settings);
         let of_draft = draft_sampling.map_or(sampling, |sampling| sampling.settings);
@@ -156,7 +159,7 @@ impl PyEngine {
                 chance: Box::new(chance::seeded(0)),
             })
         };
-        let costs = work(py, || Ok(lock(&self.engine).costs(paths, &mut request)?.costs))?;
+        let costs = work(py, || Ok(lock(&self.engine).costs(&text, paths, &mut request)?.costs))?;
         let json = serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
         Ok(py.import("json")?.call_method1("loads", (json,))?)
     }

@@ -134,7 +134,8 @@ def test_models(demo):
     with demo.session("let", stop=["\n"], seed=1, max_tokens=None) as session:
         list(session)
     assert session.finish in ("stop-string", "end-token", "context") and "\n" not in session.text
-    tree = {"tree": "auto", "costs": demo.costs(sampling=cold)}
+    tree = {"tree": "auto", "costs": demo.costs("fn main() {", sampling=cold)}
+    assert 0 < tree["costs"]["guess"]["rejected"] < 1
     assert tree["costs"]["target"][0][1] > 0
     assert demo.generate(tokens, tree=tree, sampling=cold, max_tokens=40).tokens == plain.tokens
 

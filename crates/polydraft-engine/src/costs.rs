@@ -7,7 +7,7 @@ mod steps;
 
 use std::time::{Duration, Instant};
 
-use polydraft::policy::{Costs, Passes};
+use polydraft::policy::{Costs, Guess, Passes};
 use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token};
 
 use crate::{Drafter, Model, Request, Result};
@@ -43,16 +43,16 @@ pub struct Measured {
 pub(crate) fn passes(
     target: &mut dyn Model,
     drafter: &mut dyn Drafter,
+    text: &[Token],
     sampling: [&Sampling; 2],
 ) -> Result<Measured> {
     let size = target.facts().vocabulary.size().max(1);
     let token = |n: usize| any_token(n, size);
-    let text = text(target, drafter);
     let context = target.facts().context.min(drafter.context());
     let most = context.saturating_sub(text.len()).min(size).max(1);
 
     let sequence = target.open()?;
-    let of_target = target.extend(sequence, &text).and_then(|()| {
+    let of_target = target.extend(sequence, text).and_then(|()| {
         repeat(&TARGET, most, |rows| {
             target.extend(sequence, &[])?;
             let tree = star(rows - 1, token);
@@ -69,7 +69,7 @@ pub(crate) fn passes(
     let states = target.features(sequence, 0..text.len().saturating_sub(1));
     target.close(sequence);
     let sequence = drafter.open()?;
-    let of_draft = drafter.extend(sequence, &text).and_then(|()| {
+    let of_draft = drafter.extend(sequence, text).and_then(|()| {
         if drafter.told(sequence).is_some() {
             drafter.tell(sequence, &states?)?;
         }
@@ -94,15 +94,19 @@ pub(crate) fn passes(
     });
     drafter.close(sequence);
     let ((target, busy), (draft, _)) = (of_target?, of_draft?);
-    let costs =
-        Costs { target: Passes::new(target)?, draft: Passes::new(draft)?, verification: Passes::free() };
+    let (target, draft) = (Passes::new(target)?, Passes::new(draft)?);
+    let costs = Costs { target, draft, verification: Passes::free(), guess: Guess::default() };
     Ok(Measured { costs, busy })
 }
 
-/// A text for which there is room.
-pub(crate) fn text(target: &dyn Model, drafter: &dyn Drafter) -> Vec<Token> {
+/// The text, or a made-up one, as far as there is room.
+pub(crate) fn text(text: &[Token], target: &dyn Model, drafter: &dyn Drafter) -> Vec<Token> {
     let (context, size) = (target.facts().context.min(drafter.context()), target.facts().vocabulary.size());
-    (0..TEXT.min(context / 2)).map(|n| any_token(n, size.max(1))).collect()
+    let most = TEXT.min(context / 2);
+    match text {
+        [] => (0..most).map(|n| any_token(n, size.max(1))).collect(),
+        text => text[..most.min(text.len())].to_vec(),
+    }
 }
 
 /// Any tokens do: what a pass costs does not depend on them.

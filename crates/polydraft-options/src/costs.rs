@@ -19,6 +19,9 @@ use crate::output::{machine, note};
 use crate::speculation::Speculation;
 use crate::{texts, threads};
 
+/// What the text begins with whose steps are measured: how good drafts are depends on that.
+const SAMPLE: &str = include_str!("costs/sample.txt");
+
 /// A file of costs. Where it is given by name, only the costs count; in the cache, all of it must fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Measured {
@@ -101,7 +104,8 @@ pub fn find(
             chance: Box::new(texts::random(0)),
         })
     };
-    let found = models.engine.costs(paths, &mut request).context("measuring what steps cost")?;
+    let text = models.language.text.encode(SAMPLE.trim_end())?;
+    let found = models.engine.costs(&text, paths, &mut request).context("measuring what steps cost")?;
     if found.busy {
         note(
             "note: the machine was busy while it was measured what passes cost: --tree auto may choose badly until the \

@@ -24,7 +24,7 @@ use crate::drafting::{Drafting, Draws};
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 
-pub use auto::{Choices, Costs, Passes, Settings as Auto};
+pub use auto::{Choices, Costs, Guess, Passes, Settings as Auto};
 pub use budget::Settings as Budget;
 pub use delayed::Settings as Delayed;
 pub use fixed::Settings as Fixed;

@@ -224,6 +224,7 @@ class Engine:
     def logits(self, prompt: str | _Integers) -> NDArray[np.float32]: ...
     def costs(
         self,
+        prompt: str | _Integers | None = None,
         *,
         verifier: Verifier | str | _Settings = "nested-priority",
         sampling: Sampling | None = None,

@@ -6,11 +6,12 @@
 //! machine: a step's time is that of its kind times that of its turn, both found by medians in turn (Tukey's median polish, 1977).
 //! 1. Where passes are short, chains say what the target's pass takes: the step less the draft's passes.
 //! 2. What a step of several paths takes beyond its passes is its verification.
+//! 3. What became of the chains' tokens is what to expect of the draft.
 
 use std::time::{Duration, Instant};
 
-use polydraft::policy::{Costs, Passes};
-use polydraft::{PolicyKind, Token};
+use polydraft::policy::{Costs, Guess, Passes};
+use polydraft::{Draft, PolicyKind, Token};
 
 use super::{LONG, Requests, median, never_cheaper, timed};
 use crate::{Engine, Result, Session, Speculation};
@@ -104,14 +105,16 @@ pub(crate) fn steps(
         };
         kinds.push(Kind { paths, depth, speculation, turns: Vec::new() });
     }
+    let mut nodes = Nodes::default();
     let start = Instant::now();
     while kinds[0].turns.is_empty() || !enough(&kinds, start) {
         let mut session = engine.open(request(text.to_vec(), PolicyKind::paths(1, 1))?)?;
         session.speculation = None;
-        let taken = turns(engine, &mut session, &mut kinds, rhythm, start);
+        let taken = turns(engine, &mut session, &mut kinds, rhythm, &mut nodes, start);
         let closed = engine.close(session);
         taken.and(closed)?;
     }
+    costs.guess = nodes.guess().unwrap_or(costs.guess);
     steady(&mut kinds);
     if short {
         costs.target = by_chains(&kinds, costs)?;
@@ -140,12 +143,13 @@ fn turns(
     session: &mut Session,
     kinds: &mut [Kind],
     rhythm: Rhythm,
+    nodes: &mut Nodes,
     start: Instant,
 ) -> Result<()> {
     loop {
         for kind in &mut *kinds {
             std::mem::swap(&mut session.speculation, &mut kind.speculation);
-            let turn = take(engine, session, kind.depth, rhythm);
+            let turn = take(engine, session, kind, rhythm, nodes);
             std::mem::swap(&mut session.speculation, &mut kind.speculation);
             kind.turns.push(turn?);
         }
@@ -159,17 +163,56 @@ fn enough(kinds: &[Kind], start: Instant) -> bool {
     kinds[0].turns.len() >= TURNS || start.elapsed() >= TIME
 }
 
+/// Nodes of chains that were verified.
+#[derive(Default)]
+struct Nodes {
+    count: f64,
+    rejected: f64,
+    unsure: f64,
+}
+
+impl Nodes {
+    /// Takes note of a step in which so many tokens of a chain were accepted.
+    fn note(&mut self, chain: &Draft, accepted: usize) {
+        for node in 0..=accepted {
+            let Some(law) = chain.law(node) else { break };
+            self.count += 1.0;
+            self.unsure += 1.0 - law.sureness();
+            self.rejected += f64::from(u8::from(node == accepted));
+        }
+    }
+
+    /// Behind half a node of all kinds: never is not known from a few.
+    fn guess(&self) -> Option<Guess> {
+        let mean = |sum: f64| ((sum + 0.5) / (self.count + 1.0)).clamp(0.0, 1.0);
+        (self.count > 0.0).then(|| Guess { rejected: mean(self.rejected), unsure: mean(self.unsure) })
+    }
+}
+
 /// Some steps of one kind, as far as the text goes.
-fn take(engine: &mut Engine, session: &mut Session, depth: usize, rhythm: Rhythm) -> Result<Turn> {
+fn take(
+    engine: &mut Engine,
+    session: &mut Session,
+    kind: &Kind,
+    rhythm: Rhythm,
+    nodes: &mut Nodes,
+) -> Result<Turn> {
     let mut turn = Turn::new();
     for step in 0..rhythm.before + rhythm.counted {
         if session.is_done() {
             break;
         }
+        let before = session.tokens().len();
         let seconds = timed(|| engine.step(&mut [&mut *session]))?;
         let levels = session.draft.tree().levels();
         // Near the end of the context less is drawn.
-        if step >= rhythm.before && levels.len() == depth + 1 {
+        if levels.len() != kind.depth + 1 {
+            continue;
+        }
+        if kind.paths == 1 {
+            nodes.note(&session.draft, (session.tokens().len() - before).saturating_sub(1));
+        }
+        if step >= rhythm.before {
             turn.push((seconds, levels));
         }
     }

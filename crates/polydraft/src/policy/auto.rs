@@ -2,9 +2,9 @@
 //!
 //! Problem: how much to draft depends on what a pass costs (a staircase in its rows), on how good the drafts are in this
 //! text, and on how sure the draft is of the next token. Too much drafting is slower than none.
-//! Source: ours. Renewal reward: with λ the tokens per second reached so far, drawing more is worth it while the tokens to
-//! be expected exceed λ times the seconds it costs. What passes cost is given ([`Costs`]); what acceptance to expect is
-//! fitted to this text ([`expect`]).
+//! Source: ours. Renewal reward: with λ the most tokens per second that can be had, drawing more is worth it while the tokens to
+//! be expected exceed λ times the seconds it costs. λ is what was reached so far, or what a chain is expected to reach where that
+//! is more. What passes cost is given ([`Costs`]); what acceptance to expect is fitted to this text ([`expect`]).
 //! Method:
 //! 1. Before a step: for each number of paths, the worth of asking the draft at all, averaged over how sure it was at the
 //!    last roots. The best number is taken; nothing is asked where none is worth it.
@@ -33,7 +33,7 @@ use crate::drafting::Draws;
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 
-pub use costs::{Costs, Passes};
+pub use costs::{Costs, Guess, Passes};
 use expect::Expected;
 
 /// Typed `auto`, `auto:K` for at most K paths, or `auto:K,L` for at most L tokens of each.
@@ -44,7 +44,7 @@ pub struct Settings {
     pub paths: usize,
     /// Tokens of a path at most, from 1 to 16. Default 16.
     pub depth: usize,
-    /// What passes cost.
+    /// What passes cost, and what to expect of the draft.
     pub costs: Costs,
 }
 
@@ -169,6 +169,8 @@ struct Auto {
     /// Tokens, and time in plain steps of that time, the past forgotten by and by.
     tokens: f64,
     time: f64,
+    /// Tokens in the time of a plain step, of the chain that is expected to give most.
+    best_chain: f64,
     /// Tokens since the draft was last asked.
     unasked: usize,
     plan: Plan,
@@ -190,20 +192,27 @@ struct Standing {
 impl Auto {
     fn new(settings: Settings) -> Self {
         let mut new = Self {
-            expected: Expected::default(),
+            expected: Expected::new(settings.costs.guess),
             roots: Vec::new(),
             next_root: 0,
             // As if some tokens had been decoded plainly.
             texts: 1,
             tokens: 8.0,
             time: 8.0,
+            best_chain: 1.0,
             unasked: 0,
             plan: Plan::Plain,
             choices: Choices::default(),
             settings,
         };
-        new.plan = new.plan();
+        new.think();
         new
+    }
+
+    /// Settles what is done in the next step.
+    fn think(&mut self) {
+        self.best_chain = self.best_chain();
+        self.plan = self.plan();
     }
 
     /// Seconds of a pass of the target in which every text has so many rows.
@@ -221,9 +230,24 @@ impl Auto {
         self.texts as f64 * self.settings.costs.verification.at(paths as f64)
     }
 
-    /// Tokens per second, at least what plain decoding reaches.
+    /// Tokens per second: what plain decoding gives, what was reached so far, or what chains are expected to give, whatever is
+    /// most. With the past alone time was worth too little where a text begins, and trees were too deep.
     fn rate(&self) -> f64 {
-        (self.tokens / self.time).max(1.0) / self.target(1.0)
+        (self.tokens / self.time).max(self.best_chain) / self.target(1.0)
+    }
+
+    /// Tokens in the time of a plain step, of the best chain of nodes of average sureness; 1 where plain decoding is better.
+    fn best_chain(&self) -> f64 {
+        let (plain, accepted) = (self.target(1.0), 1.0 - self.expected.average());
+        let beside = self.verification(1) + CAUTION * plain;
+        let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0_f64);
+        for depth in 1..=self.settings.depth {
+            reached *= accepted;
+            tokens += reached;
+            let seconds = self.target(1.0 + depth as f64) + depth as f64 * self.draft(1.0) + beside;
+            best = best.max(tokens * plain / seconds);
+        }
+        best
     }
 
     /// Tokens gained, less what the seconds are worth, by drawing below a node and on from there, to the best depth;
@@ -349,7 +373,7 @@ impl Policy for Auto {
     fn among(&mut self, texts: usize) {
         if texts != self.texts {
             self.texts = texts.max(1);
-            self.plan = self.plan();
+            self.think();
         }
     }
 
@@ -387,7 +411,7 @@ impl Policy for Auto {
             }
             node = next;
         }
-        self.plan = self.plan();
+        self.think();
     }
 
     fn choices(&self) -> Option<&Choices> {

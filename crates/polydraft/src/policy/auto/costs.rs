@@ -1,4 +1,4 @@
-//! What passes cost.
+//! What passes cost, and what a draft is expected to be good for.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,25 +24,57 @@ pub struct Costs {
     /// back. What a plain step takes beside its pass is not in it.
     #[serde(default = "Passes::free")]
     pub verification: Passes,
+    /// What to expect of the draft before anything is known of a text.
+    #[serde(default)]
+    pub guess: Guess,
+}
+
+/// How often drafts were rejected, and how unsure the draft was there, on average over nodes that were verified.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guess {
+    /// The part of single draws that were rejected, from 0 to 1.
+    pub rejected: f64,
+    /// 1 − the draft's sureness ([`Distribution::sureness`](crate::Distribution::sureness)), from 0 to 1.
+    pub unsure: f64,
+}
+
+impl Default for Guess {
+    fn default() -> Self {
+        Self { rejected: 0.5, unsure: 0.5 }
+    }
 }
 
 impl Default for Costs {
     /// Nobody's machine: a target bound by memory, and a draft of a tenth of it.
     fn default() -> Self {
         let passes = |unit: f64| Passes::of(vec![(1, unit), (8, 1.3 * unit), (32, 3.0 * unit)]);
-        Self { target: passes(1.0), draft: passes(0.1), verification: Passes::free() }
+        Self {
+            target: passes(1.0),
+            draft: passes(0.1),
+            verification: Passes::free(),
+            guess: Guess::default(),
+        }
     }
 }
 
 impl Costs {
     pub(super) fn validate(&self) -> Result<()> {
         let target = self.target.pairs();
-        match target.first() {
-            Some((_, seconds)) if *seconds > 0.0 => Ok(()),
-            _ => Err(Error::Setting {
+        if target.first().is_none_or(|(_, seconds)| *seconds <= 0.0) {
+            return Err(Error::Setting {
                 setting: "costs of the target",
                 expected: "more than no time",
                 got: format!("{target:?}"),
+            });
+        }
+        let Guess { rejected, unsure } = self.guess;
+        match [rejected, unsure].iter().all(|part| (0.0..=1.0).contains(part)) {
+            true => Ok(()),
+            false => Err(Error::Setting {
+                setting: "guess of an automatic tree",
+                expected: "two numbers from 0 to 1",
+                got: format!("{:?}", self.guess),
             }),
         }
     }

@@ -6,10 +6,11 @@
 //! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), with κ fitted.
 //! Method: rejection = κ·h(u)·ρ(n, u) with h(u) a little above 0 at u = 0, for a draft may be sure and wrong, and ρ what more
 //! draws are worth: nothing where they are equal, as a sure draft's are, and all at temperature 0. κ is the ratio of what was
-//! rejected to the sum of h·ρ over nodes that were verified, the past forgotten by and by, behind a guess that counts as a few
-//! nodes.
+//! rejected to the sum of h·ρ over nodes that were verified, the past forgotten by and by, behind a guess ([`Guess`]) that counts
+//! as a few nodes.
 //! Deviations: none.
 
+use super::costs::Guess;
 use crate::Distribution;
 
 /// Rejections so far.
@@ -21,6 +22,7 @@ pub(super) struct Expected {
     units: f64,
     unsure: f64,
     nodes: f64,
+    guess: Guess,
 }
 
 /// h(0).
@@ -28,18 +30,25 @@ const FLOOR: f64 = 0.05;
 /// The part of the rejections of one draw that is left with 1, 2, 3, 4 of them, where no two are equal: measured on the demo
 /// pair and on SmolLM2.
 const LEFT: [f64; 4] = [1.0, 0.5, 0.38, 0.3];
-/// The guess: so many nodes, so often rejected, the draft so unsure.
+/// So many nodes the guess counts as.
 const GUESS: f64 = 3.0;
-const REJECTED: f64 = 0.5;
-const UNSURE: f64 = 0.5;
 /// How fast the past is forgotten, a node.
 const DECAY: f64 = 0.99;
 
 impl Expected {
+    /// Behind this guess, if it is no worse than the usual one: who expects little asks little and does not learn that it was wrong.
+    pub fn new(guess: Guess) -> Self {
+        let usual = Self::default();
+        let guessed = Self { guess, ..Self::default() };
+        if guessed.scale() < usual.scale() { guessed } else { usual }
+    }
+
     /// κ.
     fn scale(&self) -> f64 {
-        let mean = if self.nodes > 0.0 { self.units / self.nodes } else { self.units(UNSURE, 1) };
-        (self.rejected + GUESS * REJECTED).max(0.0) / (self.units + GUESS * mean)
+        // Where the draft is surer than guessed, as many of its tokens are rejected all the same, until it is known better.
+        let mean = if self.nodes > 0.0 { self.units / self.nodes } else { f64::INFINITY };
+        let guessed = self.units(self.guess.unsure, 1).min(mean);
+        (self.rejected + GUESS * self.guess.rejected).max(0.0) / (self.units + GUESS * guessed)
     }
 
     /// The probability that all of so many draws are rejected, where the draft is so unsure.
@@ -68,7 +77,7 @@ impl Expected {
 
     /// How unsure the draft is, on average.
     pub fn unsure(&self) -> f64 {
-        (self.unsure + GUESS * UNSURE) / (self.nodes + GUESS)
+        (self.unsure + GUESS * self.guess.unsure) / (self.nodes + GUESS)
     }
 
     /// The probability that one draw is rejected at a node like those before.
@@ -79,7 +88,7 @@ impl Expected {
     /// The same, if the rejections so far were bad luck by one standard deviation.
     pub fn lucky(&self) -> Self {
         let nodes = self.nodes + GUESS;
-        let rejected = (self.rejected + GUESS * REJECTED) / nodes;
+        let rejected = (self.rejected + GUESS * self.guess.rejected) / nodes;
         let luck = (rejected * (1.0 - rejected) / nodes).max(0.0).sqrt() * nodes;
         Self { rejected: self.rejected - luck, ..self.clone() }
     }

@@ -7,7 +7,12 @@ use crate::{Chance, PolicyKind, Sampling, VerifierKind};
 
 fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
     let draft = Passes::new(vec![(1, draft), (8, draft)]).unwrap();
-    Costs { target: Passes::new(target.to_vec()).unwrap(), draft, verification: Passes::free() }
+    Costs {
+        target: Passes::new(target.to_vec()).unwrap(),
+        draft,
+        verification: Passes::free(),
+        guess: Guess::default(),
+    }
 }
 
 /// Bound by memory: rows cost nothing.
