@@ -240,6 +240,8 @@ fn by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+
     use super::*;
 
     fn kind(paths: usize, turns: &[&[f64]]) -> Kind {
@@ -260,6 +262,43 @@ mod tests {
         let plain = kind(0, &[&[1.0, 1.0], &[2.0, 2.0], &[]]);
         let tree = kind(1, &[&[1.5], &[3.0, 3.0], &[]]);
         assert!((ratio([plain, tree]) - 1.5).abs() < 1e-3);
+    }
+
+    /// A draft that is the target, and one that never says what the target says.
+    #[test]
+    fn what_became_of_chains_is_counted() {
+        let table = |next: &str| {
+            let json = format!(r#"{{"vocabulary": 4, "next": {{"": {next}}}}}"#);
+            crate::TableModel::from_json("model", &json).unwrap()
+        };
+        let guess = |target: &str, draft: &str| {
+            let target = table(target);
+            let drafter =
+                crate::ModelDrafter::new(Box::new(table(draft)), &crate::Model::facts(&target).vocabulary);
+            let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter.unwrap())));
+            let mut request = |prompt, tree: PolicyKind| {
+                let verifier: polydraft::VerifierKind = "block".parse()?;
+                let sampling = polydraft::Sampling::default();
+                let speculation =
+                    Speculation { verifier: verifier.build()?, policy: tree.build()?, sampling };
+                Ok(crate::Request {
+                    prompt,
+                    sampling,
+                    speculation: Some(speculation),
+                    limits: crate::Limits::default(),
+                    text: Box::new(crate::NoText),
+                    chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(0)),
+                })
+            };
+            engine.costs(&[0, 1], 1, &mut request).unwrap().costs.guess
+        };
+        let (alike, apart) =
+            (guess("[0.5, 0.5, 0, 0]", "[0.5, 0.5, 0, 0]"), guess("[1, 0, 0, 0]", "[0, 0.5, 0.5, 0]"));
+        assert!(alike.rejected < 0.01 && apart.rejected > 0.99, "{alike:?}, {apart:?}");
+        assert!(
+            (alike.unsure - 0.5).abs() < 0.01 && (apart.unsure - 0.5).abs() < 0.01,
+            "{alike:?}, {apart:?}"
+        );
     }
 
     #[test]

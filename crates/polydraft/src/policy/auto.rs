@@ -11,7 +11,7 @@
 //! 2. At a node, the draft's distribution known: is there a depth up to which drawing is worth it? And before the next
 //!    pass of the draft: is it, with a node of average sureness?
 //! 3. Where that says no, one token is drafted all the same while the past may have been bad luck (one standard
-//!    deviation), and after that now and then, as often as costs a hundredth of the time.
+//!    deviation, or two where a probe is cheap), and after that now and then, as often as costs a hundredth of the time.
 //! 4. Among other texts in a pass ([`Policy::among`]) the costs are those of a pass in which all do as this one does, in step
 //!    with each other: a row more is then as many rows, whose step on the staircase all of them pay and use. Trees shrink as
 //!    texts join, down to none. A probe is one text's alone, and all wait for it.
@@ -56,6 +56,9 @@ const DEPTH: usize = 16;
 const ROOTS: usize = 32;
 /// The part of the time that may go into finding out whether drafting has become worth it.
 const PROBING: f64 = 0.01;
+/// The part of a plain step that a probe may take and be tried for longer: near the point where drafts pay, trying costs next to
+/// nothing, and giving up at one standard deviation lost a twentieth.
+const CHEAP: f64 = 0.5;
 /// How fast the past is forgotten, a step.
 const DECAY: f64 = 0.98;
 /// What a tree must gain besides, in plain passes: costs are measured on a machine that is never quiet, and of many trees the one
@@ -303,7 +306,8 @@ impl Auto {
         let row = costs.target.at(texts + 1.0) - costs.target.at(texts);
         let probe = texts * (draft + row + costs.verification.at(1.0));
         let since = self.unasked as f64 * self.target(1.0);
-        let unlucky = self.asking(1, &self.expected.lucky()) > 0.0;
+        let luck = if probe < CHEAP * self.target(1.0) { 2.0 } else { 1.0 };
+        let unlucky = self.asking(1, &self.expected.lucky(luck)) > 0.0;
         if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain }
     }
 

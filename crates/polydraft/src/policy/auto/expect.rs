@@ -85,11 +85,11 @@ impl Expected {
         self.rejection(self.unsure(), 1)
     }
 
-    /// The same, if the rejections so far were bad luck by one standard deviation.
-    pub fn lucky(&self) -> Self {
+    /// The same, if the rejections so far were bad luck by so many standard deviations.
+    pub fn lucky(&self, deviations: f64) -> Self {
         let nodes = self.nodes + GUESS;
         let rejected = (self.rejected + GUESS * self.guess.rejected) / nodes;
-        let luck = (rejected * (1.0 - rejected) / nodes).max(0.0).sqrt() * nodes;
+        let luck = deviations * (rejected * (1.0 - rejected) / nodes).max(0.0).sqrt() * nodes;
         Self { rejected: self.rejected - luck, ..self.clone() }
     }
 

@@ -46,7 +46,8 @@ fn exact_after_every_past() {
             1 => costs(&[(1, 1.0), (2, 1.3), (4, 1.35), (8, 2.5)], 0.3),
             _ => costs(&[(1, 1.0), (2, 1.9), (8, 7.0)], 0.02),
         };
-        let mut policy = auto(1 + round % 3, 3, costs);
+        let guess = Guess { rejected: rng.random(), unsure: rng.random() };
+        let mut policy = auto(1 + round % 3, 3, Costs { guess, ..costs });
         let alike = [0.1, 0.5, 0.9][round % 3];
         let pair = random_pair(2, 4, alike, round % 2 == 0, &mut rng).unwrap();
         policy.among([1, 1, 2, 7][round / 3 % 4]);
@@ -94,6 +95,36 @@ fn good_drafts_make_deep_trees() {
     let mut policy = auto(4, 16, flat(1.2));
     live(&mut policy, (&sure, &sure), 300, &mut rng);
     assert!(policy.choices.gain() > 0.95, "{:?}", policy.choices);
+}
+
+/// A copy of the target is known to be good before its first token is accepted.
+#[test]
+fn a_good_guess_makes_the_first_tree_deep_and_a_bad_one_is_not_believed() {
+    let mut rng = ChaCha8Rng::seed_from_u64(36);
+    let law = Always(Distribution::new(vec![0.5, 0.5]).unwrap());
+    let mut after = |rejected: f64, steps: usize| {
+        let guess = Guess { rejected, unsure: 0.5 };
+        let mut policy = auto(1, 16, Costs { guess, ..costs(&[(1, 1.0), (4, 1.1), (16, 3.0)], 0.3) });
+        live(&mut policy, (&law, &law), steps, &mut rng);
+        policy.choices
+    };
+    let (good, usual, bad) = (after(0.02, 1), after(0.5, 1), after(1.0, 200));
+    assert!(good.depth >= 3.0 && good.depth > usual.depth, "{good:?}, {usual:?}");
+    assert!(bad.depth >= 2.0 && bad.gain() > 1.2, "{bad:?}");
+}
+
+/// What time is worth at the beginning: with the past alone, nothing but plain steps, a tree would be as deep as it may be.
+#[test]
+fn the_first_tree_is_as_deep_as_the_later_ones() {
+    let mut rng = ChaCha8Rng::seed_from_u64(37);
+    let law = Always(Distribution::new(vec![0.5, 0.5]).unwrap());
+    let guess = Guess { rejected: 0.02, unsure: 0.5 };
+    let dear = costs(&[(1, 1.0), (4, 1.0), (5, 1.6), (8, 2.2), (16, 4.6)], 0.3);
+    let mut policy = auto(1, 16, Costs { guess, ..dear });
+    live(&mut policy, (&law, &law), 1, &mut rng);
+    assert_eq!(policy.choices.depth, 3.0, "{:?}", policy.choices);
+    live(&mut policy, (&law, &law), 100, &mut rng);
+    assert!((policy.choices.depth - 3.0).abs() < 0.5, "{:?}", policy.choices);
 }
 
 /// Several paths help here, but not where verifying them takes longer than they save.
@@ -183,4 +214,9 @@ fn settings_out_of_range_are_refused() {
     let mut free = Settings::default();
     free.costs.target = Passes::new(vec![(1, 0.0)]).unwrap();
     assert!(free.build().is_err());
+    for rejected in [-0.1, 1.1, f64::NAN] {
+        let costs = Costs { guess: Guess { rejected, unsure: 0.5 }, ..Costs::default() };
+        let refused = Settings { costs, ..Settings::default() }.build().map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("two numbers from 0 to 1"), "{refused}");
+    }
 }
