@@ -7,7 +7,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::packed::{Format, Packed};
-use crate::rows::Rows;
+use crate::rows::{Rows, apart};
 use crate::weights::{self, Part, Weights};
 
 /// How weight matrices are held.
@@ -234,8 +234,7 @@ impl Matrix {
             (Self::Packed(weights), Rows::Host { numbers, width }) => weights.forward(numbers, *width),
             (Self::Full(weights), Rows::Card(x)) => x.matmul(&weights.t()?).map(Rows::Card),
             (Self::Quantised(weights), Rows::Card(x)) => x.apply_op1_no_bwd(weights).map(Rows::Card),
-            (Self::Packed(_), Rows::Card(_)) => bail!("product: expected rows in memory, got some on a card"),
-            (_, Rows::Host { .. }) => bail!("product: expected rows on a card, got some in memory"),
+            _ => apart("product"),
         }
     }
 

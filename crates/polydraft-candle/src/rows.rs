@@ -16,8 +16,13 @@ pub(crate) enum Rows {
 }
 
 /// What is in memory was to meet what is on a card.
-fn apart<T>(operation: &str) -> Result<T> {
-    bail!("{operation}: expected rows in one place, got some in memory and some on a card")
+pub(crate) fn apart<T>(operation: &str) -> Result<T> {
+    bail!("{operation}: expected all numbers in one place, got some in memory and some on a card")
+}
+
+/// c · tanh(x / c) of every number x of a tensor.
+pub(crate) fn capped(x: Tensor, cap: f64) -> Result<Tensor> {
+    (x / cap)?.tanh()? * cap
 }
 
 impl Rows {
@@ -56,10 +61,10 @@ impl Rows {
     pub fn add(self, other: &Self) -> Result<Self> {
         match (self, other) {
             (Self::Host { mut numbers, width }, Self::Host { numbers: others, .. }) => {
-                if others.is_empty() || !numbers.len().is_multiple_of(others.len()) {
-                    bail!("sum: expected rows of {} numbers in all, got {}", numbers.len(), others.len());
+                if others.len() != numbers.len() && others.len() != width {
+                    bail!("sum: expected {} numbers or {width}, got {}", numbers.len(), others.len());
                 }
-                for numbers in numbers.chunks_exact_mut(others.len()) {
+                for numbers in numbers.chunks_exact_mut(others.len().max(1)) {
                     numbers.iter_mut().zip(others).for_each(|(number, other)| *number += other);
                 }
                 Ok(Self::Host { numbers, width })
@@ -90,7 +95,7 @@ impl Rows {
                 numbers.iter_mut().for_each(|number| *number = (*number / cap).tanh() * cap);
                 Ok(Self::Host { numbers, width })
             }
-            Self::Card(x) => Ok(Self::Card(((x / cap)?.tanh()? * cap)?)),
+            Self::Card(x) => capped(x, cap).map(Self::Card),
         }
     }
 
@@ -98,8 +103,8 @@ impl Rows {
     pub fn select(&self, rows: &[usize]) -> Result<Self> {
         match self {
             Self::Host { numbers, width } => {
-                let row = |row: &usize| &numbers[row * width..(row + 1) * width];
-                Ok(Self::Host { numbers: rows.iter().flat_map(row).copied().collect(), width: *width })
+                let rows: Vec<&[f32]> = rows.iter().map(|row| &numbers[row * width..][..*width]).collect();
+                Ok(Self::Host { numbers: rows.concat(), width: *width })
             }
             Self::Card(x) => {
                 let rows: Vec<u32> = rows.iter().map(|row| *row as u32).collect();
@@ -112,9 +117,8 @@ impl Rows {
     pub fn columns(&self, from: usize, count: usize) -> Result<Self> {
         match self {
             Self::Host { numbers, width } => {
-                let part = |row: &'_ [f32]| row[from..from + count].to_vec();
-                let numbers = numbers.chunks_exact((*width).max(1)).flat_map(part).collect();
-                Ok(Self::Host { numbers, width: count })
+                let rows = numbers.chunks_exact((*width).max(1)).map(|row| &row[from..][..count]);
+                Ok(Self::Host { numbers: rows.collect::<Vec<&[f32]>>().concat(), width: count })
             }
             Self::Card(x) => x.narrow(1, from, count)?.contiguous().map(Self::Card),
         }
@@ -187,6 +191,7 @@ mod tests {
             (7, vec![1.0, -2.0, 3.0, 0.5, 1.0, 2.0, 7.0, 4.0, 5.0, 6.5, -3.0, 4.0, 8.0, 8.0])
         );
         assert!(host(&x, 3).add(&host(&x[..4], 4)).is_err());
+        assert!(host(&x, 3).add(&host(&x[..2], 2)).is_err());
         assert!(host(&x, 3).add(&card(&x, 3)).is_err());
         assert!(Rows::beside(&[host(&x, 3), card(&x, 3)]).is_err());
     }

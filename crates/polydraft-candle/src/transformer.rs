@@ -17,16 +17,16 @@ pub(crate) mod pass;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor};
 use polydraft_engine::Feature;
 
 use crate::cache::{Cache, CacheType, Form};
 use crate::config::{FeedForward, Frequencies};
 use crate::linear::{Linear, Matrix};
-use crate::rows::Rows;
+use crate::rows::{Rows, apart};
 use crate::{Config, Error};
 use norm::{Norm, Norms};
-use pass::Part;
+use pass::{Part, positions, tokens, wanted};
 
 #[derive(Debug)]
 pub(crate) struct Layer {
@@ -143,8 +143,7 @@ impl Transformer {
         for part in &mut *parts {
             part.cache.reserve(part.start + part.tokens.len())?;
         }
-        let positions: Vec<usize> =
-            parts.iter().flat_map(|part| part.sights.iter().map(|sight| sight.position())).collect();
+        let positions = positions(parts);
         let ways = self.ways(parts, &positions)?;
         let mut x = self.embed(parts, &positions)?;
         for (i, layer) in self.layers.iter().enumerate() {
@@ -247,9 +246,7 @@ impl Transformer {
             (Rows::Card(mixed), Ways::Device(rotations, masks)) => {
                 Rows::Card(device::layer(self, number, &mixed, rotations.of(layer.windowed), masks, parts)?)
             }
-            _ => bail!(
-                "attention: expected rows and rotations in one place, got some in memory and some on a card"
-            ),
+            _ => return apart("attention"),
         };
         layer.output.forward(&found)
     }
@@ -272,26 +269,6 @@ impl Transformer {
     pub fn bytes_per_pass(&self) -> usize {
         // Of an embedding that is not the head too, one row.
         self.weight_bytes() - self.head.as_ref().map_or(0, |_| self.embedding.bytes())
-    }
-}
-
-/// The tokens of all parts.
-pub(crate) fn tokens(parts: &[Part]) -> Vec<u32> {
-    parts.iter().flat_map(|part| &part.tokens).copied().collect()
-}
-
-/// Of rows of all tokens those whose logits are wanted; `None` if none are.
-pub(crate) fn wanted(x: Rows, parts: &[Part]) -> Result<Option<Rows>> {
-    let mut wanted: Vec<usize> = Vec::new();
-    let mut end = 0;
-    for part in parts {
-        end += part.tokens.len();
-        wanted.extend(end - part.wanted..end);
-    }
-    match wanted.len() {
-        0 => Ok(None),
-        all if all == end => Ok(Some(x)),
-        _ => x.select(&wanted).map(Some),
     }
 }
 

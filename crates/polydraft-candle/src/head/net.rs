@@ -16,9 +16,9 @@ use polydraft_engine::Feature;
 use super::config::{FedBack, Residual};
 use crate::linear::Linear;
 use crate::rows::Rows;
+use crate::transformer::Transformer;
 use crate::transformer::norm::Norm;
-use crate::transformer::pass::Part;
-use crate::transformer::{Transformer, tokens, wanted};
+use crate::transformer::pass::{Part, positions, tokens, wanted};
 
 /// Weights and shape.
 #[derive(Debug)]
@@ -100,9 +100,7 @@ impl Net {
         for part in &mut *parts {
             part.cache.reserve(part.start + part.tokens.len())?;
         }
-        let positions: Vec<usize> =
-            parts.iter().flat_map(|part| part.sights.iter().map(|sight| sight.position())).collect();
-        let ways = decoder.ways(parts, &positions)?;
+        let ways = decoder.ways(parts, &positions(parts))?;
         let state = self.rows(states, self.width())?;
         let token = decoder.embedding().rows(&tokens(parts), &decoder.device, decoder.dtype)?;
 

@@ -11,6 +11,7 @@ use super::pass::Part;
 use super::{Layer, Transformer};
 use crate::Config;
 use crate::cache::Cache;
+use crate::rows::capped;
 
 /// For plain layers and those with a window: `[rows, slots]`, 0 where a row sees a slot and −∞ elsewhere; `None` if all
 /// see all.
@@ -83,14 +84,6 @@ fn separate(transformer: &Transformer, layer: &Layer, mixed: &Tensor) -> Result<
     Ok([part(0, heads, Some(0))?, keys, part(heads + key_value_heads, key_value_heads, None)?])
 }
 
-/// c · tanh(x / c), if there is a cap.
-fn capped(x: Tensor, cap: Option<f64>) -> Result<Tensor> {
-    match cap {
-        None => Ok(x),
-        Some(cap) => (x / cap)?.tanh()? * cap,
-    }
-}
-
 /// The values `[rows, heads · head]` that a part's queries find, all of shape `[rows, some heads, head]`.
 fn attend(
     part: &Part,
@@ -110,7 +103,10 @@ fn attend(
     // Queries that share a key head form the rows of one product: [key heads, group * n, head].
     let queries = queries.reshape((n, key_value_heads, group, head))?.permute((1, 2, 0, 3))?;
     let queries = (queries.reshape((key_value_heads, group * n, head))? * config.attention.scale)?;
-    let mut scores = capped(queries.matmul(&keys.t()?)?, config.attention.softcap)?;
+    let mut scores = queries.matmul(&keys.t()?)?;
+    if let Some(cap) = config.attention.softcap {
+        scores = capped(scores, cap)?;
+    }
     if let Some(mask) = mask {
         let slots = mask.dim(1)?;
         scores = scores.reshape((heads, n, slots))?.broadcast_add(mask)?;

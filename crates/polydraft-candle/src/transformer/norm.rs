@@ -5,7 +5,7 @@ use candle_nn::ops::{layer_norm, rms_norm};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::packed::pool;
-use crate::rows::Rows;
+use crate::rows::{Rows, apart};
 
 /// Numbers that are worth another thread.
 const GRAIN: usize = 1 << 15;
@@ -40,7 +40,7 @@ impl Norm {
                 bias: Rows::Host { numbers: bias, .. },
                 epsilon,
             } => (weight, Some(&bias[..]), *epsilon),
-            _ => bail!("norm: expected weights in memory, got some on a card"),
+            _ => return apart("norm"),
         };
         let width = weight.len().max(1);
         if !rows.len().is_multiple_of(width) {
@@ -56,7 +56,7 @@ impl Norm {
     pub fn on_card(&self, x: &Tensor) -> Result<Tensor> {
         let row = |row: &Rows| match row {
             Rows::Card(row) => row.flatten_all(),
-            Rows::Host { .. } => bail!("norm: expected weights on a card, got some in memory"),
+            Rows::Host { .. } => apart("norm"),
         };
         match self {
             Self::Rms { weight, epsilon } => rms_norm(x, &row(weight)?, *epsilon),

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
+use candle_core::Result;
+
 use crate::cache::Cache;
+use crate::rows::Rows;
 
 /// One text's tokens in a pass.
 #[derive(Debug)]
@@ -50,6 +53,31 @@ impl Sight {
         let first = self.first(window).max(places.start).min(end);
         let path = first.saturating_sub(self.context)..end.saturating_sub(self.context);
         (first.min(self.context)..end.min(self.context), &self.path[path])
+    }
+}
+
+/// The tokens of all parts.
+pub(crate) fn tokens(parts: &[Part]) -> Vec<u32> {
+    parts.iter().flat_map(|part| &part.tokens).copied().collect()
+}
+
+/// The places of the tokens of all parts.
+pub(crate) fn positions(parts: &[Part]) -> Vec<usize> {
+    parts.iter().flat_map(|part| part.sights.iter().map(Sight::position)).collect()
+}
+
+/// Of rows of all tokens those whose logits are wanted; `None` if none are.
+pub(crate) fn wanted(x: Rows, parts: &[Part]) -> Result<Option<Rows>> {
+    let mut wanted: Vec<usize> = Vec::new();
+    let mut end = 0;
+    for part in parts {
+        end += part.tokens.len();
+        wanted.extend(end - part.wanted..end);
+    }
+    match wanted.len() {
+        0 => Ok(None),
+        all if all == end => Ok(Some(x)),
+        _ => x.select(&wanted).map(Some),
     }
 }
 
