@@ -4,7 +4,8 @@
   bench/table.py target/release/polydraft MODEL.gguf --drafts self ngram FIRST8.gguf --dtypes f32 q8_0 -o record.json
   bench/table.py --show record.json
 
-Each cell is one 'polydraft bench speed', in which all ways take turns, a few steps each. The record is written after each cell, and a
+Each cell is one 'polydraft bench speed', in which all ways take turns, a few steps each; beside each ratio by the clock stands the one
+by what passes cost, which has no noise of the machine in it. The record is written after each cell, and a
 run that is started again with the same record goes on from there. Printed is Markdown.
 """
 
@@ -30,6 +31,7 @@ def arguments():
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7, 1.0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=20, help="of each cell, about")
+    parser.add_argument("--count", type=int, help="texts of each cell, instead of seconds")
     parser.add_argument("--tokens", type=int, default=64, help="of each text")
     parser.add_argument("--trees", nargs="+", default=GRID, help="the fixed trees")
     parser.add_argument("-o", "--output", type=Path, help="the record")
@@ -42,7 +44,8 @@ def arguments():
 
 def measure(args, dtype, draft, text, temperature):
     command = [args.polydraft, "bench", "speed", "--json", "--threads", args.threads, "--dtype", dtype]
-    command += ["--prompts", HERE / TEXTS[text], "-t", temperature, "-n", args.tokens, "--seconds", args.seconds]
+    command += ["--prompts", HERE / TEXTS[text], "-t", temperature, "-n", args.tokens]
+    command += ["--texts", args.count] if args.count else ["--seconds", args.seconds]
     if args.target != "demo":
         command += ["--target", args.target, "--draft", draft]
     for tree in args.trees:
@@ -57,21 +60,22 @@ def measure(args, dtype, draft, text, temperature):
 
 
 def show(record):
-    print("| type | draft | text | T | plain, tokens/s | `auto` | of plain | fixed tree tried before | `auto` of it | the best in hindsight |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| type | draft | text | T | texts | plain, tokens/s | `auto` | of plain | fixed tree tried before | by costs: `auto` | tried before | the best in hindsight |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for cell in record["cells"]:
+        speed = cell["speed"]
         name = f"| {cell['dtype']} | {Path(cell['draft']).name} | {cell['text']} | {cell['temperature']:g} |"
-        if "refused" in cell["speed"]:
-            print(f"{name} refused: {cell['speed']['refused']} ||||||")
+        if "refused" in speed:
+            print(f"{name} refused: {speed['refused']} ||||||||")
             continue
-        rows = {row["tree"]: row for row in cell["speed"]["results"]}
+        rows = {row["tree"]: row for row in speed["results"]}
         plain, auto = rows.pop("none"), rows.pop("auto")
-        best = max(rows.values(), key=lambda row: row["ratio"])
-        before = cell["speed"].get("tried_before")
-        tried = f"{before:.2f} | {auto['ratio'] / before:.2f}" if before else "- | -"
+        best = max(rows.values(), key=lambda row: row.get("by_costs", row["ratio"]))
+        figures = [auto["ratio"], speed.get("tried_before"), auto.get("by_costs"), speed.get("tried_before_by_costs"), best.get("by_costs")]
+        ratio, tried, by_costs, tried_by_costs, best_by_costs = (f"{figure:.2f}" if figure else "-" for figure in figures)
         print(
-            f"{name} {plain['tokens_per_second']:.1f} | {auto['tokens_per_second']:.1f} | {auto['ratio']:.2f} |"
-            f" {tried} | {best['ratio']:.2f} (`{best['tree']}`) |"
+            f"{name} {speed['texts']} | {plain['tokens_per_second']:.1f} | {auto['tokens_per_second']:.1f} | {ratio} | {tried} |"
+            f" {by_costs} | {tried_by_costs} | {best_by_costs} (`{best['tree']}`) |"
         )
 
 

@@ -37,8 +37,7 @@ case ${1-} in
     polydraft bench speed "${pair[@]}" --prompts "$here/../bench/chat.jsonl" "$@"
     ;;
 inspect)
-    # Whether its own copy helps depends on the type that it is held in, which inspect does not ask for.
-    if [ "$draft" = self ]; then polydraft inspect "$model"; else polydraft inspect "$model" "$draft"; fi
+    polydraft inspect "$model" "$draft" --dtype "$dtype"
     ;;
 chat | serve | certify | generate)
     command=$1

@@ -102,19 +102,20 @@ fn slices<'a, T>(
     row: impl Fn(&'a [T]) -> Row<'a>,
     into: &mut Vec<Row<'a>>,
 ) -> Result<()> {
-    let gaps = || {
-        Failure::input(format!(
-            "{what}: expected rows whose numbers lie behind each other, got others; numpy.ascontiguousarray makes them so"
-        ))
-    };
     if view.ndim() == 1 {
-        into.push(row(view.to_slice().ok_or_else(gaps)?));
+        into.push(row(view.to_slice().ok_or_else(|| gaps(what))?));
         return Ok(());
     }
     for index in 0..view.shape()[0] {
-        into.push(row(view.clone().index_axis_move(Axis(0), index).to_slice().ok_or_else(gaps)?));
+        into.push(row(view.clone().index_axis_move(Axis(0), index).to_slice().ok_or_else(|| gaps(what))?));
     }
     Ok(())
+}
+
+fn gaps(what: &str) -> Failure {
+    Failure::input(format!(
+        "{what}: expected rows whose numbers lie behind each other, got others; numpy.ascontiguousarray makes them so"
+    ))
 }
 
 fn held<'py>(what: &str, value: &Bound<'py, PyAny>, dimensions: usize) -> Result<Held<'py>> {
@@ -140,6 +141,17 @@ fn readable<'py, T: Element>(
     array: &Bound<'py, numpy::PyArrayDyn<T>>,
 ) -> Result<PyReadonlyArrayDyn<'py, T>> {
     use numpy::PyArrayMethods;
+    // The view counts strides in numbers and rounds those that are none, as between the fields of packed records.
+    let size = size_of::<T>() as isize;
+    let mut steps = array.shape().iter().zip(array.strides());
+    if steps.any(|(length, stride)| *length > 1 && stride % size != 0) {
+        return Err(gaps(what));
+    }
+    if !array.data().is_aligned() {
+        return Err(Failure::input(format!(
+            "{what}: expected numbers at addresses that are multiples of their size, got others; a copy has them there"
+        )));
+    }
     array.try_readonly().map_err(|error| Failure::input(format!("{what}: {error}")))
 }
 

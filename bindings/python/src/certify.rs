@@ -1,8 +1,10 @@
 //! Is the text the target's own? As the program's `certify` finds out, seed for seed.
 
+use std::sync::Mutex;
+
 use polydraft::conformance::statistics::GTest;
 use polydraft::{DraftTree, Sampling, Token};
-use polydraft_engine::certify::{WrongResidual, compare, count_texts};
+use polydraft_engine::certify::{Counts, WrongResidual, compare, count_texts};
 use polydraft_engine::{Engine, Limits, Model, NoText, Request, Speculation};
 use pyo3::prelude::*;
 use rand::Rng;
@@ -88,7 +90,7 @@ impl Test<'_> {
     /// Decodes the first `length` tokens `runs` times and compares their law with the target's.
     fn law(
         &self,
-        engine: &mut Engine,
+        engine: &Mutex<Engine>,
         prompt: &[Token],
         length: usize,
         runs: usize,
@@ -96,13 +98,22 @@ impl Test<'_> {
     ) -> Result<GTest> {
         let mut seeds = seeded(seed);
         // As in use: the limit does not end with the test.
-        let mut next = |_| -> Result<Request<'static>> {
-            Python::attach(|py| py.check_signals())?;
-            self.request(prompt, self.sampling, None, seeds.next_u64())
-        };
-        let counts = count_texts(engine, length, runs, &mut next, &mut || ())?;
-        Ok(compare(engine.target(), &self.sampling, prompt, length, &counts)?)
+        let mut next = |_| self.request(prompt, self.sampling, None, seeds.next_u64());
+        let mut counts = Counts::new();
+        for _ in 0..runs {
+            interrupted()?;
+            for (text, count) in count_texts(&mut lock(engine), length, 1, &mut next, &mut || true)? {
+                *counts.entry(text).or_default() += count;
+            }
+        }
+        Ok(compare(lock(engine).target(), &self.sampling, prompt, length, &counts)?)
     }
+}
+
+/// Runs Python's signal handlers, which may end the test. Never while the engine is locked: a handler may want it, if only
+/// to give back a session that it forgets.
+fn interrupted() -> Result<()> {
+    Ok(Python::attach(|py| py.check_signals())?)
 }
 
 /// Where two texts part, how far apart the target's logits of the two tokens are; none if they are equal.
@@ -165,17 +176,18 @@ pub fn certify(
     let test = Test { verifier, tree, sampling, plant_fault };
     let greedy_only = sampling.temperature == 0.0;
     work(py, || {
-        let mut engine = lock(&engine.engine);
+        let engine = &engine.engine;
         let (mut law, mut equal, mut ties, mut different) = (GTest::default(), 0, 0, 0);
         for (number, prompt) in prompts.iter().enumerate() {
-            match test.greedy(&mut engine, prompt, greedy_tokens, seed)? {
+            interrupted()?;
+            match test.greedy(&mut lock(engine), prompt, greedy_tokens, seed)? {
                 None => equal += 1,
                 Some(gap) if gap <= ROUNDING => ties += 1,
                 Some(_) => different += 1,
             }
             if !greedy_only {
                 let seed = seed ^ (number as u64) << 32;
-                law = law.and(test.law(&mut engine, prompt, first, runs, seed)?);
+                law = law.and(test.law(engine, prompt, first, runs, seed)?);
             }
         }
         let p_value = law.p_value();

@@ -73,10 +73,15 @@ impl PyChance {
         self.source.coin(probability)
     }
 
-    /// An index, in proportion to the weights, shape `[n]`.
+    /// An index, in proportion to the weights, shape `[n]`, which are not all 0.
     fn pick(&mut self, weights: Vec<f64>) -> Result<usize> {
-        if weights.is_empty() || weights.iter().any(|weight| !(*weight >= 0.0 && weight.is_finite())) {
-            return Err(Failure::input("weights: expected at least one, finite and not negative"));
+        let total: f64 = weights.iter().sum();
+        // Of weights that are all 0 there is none to take.
+        let fit = weights.iter().all(|weight| *weight >= 0.0) && total > 0.0 && total.is_finite();
+        if !fit {
+            return Err(Failure::input(
+                "weights: expected at least one, none negative, whose sum is finite and not 0",
+            ));
         }
         Ok(self.source.pick(&weights))
     }

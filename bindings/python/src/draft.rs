@@ -36,6 +36,10 @@ pub struct PyDraft {
     root: Token,
 }
 
+/// Draws in one tree that somebody else has drawn, a shared node as often as it was drawn: as many as a trace can have. They
+/// are written out one by one.
+const MOST_DRAWS: u64 = 1 << 20;
+
 impl Drop for PyDraft {
     fn drop(&mut self) {
         let mut laws = Vec::new();
@@ -86,10 +90,10 @@ impl PyDraft {
     }
 
     /// The nodes whose next-token law the tree asks for now; empty when it is complete.
-    fn frontier(&self) -> Vec<NodeId> {
+    fn frontier(&self, py: Python<'_>) -> Result<Vec<NodeId>> {
         match &self.tree {
-            None => Vec::new(),
-            Some(tree) => self.frontier_of(lock(&tree.get().policy).as_ref()),
+            None => Ok(Vec::new()),
+            Some(tree) => tree.get().with(py, |policy| self.frontier_of(policy)),
         }
     }
 
@@ -111,7 +115,7 @@ impl PyDraft {
         let policy = &tree.get().policy;
         let laws = Laws::new("laws", laws, sampling)?;
         let view = laws.view()?;
-        let nodes = self.frontier_of(lock(policy).as_ref());
+        let nodes = tree.get().with(py, |policy| self.frontier_of(policy))?;
         if view.len() != nodes.len() {
             let message = format!(
                 "laws: expected {} rows, one for each node of the frontier, got {}",
@@ -207,9 +211,10 @@ impl PyDraft {
     /// `tokens` and `parents`: shape `[nodes]`, parents first, the children of a node in the order of their draws; `laws`: the
     /// draft's logits that a node's *children* were drawn from, `[nodes, vocabulary]`, to which `sampling` is applied; rows of
     /// leaves are not looked at, and those behind the last node with children may be missing. `counts`: how often each node
-    /// was drawn (default: once). `scheme`: how children are drawn (`polydraft.DRAFTINGS`). `begins`: for each node, whether draws
-    /// begin there; where they do not, every path that came there goes on with one draw (default: they begin at the root
-    /// alone for `iid`, everywhere for the others). All of it is the caller's word: verifiers are exact if it is true.
+    /// was drawn (default: once), 2^20 in all at most. `scheme`: how children are drawn (`polydraft.DRAFTINGS`). `begins`: for
+    /// each node, whether draws begin there; where they do not, every path that came there goes on with one draw (default:
+    /// they begin at the root alone for `iid`, everywhere for the others). All of it is the caller's word: verifiers are exact
+    /// if it is true.
     #[staticmethod]
     #[pyo3(name = "given")]
     #[pyo3(signature = (tokens, parents, laws, counts=None, scheme="iid", begins=None, sampling=None))]
@@ -238,6 +243,11 @@ impl PyDraft {
                 "draft: expected tokens, parents, counts and begins of one length, the root included, got {nodes}, {parents}, \
                  {counts} and {begins}"
             )));
+        }
+        let draws: u64 = counts[1..].iter().map(|count| u64::from(*count)).sum();
+        if draws > MOST_DRAWS {
+            let message = format!("counts: expected at most {MOST_DRAWS} draws in all, got {draws}");
+            return Err(Failure::Library("TooLarge", message));
         }
         let mut children = vec![Vec::new(); nodes];
         for (node, &parent) in parents.iter().enumerate().skip(1) {

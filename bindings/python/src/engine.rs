@@ -30,6 +30,7 @@ use crate::{arrays, chance, models, tree, verify};
 /// (20, 'max-tokens', True)
 #[pyclass(name = "Engine", module = "polydraft", frozen)]
 pub struct PyEngine {
+    /// No Python runs while it is locked: whatever does may drop a session, which waits for it.
     pub engine: Mutex<Engine>,
     language: Option<Language>,
     drafts: bool,
@@ -45,7 +46,7 @@ impl PyEngine {
     /// The tokens of a text, or those that were given.
     pub fn prompt(&self, prompt: &Bound<'_, PyAny>) -> Result<Vec<Token>> {
         match prompt.extract::<String>() {
-            Ok(text) => self.language()?.encode(&text),
+            Ok(text) => self.encode(prompt.py(), &text),
             Err(_) => arrays::tokens("prompt", prompt),
         }
     }
@@ -92,18 +93,19 @@ impl PyEngine {
     }
 
     /// The token ids of a text, with the special ones that the model expects around it.
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        self.language()?.encode(text)
+    fn encode(&self, py: Python<'_>, text: &str) -> Result<Vec<Token>> {
+        work(py, || self.language()?.encode(text))
     }
 
     /// The token ids of a conversation, up to where the model answers: pairs of role and content.
-    fn encode_chat(&self, messages: Vec<(String, String)>) -> Result<Vec<Token>> {
-        self.language()?.encode_chat(messages)
+    fn encode_chat(&self, py: Python<'_>, messages: Vec<(String, String)>) -> Result<Vec<Token>> {
+        work(py, || self.language()?.encode_chat(messages))
     }
 
     /// The text of token ids.
     fn decode(&self, tokens: &Bound<'_, PyAny>) -> Result<String> {
-        self.language()?.decode(&arrays::tokens("tokens", tokens)?)
+        let (py, tokens) = (tokens.py(), arrays::tokens("tokens", tokens)?);
+        work(py, || self.language()?.decode(&tokens))
     }
 
     /// The target's logits after a text: float32, `[vocabulary]`.
@@ -130,9 +132,9 @@ impl PyEngine {
     /// What passes and steps cost on this machine, and what to expect of drafts behind a prompt like yours, in a second or two:
     /// `tree={"tree": "auto", "costs": engine.costs()}` chooses by it, and gives the same text for a seed as long as the costs are
     /// the same.
-    #[pyo3(signature = (prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None, paths=4))]
+    #[pyo3(signature = (prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None))]
     #[pyo3(
-        text_signature = "($self, prompt=None, *, verifier='nested-priority', sampling=None, draft_sampling=None, paths=4)"
+        text_signature = "($self, prompt=None, *, verifier='nested-priority', sampling=None, draft_sampling=None)"
     )]
     fn costs<'py>(
         &self,
@@ -141,7 +143,6 @@ impl PyEngine {
         verifier: Named<'py>,
         sampling: Option<PySampling>,
         draft_sampling: Option<PySampling>,
-        paths: usize,
     ) -> Result<Bound<'py, PyAny>> {
         let text = prompt.map(|prompt| self.prompt(prompt)).transpose()?.unwrap_or_default();
         let verifier = verify::given(&verifier.object(py)?)?;
@@ -159,7 +160,7 @@ impl PyEngine {
                 chance: Box::new(chance::seeded(0)),
             })
         };
-        let costs = work(py, || Ok(lock(&self.engine).costs(&text, paths, &mut request)?.costs))?;
+        let costs = work(py, || Ok(lock(&self.engine).costs(&text, &mut request)?.costs))?;
         let json = serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
         Ok(py.import("json")?.call_method1("loads", (json,))?)
     }

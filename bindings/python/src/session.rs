@@ -20,27 +20,31 @@ use crate::errors::{Failure, Result, lock, work};
 /// (5, 'max-tokens')
 #[pyclass(name = "Session", module = "polydraft", frozen)]
 pub struct PySession {
+    /// What it was begun with.
+    #[pyo3(get)]
     pub engine: Py<PyEngine>,
-    state: Mutex<State>,
+    /// Until it is closed. Locked for as long as a step takes.
+    session: Mutex<Option<Session<'static>>>,
+    /// Never locked for long: who asks need not wait for a step, and may keep the interpreter.
+    told: Mutex<Told>,
 }
 
+/// What is known of a text between steps.
 #[derive(Default)]
-struct State {
-    /// Until it is closed.
-    session: Option<Session<'static>>,
+struct Told {
     /// Decided and not yet handed out.
     next: VecDeque<Token>,
     tokens: Vec<Token>,
     origins: Vec<&'static str>,
     text: String,
     finish: Option<&'static str>,
+    is_done: bool,
     generation: Option<Generation>,
 }
 
-impl State {
-    /// Takes what a step has decided.
-    fn pull(&mut self) -> Result<()> {
-        let Some(session) = &mut self.session else { return Ok(()) };
+impl Told {
+    /// Takes what a session has decided.
+    fn pull(&mut self, session: &mut Session<'static>) -> Result<()> {
         for emitted in session.take_tokens() {
             self.next.push_back(emitted.token);
             self.tokens.push(emitted.token);
@@ -52,14 +56,11 @@ impl State {
         }
         self.text.extend(session.take_pieces().into_iter().map(|piece| piece.text));
         self.finish = session.finish().map(name_of_finish);
+        self.is_done = session.is_done();
         match session.failure() {
             None => Ok(()),
             Some(error) => Err(Failure::Library("ModelError", error.to_string())),
         }
-    }
-
-    fn is_done(&self) -> bool {
-        self.session.as_ref().is_none_or(Session::is_done)
     }
 }
 
@@ -74,21 +75,28 @@ fn name_of_finish(finish: polydraft_engine::Finish) -> &'static str {
     }
 }
 
-/// One step of several sessions, none of which is there twice. Locks are taken in this order everywhere: engine, sessions.
+/// One step of several sessions, none of which is there twice. Locks are taken in this order everywhere: engine, sessions, what
+/// is told of them.
 pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
-    let mut states: Vec<MutexGuard<'_, State>> =
-        sessions.iter().map(|session| lock(&session.state)).collect();
+    let mut locked: Vec<MutexGuard<'_, Option<Session<'static>>>> =
+        sessions.iter().map(|session| lock(&session.session)).collect();
     let mut open: Vec<&mut Session<'static>> =
-        states.iter_mut().filter_map(|state| state.session.as_mut()).collect();
-    engine.step(&mut open)?;
-    states.iter_mut().try_for_each(|state| state.pull())
+        locked.iter_mut().filter_map(|session| session.as_mut()).collect();
+    let mut stepped = engine.step(&mut open).map_err(Failure::from);
+    // All are told what they got, whichever failed; the first failure is raised.
+    for (session, open) in sessions.iter().zip(&mut locked) {
+        if let Some(open) = open.as_mut() {
+            stepped = stepped.and(lock(&session.told).pull(open));
+        }
+    }
+    stepped
 }
 
 impl PySession {
     pub fn new(engine: Py<PyEngine>, session: Session<'static>) -> Self {
-        let mut state = State { session: Some(session), ..State::default() };
-        state.finish = state.session.as_ref().and_then(Session::finish).map(name_of_finish);
-        Self { engine, state: Mutex::new(state) }
+        let finish = session.finish().map(name_of_finish);
+        let told = Told { finish, is_done: session.is_done(), ..Told::default() };
+        Self { engine, session: Mutex::new(Some(session)), told: Mutex::new(told) }
     }
 
     /// One step.
@@ -99,8 +107,8 @@ impl PySession {
 
 impl Drop for PySession {
     fn drop(&mut self) {
-        // Its sequences would stay open. Who has the engine may need the interpreter.
-        if let Some(session) = lock(&self.state).session.take() {
+        // Its sequences would stay open. Who has the engine may need the interpreter, and runs nothing that could drop this.
+        if let Some(session) = lock(&self.session).take() {
             let engine = &self.engine.get().engine;
             let _ = Python::attach(|py| work(py, || Ok(lock(engine).close(session)?)));
         }
@@ -116,11 +124,11 @@ impl PySession {
     fn __next__(&self, py: Python<'_>) -> Result<Option<Token>> {
         loop {
             {
-                let mut state = lock(&self.state);
-                if let Some(token) = state.next.pop_front() {
+                let mut told = lock(&self.told);
+                if let Some(token) = told.next.pop_front() {
                     return Ok(Some(token));
                 }
-                if state.is_done() {
+                if told.is_done {
                     return Ok(None);
                 }
             }
@@ -140,47 +148,49 @@ impl PySession {
     /// The tokens decided so far.
     #[getter]
     fn tokens(&self) -> Vec<Token> {
-        lock(&self.state).tokens.clone()
+        lock(&self.told).tokens.clone()
     }
 
     /// Where each token came from: `accepted` (a draft), `correction` (in place of rejected ones) or `bonus` (behind accepted
     /// ones, or where nothing was drafted).
     #[getter]
     fn origins(&self) -> Vec<&'static str> {
-        lock(&self.state).origins.clone()
+        lock(&self.told).origins.clone()
     }
 
     /// The text that is certain by now; empty for a table.
     #[getter]
     fn text(&self) -> String {
-        lock(&self.state).text.clone()
+        lock(&self.told).text.clone()
     }
 
     /// Why it ended: `end-token`, `stop-string`, `max-tokens`, `context`, `stopped`; none while it goes on.
     #[getter]
     fn finish(&self) -> Option<&'static str> {
-        lock(&self.state).finish
+        lock(&self.told).finish
     }
 
     /// Whether nothing more will come.
     #[getter]
     pub fn is_done(&self) -> bool {
-        lock(&self.state).is_done()
+        lock(&self.told).is_done
     }
 
     /// Ends it, if it has not ended, and gives the whole.
     pub fn close(&self, py: Python<'_>) -> Result<PyGeneration> {
         let (generation, origins) = work(py, || {
             let mut engine = lock(&self.engine.get().engine);
-            let mut state = lock(&self.state);
-            if let Some(mut session) = state.session.take() {
+            if let Some(mut session) = lock(&self.session).take() {
+                lock(&self.told).is_done = true;
                 session.stop();
                 let generation = engine.close(session)?;
-                state.finish = Some(name_of_finish(generation.finish));
-                state.generation = Some(generation);
+                let mut told = lock(&self.told);
+                told.finish = Some(name_of_finish(generation.finish));
+                told.generation = Some(generation);
             }
-            match &state.generation {
-                Some(generation) => Ok((generation.clone(), state.origins.clone())),
+            let told = lock(&self.told);
+            match &told.generation {
+                Some(generation) => Ok((generation.clone(), told.origins.clone())),
                 None => Err(Failure::Library("ModelError", "session: it failed before".to_owned())),
             }
         })?;

@@ -13,7 +13,7 @@ use rand::SeedableRng;
 
 use crate::arrays::{self, Rows};
 use crate::distribution::PyDistribution;
-use crate::errors::{Failure, Result};
+use crate::errors::{Failure, Result, work};
 
 /// A model of explicit probabilities, for exact tests and for teaching.
 ///
@@ -84,6 +84,7 @@ impl ContextLaws for PyTableModel {
 #[pyfunction]
 #[pyo3(signature = (vocabulary, depth, agreement=0.5, seed=0))]
 pub fn random_tables(
+    py: Python<'_>,
     vocabulary: usize,
     depth: usize,
     agreement: f64,
@@ -101,10 +102,12 @@ pub fn random_tables(
         let message = format!("random tables: expected at most {MOST:.0e} texts, got {texts:.1e}");
         return Err(Failure::Library("TooLarge", message));
     }
-    let mut random = rand_chacha::ChaCha12Rng::seed_from_u64(seed);
-    let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
-    let table = |laws: std::collections::HashMap<Vec<Token>, Distribution>| {
-        PyTableModel::made(laws.into_iter().map(|(text, law)| (text, law.to_vec())).collect())
-    };
-    Ok((table(pair.target)?, table(pair.draft)?))
+    work(py, || {
+        let mut random = rand_chacha::ChaCha12Rng::seed_from_u64(seed);
+        let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
+        let table = |laws: std::collections::HashMap<Vec<Token>, Distribution>| {
+            PyTableModel::made(laws.into_iter().map(|(text, law)| (text, law.to_vec())).collect())
+        };
+        Ok((table(pair.target)?, table(pair.draft)?))
+    })
 }

@@ -28,8 +28,8 @@ pub struct PyTrace {
 #[pymethods]
 impl PyTrace {
     #[new]
-    fn new(path: PathBuf) -> Result<Self> {
-        Ok(Self { trace: Trace::open(&path)? })
+    fn new(py: Python<'_>, path: PathBuf) -> Result<Self> {
+        work(py, || Ok(Self { trace: Trace::open(&path)? }))
     }
 
     /// Models, settings and program: a dictionary, as in `trace.json`.
@@ -44,7 +44,7 @@ impl PyTrace {
         self.trace.header().tree.to_string()
     }
 
-    /// The files of the prompts.
+    /// The files of the prompts, a `pathlib.Path` each.
     #[getter]
     fn files(&self) -> Vec<PathBuf> {
         self.trace.files().collect()
@@ -66,6 +66,18 @@ impl PyTrace {
         }
         work(py, || Ok(PyShard { shard: self.trace.shard(index)? }))
     }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        items(slf)
+    }
+}
+
+/// The items one after the other, each made when it is asked for. Python would do so by `__getitem__` alone, but type checkers
+/// do not know that.
+fn items<'py>(whole: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let builtins = whole.py().import("builtins")?;
+    let indices = builtins.call_method1("range", (whole.len()?,))?;
+    builtins.call_method1("map", (whole.getattr("__getitem__")?, indices))
 }
 
 fn parsed<'py>(py: Python<'py>, json: &str) -> Result<Bound<'py, PyAny>> {
@@ -126,6 +138,10 @@ impl PyShard {
         let draft = Py::new(py, PyDraft::taken_over(draft, root))?;
         let target = target.into_iter().map(|law| Py::new(py, PyDistribution::from(law)));
         Ok(PyPosition { text, at, draft, target: target.collect::<PyResult<_>>()? })
+    }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        items(slf)
     }
 }
 

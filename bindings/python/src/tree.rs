@@ -6,7 +6,7 @@ use polydraft::{Policy, PolicyKind};
 use pyo3::prelude::*;
 
 use crate::draft::PyDraft;
-use crate::errors::{Result, lock};
+use crate::errors::{Result, lock, work};
 use crate::names::{self, Named};
 use crate::verify::PyOutcome;
 
@@ -20,6 +20,13 @@ use crate::verify::PyOutcome;
 pub struct PyTree {
     pub kind: PolicyKind,
     pub policy: Mutex<Box<dyn Policy>>,
+}
+
+impl PyTree {
+    /// Looks at the policy without the interpreter's lock: an enumeration on another thread has it for long.
+    pub fn with<T: Send>(&self, py: Python<'_>, look: impl FnOnce(&mut dyn Policy) -> T + Send) -> Result<T> {
+        work(py, || Ok(look(lock(&self.policy).as_mut())))
+    }
 }
 
 #[pymethods]
@@ -37,14 +44,14 @@ impl PyTree {
 
     /// The kinds of draws that its trees have, for people.
     #[getter]
-    fn form(&self) -> String {
-        lock(&self.policy).form().to_string()
+    fn form(&self, py: Python<'_>) -> Result<String> {
+        self.with(py, |policy| policy.form().to_string())
     }
 
     /// Tokens from the root to the deepest leaf, at most.
     #[getter]
-    fn depth(&self) -> usize {
-        lock(&self.policy).depth()
+    fn depth(&self, py: Python<'_>) -> Result<usize> {
+        self.with(py, |policy| policy.depth())
     }
 
     /// Drafted tokens of a tree, at most; for budgets as expected.
@@ -54,8 +61,8 @@ impl PyTree {
     }
 
     /// Tells a tree that learns what became of a draft, between steps.
-    fn observe(&self, draft: &PyDraft, outcome: &PyOutcome) {
-        lock(&self.policy).observe(&draft.draft, &outcome.outcome);
+    fn observe(&self, py: Python<'_>, draft: &PyDraft, outcome: &PyOutcome) -> Result<()> {
+        self.with(py, |policy| policy.observe(&draft.draft, &outcome.outcome))
     }
 
     fn __repr__(&self) -> String {

@@ -167,14 +167,14 @@ impl PyVerifier {
             return Ok(verifier.supports(draft.draft.form()).is_ok());
         }
         let tree: Bound<'_, PyTree> = crate::tree::given(tree)?;
-        let form = lock(&tree.get().policy).form();
+        let form = tree.get().with(tree.py(), |policy| policy.form())?;
         Ok(verifier.supports(&form).is_ok())
     }
 
     /// Raises `Unsupported`, with what it was made for, if it is not exact for such trees.
     fn require(&self, tree: &Bound<'_, PyAny>) -> Result<()> {
         let tree: Bound<'_, PyTree> = crate::tree::given(tree)?;
-        let form = lock(&tree.get().policy).form();
+        let form = tree.get().with(tree.py(), |policy| policy.form())?;
         Ok(self.build()?.supports(&form)?)
     }
 

@@ -10,6 +10,10 @@ from polydraft.errors import InvalidInput
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
 
+# Records without padding: 21 bytes each, so that only every fourth lies where the first does.
+PACKED = np.zeros(8, dtype=[("kind", "u1"), ("one", "f4"), ("row", "f4", 4)])
+PACKED["one"], PACKED["row"] = np.arange(8), np.eye(8, 4)
+
 
 class Foreign:
     """Something with DLPack, as a tensor has it, on a device of one's choice."""
@@ -50,6 +54,10 @@ def test_read_only_and_strided_rows():
         (np.arange(3), "float32 or float64, got int64"),
         (np.zeros((2, 3), dtype=np.float32), r"\[vocabulary\], got shape \[2, 3\]"),
         (np.zeros((3, 2), dtype=np.float32)[:, 0], "ascontiguousarray"),
+        (np.ones(3, dtype=[("kind", "u1"), ("one", "f4")])["one"], "ascontiguousarray"),
+        (PACKED["one"], "ascontiguousarray"),
+        (PACKED["one"][::4], "addresses"),
+        (np.frombuffer(bytes(13), dtype=np.float32, offset=1), "addresses.*copy"),
         (Foreign(LOGITS, device=2), r"processor's memory, got one on CUDA.*\.cpu\(\)"),
         (Foreign(LOGITS, device=8), "Metal"),
         (Foreign(LOGITS, device=99), "device type 99"),
@@ -61,6 +69,21 @@ def test_read_only_and_strided_rows():
 def test_refusals(array, message):
     with pytest.raises(InvalidInput, match=message):
         polydraft.Distribution.from_logits(array)
+
+
+def test_fields_of_records():
+    """Where records are padded, rows of them are read where they lie; elsewhere they are refused, not misread."""
+    padded = np.zeros(2, dtype=[("kind", "u4"), ("row", "f4", 4)])
+    padded["row"] = np.eye(2, 4, k=1) * 9
+    draft = polydraft.Draft("paths:2,1")
+    for wrong in (PACKED["row"][:1], PACKED["row"][:2]):
+        with pytest.raises(InvalidInput, match="lie behind each other|addresses"):
+            draft.grow(wrong, chance=1)
+    draft.grow(padded["row"][1:], chance=1)
+    assert draft.law(0).argmax() == 2
+    assert polydraft.Distribution.from_logits(padded["row"][0]).argmax() == 1
+    assert polydraft.Distribution.from_logits(PACKED["row"][1].copy()).argmax() == 1
+    assert polydraft.Distribution.from_logits(np.ascontiguousarray(PACKED["one"])).argmax() == 7
 
 
 def test_tensors():
@@ -89,7 +112,7 @@ def test_tensors_are_not_copied():
 
 
 def test_the_interpreter_goes_on_meanwhile():
-    """While Rust enumerates, another thread runs Python."""
+    """While Rust enumerates, another thread runs Python, though a third waits for the tree that is looked at."""
     target, draft = polydraft.random_tables(3, 3, seed=1)
     ticks, done = [], threading.Event()
 
@@ -98,13 +121,21 @@ def test_the_interpreter_goes_on_meanwhile():
             ticks.append(time.perf_counter())
             time.sleep(0.001)
 
-    ticker = threading.Thread(target=tick)
+    def ask():
+        time.sleep(0.001)
+        asked.append(tree.depth)
+
+    tree, asked = polydraft.Tree("paths:3,2"), []
+    ticker, asker = threading.Thread(target=tick), threading.Thread(target=ask)
     ticker.start()
+    asker.start()
     start = time.perf_counter()
-    polydraft.exact_law("nested-priority", "paths:3,2", target, draft)
+    polydraft.exact_law("nested-priority", tree, target, draft)
     end = time.perf_counter()
     done.set()
     ticker.join()
+    asker.join()
+    assert asked == [2]
     inside = [tick for tick in ticks if start < tick < end]
     assert end - start > 0.02, "too short to tell"
     assert len(inside) > 5, f"{len(inside)} ticks in {end - start:.3f} s"

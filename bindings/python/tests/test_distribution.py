@@ -70,6 +70,13 @@ def test_a_seed_gives_the_same_again():
 def test_chances_are_checked():
     with pytest.raises(InvalidInput, match="weights"):
         Chance(1).pick([1.0, float("nan")])
+    # None of them can be taken; a sum beyond all numbers would take the last always.
+    for weights in ([], [0.0, 0.0], [1.0, -1.0], [1e308, 1e308]):
+        with pytest.raises(InvalidInput, match="weights"):
+            Chance(1).pick(weights)
+        with pytest.raises(InvalidInput, match="weights"):
+            Chance.every().pick(weights)
+    assert {Chance(seed).pick([0.0, 1e-320, 0.0]) for seed in range(20)} == {1}
     with pytest.raises(InvalidInput, match="seed"):
         Distribution([1.0]).sample("seed")
     with pytest.raises(polydraft.errors.Unsupported, match="advance"):

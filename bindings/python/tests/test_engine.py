@@ -3,7 +3,11 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
+import sys
+import threading
+import time
 
 import numpy as np
 import polydraft
@@ -53,11 +57,42 @@ def test_sessions_are_iterated_and_stepped_together():
     assert sessions[0].close().tokens == alone[0] == sessions[0].close().tokens
     with engine.session([0], max_tokens=None, seed=0) as session:
         firsts = [token for token, _ in zip(session, range(20))]
-    assert firsts == alone[0] and session.finish == "stopped"
+    assert firsts == alone[0] and session.finish == "stopped" and session.engine is engine
     with pytest.raises(InvalidInput, match="once, got one twice"):
         engine.step([sessions[0], sessions[0]])
     with pytest.raises(InvalidInput, match="another"):
         Engine(*tables()).step([sessions[0]])
+
+
+def test_a_session_can_be_looked_at_while_another_thread_steps():
+    """Nobody waits for the step: neither who asks for the tokens, nor those who want the interpreter meanwhile."""
+    engine = Engine(*polydraft.random_tables(200, 1, seed=1))
+    sessions = [engine.session([0], tree="paths:8,8", max_tokens=10_000, seed=seed) for seed in range(40)]
+    engine.step(sessions)
+    looks, begun, done = [], threading.Event(), threading.Event()
+
+    def steps():
+        for _ in range(5):
+            begun.set()
+            engine.step(sessions)
+        done.set()
+
+    worker = threading.Thread(target=steps)
+    before = [len(session.tokens) for session in sessions]
+    worker.start()
+    begun.wait()
+    start = time.perf_counter()
+    while not done.is_set():
+        one = sessions[len(looks) % len(sessions)]
+        looks.append((len(one.tokens) == len(one.origins), one.text, one.finish, one.is_done))
+        time.sleep(0.001)
+    took = time.perf_counter() - start
+    worker.join()
+    assert took > 0.05, "too short to tell"
+    # Who waited for steps would look some five times.
+    assert len(looks) > 20, f"{len(looks)} looks in {took:.3f} s"
+    assert set(looks) == {(True, "", None, False)}
+    assert all(len(session.tokens) >= tokens + 5 for session, tokens in zip(sessions, before))
 
 
 def test_the_law_of_the_loop():
@@ -81,6 +116,47 @@ def test_certificates_can_fail():
     assert polydraft.certify(engine, [[0]], runs=3).verdict == "not-enough-data"
     cold = polydraft.certify(engine, [[0]], sampling=Sampling(temperature=0))
     assert (cold.verdict, cold.greedy_equal, cold.freedom) == ("pass", 1, 0)
+
+
+CERTIFIED = """
+import signal
+import polydraft
+
+engine = polydraft.Engine(*polydraft.random_tables(3, 3, seed=4))
+alone = polydraft.certify(engine, [[0]], runs=2000)
+sessions = [engine.session([0], seed=seed) for seed in range(50)]
+calls = []
+
+def handler(number, frame):
+    # Forgets a session, and uses the engine, in the middle of the test.
+    if sessions:
+        sessions.pop()
+    calls.append(engine.generate([0], max_tokens=3, seed=1).tokens)
+
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+certificate = polydraft.certify(engine, [[0]], runs=2000)
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert certificate.statistic == alone.statistic and certificate.verdict == "pass"
+assert len(calls) > 3 and len(sessions) < 50, calls
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+try:
+    polydraft.certify(engine, [[0]], runs=10**9)
+except KeyboardInterrupt:
+    print("interrupted", engine.generate([0], max_tokens=3, seed=1).tokens == calls[0])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_signal_handlers_may_drop_sessions_while_an_engine_is_certified():
+    """In a process of its own: one that waits for itself waits forever."""
+    said = subprocess.run([sys.executable, "-c", CERTIFIED], capture_output=True, text=True, timeout=120)
+    assert said.stdout == "interrupted True\n", said.stderr
 
 
 def test_refusals():

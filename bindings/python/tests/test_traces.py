@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import shutil
+from collections.abc import Iterable
 
 import numpy as np
 import polydraft
@@ -40,6 +41,7 @@ def test_sums_are_the_programs():
 
 def test_files_together_are_the_trace():
     files = Trace(TRACE).files
+    assert all(isinstance(file, pathlib.Path) for file in files)
     assert replay(files, ["nested-priority", "block"]) == replay(TRACE, ["nested-priority", "block"])
     one = replay(files[2], ["traversal"], tree="paths:2,1")
     assert one.tree == "paths:2,1" and list(one.verifiers) == ["traversal"] and 1 <= one.verifiers["traversal"].tokens <= 2
@@ -48,6 +50,7 @@ def test_files_together_are_the_trace():
 def test_positions_are_drafts_and_laws():
     trace = Trace(TRACE)
     assert trace.tree == "paths:3,2" and trace.header["vocabulary"] == 4096 and len(trace) == len(trace.files) == 8
+    assert isinstance(trace, Iterable) and isinstance(trace[0], Iterable)
     seen = 0
     for shard in trace:
         assert 0 < shard.left_out <= 0.2 and shard.made["version"] and len(shard.texts) == 2

@@ -2,7 +2,7 @@ import numpy as np
 import polydraft
 import pytest
 from polydraft import Chance, Draft, Sampling, TableModel, Tree, Verifier
-from polydraft.errors import InvalidInput, Unsupported
+from polydraft.errors import InvalidInput, TooLarge, Unsupported
 
 TREES = ["paths:2,2", "delayed:1,2,1", "2,2/without-replacement", "2,1/top-k", "stop-below:0.3,paths:2,2", "auto:2,2"]
 
@@ -121,6 +121,16 @@ def test_what_cannot_have_been_drawn(arguments, message):
     tokens, parents, counts = arguments
     with pytest.raises(InvalidInput, match=message):
         Draft.given(tokens, parents, np.zeros((4, 4), dtype=np.float32), counts)
+
+
+def test_absurd_numbers_of_draws_are_refused_at_once():
+    laws = np.zeros((3, 4), dtype=np.float32)
+    for counts in ([0, 1, 4_000_000_000], [0, 2**19, 2**19 + 1]):
+        with pytest.raises(TooLarge, match=f"at most 1048576 draws in all, got {sum(counts)}"):
+            Draft.given([0, 1, 2], [-1, 0, 0], laws, counts)
+    # The root is nobody's draw.
+    given = Draft.given([0, 1, 2], [-1, 0, 0], laws, [4_000_000_000, 3, 2])
+    assert given.counts.tolist() == [0, 3, 2]
 
 
 def test_what_the_draft_never_says_cannot_have_been_drawn():

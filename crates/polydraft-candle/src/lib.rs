@@ -34,4 +34,4 @@ pub use load::{Description, Ends, LoadOptions, Loaded, Opened, is_gguf, load};
 pub use model::{CandleModel, SequenceLimits};
 #[doc(hidden)]
 pub use packed::ProductProbe;
-pub use threads::{Threads, use_threads};
+pub use threads::use_threads;

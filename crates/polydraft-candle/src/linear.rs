@@ -224,7 +224,8 @@ impl Matrix {
         }
     }
 
-    /// `x [rows, in]` times the transposed matrix: `[rows, out]`.
+    /// `x [rows, in]` times the transposed matrix: `[rows, out]`. A copy may be held in other numbers than those that are computed
+    /// in, which cards do not multiply with each other.
     pub fn forward(&self, x: &Rows) -> Result<Rows> {
         match (self, x) {
             (Self::Stacked(parts), x) => {
@@ -232,8 +233,14 @@ impl Matrix {
                 Rows::beside(&parts)
             }
             (Self::Packed(weights), Rows::Host { numbers, width }) => weights.forward(numbers, *width),
-            (Self::Full(weights), Rows::Card(x)) => x.matmul(&weights.t()?).map(Rows::Card),
-            (Self::Quantised(weights), Rows::Card(x)) => x.apply_op1_no_bwd(weights).map(Rows::Card),
+            (Self::Full(weights), Rows::Card(x)) => {
+                let y = x.to_dtype(weights.dtype())?.matmul(&weights.t()?)?;
+                y.to_dtype(x.dtype()).map(Rows::Card)
+            }
+            (Self::Quantised(weights), Rows::Card(x)) => {
+                let y = x.to_dtype(DType::F32)?.apply_op1_no_bwd(weights)?;
+                y.to_dtype(x.dtype()).map(Rows::Card)
+            }
             _ => apart("product"),
         }
     }
@@ -288,6 +295,33 @@ impl Linear {
         match &self.bias {
             None => Ok(y),
             Some(bias) => y.add(bias),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a card a copy may be held in other numbers than those that are computed in. Its tensors, on this processor.
+    #[test]
+    fn a_card_multiplies_what_is_held_otherwise() {
+        let weights: Vec<f32> = (0..64).map(|n| (n % 7) as f32 - 3.0).collect();
+        let tensor = Tensor::from_slice(&weights, (2, 32), &Device::Cpu).unwrap();
+        let quantised = QTensor::quantize_onto(&tensor, GgmlDType::Q8_0, &Device::Cpu).unwrap();
+        let full = |dtype| Matrix::Full(tensor.to_dtype(dtype).unwrap());
+        let row: Vec<f32> = (0..32).map(|n| (n % 5) as f32).collect();
+        let expected: Vec<f32> =
+            weights.chunks(32).map(|weights| weights.iter().zip(&row).map(|(w, x)| w * x).sum()).collect();
+        let matrices = [full(DType::F16), full(DType::F32), Matrix::Quantised(quantised)];
+        for (matrix, dtype) in matrices.iter().flat_map(|matrix| [(matrix, DType::F32), (matrix, DType::F16)])
+        {
+            let x = Tensor::from_slice(&row, (1, 32), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            let Rows::Card(y) = matrix.forward(&Rows::Card(x)).unwrap() else { panic!("not a tensor") };
+            assert_eq!(y.dtype(), dtype);
+            let found: Vec<f32> = y.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            let near = found.iter().zip(&expected).all(|(y, expected)| (y - expected).abs() < 0.3);
+            assert!(near, "{matrix:?}, {dtype:?}: {found:?}, expected {expected:?}");
         }
     }
 }

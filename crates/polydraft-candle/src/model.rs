@@ -86,6 +86,12 @@ impl CandleModel {
     /// # Errors
     /// No tokens, tokens that do not ascend or that the model does not have; failures of the computation.
     pub fn cut_output(&mut self, tokens: &[Token]) -> crate::Result<()> {
+        if tokens.is_empty() || !tokens.is_sorted_by(|token, next| token < next) {
+            return Err(candle_core::Error::Msg(format!(
+                "logits to keep: expected tokens that ascend, got {tokens:?}"
+            ))
+            .into());
+        }
         let head = self.transformer.head().select(tokens, &self.transformer.device)?;
         self.transformer.set_head(Arc::new(head));
         self.outputs = Some(tokens.to_vec());

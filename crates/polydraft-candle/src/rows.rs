@@ -60,9 +60,12 @@ impl Rows {
     /// The sum with as many rows, or with one row for all.
     pub fn add(self, other: &Self) -> Result<Self> {
         match (self, other) {
-            (Self::Host { mut numbers, width }, Self::Host { numbers: others, .. }) => {
-                if others.len() != numbers.len() && others.len() != width {
-                    bail!("sum: expected {} numbers or {width}, got {}", numbers.len(), others.len());
+            (Self::Host { mut numbers, width }, Self::Host { numbers: others, width: other }) => {
+                if *other != width || ![width, numbers.len()].contains(&others.len()) {
+                    let (expected, got) = (numbers.len(), others.len());
+                    bail!(
+                        "sum: expected {expected} numbers or {width} in rows of {width}, got {got} in rows of {other}"
+                    );
                 }
                 for numbers in numbers.chunks_exact_mut(others.len().max(1)) {
                     numbers.iter_mut().zip(others).for_each(|(number, other)| *number += other);
@@ -137,13 +140,16 @@ impl Rows {
         match (hosts.is_empty(), cards.is_empty()) {
             (false, true) => {
                 let width = hosts.iter().map(|(_, width)| width).sum();
-                let mut numbers = Vec::with_capacity(hosts.iter().map(|(numbers, _)| numbers.len()).sum());
-                while hosts.iter().all(|(rest, width)| *width > 0 && rest.len() >= *width) {
-                    for (rest, width) in &mut hosts {
-                        let (row, behind) = rest.split_at(*width);
-                        numbers.extend_from_slice(row);
-                        *rest = behind;
-                    }
+                let count = |(numbers, width): &(&[f32], usize)| numbers.len() / (*width).max(1);
+                let rows = count(&hosts[0]);
+                if let Some(other) = hosts.iter().map(count).find(|other| *other != rows) {
+                    bail!("rows side by side: expected {rows} of each part, got {other}");
+                }
+                let mut numbers = Vec::with_capacity(rows * width);
+                for row in 0..rows {
+                    hosts
+                        .iter()
+                        .for_each(|(part, width)| numbers.extend_from_slice(&part[row * width..][..*width]));
                 }
                 Ok(Self::Host { numbers, width })
             }

@@ -111,7 +111,7 @@ fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
         })
         .collect();
     let mut request = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
-    let counts = count_texts(&mut pair.engine, 2, runs, &mut request, &mut || ()).unwrap();
+    let counts = count_texts(&mut pair.engine, 2, runs, &mut request, &mut || true).unwrap();
     let test = compare(pair.engine.target(), &at(1.0), &prompt, 2, &counts).unwrap();
     assert!(test.cells > 50, "{test:?}: too few to tell laws apart");
     test.p_value()

@@ -117,7 +117,7 @@ fn temperature_one_gives_the_targets_law_also_of_tokens_that_the_head_cannot_say
                     )),
                 })
             };
-            let counts = count_texts(&mut engine, 2, 2000, &mut request, &mut || ()).unwrap();
+            let counts = count_texts(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
             let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
             assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
             let p = test.p_value();

@@ -96,7 +96,7 @@ fn temperature_one_gives_the_targets_law_of_two_tokens_in_two_families() {
                 .map(|run| Some(pair.request(&prompt, sampling, Some(speculation(&way)), None, 17_000 + run)))
                 .collect();
             let mut request = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
-            let counts = count_texts(&mut pair.engine, 2, 2000, &mut request, &mut || ()).unwrap();
+            let counts = count_texts(&mut pair.engine, 2, 2000, &mut request, &mut || true).unwrap();
             let test = compare(pair.engine.target(), &sampling, &prompt, 2, &counts).unwrap();
             assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
             let p = test.p_value();

@@ -4,12 +4,10 @@ use polydraft_candle::use_threads;
 
 #[test]
 fn the_first_call_counts() {
-    let threads = use_threads(1).unwrap();
-    assert_eq!(threads.products, 1);
-    assert!(threads.quantised >= 1);
+    use_threads(1).unwrap();
     assert_eq!(rayon::current_num_threads(), 1);
     // Again, the same: nothing to do. Another number: they run already.
-    assert_eq!(use_threads(1).unwrap(), threads);
+    use_threads(1).unwrap();
     let message = use_threads(2).unwrap_err().to_string();
     assert!(message.contains("expected to start 2, got 1"), "{message}");
 }

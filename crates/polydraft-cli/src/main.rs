@@ -3,6 +3,7 @@
 mod commands;
 
 use anyhow::Result;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
 use polydraft_options::output::Verbosity;
@@ -30,7 +31,7 @@ struct Cli {
     verbose: bool,
     /// Take the options' defaults from this file [default: polydraft/config.toml below $XDG_CONFIG_HOME, or below
     /// ~/.config]. Its keys are long names of options, for all commands or in a table such as [generate] for one.
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config")]
     config: Option<std::path::PathBuf>,
     /// Take no defaults from a file.
     #[arg(long, global = true)]
@@ -101,16 +102,46 @@ fn main() {
 
 fn run() -> Result<()> {
     let line: Vec<_> = std::env::args_os().collect();
-    let mut program = config::apply(Cli::command(), &line)?;
+    let (mut program, defaults) =
+        config::apply(program(), &line).map_err(|problem| helped(&line, problem))?;
     let matches = program.try_get_matches_from_mut(line).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut Cli::command()).exit());
     output::set_verbosity(cli.verbosity());
     // Before anything that may start a thread.
     threads::settle(&program, &matches)?;
     cli.color.write_global();
-    match cli.command.answers_many() {
+    let done = match cli.command.answers_many() {
         // Where llama.cpp gives up the others are told.
         true => cli.command.run(),
         false => polydraft_llama::host(|| cli.command.run())?,
+    };
+    // An option that is at odds with others may be one that nobody typed.
+    done.map_err(|error| match defaults {
+        Some(file) if error.is::<output::Usage>() => {
+            let file = file.display();
+            output::note(format_args!("note: some options are from {file}; --no-config leaves it out"));
+            error
+        }
+        _ => error,
+    })
+}
+
+/// The program, which takes -1 for a number, so that the option says what it expects instead.
+fn program() -> clap::Command {
+    fn all(command: clap::Command) -> clap::Command {
+        let number = |arg: clap::Arg| match arg.get_action().takes_values() && !arg.is_positional() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        };
+        command.mut_args(number).mut_subcommands(all)
+    }
+    all(Cli::command())
+}
+
+/// Who asks for help gets it, whatever is wrong with the file of defaults.
+fn helped(line: &[std::ffi::OsString], problem: anyhow::Error) -> anyhow::Error {
+    match Cli::command().try_get_matches_from(line) {
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => help.exit(),
+        _ => problem,
     }
 }

@@ -20,7 +20,7 @@ use crate::{Engine, Model, Request, Result};
 pub type Counts = HashMap<Vec<Token>, u64>;
 
 /// Decodes the first `length` tokens of `runs` requests. `request` makes each; its token limit should be beyond `length`,
-/// so that the limit does not end with the test. `progress` is called after each.
+/// so that the limit does not end with the test. `goes_on` is asked after each.
 ///
 /// # Errors
 /// Those of the engine and of `request`.
@@ -29,7 +29,7 @@ pub fn count_texts<'c, E: From<crate::Error>>(
     length: usize,
     runs: usize,
     request: &mut dyn FnMut(usize) -> std::result::Result<Request<'c>, E>,
-    progress: &mut dyn FnMut(),
+    goes_on: &mut dyn FnMut() -> bool,
 ) -> std::result::Result<Counts, E> {
     let mut counts = Counts::new();
     for run in 0..runs {
@@ -43,7 +43,9 @@ pub fn count_texts<'c, E: From<crate::Error>>(
         let mut text = closed?.tokens;
         text.truncate(length);
         *counts.entry(text).or_default() += 1;
-        progress();
+        if !goes_on() {
+            break;
+        }
     }
     Ok(counts)
 }

@@ -1,6 +1,6 @@
 //! What passes of target and draft cost here, measured: what trees that choose themselves go by.
 //!
-//! Method: a text of a hundred tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then whole steps
+//! Method: a text of 128 tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then whole steps
 //! (`costs/steps.rs`). It takes ten seconds at most where passes are not long.
 
 mod steps;

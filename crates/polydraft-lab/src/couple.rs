@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut report = report(&rule, working.as_mut(), problem, args.seed)?;
     if let Some(given) = &args.given {
         let mut coupling = coupling(working.as_mut(), problem)?;
-        let law = coupling.law(given).map_err(Usage::error)?;
+        let law = coupling.law(given).map_err(|error| Usage::error(format!("--given: {error}")))?;
         if problem.proposal.probability(given) == 0.0 {
             return Err(Usage::error(format!("drafts {} are never drawn by {scheme} drafting", list(given))));
         }

@@ -52,9 +52,14 @@ pub fn run(args: Args) -> Result<()> {
     for file in &args.records {
         records.extend(record::read(file)?);
     }
+    for unknown in records.iter().filter(|record| record.kind == Kind::Other && !other::is_known(record)) {
+        note(format_args!("note: {}: a record of a kind that this version does not know", unknown.file));
+    }
     let sections = sections(&records)?;
     save.finish(page::html(&args.title, &sections).as_bytes())?;
-    note(format_args!("{} sections in {}", sections.len(), args.output.display()));
+    let count = sections.len();
+    let plural = if count == 1 { "" } else { "s" };
+    note(format_args!("{count} section{plural} in {}", args.output.display()));
     Ok(())
 }
 

@@ -97,7 +97,7 @@ fn temperature_one_gives_the_targets_law_of_two_tokens() {
         let mut requests: Vec<_> =
             (0..3000).map(|run| Some(request(&prompt, sampling, Some(&way), 2, 17_000 + run))).collect();
         let mut next = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
-        let counts = count_texts(&mut engine, 2, 3000, &mut next, &mut || ()).unwrap();
+        let counts = count_texts(&mut engine, 2, 3000, &mut next, &mut || true).unwrap();
         let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
         assert!(test.cells > 30, "{kind:?}, {test:?}: too few to tell laws apart");
         let p = test.p_value();

@@ -23,7 +23,7 @@ pub enum Backend {
 
 /// Which backend, and how llama.cpp computes.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "llama.cpp, for GGUF files")]
+#[command(next_help_heading = "llama.cpp, for GGUF files (in programs built with the feature llama)")]
 pub struct BackendArgs {
     /// What computes the target: candle, or llama for llama.cpp, which takes GGUF files of any architecture that it has and
     /// needs a program built with --features llama [default: llama for a .gguf file in a program that was built so, unless

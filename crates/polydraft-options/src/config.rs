@@ -32,22 +32,22 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 const OWN: [&str; 4] = ["config", "no-config", "help", "version"];
 
 /// The program with the defaults of the user's file, if there is one; `line` is the command line, which may name another
-/// (`--config FILE`) or none (`--no-config`).
+/// (`--config FILE`) or none (`--no-config`). With the file, if there is one.
 ///
 /// # Errors
 /// A file that was named and is not there; one that is no TOML; unknown keys, and values that the option does not take.
-pub fn apply(program: Command, line: &[OsString]) -> Result<Command> {
+pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<PathBuf>)> {
     let file = match named(line) {
-        Named::None => return Ok(program),
+        Named::None => return Ok((program, None)),
         Named::File(file) => file,
         Named::Usual => match usual().filter(|file| file.exists()) {
             Some(file) => file,
-            None => return Ok(program),
+            None => return Ok((program, None)),
         },
     };
     let shown = file.display();
     let text = read_text(&file, Kind::SETTINGS).map_err(|e| anyhow::anyhow!("cannot read {shown}: {e}"))?;
-    with_defaults(program, &file, &text)
+    Ok((with_defaults(program, &file, &text)?, Some(file)))
 }
 
 enum Named {

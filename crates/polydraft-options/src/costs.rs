@@ -48,14 +48,14 @@ pub fn settle(
     sampling: &Sampling,
     speculation: Option<&mut Speculation>,
 ) -> Result<()> {
-    let Some(Speculation { tree: PolicyKind::Auto(auto), sampling: of_draft, verifier }) = speculation else {
-        return Ok(());
-    };
-    auto.costs = find(file, args, models, [sampling, of_draft], verifier, auto.paths)?;
+    let Some(Speculation { tree, sampling: of_draft, verifier }) = speculation else { return Ok(()) };
+    if let Some(auto) = tree.auto_mut() {
+        auto.costs = find(file, args, models, [sampling, of_draft], verifier)?;
+    }
     Ok(())
 }
 
-/// The costs of steps of up to so many `paths` that this verifier decides, where target and draft are sampled so: those of `file`;
+/// The costs of steps that this verifier decides, where target and draft are sampled so: those of `file`;
 /// or those that were measured before for these models on this machine; or they are measured now, and kept.
 ///
 /// # Errors
@@ -66,7 +66,6 @@ pub fn find(
     models: &mut Models,
     [sampling, of_draft]: [&Sampling; 2],
     verifier: &VerifierKind,
-    paths: usize,
 ) -> Result<Costs> {
     if let Some(file) = file.filter(|file| file.exists()) {
         return Ok(read(file)?.costs);
@@ -75,7 +74,7 @@ pub fn find(
         machine: machine(),
         threads: threads::settled(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        models: args.identity(),
+        models: args.identity(models),
         // Where nothing is drawn, laws are single tokens and verification is hardly any work.
         verifier: if sampling.temperature == 0.0 {
             format!("{verifier}, greedy")
@@ -105,7 +104,7 @@ pub fn find(
         })
     };
     let text = models.language.text.encode(SAMPLE.trim_end())?;
-    let found = models.engine.costs(&text, paths, &mut request).context("measuring what steps cost")?;
+    let found = models.engine.costs(&text, &mut request).context("measuring what steps cost")?;
     if found.busy {
         note(
             "note: the machine was busy while it was measured what passes cost: --tree auto may choose badly until the \
@@ -119,7 +118,11 @@ pub fn find(
         return Ok(measured.costs);
     }
     let stays = "the same seed gives the same text as long as these costs stay";
-    match kept.map(|kept| (keep(&kept, &measured), kept)) {
+    let keep_in = |kept: &Path| {
+        kept.parent().map_or(Ok(()), fs::create_dir_all)?;
+        keep(kept, &measured)
+    };
+    match kept.map(|kept| (keep_in(&kept), kept)) {
         Some((Ok(()), kept)) => {
             // Another program may have been faster: all go by the same.
             measured.costs = read(&kept)?.costs;
@@ -158,7 +161,6 @@ fn place(measured: &Measured) -> Option<PathBuf> {
 /// Writes a file that is whole or not there. One that is there by now stays if it can be read.
 fn keep(file: &Path, measured: &Measured) -> Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
     if file.exists() && read(file).is_err() {
         fs::remove_file(file)?;
     }
@@ -179,6 +181,7 @@ mod tests {
     fn the_first_costs_count() {
         let folder = std::env::temp_dir().join(format!("polydraft-costs-{}", std::process::id()));
         let file = folder.join("costs.json");
+        fs::create_dir_all(&folder).unwrap();
         let of = |threads| Measured {
             machine: "m".to_owned(),
             threads,

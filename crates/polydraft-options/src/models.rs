@@ -101,8 +101,14 @@ pub struct Models {
 impl ModelArgs {
     /// Loads the target and, if one is needed, what drafts for it.
     pub fn load(&self, with_draft: bool) -> Result<Models> {
-        if !with_draft && self.draft.is_some() {
-            note("note: --draft is not used: --verifier none decodes without drafts");
+        let unused = [
+            ("--draft", self.draft.is_some()),
+            ("--draft-dtype", self.draft_dtype.is_some()),
+            ("--draft-vocabulary", self.draft_vocabulary.is_some()),
+            ("--draft-layers", self.draft_layers.is_some()),
+        ];
+        if let Some((option, _)) = unused.iter().find(|(_, given)| *given && !with_draft) {
+            note(format_args!("note: {option} is not used: --verifier none decodes without drafts"));
         }
         if self.corpus.is_some() && self.drafter().is_none() {
             return Err(Usage::error("--corpus is what --draft ngram may quote: give both, or neither"));
@@ -172,7 +178,7 @@ impl ModelArgs {
     fn named_draft(&self, with_draft: bool) -> Option<String> {
         if with_draft && self.has_default_draft() {
             note(
-                "note: what the text has said before drafts for it, --draft ngram: name another with --draft",
+                "note: no draft was named: what the text itself has said before drafts for it (--draft ngram)",
             );
             return Some(FALLBACK.to_owned());
         }
@@ -207,11 +213,13 @@ impl ModelArgs {
     }
 
     /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
-    pub(crate) fn identity(&self) -> Vec<String> {
-        let [target, draft] = self.named(&|place| place.display().to_string());
+    pub(crate) fn identity(&self, models: &Models) -> Vec<String> {
+        let [target, draft] = self.named(models, &|place| place.display().to_string());
         let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
         let mut all =
             vec![target, draft, words, held(self.dtype), held(self.draft_dtype), self.device.to_string()];
+        all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
+        all.extend(self.draft_layers.as_ref().map(|layers| format!("reads layers {layers:?}")));
         all.extend(self.rounded_cache());
         all.extend(self.on_llama());
         all
@@ -245,8 +253,7 @@ impl ModelArgs {
     /// Target and draft for records that leave this machine: without their folders.
     pub fn ids(&self, models: &Models) -> [String; 2] {
         let last = |place: &Path| place.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let [target, draft] = self.named(&last);
-        let draft = models.draft.clone().filter(|_| self.has_default_draft()).unwrap_or(draft);
+        let [target, draft] = self.named(models, &last);
         let words = self.draft_vocabulary.as_ref().map_or(String::new(), |words| format!(", tokens {words}"));
         let cache = self.rounded_cache().map_or(String::new(), |cache| format!(", {cache}"));
         [
@@ -256,9 +263,11 @@ impl ModelArgs {
     }
 
     /// Target and draft, with how large they are; `show` says where.
-    fn named(&self, show: &dyn Fn(&Path) -> String) -> [String; 2] {
+    fn named(&self, models: &Models, show: &dyn Fn(&Path) -> String) -> [String; 2] {
         let of = |name: Option<&str>, role: &str| match name {
-            None if role == "draft" && self.has_default_draft() => "by default".to_owned(),
+            None if role == "draft" && self.has_default_draft() => {
+                models.draft.clone().unwrap_or_else(|| "none".to_owned())
+            }
             Some(name)
                 if DrafterKind::named(name).is_some() || matches!(OwnCopy::named(name), Ok(Some(_))) =>
             {
@@ -419,9 +428,14 @@ impl ModelArgs {
     }
 
     fn draft_path(&self) -> Result<PathBuf> {
-        match &self.draft {
-            Some(name) => locate(name, self.offline),
-            None => Ok(demo()?.join("draft")),
+        let Some(name) = &self.draft else { return Ok(demo()?.join("draft")) };
+        let path = locate(name, self.offline)?;
+        match path.exists() {
+            true => Ok(path),
+            false => Err(Usage::error(format_args!(
+                "--draft {name}: expected a model or a draft head, or self, self:TYPE or ngram, got nothing there; \
+                 --verifier none drafts nothing"
+            ))),
         }
     }
 

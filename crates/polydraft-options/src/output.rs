@@ -72,7 +72,11 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(Verdict(code)) = error.downcast_ref() {
         return *code;
     }
-    complain(causes(error));
+    match error.downcast_ref::<io::Error>() {
+        // What nobody has said more about is our own output.
+        Some(output) => complain(format_args!("cannot write the output: {output}")),
+        None => complain(causes(error)),
+    }
     if error.is::<Usage>() { 2 } else { 1 }
 }
 

@@ -21,7 +21,10 @@ impl OwnCopy {
         let kind = match name.split_once(':') {
             None if name == "self" => None,
             Some(("self", kind)) => {
-                Some(kind.parse().map_err(|e| Usage::error(format!("--draft self:TYPE: {e}")))?)
+                let kind: Precision = kind.parse().map_err(|e| {
+                    Usage::error(format!("--draft self:TYPE: {e}; f32 and file are no copies"))
+                })?;
+                Some(kind)
             }
             _ => return Ok(None),
         };
@@ -51,7 +54,7 @@ impl OwnCopy {
         match small(&copy) {
             true => Ok((copy, bytes)),
             false => Err(format!(
-                "a copy in {copy} would take {bytes}, the target's own matrices take {}: too near for the copy to be faster",
+                "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take {}: it would not be faster",
                 Bytes(whole)
             )),
         }

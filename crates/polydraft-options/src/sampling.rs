@@ -9,29 +9,29 @@ use polydraft_text::PublishedSampling;
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token [default: 1].
-    #[arg(long, short = 't', value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
+    #[arg(long, short = 't', value_name = "T", value_parser = temperature)]
     temperature: Option<f64>,
     /// Keep only the K likeliest tokens.
     #[arg(long, value_name = "K", value_parser = top_k)]
     top_k: Option<usize>,
     /// Keep the likeliest tokens that together reach probability P [default: 1].
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
+    #[arg(long, value_name = "P", value_parser = top_p)]
     top_p: Option<f64>,
     /// Keep the tokens at least P times as likely as the likeliest [default: 0].
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
+    #[arg(long, value_name = "P", value_parser = min_p)]
     min_p: Option<f64>,
     /// Temperature of the draft. The draft's sampling changes the speed, never the text's law; each of these four is
     /// the target's where it is not given.
-    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
+    #[arg(long, value_name = "T", value_parser = temperature)]
     draft_temperature: Option<f64>,
     /// --top-k of the draft.
     #[arg(long, value_name = "K", value_parser = top_k)]
     draft_top_k: Option<usize>,
     /// --top-p of the draft.
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
+    #[arg(long, value_name = "P", value_parser = top_p)]
     draft_top_p: Option<f64>,
     /// --min-p of the draft.
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
+    #[arg(long, value_name = "P", value_parser = min_p)]
     draft_min_p: Option<f64>,
 }
 

@@ -58,6 +58,8 @@ pub struct SpeculationArgs {
 /// and the pass costs of a model that is bound by memory, the most tokens per second among trees of up to eight nodes.
 const DEPTH: usize = 3;
 const PATHS: usize = 2;
+/// Nodes of a sequoia tree.
+const MOST_NODES: usize = 4096;
 
 #[derive(Debug, Clone)]
 enum Verifier {
@@ -93,15 +95,25 @@ impl FromStr for Tree {
             "binary" => Some(Self::Ary(2)),
             _ => match (text.strip_suffix("-ary"), text.strip_prefix("sequoia:")) {
                 (Some(count), _) => count.parse().ok().map(Self::Ary),
-                (_, Some(nodes)) => nodes.parse().ok().filter(|nodes| *nodes > 0).map(Self::Sequoia),
+                (_, Some(nodes)) => match nodes.parse() {
+                    Ok(nodes @ 1..=MOST_NODES) => Some(Self::Sequoia(nodes)),
+                    _ => {
+                        return Err(format!(
+                            "sequoia:N: expected a number of nodes from 1 to {MOST_NODES}, got {nodes:?}"
+                        ));
+                    }
+                },
                 _ => None,
             },
         };
         if let Some(known) = known {
             return Ok(known);
         }
-        match text.parse().map_err(|error: polydraft::Error| {
-            format!("{error}; or draws per level such as 3,2,1, or binary, 3-ary, sequoia:16")
+        match text.parse().map_err(|error: polydraft::Error| match error {
+            polydraft::Error::Name { .. } => {
+                format!("{error}; or draws per level such as 3,2,1, or binary, 3-ary, sequoia:16")
+            }
+            error => error.to_string(),
         })? {
             PolicyKind::Levels(levels) if !text.contains('/') => Ok(Self::Levels(levels.counts)),
             whole => Ok(Self::Whole(whole)),
@@ -199,6 +211,18 @@ impl SpeculationArgs {
             let paths = self.paths.map(|paths| paths as usize);
             return Ok(PolicyKind::paths(paths.unwrap_or_else(|| default_paths(verifier)), depth));
         };
+        if let Tree::Whole(PolicyKind::Auto(auto)) = tree
+            && (self.paths.is_some() || self.depth.is_some())
+        {
+            let (paths, depth) = (
+                self.paths.map_or(auto.paths, |k| k as usize),
+                self.depth.map_or(auto.depth, |l| l as usize),
+            );
+            return Err(Usage::error(format_args!(
+                "--tree auto chooses paths and depth: leave --paths and --depth out, or say how many at most, --tree \
+                 auto:{paths},{depth}"
+            )));
+        }
         if self.paths.is_some() {
             return Err(Usage::error(
                 "--paths and --tree are two ways to say where the tree branches: give one",
@@ -241,8 +265,12 @@ impl SpeculationArgs {
 
     /// The tree with the drafting that was asked for, or with the first that the verifier supports.
     fn drafted(&self, verifier: &VerifierKind, of: &dyn Fn(Drafting) -> PolicyKind) -> PolicyKind {
-        let supported = || Drafting::ALL.into_iter().find(|drafting| supports(verifier, &of(*drafting)));
-        of(self.drafting.or_else(supported).unwrap_or(Drafting::Iid))
+        let find = |fits: &dyn Fn(&PolicyKind) -> bool| {
+            Drafting::ALL.into_iter().find(|drafting| fits(&of(*drafting)))
+        };
+        // Where the verifier supports none, one that the tree can be drawn by: then the error is about the verifier.
+        let any = || find(&|tree| supports(verifier, tree)).or_else(|| find(&|tree| tree.build().is_ok()));
+        of(self.drafting.or_else(any).unwrap_or(Drafting::Iid))
     }
 }
 

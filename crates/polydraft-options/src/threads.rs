@@ -1,7 +1,6 @@
-//! How many threads compute: settled by the first thing that the program does, before any other thread runs.
-//!
-//! Our own threads are started by [`polydraft_candle::use_threads`]. candle's can be told by the environment only, and
-//! changing that is sound while there is one thread: this file is the one place that does so.
+//! How many threads compute: settled by the first thing that the program does.
+
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use clap::{ArgMatches, Command};
@@ -9,15 +8,14 @@ use clap::{ArgMatches, Command};
 use crate::models;
 use crate::output::note;
 
+static SETTLED: OnceLock<usize> = OnceLock::new();
+
 /// Starts the threads that the command of `program` which `matches` chose is to compute with, if it computes with
 /// models.
 pub fn settle(program: &Command, matches: &ArgMatches) -> Result<()> {
     let Some(threads) = wanted(program, matches) else { return Ok(()) };
-    for variable in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
-        // SAFETY: `main` calls this first, when no other thread runs that could read the environment.
-        unsafe { std::env::set_var(variable, threads.to_string()) };
-    }
     polydraft_candle::use_threads(threads)?;
+    SETTLED.get_or_init(|| threads);
     Ok(())
 }
 
@@ -52,8 +50,7 @@ pub fn or_all(threads: Option<u32>) -> usize {
 
 /// Threads that compute, once [`settle`] has said.
 pub fn settled() -> usize {
-    let told = std::env::var("RAYON_NUM_THREADS").ok().and_then(|threads| threads.parse().ok());
-    told.filter(|threads| *threads > 0).unwrap_or_else(|| or_all(None))
+    SETTLED.get().copied().unwrap_or_else(|| or_all(None))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::fmt;
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -95,42 +95,83 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// The object of a body; a name that stands there twice is no slip to pass over.
+/// The object of a body. A name that stands twice in it, or in any object in it, is no slip to pass over: which of the two was
+/// meant nobody knows.
 ///
 /// # Errors
 /// No JSON, no object, a name that stands there twice.
 pub fn parse(body: &[u8]) -> Result<Value, Problem> {
-    let read: Result<Object, _> = serde_json::from_slice(body);
+    let read: Result<Strict, _> = serde_json::from_slice(body);
     let wrong = |error| Problem::invalid(format_args!("the body: {}", polydraft_files::in_words(error)));
-    read.map(|Object(object)| Value::Object(object)).map_err(wrong)
+    match read.map_err(wrong)? {
+        Strict(object @ Value::Object(_)) => Ok(object),
+        Strict(_) => Err(Problem::invalid("the body: expected a JSON object")),
+    }
 }
 
-/// A JSON object whose names are all different.
-struct Object(Map<String, Value>);
+/// JSON in whose objects all names are different.
+struct Strict(Value);
 
-impl<'de> Deserialize<'de> for Object {
+impl<'de> Deserialize<'de> for Strict {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Object;
+        deserializer.deserialize_any(Reader).map(Strict)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
+struct Reader;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Object, A::Error> {
-                let mut object = Map::new();
-                while let Some((name, value)) = access.next_entry::<String, Value>()? {
-                    if object.contains_key(&name) {
-                        return Err(A::Error::custom(format_args!(
-                            "expected each name once, got {name:?} twice"
-                        )));
-                    }
-                    object.insert(name, value);
-                }
-                Ok(Object(object))
-            }
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Strict(value)) = access.next_element()? {
+            list.push(value);
         }
-        deserializer.deserialize_map(Reader)
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(name) = access.next_key::<String>()? {
+            if object.contains_key(&name) {
+                return Err(A::Error::custom(format_args!("expected each name once, got {name:?} twice")));
+            }
+            let Strict(value) = access.next_value()?;
+            object.insert(name, value);
+        }
+        Ok(Value::Object(object))
     }
 }

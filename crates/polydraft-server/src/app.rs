@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use polydraft::Token;
 use polydraft::policy::Costs;
-use polydraft_engine::Engine;
+use polydraft_engine::{Engine, Error};
 use polydraft_options::sampling::SamplingArgs;
 use polydraft_options::speculation::Speculation;
 use polydraft_text::Language;
@@ -87,6 +87,8 @@ pub(crate) struct App {
     /// Tokens that the target's context holds, and that there are.
     pub context: usize,
     pub vocabulary: usize,
+    /// Whether the target goes on from nothing.
+    pub begins: bool,
     pub limits: Capacity,
     pub settings: Settings,
     /// By the tokens that end a text; made when the first one is asked for.
@@ -98,14 +100,23 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// What would never fit is refused before it waits.
+    /// What would never fit, or what no model could go on from, is refused before it waits, and before a stream has a status.
     ///
     /// # Errors
-    /// A prompt that leaves no room in the context; more tokens than the server has memory for.
+    /// A prompt that leaves no room in the context, is empty where the model needs a token, or has tokens that there are not;
+    /// more tokens than the server has memory for.
     pub fn check(&self, asked: &Asked) -> Result<(), Problem> {
         let (prompt, context) = (asked.prompt.len(), self.context);
         if prompt >= context {
-            return Err(Failure::Engine(polydraft_engine::Error::PromptTooLong { prompt, context }).into());
+            return Err(Failure::Engine(Error::PromptTooLong { prompt, context }).into());
+        }
+        if prompt == 0 && !self.begins {
+            return Err(Failure::Engine(Error::EmptyPrompt).into());
+        }
+        let vocabulary = self.vocabulary;
+        if let Some(&got) = asked.prompt.iter().find(|token| **token as usize >= vocabulary) {
+            let error = polydraft::Error::Token { operation: "prompt", vocabulary, got };
+            return Err(Problem::from(error).of("prompt"));
         }
         let (tokens, most) = (asked.tokens(context), self.limits.tokens);
         if tokens > most {

@@ -7,8 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use axum::http::{HeaderValue, Uri};
 use clap::builder::NonEmptyStringValueParser;
-use polydraft::PolicyKind;
-use polydraft::policy::Auto;
 use polydraft_options::ends::EndArgs;
 use polydraft_options::models::ModelArgs;
 use polydraft_options::output::{Usage, Verbosity, note, says};
@@ -202,18 +200,15 @@ impl Args {
         let mut speculation = self.speculation.speculation(&self.sampling, acceptance.as_deref())?;
         let mut models = self.models.load(speculation.is_some())?;
         let target = self.sampling.target();
-        costs::settle(self.speculation.costs(), &self.models, &mut models, &target, speculation.as_mut())?;
-        let costs = match &speculation {
-            Some(Speculation { tree: PolicyKind::Auto(auto), .. }) => auto.costs.clone(),
-            // A request may ask for it all the same.
-            Some(other) => {
-                let tree = PolicyKind::Auto(Auto::default());
-                let mut auto = Speculation { tree, ..other.clone() };
-                costs::settle(self.speculation.costs(), &self.models, &mut models, &target, Some(&mut auto))?;
-                match auto.tree {
-                    PolicyKind::Auto(auto) => auto.costs,
-                    _ => Default::default(),
+        let costs = match &mut speculation {
+            Some(Speculation { verifier, tree, sampling }) => {
+                // Where the tree is another one, a request may ask for one that chooses itself all the same.
+                let file = self.speculation.costs();
+                let costs = costs::find(file, &self.models, &mut models, [&target, sampling], verifier)?;
+                if let Some(auto) = tree.auto_mut() {
+                    auto.costs = costs.clone();
                 }
+                costs
             }
             None => Default::default(),
         };

@@ -4,7 +4,8 @@
 //! cannot go on are forbidden, and the others share their probability.
 //! Source: masks of the library llguidance, which keeps an Earley parser over the tokenizer's bytes.
 //! Method: 1. one matcher follows the decided text; 2. at a node of the draft's tree a copy of it takes the path's tokens, and
-//! its mask is the node's; 3. the mask is a function of the tokens before the node alone, so that every verifier is exact for
+//! its mask is the node's (copies share the lexer's automaton, which a request's texts extend together, and which is much larger
+//! than what is copied); 3. the mask is a function of the tokens before the node alone, so that every verifier is exact for
 //! the masked target; 4. where the bytes that come are certain, the mask leaves one token, the tokenizer's own for them: such
 //! tokens need no pass ([`Processor::forced`]). Behind a drafted token that the grammar forbids the law has no meaning, for the
 //! target never goes there: nothing is masked.
@@ -55,6 +56,20 @@ impl TokenizerEnv for Tokens {
         let tokens = text.and_then(|text| self.text.as_ref()?.encode_plain(text).ok());
         let tokens = tokens.filter(|tokens| self.trie.decode_raw(tokens) == bytes);
         tokens.unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
+    }
+
+    /// The first tokens only: a mask takes one, and what comes may be certain for as long as a schema's longest string. The
+    /// end of so short a part is none, and the library is not to look for what could come of it: all its tokens are settled.
+    fn tokenize_bytes_marker(&self, bytes: &[u8]) -> (Vec<TokenId>, usize) {
+        let most = NEAR.max(2 * self.trie.max_token_len());
+        if bytes.len() <= most {
+            return (self.tokenize_bytes(bytes), 0);
+        }
+        // Where a character begins.
+        let cut = (0..4).map(|back| most - back).find(|at| bytes[*at] & 0xc0 != 0x80).unwrap_or(most);
+        let tokens = self.tokenize_bytes(&bytes[..cut]);
+        let settled = tokens.len();
+        (tokens, settled)
     }
 }
 
@@ -155,13 +170,15 @@ enum Masked {
     Everything,
 }
 
-/// Certain tokens in a row at most.
-const FORCED: usize = 256;
+/// Certain tokens in a row at most: others wait meanwhile.
+const FORCED: usize = 32;
+/// Bytes that are certain which the next token is looked for in.
+const NEAR: usize = 256;
 
 impl Mask {
     /// At the text's beginning.
     pub fn new(grammar: &Grammar) -> Self {
-        let (matcher, masks) = (grammar.0.deep_clone(), HashMap::new());
+        let (matcher, masks) = (grammar.0.clone(), HashMap::new());
         Self(Mutex::new(Place { known: 0, matcher, masks }))
     }
 
@@ -169,7 +186,8 @@ impl Mask {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn at(&self, decided: &[Token], path: &[Token]) -> Masked {
+    /// Behind what is decided.
+    fn behind(&self, decided: &[Token]) -> MutexGuard<'_, Place> {
         let mut place = self.place();
         if decided.len() > place.known {
             // What was decided had a mask: it is taken, or the parser has failed and says so below.
@@ -178,10 +196,15 @@ impl Mask {
             place.known = decided.len();
             place.masks.clear();
         }
+        place
+    }
+
+    fn at(&self, decided: &[Token], path: &[Token]) -> Masked {
+        let place = self.behind(decided);
         if let Some(masked) = place.masks.get(path) {
             return masked.clone();
         }
-        let mut here = place.matcher.deep_clone();
+        let mut here = place.matcher.clone();
         drop(place);
         let before = here.is_error();
         let masked = if !path.is_empty() && here.consume_tokens(path).is_err() && !before {
@@ -193,6 +216,11 @@ impl Mask {
         self.place().masks.insert(path.to_vec(), masked.clone());
         masked
     }
+}
+
+/// The token that a mask leaves, if it is one.
+fn only(mask: &SimpleVob) -> Option<Token> {
+    (mask.num_set() == 1).then(|| mask.first_bit_set()).flatten().map(|token| token as Token)
 }
 
 impl Processor for Mask {
@@ -209,19 +237,23 @@ impl Processor for Mask {
         }
     }
 
-    /// Token by token, each by its own mask: they are what decoding would come to, by definition.
+    /// Token by token, each by its own mask: they are what decoding would come to, by definition. One copy of the parser follows
+    /// them.
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
-        let mut forced = Vec::new();
-        let ends = self.place().matcher.tok_env().ok().map(|tokens| tokens.tok_trie().eos_token_set());
-        while forced.len() < FORCED
-            && let Masked::But(mask) = self.at(decided, &forced)
-            && mask.num_set() == 1
-            && let Some(token) = mask.first_bit_set()
-        {
-            forced.push(token as Token);
-            if ends.as_ref().is_some_and(|ends| ends.is_allowed(token as Token)) {
+        let Masked::But(mask) = self.at(decided, &[]) else { return Vec::new() };
+        let (mut next, mut forced) = (only(&mask), Vec::new());
+        if next.is_none() {
+            return forced;
+        }
+        let mut here = self.behind(decided).matcher.clone();
+        let ends = here.tok_env().ok().map(|tokens| tokens.tok_trie().eos_token_set());
+        while let Some(token) = next {
+            forced.push(token);
+            let ended = ends.as_ref().is_some_and(|ends| ends.is_allowed(token));
+            if ended || forced.len() == FORCED || here.consume_token(token).is_err() {
                 break;
             }
+            next = here.compute_mask_or_eos().ok().and_then(|mask| only(&mask));
         }
         forced
     }
@@ -422,6 +454,27 @@ mod tests {
                 assert!(calls < many || (kind.is_none() && !forced), "{kind:?}, {forced}: {calls} of {many}");
             }
         }
+    }
+
+    /// However far ahead it is certain, a step takes a few tokens of it, and the mask at each is the same one by one.
+    #[test]
+    fn a_long_literal_is_taken_in_parts() {
+        let grammars = bytes();
+        let literal = "ab: ".repeat(500);
+        let grammar = grammars.json(json!({ "enum": [literal] })).unwrap();
+        let (mask, trie) = (Mask::new(&grammar), grammars.0.tok_env().tok_trie());
+        let mut decided = Vec::new();
+        while decided.last() != Some(&trie.eos_token()) {
+            let forced = mask.forced(&decided);
+            assert!((1..=FORCED).contains(&forced.len()), "{} behind {}", forced.len(), decided.len());
+            for length in (0..forced.len()).step_by(10) {
+                let Masked::But(at) = Mask::new(&grammar).at(&decided, &forced[..length]) else { panic!() };
+                assert_eq!(only(&at), Some(forced[length]));
+            }
+            decided.extend(forced);
+        }
+        decided.pop();
+        assert_eq!(trie.decode(&decided), json!(literal).to_string().as_bytes());
     }
 
     #[test]

@@ -26,7 +26,7 @@ use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;
 
-pub use job::{Asked, Desk, Event, Failure, Refusal};
+pub use job::{Asked, Desk, Event, Events, Failure, Refusal};
 use job::{Command, Job};
 use pace::Pace;
 use running::{Running, Text};
@@ -159,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// Ends what nobody waits for, and everything when time is up.
+    /// Ends what nobody waits for, or takes, and everything when time is up.
     fn leave(&mut self) {
         let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         self.waiting.retain(|job| {
@@ -171,6 +171,9 @@ impl Worker {
         });
         for running in self.running.extract_if(.., |running| late || running.job.is_gone()) {
             running.close(&mut self.engine, &self.telemetry, Some(Failure::Stopping));
+        }
+        for running in self.running.extract_if(.., |running| running.job.is_behind()) {
+            running.close(&mut self.engine, &self.telemetry, Some(Failure::Behind));
         }
     }
 

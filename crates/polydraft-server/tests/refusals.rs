@@ -35,6 +35,7 @@ fn what_is_wrong_is_named() {
         ("top_p", json!(0)),
         ("min_p", json!(2)),
         ("top_k", json!(1.5)),
+        ("top_k", json!(-2)),
         ("seed", json!(0.5)),
         ("n", json!(0)),
         ("n", json!(33)),
@@ -63,6 +64,8 @@ fn what_is_wrong_is_named() {
         ("messages", json!([])),
         ("stream", json!("yes")),
         ("stream_options", json!({ "include_usage": true })),
+        ("metadata", json!("a")),
+        ("store", json!(true)),
         ("speculation", json!("some")),
         ("speculation", json!({ "verifier": "blok" })),
         ("speculation", json!({ "verifier": "walk:linear-program" })),
@@ -82,8 +85,11 @@ fn what_is_wrong_is_named() {
     assert_eq!(code(&with("prompt", json!(vec![0; 600]))), "context_length_exceeded");
     assert_eq!(refused(&server, "/v1/completions", &with("model", json!("gpt"))).0, 404);
     assert_eq!(refused(&server, "/v1/completions", &with("prompt", json!([9]))).0, 400);
-    let stream = json!({ "prompt": [9], "stream": true });
-    assert!(server.post("/v1/completions", &stream).body.contains("\"error\""));
+    // Before a stream has a status, too.
+    for prompt in [json!([9]), json!([0, 9]), json!([[0], [9]]), json!(vec![0; 600])] {
+        let stream = json!({ "prompt": prompt, "stream": true });
+        assert_eq!(refused(&server, "/v1/completions", &stream).0, 400, "{stream}");
+    }
     for (messages, param) in [
         (json!([]), "messages"),
         (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
@@ -92,7 +98,7 @@ fn what_is_wrong_is_named() {
         (json!([{ "role": "user" }]), "messages[0].content"),
         (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls"),
         (json!([{ "role": "user", "content": "a", "tool_call_id": "b" }]), "messages[0].tool_call_id"),
-        (json!([{ "role": "user", "content": "a", "name": "b" }]), "messages[0].name"),
+        (json!([{ "role": "user", "content": "a", "weight": 1 }]), "messages[0].weight"),
     ] {
         let (status, error) = refused(&server, "/v1/chat/completions", &json!({ "messages": messages }));
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
@@ -108,6 +114,11 @@ fn what_is_wrong_is_named() {
     // What changes nothing is taken.
     let neutral = json!({ "prompt": "a", "frequency_penalty": 0, "logit_bias": {}, "stop": null, "best_of": 1, "stream": null });
     server.complete(neutral);
+    let neutral = json!({ "prompt": "a", "metadata": { "a": "b" }, "safety_identifier": "me", "prompt_cache_key": "k", "store": false,
+        "stream_options": { "include_usage": null, "include_obfuscation": false } });
+    server.complete(neutral);
+    let named = json!({ "messages": [{ "role": "user", "content": "a", "name": "b" }], "max_tokens": 2 });
+    assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
 }
 
 #[test]
@@ -121,7 +132,12 @@ fn routes_and_bodies() {
     );
     assert_eq!(server.get("/v1/models/table").status, 200);
     assert_eq!(server.get("/v1/models/other").status, 404);
-    for (head, status) in [("GET /nowhere HTTP/1.1", 404), ("GET /v1/completions HTTP/1.1", 405)] {
+    for (head, status) in [
+        ("GET /nowhere HTTP/1.1", 404),
+        ("GET /v1/completions HTTP/1.1", 405),
+        ("POST /health HTTP/1.1", 405),
+        ("DELETE / HTTP/1.1", 405),
+    ] {
         let reply = reply(server.send(head, b""));
         assert_eq!((reply.status, &reply.json()["error"]["type"]), (status, &json!("invalid_request_error")));
     }
@@ -131,6 +147,7 @@ fn routes_and_bodies() {
         (b"[]", 400),
         (b"\xff\xfe", 400),
         (b"{\"prompt\": \"a\", \"prompt\": \"b\"}", 400),
+        (b"{\"prompt\": \"a\", \"stream_options\": [{\"a\": 1, \"a\": 1}]}", 400),
         (&[b'['; 9_000], 400),
         (&[b' '; 20_000], 413),
         // Said to who is still sending, too.
@@ -157,6 +174,9 @@ fn routes_and_bodies() {
         .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
         .unwrap();
     assert_eq!(reply(stream).status, 400);
+    let twice = b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"content\": \"b\"}]}";
+    let refused = reply(server.send("POST /v1/chat/completions HTTP/1.1", twice));
+    assert!(refused.status == 400 && refused.body.contains("twice"), "{refused:?}");
     // Not HTTP at all.
     let mut stream = server.connect();
     stream.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();
@@ -191,6 +211,37 @@ fn a_key_opens_all_but_health() {
     };
     assert!(asks("https://page.example").contains("access-control-allow-origin: https://page.example"));
     assert!(!asks("https://other.example").contains("access-control-allow-origin"));
+}
+
+/// A browser sends a page's request without asking, where it looks like a form's.
+#[test]
+fn pages_from_elsewhere_cannot_use_the_server() {
+    let named = start(NOW, |settings| settings.origins = vec!["https://page.example".to_owned()]);
+    let (closed, open) = (start(NOW, |_| ()), start(NOW, |settings| settings.origins = vec!["*".to_owned()]));
+    let body = json!({ "prompt": "a", "max_tokens": 2 }).to_string();
+    for (server, origin, status) in [
+        (&closed, "https://page.example", 403),
+        (&closed, "null", 403),
+        (&closed, "http://here:81", 403),
+        (&closed, "http://here", 200),
+        (&closed, "https://HERE", 200),
+        (&named, "https://page.example", 200),
+        (&named, "https://other.example", 403),
+        (&open, "https://other.example", 200),
+    ] {
+        let head = format!("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nOrigin: {origin}");
+        let reply = reply(server.send(&head, body.as_bytes()));
+        assert_eq!(reply.status, status, "{origin}: {reply:?}");
+        if status == 403 {
+            assert_eq!(reply.json()["error"]["code"], "origin_not_allowed");
+            assert!(reply.body.contains("--cors"), "{reply:?}");
+        }
+    }
+    // Those that may ask may send what headers they like.
+    let head = "OPTIONS /v1/completions HTTP/1.1\r\nOrigin: https://page.example\r\nAccess-Control-Request-Method: POST\r\n\
+        Access-Control-Request-Headers: authorization,x-stainless-lang";
+    let allowed = reply(named.send(head, b"")).head.to_lowercase();
+    assert!(allowed.contains("access-control-allow-headers: authorization,x-stainless-lang"), "{allowed}");
 }
 
 #[test]

@@ -231,7 +231,9 @@ fn calls_of_tools_are_read_from_the_text() {
     let ids: Vec<&Value> = (0..2).map(|n| &answer["choices"][n]["message"]["tool_calls"][0]["id"]).collect();
     assert_ne!(ids[0], ids[1]);
     // What the tool said goes back: the template is given the call.
-    let call = &answer["choices"][0]["message"];
+    let mut call = answer["choices"][0]["message"].clone();
+    // As who puts a stream's chunks together has it.
+    call["tool_calls"][0]["index"] = 0.into();
     let history = json!([{ "role": "user", "content": "b" }, call, { "role": "tool", "tool_call_id": ids[0], "content": "2" }]);
     let again = server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] })).json();
     let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();

@@ -50,6 +50,8 @@ pub struct Draft {
     /// By node; none where nothing was drawn.
     drawn: Vec<Option<Drawn>>,
     form: Form,
+    /// Nodes whose law a policy was shown, by depth.
+    asked: Vec<usize>,
     tokens: Vec<Token>,
 }
 
@@ -63,6 +65,7 @@ impl Draft {
     pub fn clear(&mut self, spare: &mut Vec<Distribution>) {
         spare.extend(self.drawn.drain(..).flatten().map(|drawn| drawn.law));
         self.tree.clear();
+        self.asked.clear();
         self.form = Form::default();
     }
 
@@ -174,6 +177,9 @@ impl Draft {
         policy: &dyn Policy,
         chance: &mut dyn Chance,
     ) -> Result<Option<Distribution>> {
+        let depth = self.tree.depth(node);
+        self.asked.resize(self.asked.len().max(depth + 1), 0);
+        self.asked[depth] += 1;
         match policy.draws(&self.path(node), &law) {
             Some(growth) => self.draw(node, law, growth, chance).map(|()| None),
             None => Ok(Some(law)),
@@ -193,6 +199,12 @@ impl Draft {
     /// The tokens.
     pub fn tree(&self) -> &DraftTree {
         &self.tree
+    }
+
+    /// Nodes at which a policy was asked what to draw ([`grow`](Self::grow)), by depth: over so many rows the draft's passes went.
+    /// Empty where the draft was not asked for anything.
+    pub fn asked(&self) -> &[usize] {
+        &self.asked
     }
 
     /// What kinds of draws there are, for verifiers to say whether they are exact for them.

@@ -9,10 +9,12 @@
 
 mod auto;
 mod budget;
+mod costs;
 mod delayed;
 mod fixed;
 mod levels;
 mod paths;
+mod reckoning;
 mod stop_below;
 mod topology;
 
@@ -24,12 +26,14 @@ use crate::drafting::{Drafting, Draws};
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 
-pub use auto::{Choices, Costs, Guess, Passes, Settings as Auto};
+pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
+pub use costs::{Costs, Guess, Passes};
 pub use delayed::Settings as Delayed;
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
 pub use paths::Settings as Paths;
+pub use reckoning::{Choices, Reckoned};
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
 
@@ -242,6 +246,15 @@ impl PolicyKind {
     /// The same number of draws at every distinct node of a level, the root's first.
     pub fn levels(counts: &[usize], drafting: Drafting) -> Self {
         Self::Levels(Levels { counts: counts.to_vec(), drafting })
+    }
+
+    /// The settings of the tree that chooses itself, where it is one or cuts one.
+    pub fn auto_mut(&mut self) -> Option<&mut Auto> {
+        match self {
+            Self::Auto(auto) => Some(auto),
+            Self::StopBelow(cut) => cut.of.auto_mut(),
+            _ => None,
+        }
     }
 
     /// The working policy.

@@ -1,7 +1,8 @@
 """The native part of polydraft. Shapes are in the docstrings at run time (`help(polydraft.Draft)`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -229,7 +230,6 @@ class Engine:
         verifier: Verifier | str | _Settings = "nested-priority",
         sampling: Sampling | None = None,
         draft_sampling: Sampling | None = None,
-        paths: int = 4,
     ) -> dict[str, Any]: ...
     def session(
         self,
@@ -241,7 +241,7 @@ class Engine:
         draft_sampling: Sampling | None = None,
         max_tokens: int | None = 128,
         end_tokens: list[int] | None = None,
-        stop: list[str] = ...,
+        stop: list[str] | tuple[str, ...] = (),
         seed: int | None = None,
     ) -> Session: ...
     def generate(
@@ -254,7 +254,7 @@ class Engine:
         draft_sampling: Sampling | None = None,
         max_tokens: int | None = 128,
         end_tokens: list[int] | None = None,
-        stop: list[str] = ...,
+        stop: list[str] | tuple[str, ...] = (),
         seed: int | None = None,
     ) -> Generation: ...
     def step(self, sessions: list[Session]) -> None: ...
@@ -331,11 +331,12 @@ class Trace:
     @property
     def tree(self) -> str: ...
     @property
-    def files(self) -> list[str]: ...
+    def files(self) -> list[Path]: ...
     @property
     def positions(self) -> int: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Shard: ...
+    def __iter__(self) -> Iterator[Shard]: ...
 
 class Shard:
     @property
@@ -350,6 +351,7 @@ class Shard:
     def made(self) -> dict[str, Any]: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Position: ...
+    def __iter__(self) -> Iterator[Position]: ...
 
 class Position:
     @property

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use half::f16;
 
 use super::pages::PAGE;
+use crate::packed::widened;
 
 /// How keys and values are held on a processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -123,7 +124,7 @@ impl Numbers {
                 let wide = &mut room[..count];
                 for (wide, half) in wide.iter_mut().zip(&lines[from..from + count]) {
                     for (wide, half) in wide.0.iter_mut().zip(&half.0) {
-                        *wide = widen(half.to_bits());
+                        *wide = widened(half.to_bits());
                     }
                 }
                 wide
@@ -161,21 +162,6 @@ fn narrow(number: f32) -> f16 {
     f16::from_f32(number.clamp(-f16::MAX.to_f32(), f16::MAX.to_f32()))
 }
 
-/// A half that is finite.
-#[inline(always)]
-fn widen(half: u16) -> f32 {
-    /// What the exponents differ by.
-    const BIAS: u32 = (127 - 15) << 23;
-    /// The smallest normal half, 2^-14.
-    const LEAST: u32 = (127 - 14) << 23;
-    let bits = u32::from(half & 0x7fff) << 13;
-    // Below the normal ones: the number's bits behind those of 2^-14, less 2^-14.
-    let small = f32::from_bits(bits + LEAST) - f32::from_bits(LEAST);
-    let normal = f32::from_bits(bits + BIAS);
-    let size = if half & 0x7c00 == 0 { small } else { normal };
-    f32::from_bits(size.to_bits() | u32::from(half & 0x8000) << 16)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,7 +171,7 @@ mod tests {
         for bits in 0..=u16::MAX {
             let half = f16::from_bits(bits);
             if half.is_finite() {
-                assert_eq!(widen(bits).to_bits(), half.to_f32().to_bits(), "{half:?}");
+                assert_eq!(widened(bits).to_bits(), half.to_f32().to_bits(), "{half:?}");
                 assert_eq!(narrow(half.to_f32()), half);
             }
         }

@@ -97,10 +97,18 @@ pub(super) struct Q4K {
     pub minima: [u16; TILE],
 }
 
-/// A finite number of f16's in f32.
+/// A half that is finite.
 #[inline(always)]
-pub(super) fn widened(half: u16) -> f32 {
-    let size = f32::from_bits(u32::from(half & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
+pub(crate) fn widened(half: u16) -> f32 {
+    /// What the exponents differ by.
+    const BIAS: u32 = (127 - 15) << 23;
+    /// The smallest normal half, 2^-14.
+    const LEAST: u32 = (127 - 14) << 23;
+    let bits = u32::from(half & 0x7fff) << 13;
+    // Below the normal ones: the number's bits behind those of 2^-14, less 2^-14.
+    let small = f32::from_bits(bits + LEAST) - f32::from_bits(LEAST);
+    let normal = f32::from_bits(bits + BIAS);
+    let size = if half & 0x7c00 == 0 { small } else { normal };
     f32::from_bits(size.to_bits() | u32::from(half & 0x8000) << 16)
 }
 

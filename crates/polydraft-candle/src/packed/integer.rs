@@ -54,6 +54,8 @@ pub(super) enum Kernel {
     Avx512,
     #[cfg(target_arch = "aarch64")]
     Neon,
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 impl Kernel {
@@ -70,7 +72,10 @@ impl Kernel {
             all.extend(some.into_iter().filter_map(|(there, kernel)| there.then_some(kernel)));
         }
         #[cfg(target_arch = "aarch64")]
-        all.push(Self::Neon);
+        {
+            all.push(Self::Neon);
+            all.extend(neon::has_dot_products().then_some(Self::NeonDot));
+        }
         all
     }
 
@@ -88,7 +93,7 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => MOST,
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => 4,
+            Self::Neon | Self::NeonDot => 4,
         }
     }
 
@@ -108,6 +113,8 @@ impl Kernel {
                 Self::Avx512 => avx512::tile(w, x, y),
                 #[cfg(target_arch = "aarch64")]
                 Self::Neon => neon::tile(w, x, y),
+                #[cfg(target_arch = "aarch64")]
+                Self::NeonDot => neon::dot_tile(w, x, y),
             }
         }
     }

@@ -174,6 +174,7 @@ impl Pool {
         if parts <= 1 || self.busy.swap(true, Ordering::Acquire) {
             return work(0..count);
         }
+        let busy = Busy(&self.busy);
         let shared = self.shared;
         shared.panicked.store(false, Ordering::Relaxed);
         for (number, part) in shared.parts[..parts].iter().enumerate() {
@@ -194,7 +195,19 @@ impl Pool {
         }
         shared.take(task, 0);
         drop(closing);
-        assert!(!shared.panicked.load(Ordering::Relaxed), "a thread of a product panicked");
+        // While other callers are kept out: they begin with a new answer.
+        let panicked = shared.panicked.load(Ordering::Relaxed);
+        drop(busy);
+        assert!(!panicked, "a thread of a product panicked");
+    }
+}
+
+/// Keeps other callers out.
+struct Busy<'a>(&'a AtomicBool);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -210,7 +223,6 @@ impl Drop for Closing<'_> {
             // Where threads share a core, one that is inside may need this one.
             if turns % 1024 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
-        self.0.busy.store(false, Ordering::Release);
     }
 }
 

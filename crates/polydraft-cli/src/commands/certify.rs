@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::Sampling;
 use polydraft::conformance::statistics::GTest;
 use polydraft::policy::Costs;
-use polydraft::{PolicyKind, Sampling};
 use polydraft_engine::certify::{WrongResidual, compare, count_texts};
 use polydraft_engine::{Limits, Request};
 use polydraft_text::Language;
@@ -14,6 +14,7 @@ use rand::Rng;
 use serde::Serialize;
 
 use crate::costs;
+use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
 use crate::prompts;
@@ -106,6 +107,9 @@ struct Report {
     freedom: usize,
     p_value: f64,
     false_alarm: f64,
+    /// Whether it was decoded wrongly on purpose.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    planted_fault: bool,
     /// Texts at temperature 0 that were equal, that parted at a tie within rounding, and that differed.
     greedy_equal: usize,
     greedy_ties: usize,
@@ -125,7 +129,7 @@ pub fn run(args: Args) -> Result<()> {
     prompts.truncate(args.max_prompts as usize);
     let mut models = args.models.load(true)?;
     let costs = args.speculation.costs();
-    if let (None, PolicyKind::Auto(auto)) = (costs, &mut speculation.tree) {
+    if let (None, Some(auto)) = (costs, speculation.tree.auto_mut()) {
         // Drafts are what is put to the test, whether they are worth their time here or not.
         auto.costs = Costs::default();
     } else {
@@ -135,7 +139,12 @@ pub fn run(args: Args) -> Result<()> {
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
     let (mut equal, mut ties, mut different) = (0, 0, 0);
     let mut test = GTest::default();
+    let (orderly, mut decoded) = (Orderly::begin(), 0);
     for (number, prompt) in prompts.iter().enumerate() {
+        if orderly.asked() {
+            break;
+        }
+        decoded += 1;
         let context = models.engine.facts().context;
         let tokens = models.language.text.encode_within(prompt, context)?;
         bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
@@ -163,7 +172,10 @@ pub fn run(args: Args) -> Result<()> {
         let Models { engine, language, .. } = &mut models;
         // As in use: the limit does not end with the test.
         let mut next = |_| request(&args, language, &tokens, &settings, Limits::default(), seeds.next_u64());
-        let counts = count_texts(engine, length, runs, &mut next, &mut || bar.inc(1))?;
+        let counts = count_texts(engine, length, runs, &mut next, &mut || {
+            bar.inc(1);
+            !orderly.asked()
+        })?;
         test = test.and(compare(models.engine.target(), &sampling, &tokens, length, &counts)?);
     }
     bar.finish_and_clear();
@@ -184,7 +196,7 @@ pub fn run(args: Args) -> Result<()> {
         verdict,
         verifier: speculation.verifier.to_string(),
         tree: speculation.tree.describe(),
-        prompts: prompts.len(),
+        prompts: decoded,
         runs: if greedy_only { 0 } else { args.runs },
         first_tokens: args.first,
         cells: test.cells,
@@ -192,6 +204,7 @@ pub fn run(args: Args) -> Result<()> {
         freedom: test.freedom,
         p_value,
         false_alarm: args.false_alarm,
+        planted_fault: args.plant_fault,
         greedy_equal: equal,
         greedy_ties: ties,
         greedy_different: different,
@@ -202,6 +215,7 @@ pub fn run(args: Args) -> Result<()> {
         print(&report)?;
     }
     match verdict {
+        _ if orderly.asked() => output::done(true),
         Verdict::Pass => Ok(()),
         Verdict::Fail => Err(output::Verdict::error(1)),
         Verdict::NotEnoughData => Err(output::Verdict::error(3)),
@@ -246,6 +260,11 @@ fn greedy(
     crate::models::parting(models.engine.target(), prompt, &texts[0], &texts[1])
 }
 
+/// A probability, however small.
+fn probable(p: f64) -> String {
+    if p < 1e-3 { format!("{p:.1e}") } else { format!("{p:.3}") }
+}
+
 fn print(report: &Report) -> Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
@@ -261,21 +280,25 @@ fn print(report: &Report) -> Result<()> {
     } else {
         writeln!(
             out,
-            "law: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of freedom, p = {:.3}",
+            "law: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of freedom, p = {}",
             report.first_tokens,
             report.runs,
             report.prompts,
             report.statistic,
             report.freedom,
-            report.p_value
+            probable(report.p_value)
         )?;
     }
     let verdict = match report.verdict {
         Verdict::Pass if report.runs == 0 => "pass: the texts are plain decoding's".to_owned(),
+        Verdict::Pass if report.planted_fault => {
+            "pass, although a fault was planted: too few texts to find it; raise --runs or --max-prompts"
+                .to_owned()
+        }
         Verdict::Pass => format!("pass: no deviation at a false-alarm rate of {}", report.false_alarm),
         Verdict::Fail => format!(
-            "FAIL: texts of the target itself would deviate so much with probability {:.1e}{}",
-            report.p_value,
+            "FAIL: texts of the target itself would deviate so much with probability {}{}",
+            probable(report.p_value),
             if report.greedy_different > 0 { ", or the texts at temperature 0 differ" } else { "" }
         ),
         Verdict::NotEnoughData => {

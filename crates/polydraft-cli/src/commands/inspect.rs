@@ -25,7 +25,8 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   polydraft inspect models/llama-8b
-  polydraft inspect models/llama-8b models/llama-1b")]
+  polydraft inspect models/llama-8b models/llama-1b
+  polydraft inspect model.gguf self --dtype f32     # may its own weights in fewer bits draft for it?")]
 pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
@@ -33,6 +34,9 @@ pub struct Args {
     /// A model or a draft head that may draft for it, or self[:TYPE]: its own weights in fewer bits.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
+    /// How the model is to be held, for a draft that is a copy of it [default: as 'generate' holds it].
+    #[arg(long, value_name = "TYPE", requires = "draft")]
+    dtype: Option<Precision>,
     /// Never ask the network: use what was downloaded before.
     #[arg(long)]
     offline: bool,
@@ -101,7 +105,7 @@ pub fn run(args: Args) -> Result<()> {
     let draft = match args.draft.as_deref() {
         None => None,
         Some(name) => Some(match OwnCopy::named(name)? {
-            Some(own) => Draft::own(&model, own),
+            Some(own) => Draft::own(&model, own, name, args.dtype),
             None => {
                 let directory = located(name)?;
                 match is_head(&directory) {
@@ -202,7 +206,7 @@ impl Report {
                 Some(false) => "  does not fit",
                 _ => "",
             };
-            line(name, format!("{:<5} {:>9}{fits}", weights.dtype, Bytes(weights.bytes)))?;
+            line(name, format!("{:<8} {:>9}{fits}", weights.dtype, Bytes(weights.bytes)))?;
         }
         let cache = Bytes(self.cache_bytes_per_1000_tokens);
         line(
@@ -265,10 +269,14 @@ impl Draft {
         Ok(Self { head: Some(head), ..Self::of(path, parameters, None) })
     }
 
-    /// Its own weights, beside a target that is held as it would be by default.
-    fn own(target: &Description, own: OwnCopy) -> Self {
-        let checked = own.beside(target, models::default_precision(&target.directory));
-        let name = checked.as_ref().map_or("self".to_owned(), |(copy, _)| format!("self:{copy}"));
+    /// Its own weights, beside a target that is held so, or as it would be by default.
+    fn own(target: &Description, own: OwnCopy, name: &str, held: Option<Precision>) -> Self {
+        let precision = held.unwrap_or_else(|| models::default_precision(&target.directory));
+        let mut checked = own.beside(target, precision);
+        if let (Err(problem), None) = (&mut checked, held) {
+            problem.push_str("; with another --dtype it may be");
+        }
+        let name = checked.as_ref().map_or(name.to_owned(), |(copy, _)| format!("self:{copy}"));
         let copy_bytes = checked.as_ref().ok().map(|(_, bytes)| bytes.0);
         Self { copy_bytes, ..Self::of(name, target.parameters, checked.err()) }
     }

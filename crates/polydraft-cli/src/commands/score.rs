@@ -97,7 +97,10 @@ pub fn run(args: Args) -> Result<()> {
     let mut models = args.models.load(false)?;
     let tokens = models.language.text.encode(&text)?;
     let from = usize::from(!models.engine.facts().begins);
-    ensure!(tokens.len() > from, "there is nothing to score: the text has {} tokens", tokens.len());
+    ensure!(
+        tokens.len() > from,
+        "there is nothing to score: the text is empty, or a single token that begins it"
+    );
     let bar = ProgressBar::new((tokens.len() - from) as u64)
         .with_style(ProgressStyle::with_template("scoring [{bar:30}] {pos}/{len} tokens, {eta} left")?);
     let orderly = Orderly::begin();

@@ -78,7 +78,7 @@ fn steady(kinds: &mut [Kind]) {
     }
 }
 
-/// Corrects the costs of passes and adds those of verification, for trees of up to `most` paths.
+/// Corrects the costs of passes and adds those of verification, for trees that the verifier is exact for.
 ///
 /// # Errors
 /// Failures of the models; requests that are refused.
@@ -86,7 +86,6 @@ pub(crate) fn steps(
     engine: &mut Engine,
     text: &[Token],
     costs: &mut Costs,
-    most: usize,
     request: &mut Requests,
 ) -> Result<()> {
     let pass = costs.target.at(1.0);
@@ -98,11 +97,14 @@ pub(crate) fn steps(
     let rhythm = if pass < MEDIUM.as_secs_f64() { STEPS } else { FEW };
     let trees = if short { &SHORT_TREES[..] } else { &TREES };
     let mut kinds = Vec::new();
-    for &(paths, depth) in trees.iter().filter(|(paths, _)| *paths <= most) {
+    for &(paths, depth) in trees {
         let speculation = match paths {
             0 => None,
             _ => request(text.to_vec(), PolicyKind::paths(paths, depth))?.speculation,
         };
+        if speculation.as_ref().is_some_and(|speculation| speculation.validate().is_err()) {
+            continue;
+        }
         kinds.push(Kind { paths, depth, speculation, turns: Vec::new() });
     }
     let mut nodes = Nodes::default();
@@ -290,7 +292,7 @@ mod tests {
                     chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(0)),
                 })
             };
-            engine.costs(&[0, 1], 1, &mut request).unwrap().costs.guess
+            engine.costs(&[0, 1], &mut request).unwrap().costs.guess
         };
         let (alike, apart) =
             (guess("[0.5, 0.5, 0, 0]", "[0.5, 0.5, 0, 0]"), guess("[1, 0, 0, 0]", "[0, 0.5, 0.5, 0]"));

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::policy::{Auto, Costs};
+use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::{Generation, Limits};
 use polydraft_reference::VerifierKind;
@@ -69,14 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Temperatures of the timed runs, for target and draft.
-    #[arg(
-        long,
-        short = 't',
-        value_name = "T,..",
-        default_value = "1",
-        value_delimiter = ',',
-        allow_negative_numbers = true
-    )]
+    #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
     temperatures: Vec<f64>,
     /// Tokens to generate per prompt.
     #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
@@ -168,7 +161,7 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
         return Ok(None);
     };
     let Speculation { sampling, verifier, .. } = &speculation;
-    costs::find(file, &args.models, models, [sampling; 2], verifier, Auto::default().paths).map(Some)
+    costs::find(file, &args.models, models, [sampling; 2], verifier).map(Some)
 }
 
 /// Times all ways, prompt by prompt, for so many rounds of texts of so many tokens, until `goes_on`, asked before each text,

@@ -58,14 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     max_prompts: Option<u32>,
     /// Temperatures, for target and draft.
-    #[arg(
-        long,
-        short = 't',
-        value_name = "T,..",
-        default_value = "0,1",
-        value_delimiter = ',',
-        allow_negative_numbers = true
-    )]
+    #[arg(long, short = 't', value_name = "T,..", default_value = "0,1", value_delimiter = ',')]
     temperatures: Vec<f64>,
     /// Texts of each prompt in each way, above temperature 0.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::policy::{Auto, Choices, Costs};
+use polydraft::policy::{Auto, Costs, Reckoned};
 use polydraft::{PolicyKind, Sampling, Token};
-use polydraft_engine::{Limits, Statistics};
+use polydraft_engine::{Limits, Speculation as Drawn, Statistics};
 use serde::{Deserialize, Serialize};
 
 use crate::interrupts::Orderly;
@@ -22,14 +22,16 @@ use crate::{costs, prompts};
 /// Find out in about a minute what to use for a target and its draft, how much it gives, and why.
 ///
 /// Decodes plainly, with the tree that chooses itself, and with some fixed trees, a few steps of each in turn, so that a drift
-/// of the machine hits all alike.
+/// of the machine hits all alike. Beside the clock's ratios stand those by what passes cost, as 'auto' reckons: no noise of the
+/// machine is in them, and with --texts and --costs the same seed gives the same numbers.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   polydraft bench speed
   polydraft bench speed --target DIR --draft DIR --prompts questions.jsonl --temperature 0.7
   polydraft bench speed --target model.gguf --draft ngram --seconds 20
-  polydraft bench speed --tree 3,2,1 --tree delayed:2,2,3")]
+  polydraft bench speed --tree 3,2,1 --tree delayed:2,2,3
+  polydraft bench speed --costs costs.json --texts 50 --json    # by costs the same numbers every time")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
@@ -37,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Temperature of target and draft.
-    #[arg(long, short = 't', value_name = "T", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
     temperature: f64,
     /// Tokens of each text.
     #[arg(long, short = 'n', default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..))]
@@ -45,6 +47,9 @@ pub struct Args {
     /// Seconds to measure, about; every way gets one text at least.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
+    /// So many texts of each way, however long they take.
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..))]
+    texts: Option<u32>,
     /// A tree to hold 'auto' against, as for 'generate --tree'; may be repeated [default: paths:1,1, paths:1,2, paths:1,4,
     /// paths:2,2, paths:2,4 and paths:4,3].
     #[arg(long = "tree", value_name = "TREE")]
@@ -57,6 +62,8 @@ pub struct Args {
     json: bool,
 }
 
+/// The way whose tree chooses itself.
+const AUTO: &str = "auto";
 /// Trees beside the one that chooses itself.
 const FIXED: [&str; 6] = ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
 /// Steps of a way before it is the next one's turn: enough for its weights to be where they are when it is alone.
@@ -81,6 +88,9 @@ pub struct Report {
     /// all beforehand. The fastest of many in hindsight owes a part of its ratio to chance. None with fewer than three texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before: Option<f64>,
+    /// The same by what passes cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried_before_by_costs: Option<f64>,
     /// The tree that was fastest, or `none`.
     pub fastest: String,
     /// Why.
@@ -96,9 +106,10 @@ pub struct Row {
     pub block_efficiency: f64,
     pub nodes_per_call: f64,
     pub draft_share: f64,
-    /// The ratio as the tree that chooses itself reckons it from what passes cost; none for other trees.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected: Option<f64>,
+    /// The ratio by what passes cost instead of by the clock: of these texts' steps, as a tree that chooses itself reckons them.
+    /// None for plain decoding.
+    #[serde(default, alias = "expected", skip_serializing_if = "Option::is_none")]
+    pub by_costs: Option<f64>,
 }
 
 /// One way to decode, and its texts.
@@ -121,8 +132,7 @@ pub fn run(args: Args) -> Result<()> {
     }];
     let verifier = "nested-priority".parse()?;
     let mut auto = Auto::default();
-    auto.costs =
-        costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier, auto.paths)?;
+    auto.costs = costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier)?;
     let costs = auto.costs.clone();
     let auto = Speculation { verifier, tree: PolicyKind::Auto(auto), sampling };
     for tree in fixed {
@@ -133,13 +143,13 @@ pub fn run(args: Args) -> Result<()> {
     ways.insert(
         1,
         Way {
-            name: "auto".to_owned(),
+            name: AUTO.to_owned(),
             settings: Settings { sampling, speculation: Some(auto) },
             texts: Vec::new(),
         },
     );
     let prompts = prompts::encode(&prompts, &models)?;
-    let interrupted = measure(&args, &mut models, &prompts, &mut ways)?;
+    let interrupted = measure(&args, &costs, &mut models, &prompts, &mut ways)?;
     let report = report(&args, &models, costs, &ways);
     if args.json {
         output::json(&report)?;
@@ -168,22 +178,30 @@ fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
 
 /// Text by text until the time is up, all ways at once, each some steps in its turn: the machine's drift, which a way that has a
 /// whole text to itself would take for its own, hits all alike. Returns whether the user interrupted.
-fn measure(args: &Args, models: &mut Models, prompts: &[Vec<Token>], ways: &mut [Way]) -> Result<bool> {
+fn measure(
+    args: &Args,
+    costs: &Costs,
+    models: &mut Models,
+    prompts: &[Vec<Token>],
+    ways: &mut [Way],
+) -> Result<bool> {
     let orderly = Orderly::begin();
-    let (start, time) = (Instant::now(), Duration::from_secs(args.seconds));
-    let bar = ProgressBar::new(args.seconds)
+    let start = Instant::now();
+    let all = args.texts.map_or(args.seconds, u64::from);
+    let done = |texts: u64| args.texts.map_or(start.elapsed().as_secs(), |_| texts).min(all);
+    let bar = ProgressBar::new(all)
         .with_style(ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left")?);
     let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
     for number in 0.. {
-        if number > 0 && (start.elapsed() >= time || orderly.asked()) {
+        if number > 0 && (done(number) == all || orderly.asked()) {
             break;
         }
-        let prompt = &prompts[number % prompts.len()];
+        let prompt = &prompts[number as usize % prompts.len()];
         let at_once = at_once(models, prompt.len() + args.max_tokens as usize);
         // A model with little room takes them in groups, one after the other.
         for ways in ways.chunks_mut(at_once) {
-            in_turn(models, prompt, ways, &limits, number as u64)?;
-            bar.set_position(start.elapsed().as_secs().min(args.seconds));
+            in_turn(models, costs, prompt, ways, &limits, number)?;
+            bar.set_position(done(number));
         }
     }
     bar.finish_and_clear();
@@ -199,6 +217,7 @@ fn at_once(models: &Models, tokens: usize) -> usize {
 /// One text in each of some ways, a few steps of each in turn.
 fn in_turn(
     models: &mut Models,
+    costs: &Costs,
     prompt: &[Token],
     ways: &mut [Way],
     limits: &Limits,
@@ -209,7 +228,15 @@ fn in_turn(
     let done = (|| -> Result<()> {
         for way in ways.iter() {
             let random = Box::new(texts::random(seed));
-            sessions.push(engine.open(texts::request(language, prompt, &way.settings, limits, random)?)?);
+            let mut request = texts::request(language, prompt, &way.settings, limits, random)?;
+            if way.name != AUTO {
+                let reckoned = |drawn: Drawn| Drawn {
+                    policy: Box::new(Reckoned::new(drawn.policy, costs.clone())),
+                    ..drawn
+                };
+                request.speculation = request.speculation.map(reckoned);
+            }
+            sessions.push(engine.open(request)?);
         }
         for session in &mut sessions {
             while engine.prepare(session, usize::MAX)? > 0 {}
@@ -244,52 +271,60 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
         fastest: fastest.tree.clone(),
         costs,
         results,
-        tried_before: tried_before(&ways[2..], &ways[0]),
+        tried_before: tried_before(&ways[2..], clock).map(|speed| speed / rate(&ways[0].texts, clock)),
+        tried_before_by_costs: tried_before(&ways[2..], reckoned),
         verdict,
     }
 }
 
 fn row(way: &Way, plain: &Way) -> Row {
     let sum = |of: fn(&Statistics) -> f64| way.texts.iter().map(of).sum::<f64>();
+    let speed = rate(&way.texts, clock);
     Row {
         tree: way.name.clone(),
-        tokens_per_second: speed(&way.texts),
-        ratio: speed(&way.texts) / speed(&plain.texts),
+        tokens_per_second: speed,
+        ratio: speed / rate(&plain.texts, clock),
         block_efficiency: sum(|s| s.tokens as f64) / sum(|s| s.target_calls as f64),
         nodes_per_call: sum(|s| s.nodes as f64) / sum(|s| s.target_calls as f64),
         draft_share: sum(|s| s.draft_time.as_secs_f64()) / sum(|s| s.total_time.as_secs_f64()),
-        expected: expected(&way.texts),
+        by_costs: way.settings.speculation.is_some().then(|| rate(&way.texts, reckoned)),
     }
 }
 
-fn expected(texts: &[Statistics]) -> Option<f64> {
-    let choices: Vec<_> = texts.iter().map(|text| text.choices.as_ref()).collect::<Option<_>>()?;
-    let sum = |of: fn(&Choices) -> f64| choices.iter().map(|choices| of(choices)).sum::<f64>();
-    Some(sum(|choices| choices.plain_seconds) / sum(|choices| choices.seconds))
+/// What a text gave, and what it took.
+type Account = fn(&Statistics) -> (f64, f64);
+
+/// Tokens, and seconds.
+fn clock(text: &Statistics) -> (f64, f64) {
+    (text.tokens as f64, text.total_time.as_secs_f64())
 }
 
-/// As [`Report::tried_before`].
-fn tried_before(fixed: &[Way], plain: &Way) -> Option<f64> {
-    let texts = plain.texts.len();
+/// Seconds that plain decoding would have taken, and those it took, both by what passes cost.
+fn reckoned(text: &Statistics) -> (f64, f64) {
+    text.choices.as_ref().map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
+}
+
+/// What all texts together gave by what they took. Ways that take turns have had the same machine, so that no median is needed,
+/// and what one text gained by chance counts as much as what another lost.
+fn rate<'s>(texts: impl IntoIterator<Item = &'s Statistics>, of: Account) -> f64 {
+    let add = |(gave, took): (f64, f64), text: (f64, f64)| (gave + text.0, took + text.1);
+    let (gave, took) = texts.into_iter().map(of).fold((0.0, 0.0), add);
+    gave / took
+}
+
+/// As [`Report::tried_before`], not yet relative to anything.
+fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
+    let texts = fixed[0].texts.len();
     if texts < 3 {
         return None;
     }
     let mut had = Vec::new();
     for text in 0..texts {
         let others =
-            |way: &Way| speed(way.texts.iter().enumerate().filter(|(n, _)| *n != text).map(|(_, s)| s));
+            |way: &Way| rate(way.texts.iter().enumerate().filter(|(n, _)| *n != text).map(|(_, s)| s), of);
         had.push(&fixed.iter().max_by(|a, b| others(a).total_cmp(&others(b)))?.texts[text]);
     }
-    Some(speed(had) / speed(&plain.texts))
-}
-
-/// Tokens per second of all texts together. Ways that take turns have had the same machine, so that no median is needed, and
-/// what one text gained by chance counts as much as what another lost.
-fn speed<'s>(texts: impl IntoIterator<Item = &'s Statistics>) -> f64 {
-    let (tokens, seconds) = texts.into_iter().fold((0, 0.0), |(tokens, seconds), text| {
-        (tokens + text.tokens, seconds + text.total_time.as_secs_f64())
-    });
-    tokens as f64 / seconds
+    Some(rate(had, of))
 }
 
 /// What to use, and why; `chain` are the texts that drafted one token a step.
@@ -304,7 +339,7 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
         costs.target.at(4.0) / plain,
-        auto.expected.unwrap_or(1.0)
+        auto.by_costs.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
         format!("use --tree auto, the default: {:.2} times as fast as plain decoding; {why}", auto.ratio)
@@ -331,16 +366,17 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{:<12} {:>9} {:>6} {:>17} {:>6} {:>12}",
-            "tree", "tokens/s", "ratio", "block efficiency", "nodes", "draft's time"
+            "{:<12} {:>9} {:>6} {:>9} {:>17} {:>6} {:>12}",
+            "tree", "tokens/s", "ratio", "by costs", "block efficiency", "nodes", "draft's time"
         )?;
         for r in &self.results {
             writeln!(
                 out,
-                "{:<12} {:>9.1} {:>5.2}x {:>17.2} {:>6.1} {:>10.0} %",
+                "{:<12} {:>9.1} {:>5.2}x {:>8.2}x {:>17.2} {:>6.1} {:>10.0} %",
                 r.tree,
                 r.tokens_per_second,
                 r.ratio,
+                r.by_costs.unwrap_or(1.0),
                 r.block_efficiency,
                 r.nodes_per_call,
                 100.0 * r.draft_share
@@ -349,7 +385,8 @@ impl Report {
         if let Some(ratio) = self.tried_before {
             writeln!(
                 out,
-                "\nfixed trees, each text with the one that was fastest in the others: {ratio:.2}x"
+                "\nfixed trees, each text with the one that was fastest in the others: {ratio:.2}x, by costs {:.2}x",
+                self.tried_before_by_costs.unwrap_or(1.0)
             )?;
         }
         for (name, passes) in [("target", &self.costs.target), ("draft", &self.costs.draft)] {
@@ -367,6 +404,8 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// With so many tokens per second in each text.
@@ -382,13 +421,12 @@ mod tests {
 
     #[test]
     fn chance_does_not_make_a_tree_fast() {
-        let plain = way("none", &[10, 10, 10]);
         // Each is lucky once: whoever goes by the other texts never has the lucky one.
         let lucky = [way("a", &[16, 10, 10]), way("b", &[10, 16, 10]), way("c", &[10, 10, 16])];
-        assert_eq!(tried_before(&lucky, &plain), Some(1.0));
+        assert_eq!(tried_before(&lucky, clock), Some(10.0));
         // One that is the best everywhere is had everywhere.
         let good = [way("a", &[12, 12, 12]), way("b", &[11, 11, 11])];
-        assert_eq!(tried_before(&good, &plain), Some(1.2));
-        assert_eq!(tried_before(&good, &way("none", &[10, 10])), None);
+        assert_eq!(tried_before(&good, clock), Some(12.0));
+        assert_eq!(tried_before(&[way("none", &[10, 10])], clock), None);
     }
 }

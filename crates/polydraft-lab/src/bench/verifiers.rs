@@ -66,23 +66,10 @@ pub struct Args {
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
     /// Temperatures, for target and draft.
-    #[arg(
-        long,
-        short = 't',
-        value_name = "T,..",
-        default_value = "1",
-        value_delimiter = ',',
-        allow_negative_numbers = true
-    )]
+    #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
     temperatures: Vec<f64>,
     /// Probabilities to keep the likeliest tokens up to, for target and draft.
-    #[arg(
-        long,
-        value_name = "P,..",
-        default_value = "1",
-        value_delimiter = ',',
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "P,..", default_value = "1", value_delimiter = ',')]
     top_p: Vec<f64>,
     /// Positions to measure at, for each tree and each kind of sampling; at least two texts behind each prompt.
     #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -219,6 +206,14 @@ pub fn run(args: Args) -> Result<()> {
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
     let (orderly, extent) = (Orderly::begin(), args.extent());
+    let least = 2 * by_round(&extent, prompts.len());
+    if least > u64::from(extent.positions) {
+        note(format_args!(
+            "note: about {least} positions, not {}: two texts behind each of {} prompts are the least",
+            extent.positions,
+            prompts.len()
+        ));
+    }
     let bar = ProgressBar::new(rounds(&extent, prompts.len()) * (prompts.len() * settings.len()) as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
     let interrupted = !measure(&extent, &mut models.engine, &prompts, &mut settings, &|| {
@@ -248,9 +243,13 @@ pub fn run(args: Args) -> Result<()> {
 
 /// How often all prompts are gone through.
 fn rounds(extent: &Extent, prompts: usize) -> u64 {
+    u64::from(extent.positions).div_ceil(by_round(extent, prompts)).max(2)
+}
+
+/// Positions of all prompts once, about.
+fn by_round(extent: &Extent, prompts: usize) -> u64 {
     let every = extent.every.min(extent.max_tokens);
-    let by_round = prompts as u64 * u64::from(extent.max_tokens / every);
-    u64::from(extent.positions).div_ceil(by_round.max(1)).max(2)
+    (prompts as u64 * u64::from(extent.max_tokens / every)).max(1)
 }
 
 /// Measures text by text, with every setting on each, until there are positions enough or the time is up; false if `goes_on`,

@@ -6,14 +6,26 @@ use serde_json::{Map, Value};
 use super::page::{Cell, Section};
 use super::record::Record;
 
-pub fn section(record: &Record) -> Result<Section> {
-    let title = match &record.value {
-        value if value.get("tokens_per_second_alone").is_some() => "bench/load.py: the server under load",
-        value if value.get("rows").is_some() && value.get("provenance").is_some() => {
-            "bindings/python/bench: inside transformers"
+/// Of the scripts whose records are known.
+fn title(record: &Record) -> Option<&'static str> {
+    match &record.value {
+        value if value.get("tokens_per_second_alone").is_some() => {
+            Some("bench/load.py: the server under load")
         }
-        _ => "A record of a kind that this version does not know: what it holds",
-    };
+        value if value.get("rows").is_some() && value.get("provenance").is_some() => {
+            Some("bindings/python/bench: inside transformers")
+        }
+        _ => None,
+    }
+}
+
+/// Whether it is a record of a kind that this version knows.
+pub fn is_known(record: &Record) -> bool {
+    title(record).is_some()
+}
+
+pub fn section(record: &Record) -> Result<Section> {
+    let title = title(record).unwrap_or("A record of a kind that this version does not know: what it holds");
     let mut section = Section::of(record).titled(title);
     let mut single = Vec::new();
     match &record.value {

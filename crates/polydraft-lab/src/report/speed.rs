@@ -54,6 +54,7 @@ pub fn section(record: &Record) -> Result<Section> {
             Cell::words(&row.tree),
             Cell::number(row.tokens_per_second, 1, None).best(row.tree == report.fastest),
             Cell::Figure(format!("{:.2} ×", row.ratio)),
+            Cell::Figure(row.by_costs.map_or("-".to_owned(), |ratio| format!("{ratio:.2} ×"))),
             Cell::number(row.block_efficiency, 2, None),
             Cell::number(row.nodes_per_call, 1, None),
             Cell::Shares(vec![row.draft_share, 1.0 - row.draft_share]),
@@ -62,7 +63,7 @@ pub fn section(record: &Record) -> Result<Section> {
     section.table(
         "Ways to decode, in turn",
         "Time: draft, all else",
-        &["tree", "tokens/s", "of plain", "tokens per call", "nodes", "time"],
+        &["tree", "tokens/s", "of plain", "by costs", "tokens per call", "nodes", "time"],
         &report.results.iter().map(line).collect::<Vec<_>>(),
     );
     Ok(section)

@@ -105,6 +105,10 @@ impl From<Failure> for Problem {
                 let message = "the server is being stopped";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("stopping")
             }
+            Failure::Behind => {
+                let message = "the answer was read too slowly: more of it waits than the server keeps";
+                Self::invalid(message).code("too_slow")
+            }
             Failure::Settings(problem) => Self::invalid(problem).of("speculation"),
             Failure::Engine(error @ Error::PromptTooLong { .. }) => {
                 Self::invalid(error).code("context_length_exceeded")

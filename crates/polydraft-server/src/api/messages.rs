@@ -26,6 +26,8 @@ pub struct Spoken {
     tool_calls: Option<Vec<Value>>,
     /// Which call a tool answers.
     tool_call_id: Option<String>,
+    /// Who of that role speaks: the model is told where its template has a place for it.
+    name: Option<String>,
     // What answers have besides, and clients send back: nothing.
     #[schema(ignore)]
     #[serde(rename = "refusal")]
@@ -102,6 +104,9 @@ struct Call {
     id: String,
     #[serde(rename = "type")]
     _kind: Option<String>,
+    // Chunks of streams have it, and some clients send back what they put together from them.
+    #[serde(rename = "index")]
+    _index: Option<usize>,
     function: Called,
 }
 
@@ -147,7 +152,7 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
     let mut called = Calling::default();
     let of = |(number, spoken): (usize, Spoken)| {
         let param = |field: &str| format!("messages[{number}]{field}");
-        let Spoken { role, content, tool_calls, tool_call_id, .. } = spoken;
+        let Spoken { role, content, tool_calls, tool_call_id, name, .. } = spoken;
         let calls = tool_calls.unwrap_or_default();
         if role == "tool" || !calls.is_empty() {
             let field = if role == "tool" { ".role" } else { ".tool_calls" };
@@ -166,9 +171,11 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
             None => String::new(),
         };
         if let Some(id) = tool_call_id {
-            return Ok(called.answer(content, id));
+            let answer = called.answer(content, id);
+            return Ok(Message { name: answer.name.or(name), ..answer });
         }
         let mut message = message(&role, content, &param(".role"))?;
+        message.name = name;
         for (call, value) in calls.into_iter().enumerate() {
             let param = param(&format!(".tool_calls[{call}]"));
             let Call { id, function: Called { name, arguments }, .. } =

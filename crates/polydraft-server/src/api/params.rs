@@ -48,6 +48,14 @@ pub struct Common {
     pub stream_options: Option<StreamOptions>,
     /// Who asks: accepted, and of no effect.
     pub user: Option<String>,
+    /// The newer name of the same, as far as rules go.
+    #[serde(rename = "safety_identifier")]
+    pub _safety_identifier: Option<String>,
+    /// The newer name of the same, as far as caches go: prompts that begin alike share what was computed anyway.
+    #[serde(rename = "prompt_cache_key")]
+    pub _prompt_cache_key: Option<String>,
+    /// What the client wants to remember with the answer: accepted, and kept nowhere.
+    pub metadata: Option<BTreeMap<String, String>>,
     /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was started.
     #[schema(value_type = Option<Object>)]
     pub speculation: Option<Value>,
@@ -67,8 +75,18 @@ pub struct Common {
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
     /// Whether a last chunk has the usage.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub include_usage: bool,
+    /// Whether chunks are padded to one length, so that who listens to encrypted ones learns less: not supported.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub include_obfuscation: bool,
+}
+
+impl StreamOptions {
+    /// Whether they change nothing.
+    pub fn is_neutral(&self) -> bool {
+        !self.include_usage && !self.include_obfuscation
+    }
 }
 
 /// A value, or several.
@@ -113,7 +131,7 @@ pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
 }
 
 /// Parameters that other servers have, and the values with which they change nothing.
-const NEUTRAL: [(&str, &[&str]); 33] = [
+const NEUTRAL: [(&str, &[&str]); 30] = [
     ("audio", &[]),
     ("background", &["false"]),
     ("best_of", &["1"]),
@@ -128,15 +146,12 @@ const NEUTRAL: [(&str, &[&str]); 33] = [
     ("top_logprobs", &["0"]),
     ("guided_json", &[]),
     ("ignore_eos", &["false"]),
-    ("metadata", &["{}"]),
     ("min_tokens", &["0"]),
     ("modalities", &[r#"["text"]"#]),
     ("parallel_tool_calls", &["true", "false"]),
     ("prediction", &[]),
-    ("prompt_cache_key", &[]),
     ("reasoning_effort", &[]),
     ("repetition_penalty", &["1", "1.0"]),
-    ("safety_identifier", &[]),
     ("service_tier", &[r#""auto""#, r#""default""#]),
     ("skip_special_tokens", &["true"]),
     ("stop_token_ids", &["[]"]),
@@ -196,10 +211,17 @@ impl Common {
             let status = axum::http::StatusCode::NOT_FOUND;
             return Err(problem.of("model").code("model_not_found").status(status));
         }
-        if self.stream_options.is_some() && !self.stream {
-            return Err(Problem::invalid("stream_options has no meaning without stream").of("stream_options"));
+        if let Some(options) = self.stream_options.as_ref().filter(|options| !options.is_neutral()) {
+            if !self.stream {
+                let problem = Problem::invalid("stream_options has no meaning without stream");
+                return Err(problem.of("stream_options"));
+            }
+            if options.include_obfuscation {
+                let problem = Problem::invalid("stream_options.include_obfuscation is not supported");
+                return Err(problem.of("stream_options.include_obfuscation").code("unsupported_parameter"));
+            }
         }
-        let sampling = self.sampling(defaults.sampling.target());
+        let sampling = self.sampling(defaults.sampling.target())?;
         sampling.validate()?;
         let speculation =
             speculation::resolve(app, self.speculation.as_ref(), defaults.sampling.draft_of(sampling))?;
@@ -229,8 +251,12 @@ impl Common {
         })
     }
 
-    fn sampling(&self, default: Sampling) -> Sampling {
-        Sampling {
+    fn sampling(&self, default: Sampling) -> Result<Sampling, Problem> {
+        if let Some(got) = self.top_k.filter(|k| *k < -1) {
+            let problem = format!("top_k: expected a number of tokens, or 0 or -1 for all, got {got}");
+            return Err(Problem::invalid(problem).of("top_k"));
+        }
+        Ok(Sampling {
             temperature: self.temperature.unwrap_or(default.temperature),
             top_k: match self.top_k {
                 None => default.top_k,
@@ -238,7 +264,7 @@ impl Common {
             },
             top_p: self.top_p.unwrap_or(default.top_p),
             min_p: self.min_p.unwrap_or(default.min_p),
-        }
+        })
     }
 
     fn traces(&self) -> Result<Option<usize>, Problem> {

@@ -88,7 +88,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     for (param, given) in [
         ("n", common.n.is_some_and(|n| n != 1)),
         ("response_format", common.response_format.is_some()),
-        ("stream_options", common.stream_options.is_some()),
+        ("stream_options", common.stream_options.as_ref().is_some_and(|options| !options.is_neutral())),
         ("steps", common.steps.is_some()),
     ] {
         if given {
@@ -118,6 +118,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         "top_p": asked.sampling.top_p,
         "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
         "user": common.user,
+        "metadata": common.metadata.unwrap_or_default(),
         "tools": own.tools.clone().unwrap_or_default(),
         "tool_choice": own.tool_choice.clone().unwrap_or_else(|| "auto".into()),
         "parallel_tool_calls": own.parallel_tool_calls.unwrap_or(true),

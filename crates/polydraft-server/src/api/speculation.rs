@@ -1,6 +1,5 @@
 //! How one request wants to be speculated for.
 
-use polydraft::policy::Auto;
 use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use polydraft_options::speculation::{Speculation, supports};
 use serde::Deserialize;
@@ -78,9 +77,11 @@ fn tree_of(
     text: &str,
     verifier: &polydraft_reference::VerifierKind,
 ) -> polydraft::Result<PolicyKind> {
-    let tree: PolicyKind = text.parse()?;
+    let mut tree: PolicyKind = text.parse()?;
+    if let Some(auto) = tree.auto_mut() {
+        auto.costs = app.costs.clone();
+    }
     Ok(match tree {
-        PolicyKind::Auto(auto) => PolicyKind::Auto(Auto { costs: app.costs.clone(), ..auto }),
         // Drawn as the verifier can.
         PolicyKind::Levels(levels) if !text.contains('/') => {
             let of = |drafting| PolicyKind::levels(&levels.counts, drafting);

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use subtle::ConstantTimeEq;
-use tower_http::cors::{Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 use crate::App;
 use crate::api::error::Problem;
@@ -31,6 +31,32 @@ pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     }
     let problem = Problem::invalid("the API key is missing or wrong: expected 'Authorization: Bearer KEY'");
     problem.code("invalid_api_key").status(StatusCode::UNAUTHORIZED).into_response()
+}
+
+/// Refuses what pages from elsewhere would have done: a browser sends a plain request before it asks whether it may, and the
+/// answer, which the page is not shown, would cost as much as any. What is no browser says no origin.
+pub async fn origin(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    match headers.get(header::ORIGIN) {
+        Some(origin)
+            if request.method() == Method::POST && !may_ask(&app.settings.origins, origin, headers) =>
+        {
+            let origin = String::from_utf8_lossy(origin.as_bytes());
+            let problem = Problem::invalid(format_args!(
+                "pages of {origin} may not ask this server; it lets them if it is started with --cors {origin}"
+            ));
+            problem.code("origin_not_allowed").status(StatusCode::FORBIDDEN).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
+
+/// Whether an origin is one of those, or this server as the browser knows it; before it may be a proxy that has TLS.
+fn may_ask(origins: &[String], origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let (origin, host) = (origin.as_bytes(), headers.get(header::HOST).map(HeaderValue::as_bytes));
+    let own = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    let own = own.zip(host).is_some_and(|(own, host)| own.eq_ignore_ascii_case(host));
+    own || origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin)
 }
 
 /// The body, if it is neither too large nor too slow.
@@ -87,8 +113,8 @@ pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    let layer =
-        CorsLayer::new().allow_methods(Any).allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE]);
+    // Clients send headers of their own, such as x-stainless-lang: none of them means anything here.
+    let layer = CorsLayer::new().allow_methods(Any).allow_headers(AllowHeaders::mirror_request());
     Some(match origins.iter().any(|origin| origin == "*") {
         true => layer.allow_origin(Any),
         false => layer.allow_origin(

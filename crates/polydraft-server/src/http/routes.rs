@@ -30,9 +30,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/openapi.json", get(|| async { Json(openapi::description()) }))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_so)
-        .layer(from_fn_with_state(app.clone(), guard::key));
+        .layer(from_fn_with_state(app.clone(), guard::key))
+        .layer(from_fn_with_state(app.clone(), guard::origin));
     // Pages hold nothing that is anybody's; what they ask for needs the key.
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
+    let open = open.method_not_allowed_fallback(not_so);
     let routes = guarded.merge(open).layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()));
     match guard::cors(&app.settings.origins) {
         Some(layer) => routes.layer(layer),
@@ -127,8 +129,10 @@ async fn answer(
     }
     while !answer.is_complete() {
         // A thread that is gone will say nothing more.
-        let event = events.recv().await.ok_or_else(Problem::internal)?;
+        let event = events.next().await.ok_or_else(Problem::internal)?;
         answer.take(event)?;
     }
-    Ok(Json(answer.whole()).into_response())
+    // With many log-probabilities so does writing it.
+    let written = tokio::task::spawn_blocking(move || Json(answer.whole()).into_response()).await;
+    written.map_err(|_| Problem::internal())
 }

@@ -18,7 +18,8 @@ use crate::app::{App, Served, Settings};
 use crate::telemetry::Telemetry;
 use crate::worker;
 
-/// How long a client may take to send the head of a request, and to take what it is sent.
+/// How long a client may take to send the head of a request, and to take what it is sent. The first is also how long a
+/// connection may lie idle between two requests: hyper has one clock for both.
 const HEAD: Duration = Duration::from_secs(10);
 const WRITE: Duration = Duration::from_secs(60);
 /// Bytes of a request's head.
@@ -46,6 +47,7 @@ impl Server {
         let listener = TcpListener::bind(address).await?;
         let Served { engine, language, name, draft, speculation, costs, completions, chat } = served;
         let (context, vocabulary) = (engine.facts().context, engine.facts().vocabulary.size());
+        let begins = engine.facts().begins;
         let mut limits = settings.capacity;
         limits.texts = limits.texts.min(engine.facts().sequences).max(1);
         let telemetry = Telemetry::new();
@@ -61,6 +63,7 @@ impl Server {
             chat,
             context,
             vocabulary,
+            begins,
             limits,
             settings,
             grammars: Default::default(),

@@ -8,28 +8,26 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event as Line, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::error::Problem;
 use crate::api::{Reply, Sent};
-use crate::worker::Event;
+use crate::worker::Events;
 
 /// A sign of life where nothing else is to be said for so long.
 const ALIVE: Duration = Duration::from_secs(15);
 
 struct Flow {
-    answer: Box<dyn Reply>,
-    events: UnboundedReceiver<Event>,
+    /// None once it is told to its end.
+    answer: Option<Box<dyn Reply>>,
+    events: Events,
     /// What is to be sent before anything else happens.
     ready: VecDeque<Sent>,
-    ended: bool,
 }
 
-/// The answer, as it is decided. A client that reads slowly holds up nobody: what it has not read yet is kept, and its own
-/// limit of tokens bounds it.
-pub fn of(mut answer: Box<dyn Reply>, events: UnboundedReceiver<Event>) -> Response {
+/// The answer, as it is decided. A client that reads slowly holds up nobody: what it has not read yet is kept, up to a bound.
+pub fn of(mut answer: Box<dyn Reply>, events: Events) -> Response {
     let ready = answer.begin().into();
-    let flow = Flow { answer, events, ready, ended: false };
+    let flow = Flow { answer: Some(answer), events, ready };
     let stream = unfold(flow, |mut flow| async move {
         let Sent { name, data } = flow.next().await?;
         let event = name.map_or_else(Line::default, |name| Line::default().event(name));
@@ -47,22 +45,23 @@ impl Flow {
             if let Some(ready) = self.ready.pop_front() {
                 return Some(ready);
             }
-            if self.ended {
-                return None;
-            }
-            let event = self.events.recv().await;
-            let taken = event.ok_or_else(Problem::internal).and_then(|event| self.answer.take(event));
+            let mut answer = self.answer.take()?;
+            let event = self.events.next().await;
+            let taken = event.ok_or_else(Problem::internal).and_then(|event| answer.take(event));
             match taken {
                 Ok(text) => {
-                    self.ready.extend(self.answer.more(text));
-                    if self.answer.is_complete() {
-                        self.ready.extend(self.answer.end());
-                        self.ended = true;
+                    self.ready.extend(answer.more(text));
+                    if answer.is_complete() {
+                        // Some routes tell all of it again: not for the threads that answer.
+                        let end = tokio::task::spawn_blocking(move || answer.end()).await;
+                        let failed = |_| vec![Sent::data(serde_json::json!(Problem::internal()))];
+                        self.ready.extend(end.unwrap_or_else(failed));
+                    } else {
+                        self.answer = Some(answer);
                     }
                 }
                 Err(problem) => {
-                    self.ready.extend(self.answer.broken(&problem));
-                    self.ended = true;
+                    self.ready.extend(answer.broken(&problem));
                     self.events.close();
                 }
             }

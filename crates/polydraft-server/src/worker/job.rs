@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use polydraft::{Sampling, Token};
-use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics, Trace};
+use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics, Trace, TracedNode};
 use polydraft_options::speculation::Speculation;
 
 use crate::grammar::Grammar;
@@ -58,6 +58,43 @@ pub enum Event {
     Failed(Failure),
 }
 
+impl Event {
+    /// What it takes to keep it, about, in bytes.
+    fn size(&self) -> usize {
+        let Self::More { piece, scores, traces, .. } = self else { return 0 };
+        let tokens = size_of::<(Token, f64)>();
+        let scores = scores.iter().map(|scored| size_of::<Scored>() + tokens * scored.top.len());
+        let nodes = traces.iter().flat_map(|trace| &trace.nodes).map(|node| {
+            let intervals: usize = node.shares.iter().map(|(_, parts)| 1 + parts.len()).sum();
+            let laws = node.draft.len() + node.target.len();
+            size_of::<TracedNode>() + tokens * laws + size_of::<[f64; 3]>() * intervals
+        });
+        piece.len() + scores.chain(nodes).sum::<usize>()
+    }
+}
+
+/// What happens to a request's texts, as the web side takes it. Dropping it ends the request.
+#[derive(Debug)]
+pub struct Events {
+    receiver: UnboundedReceiver<Event>,
+    /// Bytes of what waits to be taken.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Events {
+    /// The next one; none if the engine's thread is gone.
+    pub async fn next(&mut self) -> Option<Event> {
+        let event = self.receiver.recv().await?;
+        self.waiting.fetch_sub(event.size(), Ordering::SeqCst);
+        Some(event)
+    }
+
+    /// Takes no more: the request ends.
+    pub fn close(&mut self) {
+        self.receiver.close();
+    }
+}
+
 /// Why a request broke off.
 #[derive(Debug)]
 pub enum Failure {
@@ -69,6 +106,8 @@ pub enum Failure {
     Panic,
     /// The server is being stopped.
     Stopping,
+    /// The client takes less than it asks for.
+    Behind,
 }
 
 impl From<polydraft_engine::Error> for Failure {
@@ -104,12 +143,18 @@ impl Drop for Place {
     }
 }
 
+/// Bytes of a request's answer that may wait for its client: megabytes of text nobody asks for, but log-probabilities and steps
+/// take many for each token.
+const BEHIND: usize = 8 << 20;
+
 /// At work on the engine's thread.
 pub(super) struct Job {
     pub asked: Asked,
     /// The number of its first text in the request.
     pub first: usize,
     pub events: UnboundedSender<Event>,
+    /// Bytes of events that nobody has taken yet.
+    waiting: Arc<AtomicUsize>,
     pub arrived: Instant,
     _place: Arc<Place>,
 }
@@ -120,8 +165,14 @@ impl Job {
         self.events.is_closed()
     }
 
+    /// Whether more waits for its client than is kept for one.
+    pub fn is_behind(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > BEHIND
+    }
+
     /// A client that went away is told nothing.
     pub fn tell(&self, event: Event) {
+        self.waiting.fetch_add(event.size(), Ordering::SeqCst);
         let _ = self.events.send(event);
     }
 }
@@ -150,7 +201,7 @@ impl Desk {
     ///
     /// # Errors
     /// A server that is full or stopping.
-    pub fn submit(&self, asked: Vec<Asked>) -> Result<UnboundedReceiver<Event>, Refusal> {
+    pub fn submit(&self, asked: Vec<Asked>) -> Result<Events, Refusal> {
         if self.load.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::Stopping);
         }
@@ -159,11 +210,12 @@ impl Desk {
             return Err(Refusal::Full);
         }
         let place = Arc::new(Place(self.load.clone()));
-        let (events, receiver) = unbounded_channel();
+        let ((events, receiver), waiting) = (unbounded_channel(), Arc::new(AtomicUsize::new(0)));
         let (mut first, arrived) = (0, Instant::now());
         let jobs = asked.into_iter().map(|asked| {
             let count = asked.count;
-            let job = Job { asked, first, events: events.clone(), arrived, _place: place.clone() };
+            let (events, waiting, _place) = (events.clone(), waiting.clone(), place.clone());
+            let job = Job { asked, first, events, waiting, arrived, _place };
             first += count;
             job
         });
@@ -172,7 +224,7 @@ impl Desk {
             self.load.stopping.store(true, Ordering::SeqCst);
             Refusal::Stopping
         })?;
-        Ok(receiver)
+        Ok(Events { receiver, waiting })
     }
 
     /// Takes no more requests, and lets those that are there end within this time.
@@ -190,5 +242,39 @@ impl Desk {
     /// Requests that are at work or waiting.
     pub fn present(&self) -> usize {
         self.load.present.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_client_is_bounded() {
+        let (commands, inbox) = std::sync::mpsc::channel();
+        let asked = Asked {
+            prompt: vec![0],
+            sampling: Sampling::default(),
+            penalties: Penalties::default(),
+            grammar: None,
+            speculation: None,
+            limits: Limits::default(),
+            seed: 0,
+            seeded: false,
+            count: 1,
+            scores: Some(20),
+            traces: None,
+        };
+        let mut events = Desk::new(commands, 1).submit(vec![asked]).unwrap();
+        let Ok(Command::Work(jobs)) = inbox.recv() else { panic!() };
+        let tell = || {
+            let scores = vec![Scored { token: 0, logprob: 0.0, top: vec![(0, 0.0); 20] }; 1000];
+            jobs[0].tell(Event::More { text: 0, piece: "a".repeat(1000), scores, traces: Vec::new() });
+        };
+        let told = (0..100).take_while(|_| !jobs[0].is_behind()).map(|_| tell()).count();
+        assert!((10..50).contains(&told), "{told}");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        (0..told).for_each(|_| assert!(runtime.block_on(events.next()).is_some()));
+        assert_eq!(events.waiting.load(Ordering::SeqCst), 0);
     }
 }

@@ -20,20 +20,18 @@
 //! drawn, so every verifier that is exact for independent paths stays exact.
 //! Complexity: a few thousand operations a step. Deviations: none.
 
-mod costs;
 mod expect;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Growth, Policy, numbers};
+use super::reckoning::Reckoning;
+use super::{Choices, Costs, Described, Growth, Policy, numbers};
 use crate::draft::{Draft, DraftTree, Form, Path};
 use crate::drafting::Draws;
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
-
-pub use costs::{Costs, Guess, Passes};
 use expect::Expected;
 
 /// Typed `auto`, `auto:K` for at most K paths, or `auto:K,L` for at most L tokens of each.
@@ -79,8 +77,11 @@ impl fmt::Display for Settings {
 
 impl Described for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        let whole = if text.contains(',') { text.to_owned() } else { format!("{text},{DEPTH}") };
-        [self.paths, self.depth] = numbers(&whole, "auto:K or auto:K,L, such as auto:2,8")?;
+        const EXPECTED: &str = "auto:K or auto:K,L, such as auto:2,8";
+        match text.contains(',') {
+            true => [self.paths, self.depth] = numbers(text, EXPECTED)?,
+            false => [self.paths] = numbers(text, EXPECTED)?,
+        }
         Ok(())
     }
 
@@ -113,43 +114,6 @@ impl Described for Settings {
     }
 }
 
-/// What an automatic tree did, and what it thinks of it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Choices {
-    /// Steps.
-    pub steps: u64,
-    /// Steps in which the draft was not asked: plain decoding.
-    pub plain: u64,
-    /// Steps by number of paths, 1 first, in which something was drawn.
-    pub by_paths: Vec<u64>,
-    /// Mean depth of the trees that were drawn; 0 where none was.
-    pub depth: f64,
-    /// Seconds that plain decoding would have taken for the same tokens, by the costs.
-    pub plain_seconds: f64,
-    /// Seconds that the steps took, by the costs.
-    pub seconds: f64,
-}
-
-impl Choices {
-    fn note(&mut self, asked: bool, paths: Option<usize>, depth: usize, plain_seconds: f64, seconds: f64) {
-        self.steps += 1;
-        self.plain += u64::from(!asked);
-        if let Some(paths) = paths {
-            self.by_paths.resize(self.by_paths.len().max(paths), 0);
-            self.by_paths[paths - 1] += 1;
-            let drawn: u64 = self.by_paths.iter().sum();
-            self.depth += (depth as f64 - self.depth) / drawn as f64;
-        }
-        self.plain_seconds += plain_seconds;
-        self.seconds += seconds;
-    }
-
-    /// How many times as fast as plain decoding the text was, by the costs; 1 before the first step.
-    pub fn gain(&self) -> f64 {
-        if self.seconds > 0.0 { self.plain_seconds / self.seconds } else { 1.0 }
-    }
-}
-
 /// What is done in the step that comes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Plan {
@@ -167,17 +131,13 @@ struct Auto {
     /// How unsure the draft was at the last roots, the oldest overwritten first.
     roots: Vec<f64>,
     next_root: usize,
-    /// Texts in the pass, this one among them.
-    texts: usize,
+    reckoning: Reckoning,
     /// Tokens, and time in plain steps of that time, the past forgotten by and by.
     tokens: f64,
     time: f64,
     /// Tokens in the time of a plain step, of the chain that is expected to give most.
     best_chain: f64,
-    /// Tokens since the draft was last asked.
-    unasked: usize,
     plan: Plan,
-    choices: Choices,
 }
 
 /// Where a tree stands that may be drawn further.
@@ -198,14 +158,12 @@ impl Auto {
             expected: Expected::new(settings.costs.guess),
             roots: Vec::new(),
             next_root: 0,
+            reckoning: Reckoning::new(settings.costs.clone()),
             // As if some tokens had been decoded plainly.
-            texts: 1,
             tokens: 8.0,
             time: 8.0,
             best_chain: 1.0,
-            unasked: 0,
             plan: Plan::Plain,
-            choices: Choices::default(),
             settings,
         };
         new.think();
@@ -218,46 +176,32 @@ impl Auto {
         self.plan = self.plan();
     }
 
-    /// Seconds of a pass of the target in which every text has so many rows.
-    fn target(&self, rows: f64) -> f64 {
-        self.settings.costs.target.at(self.texts as f64 * rows)
-    }
-
-    /// Seconds of a pass of the draft in which every text has so many rows.
-    fn draft(&self, rows: f64) -> f64 {
-        self.settings.costs.draft.at(self.texts as f64 * rows)
-    }
-
-    /// Seconds of verifying a tree of so many paths for every text, one after the other.
-    fn verification(&self, paths: usize) -> f64 {
-        self.texts as f64 * self.settings.costs.verification.at(paths as f64)
-    }
-
     /// Tokens per second: what plain decoding gives, what was reached so far, or what chains are expected to give, whatever is
     /// most. With the past alone time was worth too little where a text begins, and trees were too deep.
     fn rate(&self) -> f64 {
-        (self.tokens / self.time).max(self.best_chain) / self.target(1.0)
+        (self.tokens / self.time).max(self.best_chain) / self.reckoning.target(1.0)
     }
 
     /// Tokens in the time of a plain step, of the best chain of nodes of average sureness; 1 where plain decoding is better.
     fn best_chain(&self) -> f64 {
-        let (plain, accepted) = (self.target(1.0), 1.0 - self.expected.average());
-        let beside = self.verification(1) + CAUTION * plain;
+        let (plain, accepted) = (self.reckoning.target(1.0), 1.0 - self.expected.average());
+        let beside = self.reckoning.verification(1) + CAUTION * plain;
         let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0_f64);
         for depth in 1..=self.settings.depth {
             reached *= accepted;
             tokens += reached;
-            let seconds = self.target(1.0 + depth as f64) + depth as f64 * self.draft(1.0) + beside;
+            let seconds =
+                self.reckoning.target(1.0 + depth as f64) + depth as f64 * self.reckoning.draft(1.0) + beside;
             best = best.max(tokens * plain / seconds);
         }
         best
     }
 
     /// Tokens gained, less what the seconds are worth, by drawing below a node and on from there, to the best depth;
-    /// `here` is the probability that one of the draws at the node is rejected, `later` the same at nodes below.
+    /// `here` is the probability that all draws at the node are rejected, `later` the same at nodes below.
     fn worth(&self, at: Standing, here: f64, later: f64) -> f64 {
-        let rows = |depth: usize| self.target(1.0 + depth as f64 * at.wide);
-        let (rate, before, draft) = (self.rate(), rows(at.depth), self.draft(at.wide));
+        let rows = |depth: usize| self.reckoning.target(1.0 + depth as f64 * at.wide);
+        let (rate, before, draft) = (self.rate(), rows(at.depth), self.reckoning.draft(at.wide));
         let (mut accepted, mut gain, mut best) = (at.reached * (1.0 - here), 0.0, f64::NEG_INFINITY);
         for more in 1..=self.settings.depth.saturating_sub(at.depth) {
             gain += accepted;
@@ -272,7 +216,7 @@ impl Auto {
     /// The standing at a root where the draft is so unsure.
     fn root(&self, paths: usize, unsure: f64) -> Standing {
         let wide = 1.0 + (paths - 1) as f64 * self.expected.differ(unsure);
-        let verification = self.verification(paths) + CAUTION * self.target(1.0);
+        let verification = self.reckoning.verification(paths) + CAUTION * self.reckoning.target(1.0);
         Standing { wide, depth: 0, reached: 1.0, verification }
     }
 
@@ -287,7 +231,7 @@ impl Auto {
         let first = [expected.unsure()];
         let roots = if self.roots.is_empty() { &first[..] } else { &self.roots };
         let mean = roots.iter().map(worth).sum::<f64>() / roots.len() as f64;
-        mean - self.rate() * self.draft(1.0)
+        mean - self.rate() * self.reckoning.draft(1.0)
     }
 
     fn plan(&self) -> Plan {
@@ -300,13 +244,9 @@ impl Auto {
         if worth > -PROBING {
             return Plan::Paths(paths);
         }
-        let (costs, texts) = (&self.settings.costs, self.texts as f64);
-        // The draft reads first what was decided without it.
-        let draft = costs.draft.at(1.0 + self.unasked as f64);
-        let row = costs.target.at(texts + 1.0) - costs.target.at(texts);
-        let probe = texts * (draft + row + costs.verification.at(1.0));
-        let since = self.unasked as f64 * self.target(1.0);
-        let luck = if probe < CHEAP * self.target(1.0) { 2.0 } else { 1.0 };
+        let plain = self.reckoning.target(1.0);
+        let (probe, since) = (self.reckoning.probe(), self.reckoning.unasked as f64 * plain);
+        let luck = if probe < CHEAP * plain { 2.0 } else { 1.0 };
         let unlucky = self.asking(1, &self.expected.lucky(luck)) > 0.0;
         if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain }
     }
@@ -338,7 +278,7 @@ impl Policy for Auto {
             (Plan::Probe, _) => false,
             (Plan::Paths(_), _) => {
                 let (at, later) = (self.standing(path), self.expected.average());
-                let asking = self.rate() * self.draft(at.wide);
+                let asking = self.rate() * self.reckoning.draft(at.wide);
                 self.worth(at, later, later) > asking
             }
         }
@@ -375,35 +315,22 @@ impl Policy for Auto {
     }
 
     fn among(&mut self, texts: usize) {
-        if texts != self.texts {
-            self.texts = texts.max(1);
+        if texts != self.reckoning.texts {
+            self.reckoning.texts = texts.max(1);
             self.think();
         }
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
-        let (asked, decided) = (self.plan != Plan::Plain, outcome.accepted.len() + 1);
-        let levels = draft.tree().levels();
-        let drawn = &levels[1..];
-        let (mut seconds, plain) = (self.target(draft.tree().len() as f64), self.target(1.0));
-        if asked {
-            // Behind a level that is not the last there was one more pass; what the draft had not read it read in the first.
-            let inner = drawn.len().saturating_sub(1);
-            seconds += drawn[..inner].iter().map(|&wide| self.draft(wide as f64)).sum::<f64>();
-            seconds += self.draft(1.0 + self.unasked as f64);
-        }
-        let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
-        seconds += paths.map_or(0.0, |paths| self.verification(paths));
-        self.tokens = DECAY * self.tokens + decided as f64;
-        self.time = DECAY * self.time + seconds / plain;
-        self.choices.note(asked, paths, drawn.len(), decided as f64 * plain, seconds);
-        self.unasked = if asked { 0 } else { self.unasked + decided };
+        let seconds = self.reckoning.note(draft, outcome);
+        self.tokens = DECAY * self.tokens + (outcome.accepted.len() + 1) as f64;
+        self.time = DECAY * self.time + seconds / self.reckoning.target(1.0);
 
         let unsure = |node| draft.law(node).map(|law| 1.0 - law.sureness());
         if let Some(law) = draft.law(DraftTree::ROOT) {
             self.expected.see(law);
         }
-        if asked {
+        if !draft.asked().is_empty() {
             // Where nothing was drawn, the draft was so unsure that nothing was worth it.
             self.remember(unsure(DraftTree::ROOT).unwrap_or(1.0));
         }
@@ -419,7 +346,7 @@ impl Policy for Auto {
     }
 
     fn choices(&self) -> Option<&Choices> {
-        Some(&self.choices)
+        Some(&self.reckoning.choices)
     }
 }
 

@@ -278,7 +278,8 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
         }
     }
     let top = simd.reduce_max_f32s(largest);
-    if top == f32::NEG_INFINITY {
+    // The largest of numbers and none may be a number: what is broken must not pass for nothing.
+    if top == f32::NEG_INFINITY && !scores.iter().flat_map(|line| line.0).any(f32::is_nan) {
         return Total::NOTHING;
     }
     let largest = simd.splat_f32s(top);

@@ -123,7 +123,10 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
         s.target_calls,
         s.block_efficiency()
     ));
-    let percent = |rates: Vec<f64>| {
+    let percent = |mut rates: Vec<f64>| {
+        // Of many, those that never happened say nothing.
+        let last = rates.iter().rposition(|rate| *rate >= 0.005).map_or(1, |last| last + 2);
+        rates.truncate(last);
         rates.iter().map(|rate| format!("{:.0} %", 100.0 * rate)).collect::<Vec<_>>().join(", ")
     };
     if !s.drafted.is_empty() {

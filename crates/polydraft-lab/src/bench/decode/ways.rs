@@ -80,7 +80,7 @@ impl Way {
     /// target. `None` for a tree that chooses itself, whose levels are not known.
     pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
         let Some(speculation) = &self.speculation else { return Some(costs.target.at(1.0)) };
-        if matches!(speculation.tree, PolicyKind::Auto(_)) {
+        if speculation.tree.clone().auto_mut().is_some() {
             return None;
         }
         let depth = speculation.tree.build().ok()?.depth();

@@ -109,7 +109,6 @@ impl Response {
             "previous_response_id": null,
             "store": false,
             "truncation": "disabled",
-            "metadata": {},
             "usage": (status != "in_progress").then_some(usage),
         });
         for (name, value) in self.settings.as_object().into_iter().flatten() {

@@ -10,7 +10,7 @@
 //! as a few nodes.
 //! Deviations: none.
 
-use super::costs::Guess;
+use super::super::Guess;
 use crate::Distribution;
 
 /// Rejections so far.

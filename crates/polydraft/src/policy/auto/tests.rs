@@ -3,6 +3,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::conformance::tree::{ContextLaws, draw, exact, random_pair};
+use crate::policy::{Guess, Passes};
 use crate::{Chance, PolicyKind, Sampling, VerifierKind};
 
 fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
@@ -76,12 +77,12 @@ fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
     let draft = Passes::new(vec![(1, 0.3), (1024, 0.3)]).unwrap();
     let mut policy = auto(4, 16, Costs { draft, ..costs(&[(1, 1.0), (2, 1.2), (64, 4.0)], 0.3) });
     live(&mut policy, (&target, &wrong), 2000, &mut rng);
-    let choices = policy.choices.clone();
+    let choices = policy.reckoning.choices.clone();
     assert!(choices.plain > 1900 && choices.plain < 2000, "{choices:?}");
     assert!(choices.gain() > 0.97, "{choices:?}");
     // Were they better from here on, it would notice.
     live(&mut policy, (&target, &target), 4000, &mut rng);
-    assert!(policy.choices.plain < choices.plain + 3000, "{:?}", policy.choices);
+    assert!(policy.reckoning.choices.plain < choices.plain + 3000, "{:?}", policy.reckoning.choices);
 }
 
 #[test]
@@ -90,11 +91,15 @@ fn good_drafts_make_deep_trees() {
     let sure = Always(Distribution::new(vec![0.95, 0.05]).unwrap());
     let mut policy = auto(4, 16, flat(0.1));
     live(&mut policy, (&sure, &sure), 300, &mut rng);
-    assert!(policy.choices.depth > 5.0 && policy.choices.gain() > 2.5, "{:?}", policy.choices);
+    assert!(
+        policy.reckoning.choices.depth > 5.0 && policy.reckoning.choices.gain() > 2.5,
+        "{:?}",
+        policy.reckoning.choices
+    );
     // A draft as dear as the target gains nothing.
     let mut policy = auto(4, 16, flat(1.2));
     live(&mut policy, (&sure, &sure), 300, &mut rng);
-    assert!(policy.choices.gain() > 0.95, "{:?}", policy.choices);
+    assert!(policy.reckoning.choices.gain() > 0.95, "{:?}", policy.reckoning.choices);
 }
 
 /// A copy of the target is known to be good before its first token is accepted.
@@ -106,7 +111,7 @@ fn a_good_guess_makes_the_first_tree_deep_and_a_bad_one_is_not_believed() {
         let guess = Guess { rejected, unsure: 0.5 };
         let mut policy = auto(1, 16, Costs { guess, ..costs(&[(1, 1.0), (4, 1.1), (16, 3.0)], 0.3) });
         live(&mut policy, (&law, &law), steps, &mut rng);
-        policy.choices
+        policy.reckoning.choices
     };
     let (good, usual, bad) = (after(0.02, 1), after(0.5, 1), after(1.0, 200));
     assert!(good.depth >= 3.0 && good.depth > usual.depth, "{good:?}, {usual:?}");
@@ -122,9 +127,9 @@ fn the_first_tree_is_as_deep_as_the_later_ones() {
     let dear = costs(&[(1, 1.0), (4, 1.0), (5, 1.6), (8, 2.2), (16, 4.6)], 0.3);
     let mut policy = auto(1, 16, Costs { guess, ..dear });
     live(&mut policy, (&law, &law), 1, &mut rng);
-    assert_eq!(policy.choices.depth, 3.0, "{:?}", policy.choices);
+    assert_eq!(policy.reckoning.choices.depth, 3.0, "{:?}", policy.reckoning.choices);
     live(&mut policy, (&law, &law), 100, &mut rng);
-    assert!((policy.choices.depth - 3.0).abs() < 0.5, "{:?}", policy.choices);
+    assert!((policy.reckoning.choices.depth - 3.0).abs() < 0.5, "{:?}", policy.reckoning.choices);
 }
 
 /// Several paths help here, but not where verifying them takes longer than they save.
@@ -137,7 +142,7 @@ fn paths_are_worth_their_verification() {
         let verification = Passes::new(verification.to_vec()).unwrap();
         let mut policy = auto(4, 4, Costs { verification, ..flat(0.1) });
         live(&mut policy, (&other, &unsure), 300, &mut rng);
-        policy.choices
+        policy.reckoning.choices
     };
     let (free, dear) = (by_paths(&[(1, 0.0)]), by_paths(&[(1, 0.0), (2, 0.5), (4, 1.0)]));
     assert!(free.by_paths.iter().skip(1).sum::<u64>() > 200, "{free:?}");
@@ -157,9 +162,12 @@ fn trees_give_way_to_neighbours() {
     let mut tree = |policy: &mut Auto, texts: usize| {
         policy.among(texts);
         live(policy, (&sure, &sure), 100, &mut rng);
-        let before = policy.choices.clone();
+        let before = policy.reckoning.choices.clone();
         live(policy, (&sure, &sure), 200, &mut rng);
-        (policy.choices.plain - before.plain, policy.choices.by_paths.iter().sum::<u64>() > 0)
+        (
+            policy.reckoning.choices.plain - before.plain,
+            policy.reckoning.choices.by_paths.iter().sum::<u64>() > 0,
+        )
     };
     assert_eq!(tree(&mut policy, 1), (0, true));
     let (plain, _) = tree(&mut policy, 32);
