@@ -31,7 +31,7 @@ fn a_verifier_that_does_not_fit_says_what_would() {
     );
     fails(&["--verifier", "block", "-k", "2"], &["verifiers for this tree", "nested-priority", "--paths 1"]);
     fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
-    fails(&["--tree", "sequoia:0"], &["sequoia:16"]);
+    fails(&["--tree", "sequoia:0"], &["sequoia:N", "from 1 to 4096"]);
     fails(&["--verifier", "none", "--draft-temperature", "2"], &["--draft-temperature has no meaning"]);
 }
 

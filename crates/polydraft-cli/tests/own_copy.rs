@@ -49,7 +49,7 @@ fn something_drafts_where_nothing_is_named() {
     for (options, name, said) in [
         (&[][..], "self:q8_0", "the target's own weights in q8_0 draft for it: "),
         (&["--dtype", "q8_0"], "self:q4_0", "the target's own weights in q4_0 draft for it: "),
-        (&["--dtype", "q4_0"], "ngram", "what the text has said before drafts for it"),
+        (&["--dtype", "q4_0"], "ngram", "what the text itself has said before drafts for it"),
     ] {
         let plain = [&GENERATE[..], &["--verifier", "none", "--target", target], options].concat();
         let whole = [&GENERATE[..], &TREE, &["--target", target], options].concat();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{
@@ -432,10 +432,10 @@ impl ModelArgs {
         let path = locate(name, self.offline)?;
         match path.exists() {
             true => Ok(path),
-            false => Err(Usage::error(format_args!(
-                "--draft {name}: expected a model or a draft head, or self, self:TYPE or ngram, got nothing there; \
+            false => bail!(
+                "--draft {name}: expected a model directory, a .gguf file or a draft head, or self, self:TYPE or ngram, got nothing there; \
                  --verifier none drafts nothing"
-            ))),
+            ),
         }
     }
 
@@ -564,7 +564,7 @@ use crate::hub::fetch as from_hub;
 
 #[cfg(not(feature = "hub"))]
 fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
-    anyhow::bail!(
+    bail!(
         "{name} is no directory here; if it is a model of the hub: this program was built without the hub, build it \
          with --features hub, or download the model and give its directory"
     )

@@ -74,8 +74,10 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<io::Error>() {
         // What nobody has said more about is our own output.
-        Some(output) => complain(format_args!("cannot write the output: {output}")),
-        None => complain(causes(error)),
+        Some(output) if error.chain().count() == 1 => {
+            complain(format_args!("cannot write the output: {output}"))
+        }
+        _ => complain(causes(error)),
     }
     if error.is::<Usage>() { 2 } else { 1 }
 }

@@ -113,7 +113,8 @@ impl FromStr for Tree {
             polydraft::Error::Name { .. } => {
                 format!("{error}; or draws per level such as 3,2,1, or binary, 3-ary, sequoia:16")
             }
-            error => error.to_string(),
+            error if text.contains(':') => error.to_string(),
+            error => format!("{error}; or binary, 3-ary, sequoia:16"),
         })? {
             PolicyKind::Levels(levels) if !text.contains('/') => Ok(Self::Levels(levels.counts)),
             whole => Ok(Self::Whole(whole)),
@@ -331,8 +332,20 @@ mod tests {
         assert_eq!("delayed:1,2,3".parse(), whole("delayed:1,2,3"));
         assert_eq!("paths:2,4".parse(), whole("paths:2,4"));
         assert_eq!("sequoia:16".parse(), Ok(Tree::Sequoia(16)));
-        for wrong in ["", "3;2", "tree", "x-ary", "sequoia:", "sequoia:0", "budget:a", "-1"] {
-            assert!(wrong.parse::<Tree>().unwrap_err().contains("sequoia:16"), "{wrong}");
+        for (wrong, expected) in [
+            ("", "sequoia:16"),
+            ("3;2", "sequoia:16"),
+            ("tree", "sequoia:16"),
+            ("x-ary", "sequoia:16"),
+            ("-1", "sequoia:16"),
+            ("sequoia:", "sequoia:N"),
+            ("sequoia:0", "from 1 to 4096"),
+            ("sequoia:4097", "from 1 to 4096"),
+            ("budget:a", "budget:"),
+            ("auto:", "got \"\""),
+        ] {
+            let error = wrong.parse::<Tree>().unwrap_err();
+            assert!(error.contains(expected), "{wrong}: {error}");
         }
     }
 }

@@ -10,7 +10,7 @@ mod messages;
 pub mod openapi;
 mod params;
 pub mod responses;
-mod speculation;
+pub mod speculation;
 mod steps;
 mod tokens;
 mod tools;

@@ -15,6 +15,7 @@ use polydraft_options::speculation::{Speculation, SpeculationArgs};
 use polydraft_options::{conversation, costs};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::api::speculation::fits;
 use crate::app::{Defaults, Served, Settings};
 use crate::http::server::Server;
 use crate::worker::Capacity;
@@ -202,6 +203,8 @@ impl Args {
         let target = self.sampling.target();
         let costs = match &mut speculation {
             Some(Speculation { verifier, tree, sampling }) => {
+                fits(tree, models.engine.facts().vocabulary.size())
+                    .map_err(|problem| Usage::error(format!("the tree of all requests: {problem}")))?;
                 // Where the tree is another one, a request may ask for one that chooses itself all the same.
                 let file = self.speculation.costs();
                 let costs = costs::find(file, &self.models, &mut models, [&target, sampling], verifier)?;

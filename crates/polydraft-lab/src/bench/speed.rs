@@ -131,9 +131,8 @@ pub fn run(args: Args) -> Result<()> {
         texts: Vec::new(),
     }];
     let verifier = "nested-priority".parse()?;
-    let mut auto = Auto::default();
-    auto.costs = costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier)?;
-    let costs = auto.costs.clone();
+    let costs = costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier)?;
+    let auto = Auto { costs: costs.clone(), ..Auto::default() };
     let auto = Speculation { verifier, tree: PolicyKind::Auto(auto), sampling };
     for tree in fixed {
         let name = tree.to_string();

@@ -63,13 +63,24 @@ pub fn resolve(app: &App, asked: Option<&Value>, sampling: Sampling) -> Result<O
         None => default.tree,
         Some(text) => tree_of(app, &text, &verifier).map_err(|error| wrong(error.to_string()))?,
     };
-    if tree.nodes() > MOST_NODES || tree.most_draws(app.vocabulary) > MOST_DRAWS {
-        let expected = format!("at most {MOST_NODES} nodes and {MOST_DRAWS} draws");
-        return Err(wrong(format!("speculation: expected a tree of {expected}, got {}", tree.describe())));
-    }
+    fits(&tree, app.vocabulary).map_err(|problem| wrong(format!("speculation: {problem}")))?;
     let speculation = Speculation { verifier, tree, sampling };
     speculation.build().map_err(|error| wrong(error.to_string()))?;
     Ok(Some(speculation))
+}
+
+/// Whether a tree over `vocabulary` tokens is small enough for a pass with others.
+///
+/// # Errors
+/// It is not; what was expected.
+pub fn fits(tree: &PolicyKind, vocabulary: usize) -> Result<(), String> {
+    match tree.nodes() <= MOST_NODES && tree.most_draws(vocabulary) <= MOST_DRAWS {
+        true => Ok(()),
+        false => Err(format!(
+            "expected a tree of at most {MOST_NODES} nodes and {MOST_DRAWS} draws, got {}",
+            tree.describe()
+        )),
+    }
 }
 
 fn tree_of(
