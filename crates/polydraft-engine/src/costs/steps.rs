@@ -20,7 +20,9 @@ use crate::{Engine, Result, Session, Speculation};
 const SHORT: Duration = Duration::from_millis(20);
 /// Paths and depth of the trees; nothing is drawn in plain steps.
 const PLAIN: (usize, usize) = (0, 0);
-const SHORT_TREES: [(usize, usize); 7] = [PLAIN, (1, 1), (1, 2), (1, 4), (1, 7), (2, 2), (4, 2)];
+/// Four rows are measured, for products take rows by fours on many processors: a line from three to five would miss the step behind
+/// them, on which the best chains end.
+const SHORT_TREES: [(usize, usize); 8] = [PLAIN, (1, 1), (1, 2), (1, 3), (1, 4), (1, 7), (2, 2), (4, 2)];
 const TREES: [(usize, usize); 4] = [PLAIN, (1, 2), (2, 2), (4, 2)];
 /// Steps of one tree before it is the next one's turn, behind some that do not count, in which the draft reads what it has missed and weights
 /// come to where they are when these steps are all that is done: small models took a third longer in the first ones.
@@ -31,6 +33,8 @@ const MEDIUM: Duration = Duration::from_millis(50);
 /// Turns at most, and how long they may take together.
 const TURNS: usize = 20;
 const TIME: Duration = Duration::from_secs(5);
+/// Seconds that no clock tells from none.
+const LEAST: f64 = 1e-9;
 /// How often kinds and turns are gone through: more changes next to nothing.
 const POLISHED: usize = 20;
 /// Tokens that a text grows by before the next one begins.
@@ -221,21 +225,25 @@ fn take(
     Ok(turn)
 }
 
-/// The target's passes: of few rows by the steps of chains, of more in proportion to what passes alone took.
+/// The target's passes: of few rows by the steps of chains, of others in proportion to what passes alone took.
 fn by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
     let drafted = |levels: &[usize]| (levels.len() - 1) as f64 * costs.draft.at(1.0);
     let chains = kinds.iter().filter(|kind| kind.paths < 2);
-    let (mut rows, mut seconds): (Vec<usize>, Vec<f64>) =
-        chains.filter_map(|kind| Some((1 + kind.depth, kind.usual(drafted)?))).unzip();
-    let Some(&plain) = seconds.first() else { return Ok(costs.target.clone()) };
+    let mut steps: Vec<(usize, f64)> =
+        chains.filter_map(|kind| Some((1 + kind.depth, kind.usual(drafted)?))).collect();
+    let Some(&(_, plain)) = steps.first() else { return Ok(costs.target.clone()) };
     // On a busy machine the draft's passes may have taken longer alone than the steps that they are part of.
-    seconds.iter_mut().for_each(|seconds| *seconds = seconds.max(plain));
-    let (last, usual) = (rows[rows.len() - 1], seconds[seconds.len() - 1]);
-    let ratio = usual / costs.target.at(last as f64);
-    for &(more, alone) in costs.target.pairs().iter().filter(|(more, _)| *more > last) {
-        rows.push(more);
-        seconds.push(ratio * alone);
+    steps.iter_mut().for_each(|(_, seconds)| *seconds = seconds.max(plain));
+    let alone = &costs.target;
+    let ratio = |&(rows, seconds): &(usize, f64)| (rows, seconds / alone.at(rows as f64).max(LEAST));
+    let (ratios, last) = (Passes::new(steps.iter().map(ratio).collect())?, steps[steps.len() - 1].0);
+    for &(rows, alone) in alone.pairs() {
+        if let Err(place) = steps.binary_search_by_key(&rows, |(rows, _)| *rows) {
+            // Behind the last nothing is known of the ratio but that one.
+            steps.insert(place, (rows, alone * ratios.at(rows.min(last) as f64)));
+        }
     }
+    let (rows, mut seconds): (Vec<usize>, Vec<f64>) = steps.into_iter().unzip();
     never_cheaper(&mut seconds);
     Ok(Passes::new(rows.into_iter().zip(seconds).collect())?)
 }
@@ -301,6 +309,27 @@ mod tests {
             (alike.unsure - 0.5).abs() < 0.01 && (apart.unsure - 0.5).abs() < 0.01,
             "{alike:?}, {apart:?}"
         );
+    }
+
+    /// Where steps were not measured the staircase is that of passes alone.
+    #[test]
+    fn passes_between_chains_keep_their_steps() {
+        let passes = |pairs: &[(usize, f64)]| Passes::new(pairs.to_vec()).unwrap();
+        let costs = Costs {
+            target: passes(&[(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (5, 2.0), (8, 2.0), (16, 4.0)]),
+            draft: passes(&[(1, 0.5)]),
+            ..Costs::default()
+        };
+        let chain = |depth: usize, seconds: f64| {
+            let turns = vec![vec![(seconds + 0.5 * depth as f64, vec![1; depth + 1])]];
+            Kind { paths: depth.min(1), depth, speculation: None, turns }
+        };
+        let found = by_chains(&[chain(0, 1.0), chain(2, 1.0), chain(7, 4.0)], &costs).unwrap();
+        let expected = [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.2), (5, 2.8), (8, 4.0), (16, 8.0)];
+        assert_eq!(found.pairs().len(), expected.len());
+        for (found, expected) in found.pairs().iter().zip(expected) {
+            assert!(found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-9, "{found:?}, {expected:?}");
+        }
     }
 
     #[test]
