@@ -218,6 +218,12 @@ fn the_file_of_defaults() {
     assert_eq!(tokens(&run(defaults, &args).1), 4);
     let (code, _, err) = run("\nmax-tokns = 5\n", &["generate", "-p", "fn"]);
     assert!(code == Some(2) && err.contains("config.toml, line 2") && err.contains("max-tokns"), "{err}");
+    // Help is there whatever the file says, and an option that nobody typed is known by where it is from.
+    for help in [&["--help"][..], &["generate", "--help"], &["--version"]] {
+        assert_eq!(run("max-tokns = 5\n", help).0, Some(0), "{help:?}");
+    }
+    let (code, _, err) = run("[generate]\npaths = 2\n", &["generate", "-p", "fn", "--verifier", "none"]);
+    assert!(code == Some(2) && err.contains("--paths") && err.contains("config.toml"), "{err}");
     let (code, _, err) = run("", &["generate", "--config", "/no/such/file"]);
     assert!(code == Some(1) && err.contains("/no/such/file"), "{err}");
 }

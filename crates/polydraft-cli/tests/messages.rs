@@ -36,6 +36,28 @@ fn a_verifier_that_does_not_fit_says_what_would() {
 }
 
 #[test]
+fn numbers_below_what_is_possible_are_values() {
+    for option in ["-n", "--top-k", "--seed", "--threads", "--paths", "--logprobs"] {
+        let message = fails(&["generate", "-p", "x", option, "-1"], 2, &["-1"]);
+        assert!(!message.contains("unexpected argument"), "{option}: {message}");
+    }
+}
+
+#[test]
+fn a_draft_that_is_not_there_says_what_would_do() {
+    for name in ["slef", "ngrams", "none"] {
+        fails(&["generate", "-p", "x", "--draft", name], 1, &[name, "self:TYPE", "ngram", "--verifier none"]);
+    }
+    fails(&["generate", "-p", "x", "--tree", "auto", "--depth", "3"], 2, &["--tree auto:4,3"]);
+    fails(&["generate", "-p", "x", "--tree", "sequoia:99999999"], 2, &["from 1 to 4096"]);
+    fails(
+        &["generate", "-p", "x", "--verifier", "spectr", "--tree", "sequoia:8"],
+        2,
+        &["verifiers for this tree"],
+    );
+}
+
+#[test]
 fn what_is_for_llama_cpp_is_not_ignored_on_candle() {
     for option in [
         ["--rpc", "10.0.0.2:50052"],

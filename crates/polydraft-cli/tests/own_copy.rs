@@ -71,6 +71,15 @@ fn a_draft_may_be_held_in_another_type() {
     assert_ne!(of(&["--draft-dtype", "q4_0"]), of(&[]));
 }
 
+/// Whether a copy helps depends on how its target is held.
+#[test]
+fn inspect_asks_how_the_target_is_held() {
+    let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
+    let report = |dtype: &str| common::json(&["inspect", target, "self", "--dtype", dtype, "--json"]);
+    assert_eq!(report("f32")["draft"]["fits"], true);
+    assert_eq!(report("q4_0")["draft"]["fits"], false);
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (options, expected) in [
