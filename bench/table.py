@@ -71,7 +71,7 @@ def show(record):
         rows = {row["tree"]: row for row in speed["results"]}
         plain, auto = rows.pop("none"), rows.pop("auto")
         best = max(rows.values(), key=lambda row: row.get("by_costs", row["ratio"]))
-        figures = [auto["ratio"], speed.get("tried_before"), auto.get("by_costs"), speed.get("tried_before_by_costs"), best.get("by_costs")]
+        figures = [auto["ratio"], speed.get("tried_before"), auto.get("by_costs"), speed.get("tried_before_by_costs"), best.get("by_costs", best["ratio"])]
         ratio, tried, by_costs, tried_by_costs, best_by_costs = (f"{figure:.2f}" if figure else "-" for figure in figures)
         print(
             f"{name} {speed['texts']} | {plain['tokens_per_second']:.1f} | {auto['tokens_per_second']:.1f} | {ratio} | {tried} |"

@@ -30,11 +30,11 @@ use half::{bf16, f16};
 use blocks::{Block, Q4_0, Q4_1, Q4K, Q8_0};
 
 use crate::rows::Rows;
-#[doc(hidden)]
 pub(crate) use blocks::widened;
 use exact::{Bf16, F16, F32, Words};
 use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use polydraft_gguf::TensorType;
+#[doc(hidden)]
 pub use probe::ProductProbe;
 pub(crate) use tiles::{Blocks, Read};
 use tiles::{Piece, TILE, Tiles};

@@ -134,8 +134,12 @@ pub fn run(args: Args) -> Result<()> {
     let costs = costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier)?;
     let auto = Auto { costs: costs.clone(), ..Auto::default() };
     let auto = Speculation { verifier, tree: PolicyKind::Auto(auto), sampling };
-    for tree in fixed {
+    for mut tree in fixed {
         let name = tree.to_string();
+        // Such as auto:2, or auto cut.
+        if let Some(auto) = tree.auto_mut() {
+            auto.costs = costs.clone();
+        }
         let fixed = Speculation { tree, ..auto.clone() };
         ways.push(Way { name, settings: Settings { sampling, speculation: Some(fixed) }, texts: Vec::new() });
     }

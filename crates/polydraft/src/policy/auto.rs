@@ -126,7 +126,9 @@ enum Plan {
 }
 
 struct Auto {
-    settings: Settings,
+    /// Paths, and tokens of each, at most.
+    paths: usize,
+    depth: usize,
     expected: Expected,
     /// How unsure the draft was at the last roots, the oldest overwritten first.
     roots: Vec<f64>,
@@ -155,16 +157,17 @@ struct Standing {
 impl Auto {
     fn new(settings: Settings) -> Self {
         let mut new = Self {
+            paths: settings.paths,
+            depth: settings.depth,
             expected: Expected::new(settings.costs.guess),
             roots: Vec::new(),
             next_root: 0,
-            reckoning: Reckoning::new(settings.costs.clone()),
+            reckoning: Reckoning::new(settings.costs),
             // As if some tokens had been decoded plainly.
             tokens: 8.0,
             time: 8.0,
             best_chain: 1.0,
             plan: Plan::Plain,
-            settings,
         };
         new.think();
         new
@@ -187,7 +190,7 @@ impl Auto {
         let (plain, accepted) = (self.reckoning.target(1.0), 1.0 - self.expected.average());
         let beside = self.reckoning.verification(1) + CAUTION * plain;
         let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0_f64);
-        for depth in 1..=self.settings.depth {
+        for depth in 1..=self.depth {
             reached *= accepted;
             tokens += reached;
             let seconds =
@@ -203,7 +206,7 @@ impl Auto {
         let rows = |depth: usize| self.reckoning.target(1.0 + depth as f64 * at.wide);
         let (rate, before, draft) = (self.rate(), rows(at.depth), self.reckoning.draft(at.wide));
         let (mut accepted, mut gain, mut best) = (at.reached * (1.0 - here), 0.0, f64::NEG_INFINITY);
-        for more in 1..=self.settings.depth.saturating_sub(at.depth) {
+        for more in 1..=self.depth.saturating_sub(at.depth) {
             gain += accepted;
             accepted *= 1.0 - later;
             let drafted = (more - 1) as f64 * draft;
@@ -237,7 +240,7 @@ impl Auto {
     fn plan(&self) -> Plan {
         // Fewer paths where more are worth no more.
         let most = |best: (f64, usize), next: (f64, usize)| if next.0 > best.0 { next } else { best };
-        let (worth, paths) = (1..=self.settings.paths)
+        let (worth, paths) = (1..=self.paths)
             .map(|paths| (self.asking(paths, &self.expected), paths))
             .fold((f64::NEG_INFINITY, 1), most);
         // Asking may cost next to nothing, as where n-grams draft: then nothing is missed by asking.
@@ -306,12 +309,12 @@ impl Policy for Auto {
         match self.plan {
             Plan::Plain => 0,
             Plan::Probe => 1,
-            Plan::Paths(_) => self.settings.depth,
+            Plan::Paths(_) => self.depth,
         }
     }
 
     fn form(&self) -> Form {
-        Form::paths(self.settings.paths)
+        Form::paths(self.paths)
     }
 
     fn among(&mut self, texts: usize) {

@@ -105,8 +105,7 @@ impl Expected {
 
     /// Takes note of a node that was verified.
     pub fn observe(&mut self, unsure: f64, draws: usize, rejected: bool) {
-        let one = (self.scale() * self.shape(unsure)).min(1.0);
-        let units = self.shape(unsure) * self.left(one, unsure, draws);
+        let units = self.shape(unsure) * self.left(self.rejection(unsure, 1), unsure, draws);
         for (sum, new) in [
             (&mut self.rejected, f64::from(u8::from(rejected))),
             (&mut self.units, units),

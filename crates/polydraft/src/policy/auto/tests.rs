@@ -54,8 +54,7 @@ fn exact_after_every_past() {
         policy.among([1, 1, 2, 7][round / 3 % 4]);
         live(&mut policy, (&pair.target, &pair.draft), rng.random_range(0..20), &mut rng);
         plans.push(policy.plan);
-        let names =
-            if policy.settings.paths == 1 { &["block", "token"][..] } else { &["traversal", "greedy-block"] };
+        let names = if policy.paths == 1 { &["block", "token"][..] } else { &["traversal", "greedy-block"] };
         for name in names.iter().chain(&["nested-priority"]) {
             let mut verifier = name.parse::<VerifierKind>().unwrap().build().unwrap();
             let found = exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ()).unwrap();
