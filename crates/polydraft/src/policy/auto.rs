@@ -9,7 +9,7 @@
 //! 1. Before a step: for each number of paths, the worth of asking the draft at all, averaged over how sure it was at the
 //!    last roots. The best number is taken; nothing is asked where none is worth it.
 //! 2. At a node, the draft's distribution known: is there a depth up to which drawing is worth it? And before the next
-//!    pass of the draft: is it, with a node of average sureness?
+//!    pass of the draft: is it, averaged likewise? A pass may show that nothing should be drawn, which is a part of its worth.
 //! 3. Where that says no, one token is drafted all the same while the past may have been bad luck (one standard
 //!    deviation, or two where a probe is cheap), and after that now and then, as often as costs a hundredth of the time.
 //! 4. Among other texts in a pass ([`Policy::among`]) the costs are those of a pass in which all do as this one does, in step
@@ -223,18 +223,24 @@ impl Auto {
         Standing { wide, depth: 0, reached: 1.0, verification }
     }
 
-    /// What asking the draft with so many paths is worth, on average over the last roots.
-    fn asking(&self, paths: usize, expected: &Expected) -> f64 {
+    /// What drawing is worth where the draft was not asked yet: on average over how unsure it was at the last roots, and nothing
+    /// where it will turn out to be too unsure.
+    fn unseen(&self, expected: &Expected, draws: usize, at: impl Fn(f64) -> Standing) -> f64 {
         let average = expected.average();
         let worth = |&unsure: &f64| {
-            let (here, later) = (expected.rejection(unsure, paths), expected.rejection(unsure, 1));
+            let (here, later) = (expected.rejection(unsure, draws), expected.rejection(unsure, 1));
             // Sureness lasts: the nodes below are half like this one.
-            self.worth(self.root(paths, unsure), here, 0.5 * (later + average)).max(0.0)
+            self.worth(at(unsure), here, 0.5 * (later + average)).max(0.0)
         };
         let first = [expected.unsure()];
         let roots = if self.roots.is_empty() { &first[..] } else { &self.roots };
-        let mean = roots.iter().map(worth).sum::<f64>() / roots.len() as f64;
-        mean - self.rate() * self.reckoning.draft(1.0)
+        roots.iter().map(worth).sum::<f64>() / roots.len() as f64
+    }
+
+    /// What asking the draft at a root is worth, with so many paths.
+    fn asking(&self, paths: usize, expected: &Expected) -> f64 {
+        let drawing = self.unseen(expected, paths, |unsure| self.root(paths, unsure));
+        drawing - self.rate() * self.reckoning.draft(1.0)
     }
 
     fn plan(&self) -> Plan {
@@ -280,9 +286,8 @@ impl Policy for Auto {
             (_, 0) => true,
             (Plan::Probe, _) => false,
             (Plan::Paths(_), _) => {
-                let (at, later) = (self.standing(path), self.expected.average());
-                let asking = self.rate() * self.reckoning.draft(at.wide);
-                self.worth(at, later, later) > asking
+                let at = self.standing(path);
+                self.unseen(&self.expected, 1, |_| at) > self.rate() * self.reckoning.draft(at.wide)
             }
         }
     }
