@@ -177,7 +177,9 @@ impl Engine {
     /// What goes wrong in one session alone ends that one, see [`Session::failure`].
     ///
     /// # Errors
-    /// Failures of a model for all of them: no session has changed but by what was certain, and the step may be tried again.
+    /// Failures of a model for all of them: no session has changed but by what was certain. The step may be tried again, with
+    /// generators put back to where they were before it: whether a model fails may depend on what was drawn, and other random
+    /// decisions until it does not would be decisions under that condition. [`restore`](Self::restore) sees to the rest.
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         let mut open: Vec<&mut Session> =
             sessions.iter_mut().map(|session| &mut **session).filter(|session| !session.is_done()).collect();
@@ -233,9 +235,9 @@ impl Engine {
         let texts = sessions.len();
         for session in sessions.iter_mut() {
             session.draft.clear(&mut self.pool.spare());
-            let texts = if session.is_alone { 1 } else { texts };
+            session.among = if session.is_alone { 1 } else { session.again.take().unwrap_or(texts) };
             if let Some(speculation) = &mut session.speculation {
-                speculation.policy.among(texts);
+                speculation.policy.among(session.among);
             }
         }
         for session in sessions.iter() {
@@ -295,12 +297,15 @@ impl Engine {
                     tokens,
                     processor,
                     asides,
+                    limits,
                     ..
                 } = &mut **session;
                 let nodes = 0..draft.tree().len();
                 let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
                 let (decided, tree) = (&tokens[..], draft.tree());
-                let changed = processor.as_deref().map(|processor| Changed { processor, decided, tree });
+                let ends = &limits.end_tokens[..];
+                let changed =
+                    processor.as_deref().map(|processor| Changed { processor, decided, tree, ends });
                 let laws = StepLaws::new(logits, changed, sampling, &self.pool);
                 let decide = |chance: &mut dyn Chance| match speculation.as_mut() {
                     Some(speculation) => speculation.verifier.verify(draft, &laws, chance),
@@ -319,7 +324,7 @@ impl Engine {
                     _ => None,
                 };
                 let failed = laws.give_back();
-                asides.traces.extend(trace);
+                asides.trace_of_step = trace;
                 if let (Ok(outcome), Some(top)) = (&outcome, asides.watched) {
                     let logits = |node| self.target.logits(*target, node);
                     match scores(draft.tree(), outcome, logits, top) {
@@ -349,8 +354,6 @@ impl Engine {
             if let Err(error) = committed.and_then(|()| self.target.extend(sequence, &[outcome.token])) {
                 session.fail(error);
                 *decided = None;
-            } else if let Some(speculation) = &mut session.speculation {
-                speculation.policy.observe(&session.draft, outcome);
             }
         }
         clock.scored();
@@ -366,12 +369,18 @@ impl Engine {
     }
 
     /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go on after a panic that a
-    /// caller caught inside [`step`](Self::step), wherever in the step that was. Random decisions of that step are the caller's: with
-    /// a generator that is put back to where it was before it, the text is the same as without the panic.
+    /// caller caught inside [`step`](Self::step), wherever in the step that was, or after its error. Random decisions of that step
+    /// are the caller's: where [`Statistics::target_calls`](crate::Statistics) says that the session has not taken it, and its
+    /// generator is put back to where it was before, the next step does the same as this one would have done, also without the
+    /// neighbours that it had, and the text is the same as without the panic.
     ///
     /// # Errors
-    /// Failures of the models; the session cannot go on then.
+    /// Failures of the models; a panic while this very session took what was decided. The session cannot go on then.
     pub fn restore(&mut self, session: &mut Session, prompt: &[Token]) -> Result<()> {
+        if session.is_taking {
+            return Err(Error::Interrupted);
+        }
+        session.again = Some(session.among);
         let length = prompt.len() + session.tokens().len();
         self.target.truncate(session.target, length);
         self.target.extend(session.target, &[])?;

@@ -86,6 +86,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A panic in the middle of what cannot be done twice.
+    #[error("the text broke off while it took what a step had decided")]
+    Interrupted,
     /// A table model that makes no sense.
     #[error("table model {name}: {problem}")]
     Table {

@@ -35,6 +35,8 @@ pub(crate) struct Changed<'a> {
     /// The tokens of the text so far.
     pub decided: &'a [Token],
     pub tree: &'a DraftTree,
+    /// Tokens behind which no text goes on: what could follow is nobody's business, a processor's least.
+    pub ends: &'a [Token],
 }
 
 /// By node.
@@ -79,7 +81,9 @@ impl TargetLaws for StepLaws<'_> {
             return Ok(law);
         }
         let mut logits = Cow::Borrowed(self.logits[node]);
-        if let Some(Changed { processor, decided, tree }) = self.changed {
+        let open =
+            |changed: &Changed| node == DraftTree::ROOT || !changed.ends.contains(&changed.tree.token(node));
+        if let Some(Changed { processor, decided, tree, .. }) = self.changed.filter(open) {
             let path: Vec<Token> = tree.path(node).into_iter().map(|node| tree.token(node)).collect();
             processor.process(decided, &path, logits.to_mut());
         }

@@ -14,7 +14,8 @@ use polydraft::Token;
 /// Changes the target's logits at a node, before temperature and filters.
 ///
 /// It must be a function of its arguments alone: the tokens `decided` in the text so far, the prompt's not among them, and
-/// those drafted on the `path` to the node. Logits have the shape `[vocabulary]`; −∞ forbids a token.
+/// those drafted on the `path` to the node. Logits have the shape `[vocabulary]`; −∞ forbids a token. On every path that it
+/// allows one token must stay possible; it is not asked about paths behind a token that ends the text.
 pub trait Processor: Send + Sync {
     /// Changes them.
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]);

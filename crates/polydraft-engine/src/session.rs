@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use polydraft::race::{Clocks, Raced};
-use polydraft::{Chance, Draft, Policy, Sampling, Token, Verifier};
+use polydraft::{Chance, Draft, DraftTree, NodeId, Policy, Sampling, Token, Verifier};
 
 use crate::stop::StopScanner;
 use crate::{Error, Processor, Result, Scored, Sequence, Statistics, Trace};
@@ -155,6 +155,7 @@ pub(crate) struct Asides {
     pub scores: Vec<Scored>,
     /// How many tokens of each law are told with every step.
     pub traced: Option<usize>,
+    pub trace_of_step: Option<Trace>,
     pub traces: Vec<Trace>,
 }
 
@@ -211,8 +212,14 @@ pub struct Session<'c> {
     pub(crate) statistics: Statistics,
     pub(crate) processor: Option<Box<dyn Processor>>,
     pub(crate) is_alone: bool,
+    /// Texts in the last step's pass, as its policy was told.
+    pub(crate) among: usize,
+    /// The same for the next step, if it is the last one once more.
+    pub(crate) again: Option<usize>,
+    /// Whether what a step decided is being taken: a panic then leaves half of it.
+    pub(crate) is_taking: bool,
     pub(crate) asides: Asides,
-    limits: Limits,
+    pub(crate) limits: Limits,
     stream: Box<dyn TextStream + 'c>,
     stops: StopScanner<Origin>,
     pub(crate) tokens: Vec<Token>,
@@ -240,6 +247,9 @@ impl<'c> Session<'c> {
             statistics: Statistics::default(),
             processor: None,
             is_alone: false,
+            among: 1,
+            again: None,
+            is_taking: false,
             asides: Asides::default(),
             limits,
             stream: text,
@@ -348,6 +358,11 @@ impl<'c> Session<'c> {
     /// How many more tokens the limit allows.
     pub(crate) fn left(&self) -> usize {
         self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
+    }
+
+    /// Whether the text would end with this node of the draft: no text goes on there, so nothing is drafted.
+    pub(crate) fn ends(&self, node: NodeId) -> bool {
+        node != DraftTree::ROOT && self.limits.end_tokens.contains(&self.draft.tree().token(node))
     }
 
     /// How many of these tokens there are up to one that ends the text, that one included.

@@ -1,11 +1,17 @@
 //! Models that fail: a step that is tried again keeps the law, and one session's fault is its own.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 
-use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token, VerifierKind, enumerate};
+use polydraft::chance::Outcomes;
+use polydraft::{
+    Chance, Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy, PolicyKind,
+    Sampling, Token, VerifierKind, enumerate,
+};
 use polydraft_engine::{
-    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Request, Result, Sequence, Speculation,
-    TableModel,
+    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Request, Result, Sequence, Session,
+    Speculation, TableModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -17,6 +23,8 @@ enum Fault {
     Score,
     /// The first commit of this sequence.
     Commit(usize),
+    /// The first commit of this sequence, with a panic.
+    Panic(usize),
     /// All logits.
     Logits,
 }
@@ -81,8 +89,15 @@ impl Model for Flaky {
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
         self.inner.commit(sequence, tree, path)?;
-        let own = self.fault == Fault::Commit(sequence.number());
-        if own && !self.failed { self.fail() } else { Ok(()) }
+        let (own, failed) = (sequence.number(), self.failed);
+        match self.fault {
+            Fault::Commit(number) if number == own && !failed => self.fail(),
+            Fault::Panic(number) if number == own && !failed => {
+                self.failed = true;
+                panic!("planted")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -98,7 +113,7 @@ fn engine(fault: Fault) -> Engine {
     Engine::new(Box::new(target), Some(Box::new(drafter)))
 }
 
-fn request<'c>(chance: Box<dyn polydraft::Chance + Send + 'c>, max_tokens: usize) -> Request<'c> {
+fn request<'c>(chance: Box<dyn Chance + Send + 'c>, max_tokens: usize) -> Request<'c> {
     let verifier: VerifierKind = "nested-priority".parse().unwrap();
     let (policy, sampling) = (PolicyKind::paths(2, 2).build().unwrap(), Sampling::default());
     Request {
@@ -151,6 +166,82 @@ fn one_sessions_fault_is_its_own() {
     assert!(engine.close(broken).unwrap_err().to_string().contains("planted"));
     let text = engine.close(whole).unwrap().tokens;
     assert_eq!(text, engine.generate(request(seeded(2), 20), &mut |_| true).unwrap().tokens);
+}
+
+/// As many paths of one token as there are texts, and one more for every step that it was told of.
+struct Attentive(usize, usize);
+
+impl Policy for Attentive {
+    fn draws(&self, _: &Path, _: &Distribution) -> Option<Growth> {
+        Some(Growth::Fresh(Draws::iid(self.0 + self.1)))
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+
+    fn form(&self) -> Form {
+        Form::paths(64)
+    }
+
+    fn among(&mut self, texts: usize) {
+        self.0 = texts;
+    }
+
+    fn observe(&mut self, _: &Draft, _: &Outcome) {
+        self.1 += 1;
+    }
+}
+
+/// A generator that can be put back.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<ChaCha12Rng>>);
+
+impl Chance for Shared {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.0.lock().unwrap().coin(probability)
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        self.0.lock().unwrap().choose(outcomes)
+    }
+}
+
+/// Whoever's commit panics, and whatever was decided before that: with generators put back both texts are what they would be.
+#[test]
+fn a_step_that_panicked_is_taken_again_as_it_was() {
+    let texts = |fault: Fault| {
+        let mut engine = engine(fault);
+        let generators = [1, 2].map(|seed| Shared(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed)))));
+        let mut sessions = generators.each_ref().map(|generator| {
+            let mut asked = request(Box::new(generator.clone()), 12);
+            asked.speculation.as_mut().unwrap().policy = Box::new(Attentive(1, 0));
+            engine.open(asked).unwrap()
+        });
+        sessions.iter_mut().for_each(|session| session.trace(1));
+        while !sessions.iter().all(Session::is_done) {
+            let before = generators.each_ref().map(|generator| generator.0.lock().unwrap().clone());
+            let [one, other] = &mut sessions;
+            if catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut *one, &mut *other]).unwrap())).is_ok()
+            {
+                continue;
+            }
+            for ((session, generator), before) in sessions.iter_mut().zip(&generators).zip(before) {
+                *generator.0.lock().unwrap() = before;
+                engine.restore(session, &[1]).unwrap();
+                engine.step(&mut [session]).unwrap();
+            }
+        }
+        sessions.map(|mut session| {
+            let steps = session.take_traces().len();
+            let done = engine.close(session).unwrap();
+            assert_eq!(steps, done.statistics.target_calls);
+            done.tokens
+        })
+    };
+    let whole = texts(Fault::Commit(usize::MAX));
+    assert_eq!(texts(Fault::Panic(0)), whole);
+    assert_eq!(texts(Fault::Panic(1)), whole);
 }
 
 #[test]

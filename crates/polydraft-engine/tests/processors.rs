@@ -141,7 +141,7 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
                 }) {
                     *expected.entry(text).or_insert(0.0) -= probability;
                 }
-                let worst = expected.values().fold(0.0_f64, |worst, d| worst.max(d.abs()));
+                let worst = expected.values().map(|d| d.abs()).max_by(f64::total_cmp).unwrap();
                 // The table's logits are f32, its laws f64.
                 assert!(worst < 1e-7, "{verifier}, {tree}, changes {number}: {worst}");
                 tried += 1;
@@ -149,6 +149,63 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
         }
     }
     assert!(tried >= 75, "{tried}");
+}
+
+/// Behind a token that ends the text nothing is drafted, and no processor is asked: one that is complete there allows nothing more.
+#[test]
+fn behind_its_end_a_text_needs_no_token() {
+    const END: Token = 2;
+    struct Complete;
+    impl Processor for Complete {
+        fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+            if path.last().or(decided.last()) == Some(&END) {
+                logits.fill(f32::NEG_INFINITY);
+            }
+        }
+    }
+    let target = TableModel::from_json("target", TARGET).unwrap();
+    let draft = TableModel::from_json("draft", DRAFT).unwrap();
+    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
+    for verifier in VerifierKind::<polydraft::RuleKind>::all() {
+        for tree in ["paths:1,2", "paths:2,2", "2,2"] {
+            let policy = tree.parse::<PolicyKind>().unwrap();
+            if verifier.build().unwrap().supports(&policy.build().unwrap().form()).is_err() {
+                continue;
+            }
+            let mut expected = BTreeMap::new();
+            for (mut text, probability) in plain(&target, &Penalties::default(), &Sampling::default(), 3) {
+                let end = text.iter().position(|&token| token == END);
+                text.truncate(end.map_or(3, |end| end + 1));
+                *expected.entry(text).or_insert(0.0) += probability;
+            }
+            for (probability, text) in enumerate(|chance| {
+                let mut session = engine
+                    .open(Request {
+                        prompt: PROMPT.to_vec(),
+                        sampling: Sampling::default(),
+                        speculation: Some(Speculation {
+                            verifier: verifier.build().unwrap(),
+                            policy: policy.build().unwrap(),
+                            sampling: Sampling::default(),
+                        }),
+                        limits: Limits { max_tokens: Some(3), end_tokens: vec![END], stop: vec![] },
+                        text: Box::new(NoText),
+                        chance: Box::new(chance),
+                    })
+                    .unwrap();
+                session.process(Box::new(Complete));
+                while !session.is_done() {
+                    engine.step(&mut [&mut session]).unwrap();
+                }
+                engine.close(session).unwrap().tokens
+            }) {
+                *expected.entry(text).or_insert(0.0) -= probability;
+            }
+            let worst = expected.values().map(|d| d.abs()).max_by(f64::total_cmp).unwrap();
+            assert!(worst < 1e-7, "{verifier}, {tree}: {worst}");
+        }
+    }
 }
 
 /// Tokens that are certain need no pass, and count against the limit as others do.

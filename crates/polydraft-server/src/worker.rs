@@ -243,13 +243,18 @@ impl Worker {
             return;
         }
         ready.iter().for_each(|(_, text)| text.random.mark());
+        let steps = |text: &Text| text.session.statistics().target_calls;
+        let before: Vec<usize> = ready.iter().map(|(_, text)| steps(text)).collect();
         let mut sessions: Vec<&mut Session<'static>> =
             ready.iter_mut().map(|(_, text)| &mut text.session).collect();
         if guarded(|| Ok(self.engine.step(&mut sessions)?)).is_ok() {
             return;
         }
-        for (prompt, text) in ready {
-            text.random.go_back();
+        for ((prompt, text), before) in ready.into_iter().zip(before) {
+            // What a text has taken of the step it keeps, and the decisions behind it are made.
+            if steps(text) == before {
+                text.random.go_back();
+            }
             let alone = || {
                 self.engine.restore(&mut text.session, prompt)?;
                 Ok(self.engine.step(&mut [&mut text.session])?)

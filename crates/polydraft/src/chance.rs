@@ -158,7 +158,8 @@ impl Enumerator {
             let mut open: Vec<_> = weights
                 .iter()
                 .enumerate()
-                .filter(|(_, w)| **w > 0.0)
+                // A NaN is no weight: it stays, and makes the probability of all of it one.
+                .filter(|(_, w)| **w > 0.0 || w.is_nan())
                 .map(|(i, w)| (i, w / total))
                 .rev()
                 .collect();

@@ -58,7 +58,8 @@ pub struct Emission {
     /// The emitted token.
     pub token: Token,
     /// Position of the draft that was accepted, if one was. A token that was not accepted may still equal a draft
-    /// under `k-seq` and `importance`, whose last draw does not look at the drafts; a tree walk may follow it.
+    /// under `k-seq` and `importance`, whose last draw does not look at the drafts, and now and then under `priority` in its
+    /// pooled form; a tree walk may follow it.
     pub accepted: Option<usize>,
 }
 

@@ -4,7 +4,9 @@
 //! Source: i.i.d. (Sun et al. 2023, SpecTr), without replacement (Jeon et al. 2024, RSD), greedy (Hu et al. 2025),
 //! hub (Sun et al. 2024, SpecHub), distinct drafts (Khisti et al. 2025, appendix I), top-k (Li et al. 2024, EAGLE-2);
 //! the choice of the number by expected distinct tokens: ours.
-//! Complexity: O(log V) a token for i.i.d. and distinct drafts, one pass over the support for the others.
+//! Complexity: O(log V) a token for i.i.d. and distinct drafts; one pass over the support for the most likely ones; without
+//! replacement O(log V) a token as long as the tokens drawn leave a fair part of the law, from then on two passes over the
+//! support for each, times the tokens drawn before it.
 //! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where a scheme would draw from nothing (fewer
 //! tokens of positive probability than drafts) the tuple is shorter.
 
@@ -349,5 +351,5 @@ pub fn draws_for(draft: &Distribution, distinct: f64, limit: usize) -> f64 {
 
 /// 1 − (1 − q)^count, accurate for small q.
 pub(crate) fn hit_probability(q: f64, count: usize) -> f64 {
-    -((count as f64) * (-q).ln_1p()).exp_m1()
+    -((count as f64) * (-q.min(1.0)).ln_1p()).exp_m1()
 }

@@ -11,13 +11,13 @@ mod invariant;
 pub mod nested_priority;
 mod token;
 mod traversal;
-mod walk;
+pub mod walk;
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::coupling::{RuleRegistry, priority};
-use crate::draft::{Draft, Form, NodeId};
+use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::{Chance, Distribution, Error, Result, RuleKind, Token};
 
 /// The target's next-token distributions at the nodes of a draft, the root included.
@@ -40,6 +40,32 @@ impl TargetLaws for Vec<Distribution> {
             expected: format!("at least {}, one for each node,", node + 1),
             got: self.len(),
         })
+    }
+}
+
+/// A target's distributions, each as large as the draft's: tokens of two vocabularies would be taken for each other, silently.
+struct Alike<'a> {
+    target: &'a dyn TargetLaws,
+    /// The draft's, where anything was drawn.
+    vocabulary: Option<usize>,
+}
+
+impl<'a> Alike<'a> {
+    fn new(draft: &Draft, target: &'a dyn TargetLaws) -> Self {
+        Self { target, vocabulary: draft.law(DraftTree::ROOT).map(Distribution::vocabulary) }
+    }
+}
+
+impl TargetLaws for Alike<'_> {
+    fn target(&self, node: NodeId) -> Result<&Distribution> {
+        let law = self.target.target(node)?;
+        match self.vocabulary {
+            Some(got) if got != law.vocabulary() => {
+                let expected = format!("{} as the target has", law.vocabulary());
+                Err(Error::Length { operation: "draft", expected, got })
+            }
+            _ => Ok(law),
+        }
     }
 }
 
@@ -83,7 +109,8 @@ pub trait Verifier: Send {
     /// Emits a path of the draft and one more token, such that the text has the target's law.
     ///
     /// # Errors
-    /// A draft of a form that is not supported; a target's distribution that cannot be made.
+    /// A draft of a form that is not supported; a target's distribution that cannot be made, or that is over another vocabulary
+    /// than the draft's.
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome>;
 
     /// For people, behind a verification: the law of the priority of drafts of `token` at a node, as intervals of [0, 1]: where

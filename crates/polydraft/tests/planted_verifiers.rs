@@ -25,6 +25,8 @@ enum Fault {
     Leaks,
     /// After a rejection it draws from the target instead of what is left of it.
     WrongResidual,
+    /// It asks for a decision by weights that are no numbers, behind drafts of the first token alone.
+    NoNumber,
 }
 
 struct Faulty(Fault);
@@ -64,6 +66,11 @@ impl Verifier for Faulty {
                 let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
                 outcome.token = target.target(end)?.sample(chance);
             }
+            Fault::NoNumber => {
+                if tree.children(0).next().is_some_and(|child| tree.token(child) == 0) {
+                    chance.pick(&[f64::NAN, 1.0]);
+                }
+            }
         }
         Ok(outcome)
     }
@@ -82,6 +89,7 @@ fn planted_faults_are_found() {
         assert!(found(&mut Faulty(fault)) > 10.0 * TOLERANCE, "{fault:?}");
     }
     assert!(found(&mut Faulty(Fault::WrongResidual)) > 1e-3);
+    assert!(found(&mut Faulty(Fault::NoNumber)).is_nan());
 }
 
 /// Policies that look at what they must not.
@@ -280,6 +288,28 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
             match kind.to_string().as_str() {
                 "invariant" => assert_eq!(verified.unwrap().accepted.len(), 1),
                 _ => assert!(verified.unwrap_err().to_string().contains("clocks"), "{kind}"),
+            }
+        }
+    }
+}
+
+/// Tokens of two vocabularies are not compared: the law would be silently another.
+#[test]
+fn a_draft_over_another_vocabulary_is_refused() {
+    let mut rng = ChaCha8Rng::seed_from_u64(22);
+    let uniform = |size: usize| Distribution::new(vec![1.0 / size as f64; size]).unwrap();
+    for kind in VerifierKind::<polydraft::RuleKind>::all() {
+        for (ours, theirs) in [(10, 7), (7, 10)] {
+            for paths in [1, 2] {
+                let mut draft = Draft::new();
+                draft.draw(0, uniform(theirs), Growth::Fresh(Draws::iid(paths)), &mut rng).unwrap();
+                let mut verifier = kind.build().unwrap();
+                if kind.to_string() == "invariant" || verifier.supports(draft.form()).is_err() {
+                    continue;
+                }
+                let target = vec![uniform(ours); draft.tree().len()];
+                let error = verifier.verify(&draft, &target, &mut rng).unwrap_err().to_string();
+                assert!(error.contains(&format!("{ours} as the target has")), "{kind}: {error}");
             }
         }
     }

@@ -60,13 +60,18 @@ pub(super) fn record(
     for (session, outcome) in sessions.iter_mut().zip(outcomes) {
         let Some(outcome) = outcome else { continue };
         let (step, emitted) = taken(session.draft.tree(), outcome, clock.time.scaled(share));
+        session.is_taking = true;
         session.statistics.record(&step);
-        if let Some(speculation) = &session.speculation {
+        if let Some(speculation) = &mut session.speculation {
+            // Not before all models have it: a step that is undone must not change the next tree.
+            speculation.policy.observe(&session.draft, outcome);
             session.statistics.fallbacks = speculation.verifier.fallbacks();
         }
+        session.asides.traces.extend(session.asides.trace_of_step.take());
         let room = room(session.target);
         session.emit(emitted, room);
         session.statistics.tokens = session.tokens().len();
+        session.is_taking = false;
     }
     let total = clock.elapsed().mul_f64(share);
     sessions.iter_mut().for_each(|session| session.worked(total));

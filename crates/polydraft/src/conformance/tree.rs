@@ -214,8 +214,8 @@ fn compare(
     let flow = flow + emitted.get(sequence).copied().unwrap_or(0.0);
     if sequence.len() == length {
         let deviation = (flow - expected).abs();
-        // NaN must not pass.
-        *worst = if deviation <= *worst { *worst } else { deviation };
+        // NaN must not pass, nor be forgotten.
+        *worst = if worst.is_nan() || deviation <= *worst { *worst } else { deviation };
         return Ok(());
     }
     // The whole vocabulary: what has no probability under the target must not be emitted either.

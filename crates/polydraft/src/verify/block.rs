@@ -12,7 +12,7 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
+use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::selection::Selection;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
@@ -161,6 +161,7 @@ impl Verifier for Block {
 
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
+        let target = &Alike::new(draft, target);
         let mut drawn = Selected { draft, target, at: |_| None };
         verify_path(draft, single_path(draft), &mut drawn, target, chance, &mut self.weights)
     }

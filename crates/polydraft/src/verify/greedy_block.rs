@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::block::{PathLaw, verify_path};
-use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
 use crate::coupling::priority::shares::{Highest, Interval, Profile};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::{Chance, Distribution, Result, Token};
@@ -154,6 +154,7 @@ impl Verifier for GreedyBlock {
 
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
+        let target = &Alike::new(draft, target);
         let path = self.take(draft, target)?;
         let highest = Highest::new(draft.draws(DraftTree::ROOT).map_or(1, |draws| draws.count));
         let Self { intervals, ranked, law, weights } = self;

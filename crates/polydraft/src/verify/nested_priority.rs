@@ -32,7 +32,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::block::{Selected, verify_path};
-use super::{Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
+use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::priorities::Priorities;
@@ -262,6 +262,7 @@ impl Verifier for NestedPriority {
 
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
+        let target = &Alike::new(draft, target);
         while self.nodes.len() < draft.tree().len() {
             let (share, selection) = (Share::default(), Selection::new());
             self.nodes.push(Node { share, selection, sharing: Sharing::None });

@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::block::single_path;
-use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
 use crate::draft::{Draft, DraftTree, Form};
 use crate::{Chance, Result};
 
@@ -39,6 +39,7 @@ impl Verifier for OneByOne {
 
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
+        let target = &Alike::new(draft, target);
         let mut path = single_path(draft);
         let mut node = DraftTree::ROOT;
         for (index, &child) in path.iter().enumerate() {

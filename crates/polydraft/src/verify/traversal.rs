@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
 use crate::coupling::capped_ratio;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::drafting::{Drafting, mass_left};
@@ -86,6 +86,7 @@ impl Verifier for Traversal {
 
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
         self.supports(draft.form())?;
+        let target = &Alike::new(draft, target);
         let tree = draft.tree();
         self.path.clear();
         self.path.push(Visit::new(DraftTree::ROOT, 1.0));

@@ -62,8 +62,11 @@ impl Walk {
     }
 }
 
-/// The best of the rules that can do any node with such draws.
-fn substitute(scheme: Drafting) -> Result<Box<dyn Rule>> {
+/// The rule that decides at a node which the walk's own cannot do: the best of those that can do any with such draws.
+///
+/// # Errors
+/// None: its settings are the defaults.
+pub fn substitute(scheme: Drafting) -> Result<Box<dyn Rule>> {
     match scheme {
         Drafting::Iid => priority::Settings::default().build(),
         Drafting::WithoutReplacement | Drafting::Distinct => recursive::Settings::default().build(),
