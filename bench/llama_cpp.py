@@ -21,6 +21,7 @@ Speeds are medians over the rounds; 'ratio' is the median over rounds of ours / 
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -37,8 +38,12 @@ PROMPTS = {
 }
 
 
+# What stands for a part of a character.
+CUT = "\ufffd"
+
+
 def run(command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\nended with {done.returncode}:\n{done.stderr[-2000:]}")
     return done
@@ -112,7 +117,7 @@ def compare_texts(args, model, threads):
         for way, options in (("plain", ["--verifier", "none"]), ("speculative", args.ours.split())):
             asked = ("--prompt", prompt, "--temperature", 0, "--logprobs", 2, *options)
             got = ours(args, model, threads, args.tokens, *asked)
-            case[way] = parting(got["logprobs"], theirs)
+            case[way] = parting(got["text"], got["logprobs"], theirs)
         shown = ", ".join(f"{way} {'the same' if part is None else part}" for way, part in case.items() if way != "prompt")
         print(f"{model.stem} {kind}: {shown}", flush=True)
         results.append(case)
@@ -122,15 +127,23 @@ def compare_texts(args, model, threads):
     return results
 
 
-def parting(scored, theirs):
+def parting(text, scored, theirs):
     """Where a text parts from theirs: the token, and how far apart the two likeliest were there."""
-    text = ""
+    if text == theirs:
+        return None
+    if not scored:
+        return {"token": 0, "gap": None}
+    same = len(os.path.commonprefix([text, theirs]))
+    at = 0
+    # Where one text is the beginning of the other they part at its last token.
     for number, token in enumerate(scored):
-        text += token["text"]
-        if not theirs.startswith(text):
-            first, second = (top["logprob"] for top in token["top"][:2])
-            return {"token": number, "gap": round(first - second, 4)}
-    return None
+        # Parts of a character have no place in the text: the whole token behind them stands for them.
+        if CUT not in token["text"] and (start := text.find(token["text"], at)) >= 0:
+            at = start + len(token["text"])
+        if at > same:
+            break
+    first, second = (top["logprob"] for top in scored[number]["top"][:2])
+    return {"token": number, "gap": round(first - second, 4)}
 
 
 def table(title, columns, rounds):

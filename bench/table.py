@@ -6,7 +6,9 @@
 
 Each cell is one 'polydraft bench speed', in which all ways take turns, a few steps each; beside each ratio by the clock stands the one
 by what passes cost, which has no noise of the machine in it. The record is written after each cell, and a
-run that is started again with the same record goes on from there. Printed is Markdown.
+run that is started again with the same record goes on from there: cells of another target, other trees, threads or tokens are
+measured anew. A copy of the target that would not be faster is written down as refused; anything else that goes wrong ends the run.
+Printed is Markdown.
 """
 
 import argparse
@@ -19,6 +21,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TEXTS = {"code": "prompts.jsonl", "chat": "chat.jsonl", "repeat": "repeat.jsonl"}
 GRID = [f"paths:{k},{l}" for k in (1, 2, 4) for l in (1, 2, 3, 4, 6)]
+
+# What 'bench speed' says, with exit code 2, of a copy of the target that is no use.
+REFUSAL = "it would not be faster"
 
 
 def arguments():
@@ -39,7 +44,15 @@ def arguments():
     args = parser.parse_args()
     if args.show is None and (args.polydraft is None or args.target is None or args.output is None):
         parser.error("expected a program, a target and -o RECORD, or --show RECORD")
+    if args.show is None and args.target != "demo" and "demo" in args.drafts:
+        parser.error(f"--drafts demo: expected the target demo, got {args.target}")
     return args
+
+
+def key_of(args, cell):
+    """All that a cell's figures hang on: what of it is in a record already is not measured again."""
+    kept = {name: getattr(args, name) for name in ("target", "tokens", "trees", "threads")}
+    return kept | dict(zip(("dtype", "draft", "text", "temperature"), cell))
 
 
 def measure(args, dtype, draft, text, temperature):
@@ -47,15 +60,20 @@ def measure(args, dtype, draft, text, temperature):
     command += ["--prompts", HERE / TEXTS[text], "-t", temperature, "-n", args.tokens]
     command += ["--texts", args.count] if args.count else ["--seconds", args.seconds]
     if args.target != "demo":
-        command += ["--target", args.target, "--draft", draft]
+        command += ["--target", args.target]
+    if draft != "demo":
+        command += ["--draft", draft]
     for tree in args.trees:
         # At temperature 0 the paths of a tree are all the same one.
         if temperature > 0 or tree.startswith("paths:1,"):
             command += ["--tree", tree]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        # Such as a copy in 8 bits of a model in 8 bits, which is refused.
-        return {"refused": done.stderr.strip().splitlines()[-1]}
+        # A copy in as many bits as the target has.
+        why = [line.removeprefix("error: ") for line in done.stderr.splitlines() if REFUSAL in line]
+        if done.returncode == 2 and why:
+            return {"refused": why[0]}
+        sys.exit(f"{' '.join(map(str, command))}\nended with {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout)
 
 
@@ -87,7 +105,7 @@ def main():
     record = {"command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), "cells": []}
     if args.output.exists():
         record = json.loads(args.output.read_text())
-    done = [(cell["dtype"], cell["draft"], cell["text"], cell["temperature"]) for cell in record["cells"]]
+    done = [{name: value for name, value in cell.items() if name != "speed"} for cell in record["cells"]]
     cells = [
         (dtype, draft, text, temperature)
         for dtype in args.dtypes
@@ -96,11 +114,12 @@ def main():
         for temperature in args.temperatures
     ]
     for number, cell in enumerate(cells):
-        if cell in done:
+        key = key_of(args, cell)
+        if key in done:
             continue
         print(f"{number + 1} of {len(cells)}: {' '.join(map(str, cell))}", file=sys.stderr)
         speed = measure(args, *cell)
-        record["cells"].append(dict(zip(("dtype", "draft", "text", "temperature"), cell)) | {"speed": speed})
+        record["cells"].append(key | {"speed": speed})
         args.output.write_text(json.dumps(record) + "\n")
     show(record)
 

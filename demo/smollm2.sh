@@ -19,12 +19,7 @@ case $dtype in f32 | f16 | bf16) draft=${DRAFT:-self} ;; *) draft=${DRAFT:-head}
 
 if [ ! -f "$model" ]; then
     echo "fetching SmolLM2-135M-Instruct into $folder" >&2
-    # Whole or not at all.
-    part=$(mktemp -d)
-    trap 'rm -rf "$part"' EXIT
-    fetched=$("$here/../bench/fetch_models.sh" smollm2 "$part")
-    mkdir -p "$folder"
-    mv "$fetched" "$model"
+    "$here/../bench/fetch_models.sh" smollm2 "$folder" >/dev/null
 fi
 # Says what it builds, the first time.
 cargo run --release --locked --manifest-path "$here/../Cargo.toml" -- --version >/dev/null
@@ -37,7 +32,11 @@ case ${1-} in
     polydraft bench speed "${pair[@]}" --prompts "$here/../bench/chat.jsonl" "$@"
     ;;
 inspect)
-    polydraft inspect "$model" "$draft" --dtype "$dtype"
+    shift
+    # N-grams are no model, and without a draft its type says nothing.
+    as_draft=("$draft" --dtype "$dtype")
+    [ "$draft" != ngram ] || as_draft=()
+    polydraft inspect "$model" ${as_draft[@]+"${as_draft[@]}"} "$@"
     ;;
 chat | serve | certify | generate)
     command=$1

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args as ClapArgs;
 
 use crate::clock::{Longest, Watch};
@@ -66,7 +66,8 @@ pub fn run(args: &Args) -> Result<bool> {
     let all: Vec<Result<Seen>> = thread::scope(|scope| {
         let workers: Vec<_> =
             (0..jobs).map(|job| scope.spawn(move || watch(args, job, jobs, deadline))).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Ok(Seen::default()))).collect()
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined.map(|seen| seen.unwrap_or_else(|_| Err(anyhow!("a job of this program panicked")))).collect()
     });
     let mut sum = Seen::default();
     for seen in all {
@@ -92,6 +93,9 @@ pub fn run(args: &Args) -> Result<bool> {
         println!("  {kind:<10} {taken:>8} taken {refused:>8} refused");
     }
     sum.findings.iter().for_each(|finding| println!("FINDING {finding}"));
+    // Time may end a run before its number is reached, but not before it has begun.
+    let expected = args.count.filter(|_| deadline.is_none()).unwrap_or(1);
+    ensure!(sum.inputs >= expected, "expected {expected} inputs to be run, got {}", sum.inputs);
     Ok(sum.findings.is_empty())
 }
 
@@ -104,12 +108,11 @@ fn watch(args: &Args, job: u64, jobs: u64, deadline: Option<Instant>) -> Result<
     while first < end && deadline.is_none_or(|deadline| Instant::now() < deadline) {
         let mut child = start(args, first, jobs, end, folder.path())?;
         let (last, ended) = follow(&mut child, args, deadline, &mut seen)?;
-        let Some(last) = last else { break };
-        match ended {
-            Ended::Done | Ended::Time => break,
-            Ended::Badly(how) => seen.findings.push(format!("{} {last}: {how}", args.seed)),
-        }
-        eprintln!("{}", seen.findings.last().map_or("", String::as_str));
+        let Ended::Badly(how) = ended else { break };
+        let last = last.with_context(|| format!("a worker ended before its first input: {how}"))?;
+        let finding = format!("{} {last}: {how}", args.seed);
+        eprintln!("{finding}");
+        seen.findings.push(finding);
         first = last + jobs;
     }
     Ok(seen)
@@ -207,4 +210,30 @@ fn follow(
         child.wait()?;
     }
     Ok((last, ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn refusal(options: &str) -> String {
+        let line = Line::parse_from(["mutate"].into_iter().chain(options.split(' ')));
+        format!("{:#}", run(&line.args).unwrap_err())
+    }
+
+    #[test]
+    fn a_run_without_inputs_is_no_success() {
+        // This program is the one that tests, which ends at once where it is asked to be a worker.
+        let refused = refusal("--count 4 --jobs 2");
+        assert!(refused.contains("before its first input: exit status"), "{refused}");
+        assert!(refusal("--minutes 0").contains("expected 1 inputs to be run, got 0"));
+    }
 }

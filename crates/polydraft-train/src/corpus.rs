@@ -53,15 +53,17 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
     }
     let vendor = places.work.join("vendor");
     if !vendor.exists() {
+        let partial = places.work.join("vendor.partial");
         eprintln!("fetching the sources of the crates in {}", places.manifest.display());
         let status = Command::new("cargo")
             .args(["vendor", "--locked", "--versioned-dirs", "--quiet", "--manifest-path"])
             .arg(&places.manifest)
-            .arg(&vendor)
+            .arg(&partial)
             .stdout(std::process::Stdio::null())
             .status()
             .context("running cargo vendor")?;
         ensure!(status.success(), "cargo vendor failed: {status}");
+        fs::rename(partial, &vendor)?;
     }
     let mut files = Vec::new();
     for package in packages(&places.manifest.with_file_name("Cargo.lock"))? {
@@ -103,9 +105,22 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
             chosen.len(),
             stream.len() as f64 / 2e6
         );
-        fs::write(places.tokens(held_out), stream)?;
+        // The last of them says that all is there.
+        let partial = places.work.join("tokens.partial");
+        fs::write(&partial, stream)?;
+        fs::rename(partial, places.tokens(held_out))?;
     }
     Ok(())
+}
+
+/// Tokens of a tokenizer that [`prepare`] made.
+pub fn vocabulary(tokenizer: &Path) -> Result<usize> {
+    let read = || -> Result<Tokenizer> {
+        let bytes = polydraft_files::read(tokenizer, Kind::TOKENIZER)?;
+        Tokenizer::from_bytes(bytes).map_err(anyhow::Error::msg)
+    };
+    let found = read().with_context(|| format!("reading {}", tokenizer.display()))?;
+    Ok(found.get_vocab_size(true))
 }
 
 /// Reads a stream that [`prepare`] made.
@@ -189,7 +204,7 @@ fn clean(text: &str) -> Option<String> {
 }
 
 /// FNV-1a: short, and the same on every machine.
-fn hash(bytes: &[u8]) -> u64 {
+pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 

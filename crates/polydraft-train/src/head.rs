@@ -8,12 +8,13 @@ mod learn;
 mod losses;
 mod net;
 mod ops;
+mod origin;
 mod store;
 #[cfg(test)]
 mod tests;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -24,12 +25,15 @@ use polydraft_engine::{Feature, Model};
 use polydraft_text::Language;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
+use serde_json::json;
 
 use learn::{Aim, Figures, Pupil, Sample, Target};
 use losses::Loss;
 use net::Shape;
 use store::Store;
 use text::{Lesson, Writing};
+
+use crate::{at_least, corpus, trained};
 
 /// A head, and what it costs.
 #[derive(Args)]
@@ -50,28 +54,28 @@ pub struct HeadArgs {
     #[arg(long, default_value_t = 3.0)]
     passes: f64,
     /// Tokens that are written between two looks at the head.
-    #[arg(long, default_value_t = 30_000)]
+    #[arg(long, default_value_t = 30_000, value_parser = at_least(1))]
     round: usize,
     /// Tokens of a text.
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = at_least(text::SHORTEST))]
     longest: usize,
     /// Texts that are written at once.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = at_least(1))]
     together: usize,
     /// Layers of the target whose inputs are read [default: the second, the middle one, the last but two].
     #[arg(long, value_delimiter = ',')]
     layers: Option<Vec<usize>>,
     /// Tokens that the head can say: the most frequent.
-    #[arg(long, default_value_t = 8192)]
+    #[arg(long, default_value_t = 8192, value_parser = at_least(1))]
     draft_vocabulary: usize,
     /// Steps of a draft that are unrolled.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = at_least(1))]
     unroll: usize,
     /// Part of the training that teaches likeness (Kullback-Leibler divergence), before acceptance itself is taught.
     #[arg(long, default_value_t = 0.6)]
     likeness: f64,
     /// Drafts whose joint acceptance is taught.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = at_least(1))]
     drafts: usize,
     /// Learning rate on the plateau.
     #[arg(long, default_value_t = 0.002)]
@@ -80,11 +84,11 @@ pub struct HeadArgs {
     #[arg(long, default_value_t = 0.3)]
     decay: f64,
     /// Texts in a step.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = at_least(1))]
     batch: usize,
     /// Threads.
-    #[arg(long, default_value_t = 2)]
-    workers: usize,
+    #[arg(long, default_value_t = 2, value_parser = at_least(1))]
+    pub workers: usize,
     /// How the target's weights are held while it writes.
     #[arg(long, default_value_t = Precision::F32)]
     dtype: Precision,
@@ -96,19 +100,12 @@ pub struct HeadArgs {
     export: bool,
 }
 
-impl HeadArgs {
-    /// Threads to compute with.
-    pub fn workers(&self) -> usize {
-        self.workers.max(1)
-    }
-}
-
-/// Part of `--tokens` that is only looked at, never learned from: the first shard.
+/// The shard whose first texts are only looked at, never learned from.
 const HELD_OUT: usize = 0;
+/// How many texts these are.
+const CHECKED: usize = 48;
 /// Steps between checkpoints.
 const SAVED: usize = 20;
-/// Texts of the held-out part that are looked at each time.
-const CHECKED: usize = 48;
 
 struct School {
     args: HeadArgs,
@@ -120,10 +117,23 @@ struct School {
 
 /// Text, states (about 4.6 kB a token for states of 576 numbers) and checkpoints go to `work`.
 pub fn run(args: HeadArgs, work: Option<PathBuf>) -> Result<()> {
+    let mut school = open(args, work)?;
+    if !school.args.export {
+        school.learn()?;
+    }
+    school.export()
+}
+
+fn open(args: HeadArgs, work: Option<PathBuf>) -> Result<School> {
+    let folder = work.unwrap_or_else(|| args.out.join("work"));
+    let checkpoint = folder.join("checkpoint.safetensors");
+    if args.export {
+        trained(&checkpoint)?;
+    }
     let options = LoadOptions { precision: args.dtype, ..LoadOptions::default() };
     let mut loaded = load(&args.target, options).context("loading the target")?;
     let model = &mut loaded.model;
-    model.limit(SequenceLimits { open: args.together.max(1), closed: 0, closed_bytes: 0 });
+    model.limit(SequenceLimits { open: args.together, closed: 0, closed_bytes: 0 });
     let config = model.config().clone();
     ensure!(
         config.embedding == config.hidden,
@@ -146,24 +156,26 @@ pub fn run(args: HeadArgs, work: Option<PathBuf>) -> Result<()> {
         rms_norm_eps: config.norm_epsilon as f32,
         eagle_aux_hidden_state_layer_ids: layers.clone(),
     };
-    let folder = work.unwrap_or_else(|| args.out.join("work"));
+    let norm = loaded.model.last_norm()?;
     let store = Store::open(&folder, (layers.len() + 1) * config.hidden)?;
-    let pupil =
-        Pupil::open(shape, &folder.join("checkpoint.safetensors"), &mut ChaCha12Rng::seed_from_u64(1))?;
-    if let Some(norm) = loaded.model.last_norm()?.filter(|_| pupil.steps == 0) {
+    let mut facts = origin::Facts::new();
+    facts.insert("--target".into(), origin::fingerprint(&config, norm.as_deref()).into());
+    facts.insert("--dtype".into(), args.dtype.to_string().into());
+    facts.insert("--layers".into(), json!(layers));
+    origin::keep(&folder, facts)?;
+    let pupil = Pupil::open(shape, &checkpoint, &mut ChaCha12Rng::seed_from_u64(1))?;
+    if let Some(norm) = norm.filter(|_| pupil.steps == 0) {
         pupil.net.begin_with(norm)?;
     }
-    let mut school = School { args, loaded, store, pupil, folder };
-    if !school.args.export {
-        school.learn()?;
-    }
-    school.export()
+    Ok(School { args, loaded, store, pupil, folder })
 }
 
 impl School {
-    /// Steps that all the text makes.
+    /// Tokens that will have been learned from at the end, each time counted.
     fn planned(&self) -> f64 {
-        self.args.tokens as f64 * self.args.passes
+        let written = self.written();
+        let all = if self.args.text.is_empty() { written.max(self.args.tokens) } else { written };
+        all as f64 * self.args.passes
     }
 
     fn written(&self) -> u64 {
@@ -172,9 +184,7 @@ impl School {
 
     fn learn(&mut self) -> Result<()> {
         let checkpoint = self.folder.join("checkpoint.safetensors");
-        if !self.args.text.is_empty() && self.store.len() == 0 {
-            self.read_files()?;
-        }
+        self.read_files()?;
         let mut recent = Figures::default();
         loop {
             let all = self.written();
@@ -188,9 +198,17 @@ impl School {
             let held_out: Vec<Sample> = self.samples(&self.held_out())?;
             let clock = Instant::now();
             let before = self.pupil.tokens;
-            let learned: Vec<usize> =
-                (0..self.store.len()).filter(|text| !self.held_out().contains(text)).collect();
-            ensure!(!learned.is_empty(), "expected more text than one part of it that is held out");
+            let kept = self.held_out();
+            let learned: Vec<usize> = (0..self.store.len())
+                .filter(|text| !kept.contains(text) && self.store.teaches(*text))
+                .collect();
+            ensure!(
+                !learned.is_empty(),
+                "expected texts with tokens to learn besides the {} that are held out, got none among {}: it takes more \
+                 text, or a larger --longest",
+                kept.len(),
+                self.store.len()
+            );
             while (self.pupil.tokens as f64) < due {
                 // The step fixes the batch, so that a resumed run sees what an unbroken one would have seen.
                 let mut rng = ChaCha12Rng::seed_from_u64(self.pupil.steps as u64);
@@ -199,7 +217,7 @@ impl School {
                 let samples = self.samples(&batch)?;
                 let (aim, rate) = (self.aim(), self.rate());
                 recent.fade(0.97);
-                recent.add(&self.pupil.batch(&target, &samples, &aim, self.args.workers(), Some(rate))?);
+                recent.add(&self.pupil.batch(&target, &samples, &aim, self.args.workers, Some(rate))?);
                 if self.pupil.steps.is_multiple_of(SAVED) {
                     self.pupil.save(&checkpoint)?;
                     eprintln!("step {}, {} tokens learned: {recent}", self.pupil.steps, self.pupil.tokens);
@@ -208,7 +226,7 @@ impl School {
             self.pupil.save(&checkpoint)?;
             let speed = (self.pupil.tokens - before) as f64 / clock.elapsed().as_secs_f64().max(1e-9);
             let aim = self.aim();
-            let found = self.pupil.batch(&target, &held_out, &aim, self.args.workers(), None)?;
+            let found = self.pupil.batch(&target, &held_out, &aim, self.args.workers, None)?;
             println!(
                 "{} tokens written, {} learned in {} steps ({speed:.0}/s), {:?}; training: {recent}; held out: {found}",
                 self.written(),
@@ -224,7 +242,7 @@ impl School {
         }
     }
 
-    /// The first shard of what was written; of given texts every thirtieth.
+    /// The first texts of what was written; of given texts every thirtieth.
     fn held_out(&self) -> Vec<usize> {
         let texts = match self.args.text.is_empty() {
             true => self.store.of_shard(HELD_OUT),
@@ -240,7 +258,7 @@ impl School {
     fn aim(&self) -> Aim {
         let HeadArgs { unroll, drafts, likeness, .. } = self.args;
         let early = (self.pupil.tokens as f64) < likeness * self.planned();
-        let loss = if early { Loss::Divergence } else { Loss::Rejection(drafts.max(1)) };
+        let loss = if early { Loss::Divergence } else { Loss::Rejection(drafts) };
         Aim { loss, steps: unroll, drafts: drafts.max(2) }
     }
 
@@ -252,12 +270,13 @@ impl School {
     }
 
     fn write(&mut self) -> Result<()> {
-        let writing = Writing { together: self.args.together.max(1), longest: self.args.longest };
+        let writing = Writing { together: self.args.together, longest: self.args.longest };
         let mut rng = ChaCha12Rng::seed_from_u64(1_000_003 + self.store.shards() as u64);
         let Loaded { model, language, .. } = &mut self.loaded;
         let clock = Instant::now();
         let lessons = text::write(model, language, &writing, self.args.round, &mut rng)?;
-        let lessons: Vec<Lesson> = lessons.into_iter().filter(|lesson| lesson.tokens.len() > 8).collect();
+        let lessons: Vec<Lesson> =
+            lessons.into_iter().filter(|lesson| lesson.tokens.len() >= text::SHORTEST).collect();
         let tokens: usize = lessons.iter().map(|lesson| lesson.tokens.len()).sum();
         self.store.add(&lessons)?;
         let speed = tokens as f64 / clock.elapsed().as_secs_f64();
@@ -265,14 +284,26 @@ impl School {
         Ok(())
     }
 
+    /// Reads the given texts, a shard for each `--round` tokens: an interrupted run goes on behind its last shard.
     fn read_files(&mut self) -> Result<()> {
+        let HeadArgs { text: paths, round, longest, .. } = &self.args;
+        let texts: Vec<String> = paths.iter().map(|path| read_text(path)).collect::<Result<_>>()?;
+        let name = |text: &String| format!("{} bytes, {:016x}", text.len(), corpus::hash(text.as_bytes()));
+        let mut facts = origin::Facts::new();
+        facts.insert("--text".into(), texts.iter().map(name).collect());
+        if !texts.is_empty() {
+            facts.insert("--round".into(), json!(round));
+            facts.insert("--longest".into(), json!(longest));
+        }
+        origin::keep(&self.folder, facts)?;
         let Loaded { model, language, .. } = &mut self.loaded;
-        for path in &self.args.text {
-            let words = polydraft_files::read_text(path, polydraft_files::Kind::TEXT)
-                .with_context(|| format!("reading {}", path.display()))?;
-            let tokens = language.text.encode(&words)?;
-            for part in tokens.chunks(self.args.round) {
-                self.store.add(&text::read(model, part, self.args.longest)?)?;
+        let mut shard = 0;
+        for text in texts {
+            for part in language.text.encode(&text)?.chunks(*round) {
+                if shard == self.store.shards() {
+                    self.store.add(&text::read(model, part, *longest)?)?;
+                }
+                shard += 1;
             }
         }
         Ok(())
@@ -294,4 +325,9 @@ impl School {
         eprintln!("{} tokens can be said, {:.1} % of what was written", tokens.len(), 100.0 * covered);
         export::export(&self.pupil.net, &self.loaded.model, &tokens, self.args.with_output, &self.args.out)
     }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    polydraft_files::read_text(path, polydraft_files::Kind::TEXT)
+        .with_context(|| format!("reading {}", path.display()))
 }

@@ -11,7 +11,8 @@ mod train;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
 use corpus::Places;
@@ -32,7 +33,7 @@ struct Cli {
     #[arg(long, global = true)]
     work: Option<PathBuf>,
     /// Tokens of the vocabulary, when the tokenizer is made.
-    #[arg(long, default_value_t = 4096, global = true)]
+    #[arg(long, default_value_t = 4096, global = true, value_parser = RangedU64ValueParser::<usize>::new().range(257..=65_536))]
     vocabulary: usize,
 }
 
@@ -69,19 +70,19 @@ struct TrainArgs {
     #[arg(long, default_value_t = 0.003)]
     rate: f64,
     /// Sequences of 512 tokens in a step; a multiple of workers times micro-batch.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = at_least(1))]
     batch: usize,
     /// Sequences in one pass of one worker.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = at_least(1))]
     micro_batch: usize,
     /// Threads.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = at_least(1))]
     workers: usize,
     /// Steps between checkpoints.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = at_least(1))]
     save_every: usize,
     /// Steps between checks on held-out text.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = at_least(1))]
     check_every: usize,
 }
 
@@ -93,7 +94,7 @@ fn main() -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cli = Cli::parse();
     let threads = match &cli.command {
-        Command::Head(args) => args.workers().min(cores),
+        Command::Head(args) => args.workers.min(cores),
         _ => cores,
     };
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
@@ -103,29 +104,53 @@ fn main() -> Result<()> {
     }
 }
 
+/// Numbers from `least` on.
+fn at_least(least: usize) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least as u64..)
+}
+
+/// Where there is no checkpoint there are but random weights, which would be written over a model that was trained.
+///
+/// # Errors
+/// There is no checkpoint.
+fn trained(checkpoint: &Path) -> Result<()> {
+    ensure!(
+        checkpoint.exists(),
+        "no checkpoint at {}: expected one that training has left there; see --work",
+        checkpoint.display()
+    );
+    Ok(())
+}
+
 /// The demo pair.
 fn demo(command: DemoCommand, folder: &Path, work: Option<PathBuf>, vocabulary: usize) -> Result<()> {
     let places = Places {
         manifest: folder.join("corpus/Cargo.toml"),
         work: work.unwrap_or_else(|| folder.join(".train")),
     };
+    let checkpoint = places.work.join("checkpoint.safetensors");
+    if matches!(command, DemoCommand::Export) {
+        trained(&checkpoint)?;
+    }
     std::fs::create_dir_all(&places.work)?;
     corpus::prepare(&places, vocabulary)?;
-    let checkpoint = places.work.join("checkpoint.safetensors");
     let args = match command {
         DemoCommand::Prepare => return Ok(()),
         DemoCommand::Export => None,
         DemoCommand::Train(args) => Some(args),
     };
-    let mut pair = Pair::open(vocabulary, &checkpoint)?;
+    // What the tokenizer has: it may have been made with another --vocabulary.
+    let vocabulary = corpus::vocabulary(&places.tokenizer())?;
+    let mut pair = Pair::open(vocabulary, &checkpoint)
+        .with_context(|| format!("{} with a tokenizer of {vocabulary} tokens", checkpoint.display()))?;
     eprintln!(
         "target: {:.2} M parameters, draft: {:.2} M",
         pair.target.parameter_count() as f64 / 1e6,
         pair.draft.parameter_count() as f64 / 1e6
     );
     if let Some(args) = args {
-        anyhow::ensure!(
-            args.batch > 0 && args.batch % (args.workers * args.micro_batch) == 0,
+        ensure!(
+            args.batch % (args.workers * args.micro_batch) == 0,
             "--batch {} is not a multiple of --workers {} times --micro-batch {}",
             args.batch,
             args.workers,
@@ -154,4 +179,45 @@ fn demo(command: DemoCommand, folder: &Path, work: Option<PathBuf>, vocabulary: 
         export::export(model, &places.tokenizer(), &folder.join(name))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_checkpoint_nothing_is_exported() {
+        let made = tempfile::tempdir().unwrap();
+        let refused = demo(DemoCommand::Export, made.path(), None, 4096).unwrap_err();
+        assert!(refused.to_string().contains("no checkpoint at"), "{refused}");
+        assert_eq!(std::fs::read_dir(made.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn numbers_that_nothing_can_be_made_with_are_refused() {
+        let head = "head --target a --out b";
+        let wrong = [
+            ("train", "--workers 0"),
+            ("train", "--batch 0"),
+            ("train", "--micro-batch 0"),
+            ("train", "--save-every 0"),
+            ("train", "--check-every 0"),
+            ("train", "--vocabulary 256"),
+            ("train", "--vocabulary 65537"),
+            (head, "--round 0"),
+            (head, "--longest 8"),
+            (head, "--together 0"),
+            (head, "--unroll 0"),
+            (head, "--drafts 0"),
+            (head, "--batch 0"),
+            (head, "--workers 0"),
+        ];
+        for (command, option) in wrong {
+            let line = |option: &str| {
+                let words = ["polydraft-train"].into_iter().chain(command.split(' '));
+                Cli::try_parse_from(words.chain(option.split(' ').filter(|word| !word.is_empty())))
+            };
+            assert!(line("").is_ok() && line(option).is_err(), "{command} {option}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use rand::RngExt;
 use rand_chacha::ChaCha12Rng;
@@ -90,10 +90,7 @@ impl Decoder {
         let mut parameters: Vec<(String, Var)> = Vec::new();
         let mut make = |name: String, dims: &[usize]| -> Result<Var> {
             let tensor = match stored {
-                Some(stored) => stored
-                    .get(&name)
-                    .with_context(|| format!("the checkpoint lacks {name}"))?
-                    .to_dtype(DType::F32)?,
+                Some(all) => stored_tensor(all, &name, dims)?,
                 None => initial(dims, rng)?,
             };
             let var = Var::from_tensor(&tensor)?;
@@ -165,6 +162,17 @@ impl Decoder {
     }
 }
 
+/// A parameter of a checkpoint, in f32.
+///
+/// # Errors
+/// There is none of that name, or one of another shape.
+pub fn stored_tensor(all: &HashMap<String, Tensor>, name: &str, dims: &[usize]) -> Result<Tensor> {
+    let tensor = all.get(name).with_context(|| format!("the checkpoint lacks {name}"))?;
+    let got = tensor.dims();
+    ensure!(got == dims, "the checkpoint's {name}: expected the shape {dims:?}, got {got:?}");
+    Ok(tensor.to_dtype(DType::F32)?)
+}
+
 /// Ones for norms; for matrices a normal law of variance 1 / (fan-in), narrower for the embedding.
 fn initial(dims: &[usize], rng: &mut ChaCha12Rng) -> Result<Tensor> {
     let &[rows, columns] = dims else {
@@ -189,6 +197,19 @@ mod tests {
     use rand::SeedableRng;
 
     use super::*;
+
+    #[test]
+    fn a_checkpoint_of_another_vocabulary_is_refused() {
+        let mut rng = ChaCha12Rng::seed_from_u64(0);
+        let made = Decoder::new(Shape::draft(300), None, &mut rng).unwrap();
+        let stored = made.parameters.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor()));
+        let refused = Decoder::new(Shape::draft(400), Some(&stored.collect()), &mut rng).err().unwrap();
+        let refused = refused.to_string();
+        assert!(
+            refused.contains("embed_tokens.weight: expected the shape [400, 96], got [300, 96]"),
+            "{refused}"
+        );
+    }
 
     #[test]
     fn the_shipped_models_compute_what_was_trained() {

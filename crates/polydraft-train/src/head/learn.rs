@@ -299,7 +299,7 @@ impl Pupil {
         rate: Option<f64>,
     ) -> Result<Figures> {
         let net = &self.net;
-        let share = samples.len().div_ceil(workers.max(1)).max(1);
+        let share = samples.len().div_ceil(workers).max(1);
         let parts: Vec<Result<(Figures, Vec<Tensor>)>> = std::thread::scope(|scope| {
             let work = |samples: &[Sample]| {
                 let mut all = (Figures::default(), Vec::new());
@@ -321,7 +321,8 @@ impl Pupil {
             figures.add(&part.0);
             add(&mut gradients, part.1)?;
         }
-        if let Some(rate) = rate.filter(|_| !gradients.is_empty()) {
+        if let Some(rate) = rate {
+            // Of texts without a lesson too: the number of the step decides which texts come next.
             self.steps += 1;
             self.tokens += samples.iter().map(|sample| sample.tokens() as u64).sum::<u64>();
             let mean = 1.0 / figures.places.max(1.0);

@@ -16,6 +16,7 @@ use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
 use super::ops::{Angles, SightSoftmax, SiluGate, Turn};
+use crate::model::stored_tensor;
 use crate::ops::RmsNorm;
 
 /// The shape of a head, with the field names of its `config.json`.
@@ -74,10 +75,7 @@ impl Net {
             ("norm.weight", vec![d]),
         ] {
             let tensor = match stored {
-                Some(stored) => stored
-                    .get(name)
-                    .with_context(|| format!("the checkpoint lacks {name}"))?
-                    .to_dtype(DType::F32)?,
+                Some(all) => stored_tensor(all, name, &dims)?,
                 None => initial(name, &dims, rng)?,
             };
             parameters.push((name.to_owned(), Var::from_tensor(&tensor)?));

@@ -106,6 +106,11 @@ impl Store {
         self.entries[text].tokens.len()
     }
 
+    /// Whether there is something to learn from a text: drafts begin behind its second token.
+    pub fn teaches(&self, text: usize) -> bool {
+        self.entries[text].taught.iter().skip(2).any(|taught| *taught)
+    }
+
     /// A text with its states.
     pub fn read(&self, text: usize) -> Result<Lesson> {
         let Entry { tokens, taught, log_sums, place: (shard, at) } = self.entries[text].clone();

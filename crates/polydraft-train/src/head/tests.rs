@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
+use clap::Parser;
 use polydraft::{DraftTree, Sampling, Token};
 use polydraft_candle::{HeadOptions, LoadOptions, Loaded, load, load_head};
 use polydraft_engine::{Drafter, Feature, Model};
@@ -10,11 +11,14 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
 use super::export::export;
-use super::learn::{Aim, Sample, Target, pass};
+use super::learn::{Aim, Pupil, Sample, Target, pass};
 use super::losses::Loss;
 use super::net::{Net, Shape};
+use super::origin::fingerprint;
 use super::store::Store;
 use super::text::{self, Lesson, Writing};
+use super::{HeadArgs, open, run};
+use crate::{Cli, Command};
 
 const READ: [usize; 3] = [1, 4, 8];
 
@@ -157,4 +161,118 @@ fn text_is_written_and_kept() {
     let (words, covered) = store.frequent(10, 62, &[1]);
     assert!(words.len() == 10 && words.contains(&1) && covered > 0.1 && covered < 1.0);
     assert!(Store::open(folder.path(), 96).is_err());
+}
+
+/// Options as the program reads them, for a head of the tiny target in a folder.
+fn args(out: &Path, more: &str) -> HeadArgs {
+    let target = folder();
+    let line =
+        ["polydraft-train", "head", "--target", target.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let small = [
+        ["--longest", "20"],
+        ["--round", "60"],
+        ["--batch", "2"],
+        ["--unroll", "2"],
+        ["--draft-vocabulary", "30"],
+        ["--workers", "1"],
+        ["--passes", "1"],
+    ];
+    let small = small.iter().filter(|[name, _]| !more.contains(name)).flatten().copied();
+    let line = line.into_iter().chain(small).chain(more.split_whitespace());
+    let Command::Head(args) = Cli::try_parse_from(line).unwrap().command else { panic!("expected head") };
+    args
+}
+
+fn refusal(args: HeadArgs) -> String {
+    format!("{:#}", run(args, None).unwrap_err())
+}
+
+/// A file of words that the tiny target knows.
+fn words(to: &Path, name: &str, count: Token) -> String {
+    let path = to.join(name);
+    let language = load(&folder(), LoadOptions::default()).unwrap().language;
+    let tokens: Vec<Token> = (0..count).map(|i| 2 + (i * 7) % 50).collect();
+    std::fs::write(&path, language.text.decode(&tokens).unwrap()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn given_texts_are_read_whole_and_are_the_plan() {
+    let made = tempfile::tempdir().unwrap();
+    let text = words(made.path(), "text", 200);
+    let out = made.path().join("head");
+    let given = |more: &str| args(&out, &format!("--text {text} {more}"));
+    let mut school = open(given(""), None).unwrap();
+    school.learn().unwrap();
+    let (texts, shards) = (school.store.len(), school.store.shards());
+    assert!(shards > 2);
+    // However many tokens would have been written without texts.
+    assert_eq!((school.planned(), school.rate()), (school.written() as f64, 0.0));
+    assert!(matches!(school.aim().loss, Loss::Rejection(1)));
+
+    // Interrupted before its last shard.
+    std::fs::remove_file(out.join("work").join(format!("text-{:04}.json", shards - 1))).unwrap();
+    let mut school = open(given(""), None).unwrap();
+    assert!(school.store.len() < texts);
+    school.learn().unwrap();
+    assert_eq!((school.store.len(), school.store.shards()), (texts, shards));
+
+    let other = words(made.path(), "other", 90);
+    assert!(refusal(args(&out, &format!("--text {other}"))).contains("expected --text [\""));
+    assert!(refusal(args(&out, "")).contains("expected --text [\""));
+    assert!(refusal(given("--longest 30")).contains("expected --longest 20"));
+    assert!(refusal(given("--layers 1,3,5")).contains("expected --layers [2,4,5]"));
+    assert!(refusal(given("--dtype bf16")).contains("expected --dtype \"f32\""));
+    assert!(refusal(args(&out, "--export --layers 1,3,5")).contains("expected --layers [2,4,5]"));
+    run(args(&out, "--export"), None).unwrap();
+}
+
+#[test]
+fn a_target_is_told_by_its_weights() {
+    let (loaded, _) = pair();
+    let config = loaded.model.config();
+    let mut norm = loaded.model.last_norm().unwrap().unwrap();
+    let own = fingerprint(config, Some(&norm));
+    assert!(own.starts_with("8 layers of 32 numbers, 64 tokens, weights "), "{own}");
+    norm[3] += 1e-3;
+    assert_ne!(fingerprint(config, Some(&norm)), own);
+}
+
+#[test]
+fn without_a_checkpoint_nothing_is_exported() {
+    let made = tempfile::tempdir().unwrap();
+    assert!(refusal(args(made.path(), "--export")).contains("no checkpoint at"));
+    assert_eq!(std::fs::read_dir(made.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn texts_without_a_lesson_are_passed_by() {
+    let (mut loaded, net) = pair();
+    let lesson = Lesson { taught: vec![false; 14], ..lesson(&mut loaded) };
+    let made = tempfile::tempdir().unwrap();
+    let mut school = open(args(made.path(), "--tokens 10"), None).unwrap();
+    for _ in 0..2 {
+        school.store.add(&[lesson.clone(), lesson.clone()]).unwrap();
+    }
+    assert!(format!("{:#}", school.learn().unwrap_err()).contains("expected texts with tokens to learn"));
+
+    let path = made.path().join("checkpoint");
+    let mut pupil = Pupil::open(net.shape.clone(), &path, &mut ChaCha12Rng::seed_from_u64(1)).unwrap();
+    let target = Target::new(&loaded.model, (2..60).collect()).unwrap();
+    let sample = Sample::new(&loaded.model, lesson).unwrap();
+    let aim = Aim { loss: Loss::Divergence, steps: 2, drafts: 2 };
+    pupil.batch(&target, &[sample], &aim, 1, Some(0.001)).unwrap();
+    assert_eq!((pupil.steps, pupil.tokens), (1, 14));
+}
+
+#[test]
+fn a_checkpoint_of_another_shape_is_refused() {
+    let (_, net) = pair();
+    let made = tempfile::tempdir().unwrap();
+    let path = made.path().join("checkpoint");
+    let open = |shape: Shape| Pupil::open(shape, &path, &mut ChaCha12Rng::seed_from_u64(1));
+    open(net.shape.clone()).unwrap().save(&path).unwrap();
+    let other = Shape { eagle_aux_hidden_state_layer_ids: vec![1, 4], ..net.shape.clone() };
+    let refused = format!("{:#}", open(other).err().unwrap());
+    assert!(refused.contains("fc.weight: expected the shape [32, 64], got [32, 96]"), "{refused}");
 }

@@ -34,6 +34,8 @@ pub struct Writing {
     pub longest: usize,
 }
 
+/// Tokens of a text at least: there is little to learn from a shorter one.
+pub const SHORTEST: usize = 9;
 /// Tokens of a question at most.
 const QUESTION: usize = 120;
 /// How often a conversation goes on behind an answer.
@@ -196,7 +198,7 @@ impl Talk {
 pub fn read(model: &mut CandleModel, tokens: &[Token], longest: usize) -> Result<Vec<Lesson>> {
     const CHUNK: usize = 128;
     let mut lessons = Vec::new();
-    for tokens in tokens.chunks(longest).filter(|tokens| tokens.len() > 8) {
+    for tokens in tokens.chunks(longest).filter(|tokens| tokens.len() >= SHORTEST) {
         let sequence = model.open()?;
         model.extend(sequence, &tokens[..1])?;
         let mut log_sums = vec![0.0];
