@@ -122,6 +122,9 @@ fn hub() -> Arc<Mutex<Hub>> {
     // What nobody asked for.
     hub.files.insert("pytorch_model.bin".to_owned(), vec![0; 100]);
     hub.files.insert("README.md".to_owned(), b"read me".to_vec());
+    for name in ["consolidated.safetensors", "consolidated.safetensors.index.json", "onnx/config.json"] {
+        hub.files.insert(name.to_owned(), vec![0; 100]);
+    }
     Arc::new(Mutex::new(hub))
 }
 
@@ -168,7 +171,9 @@ fn a_model_is_fetched_once_and_then_found_offline() {
     assert!(first.status.success(), "{}", message(&first));
     let requests = std::mem::take(&mut hub.lock().unwrap().requests);
     assert!(requests.iter().any(|r| r.starts_with("GET") && r.contains("model.safetensors")), "{requests:?}");
-    assert!(!requests.iter().any(|r| r.contains(".bin") || r.contains("README")), "{requests:?}");
+    for unread in [".bin", "README", "consolidated", "onnx"] {
+        assert!(!requests.iter().any(|r| r.contains(unread)), "{unread}: {requests:?}");
+    }
     // The same as from the directory.
     let folder = fixture("qwen3");
     let here = [&generate[..2], &[folder.to_str().unwrap()], &generate[3..]].concat();

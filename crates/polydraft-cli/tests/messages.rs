@@ -35,6 +35,37 @@ fn a_verifier_that_does_not_fit_says_what_would() {
     fails(&["--verifier", "none", "--draft-temperature", "2"], &["--draft-temperature has no meaning"]);
 }
 
+/// What the file of defaults says gives way where it is at odds with what was typed.
+#[test]
+fn the_command_line_wins_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    let corpus = folder.path().join("corpus.txt");
+    std::fs::write(&corpus, "x").unwrap();
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/draft");
+    let corpus = format!("draft = 'ngram'\ncorpus = '{}'", corpus.display());
+    for (text, args) in [
+        ("depth = 4\ndraft-temperature = 1.0", vec!["--verifier", "none"]),
+        ("depth = 4", vec!["--tree", "auto"]),
+        ("depth = 4\npaths = 2", vec!["--tree", "3,2,1"]),
+        ("depth = 2", vec!["--tree", "binary"]),
+        ("tree = '3,2,1'", vec!["--depth", "2"]),
+        ("[generate]\ntree = 'binary'\ndrafting = 'iid'", vec!["-k", "2"]),
+        (corpus.as_str(), vec!["--draft", demo]),
+        ("draft-dtype = 'q8_0'\ndraft-vocabulary = '100'", vec!["--draft", "ngram"]),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let config = ["generate", "-p", "x", "-n", "2", "--config", file.to_str().unwrap()];
+        let (code, _, message) = said(&[&config, &args[..]].concat());
+        assert_eq!(code, Some(0), "{text}, {args:?}: {message}");
+    }
+    // What was typed is not left out.
+    std::fs::write(&file, "depth = 4").unwrap();
+    let line =
+        ["generate", "-p", "x", "--config", file.to_str().unwrap(), "--verifier", "none", "--paths", "2"];
+    fails(&line, 2, &["--paths has no meaning with --verifier none"]);
+}
+
 #[test]
 fn numbers_below_what_is_possible_are_values() {
     for option in ["-n", "--top-k", "--seed", "--threads", "--paths", "--logprobs"] {

@@ -159,6 +159,13 @@ fn what_is_refused() {
         &tokens(base("llama")).f32s("tokenizer.ggml.scores", &[0.0; 3]),
         "tokens: expected a token for every byte, got none that is <0x00>",
     );
+    // Each place in it is one where it may have been merged.
+    let long = "a".repeat(1 << 20);
+    let long = base("llama").strings("tokenizer.ggml.tokens", &["a", &long]);
+    refused(
+        &long.f32s("tokenizer.ggml.scores", &[0.0; 2]),
+        "tokens: expected tokens of at most 1024 bytes, got 1048576 as number 1",
+    );
     refused(
         &gpt2(&[]).bool("tokenizer.ggml.add_bos_token", true),
         "bos_token_id: expected a token, as one is to be added, got none",

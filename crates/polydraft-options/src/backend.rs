@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use polydraft_candle::is_gguf;
-use polydraft_llama::{BUILT, CacheType, FlashAttention, LlamaOptions, Split};
+use polydraft_llama::{BUILT, CacheType, Description, FlashAttention, LlamaOptions, Split};
 use polydraft_text::LanguageModel;
 
 use crate::output::{Usage, detail};
@@ -37,7 +37,7 @@ pub struct BackendArgs {
     /// once].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// Tokens that all texts and their drafts may have together [default: those of one text and 512; more for 'serve'].
+    /// Tokens that all texts and their drafts may have together [default: those of one text and 512].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cache_tokens: Option<u32>,
     /// Attention that does not write its scores to memory: auto, on or off [default: auto].
@@ -105,26 +105,27 @@ impl BackendArgs {
 
     /// Loads the target on llama.cpp, on other machines too if they are named.
     pub(crate) fn load_target(&self, path: &Path, cache: Option<CacheType>) -> Result<LanguageModel> {
-        self.load(path, "target", &self.rpc, cache)
+        self.load(path, "target", cache)
     }
 
-    /// Loads the draft on llama.cpp: here, as each of its passes would be a journey.
+    /// Loads the draft on llama.cpp: here, as each of its passes would be a journey, and with as much of the context as it has.
     pub(crate) fn load_draft(&self, path: &Path, cache: Option<CacheType>) -> Result<LanguageModel> {
-        self.load(path, "draft", &[], cache)
+        let trained = Description::read(path).context("loading the draft model")?.context;
+        let mut own = self.clone();
+        own.context = self.context.map(|tokens| tokens.min(u32::try_from(trained).unwrap_or(u32::MAX)));
+        if !self.rpc.is_empty() {
+            // Shares and numbers of devices of which other machines' are the first.
+            (own.rpc, own.split, own.main_gpu) = (Vec::new(), None, None);
+        }
+        own.load(path, "draft", cache)
     }
 
-    fn load(
-        &self,
-        path: &Path,
-        role: &str,
-        rpc: &[String],
-        cache: Option<CacheType>,
-    ) -> Result<LanguageModel> {
+    fn load(&self, path: &Path, role: &str, cache: Option<CacheType>) -> Result<LanguageModel> {
         let threads = threads::settled() as u32;
         let options = LlamaOptions {
             context: self.context,
             cells: self.cache_tokens,
-            rpc: rpc.to_vec(),
+            rpc: self.rpc.clone(),
             gpu_layers: self.gpu_layers,
             main_gpu: self.main_gpu.unwrap_or(0),
             split: self.split.clone().unwrap_or_default(),

@@ -12,19 +12,22 @@
 //! stop = ["\n\n"]
 //! ```
 //!
-//! They become the options' defaults, so that the command line wins. Nothing is passed over in silence: what is no option,
+//! They become the options' defaults, so that the command line wins; those that are at odds with what was typed are left out.
+//! Nothing is passed over in silence: what is no option,
 //! or no value of it, is an error that names file and line.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
-use clap::{Arg, Command};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
 use polydraft_files::{Kind, read_text};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::output::Usage;
+use crate::{models, speculation};
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
@@ -47,7 +50,41 @@ pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<Pat
     };
     let shown = file.display();
     let text = read_text(&file, Kind::SETTINGS).map_err(|e| anyhow::anyhow!("cannot read {shown}: {e}"))?;
-    Ok((with_defaults(program, &file, &text)?, Some(file)))
+    Ok((giving_way(with_defaults(program, &file, &text)?, line), Some(file)))
+}
+
+/// The program without the defaults that have no meaning beside what was typed.
+fn giving_way(program: Command, line: &[OsString]) -> Command {
+    // What is wrong with the line is said when it is parsed in earnest.
+    let Ok(matches) = program.clone().try_get_matches_from(line) else { return program };
+    let (mut command, mut inner) = (Vec::new(), &matches);
+    while let Some((name, next)) = inner.subcommand() {
+        command.push(name);
+        inner = next;
+    }
+    let outdone = speculation::outdone(inner).into_iter().chain(models::outdone(inner));
+    let defaults = outdone.filter(|option| source(inner, option) == Some(ValueSource::DefaultValue));
+    without(program, &command, &defaults.collect::<Vec<_>>())
+}
+
+/// The program without the defaults of some options of one command.
+fn without(program: Command, command: &[&str], options: &[&'static str]) -> Command {
+    match command {
+        [name, rest @ ..] => program.mut_subcommand(name, |command| without(command, rest, options)),
+        [] => options.iter().fold(program, |command, option| {
+            command.mut_arg(*option, |arg| arg.default_values(Vec::<String>::new()))
+        }),
+    }
+}
+
+/// Whether an option was typed.
+pub(crate) fn typed(matches: &ArgMatches, option: &str) -> bool {
+    source(matches, option) == Some(ValueSource::CommandLine)
+}
+
+fn source(matches: &ArgMatches, option: &str) -> Option<ValueSource> {
+    let known = matches.ids().any(|id| id == option);
+    known.then(|| matches.value_source(option)).flatten()
 }
 
 enum Named {
@@ -295,7 +332,7 @@ mod tests {
         assert!(matches.get_flag("quiet"));
         let write = matches.subcommand_matches("write").unwrap();
         assert_eq!(write.get_one("depth"), Some(&3_u32));
-        let stops = |m: &clap::ArgMatches| m.get_many::<String>("stop").unwrap().cloned().collect::<Vec<_>>();
+        let stops = |m: &ArgMatches| m.get_many::<String>("stop").unwrap().cloned().collect::<Vec<_>>();
         assert_eq!(stops(write), ["a", "b\n"]);
         let matches = parse("program write --file x --depth 5 --stop c");
         let write = matches.subcommand_matches("write").unwrap();

@@ -12,7 +12,7 @@ use hf_hub::{HFClient, HFError};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// What a model needs, and nothing in formats that are not read.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
@@ -20,8 +20,13 @@ const FILES: [&str; 8] = [
     "tokenizer*.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
     "{vocab.json,merges.txt}",
 ];
+
+/// What those patterns match besides: all weights once more, as Mistral's own programs read them, and folders for other
+/// programs.
+const UNREAD: [&str; 3] = ["consolidated*", "*/*.safetensors*", "*/*.json"];
 
 /// Where some draft heads have their weights; of models with both, it is the same once more.
 const PICKLE: &str = "pytorch_model.bin";
@@ -43,12 +48,14 @@ fn snapshot(id: &str, offline: bool, files: &[&str]) -> Result<PathBuf> {
     };
     let (owner, model) = hf_hub::split_id(name);
     let failed = |e: HFError| explain(id, offline, e);
+    let owned = |patterns: &[&str]| patterns.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>();
     let client = HFClient::builder().retry_max_attempts(2).build_sync().map_err(failed)?;
     let snapshot = client
         .model(owner, model)
         .snapshot_download()
         .maybe_revision(revision)
-        .allow_patterns(files.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>())
+        .allow_patterns(owned(files))
+        .ignore_patterns(owned(&UNREAD))
         .local_files_only(offline)
         .progress(Bar::new(id))
         .send();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Args;
+use clap::{ArgMatches, Args};
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{
     CandleModel, DeviceName, Ends, Head, HeadOptions, LoadOptions, Loaded, Opened, Precision, is_gguf,
@@ -15,6 +15,7 @@ use polydraft_llama::CacheType;
 use polydraft_text::{Language, LanguageModel};
 
 use crate::backend::{Backend, BackendArgs};
+use crate::config::typed;
 use crate::output::{Usage, detail, note};
 use crate::own_copy::OwnCopy;
 
@@ -72,6 +73,18 @@ pub struct ModelArgs {
     threads: Option<u32>,
     #[command(flatten)]
     backend: BackendArgs,
+}
+
+/// Options that the file of defaults may have, and that have no meaning beside what was typed.
+pub(crate) fn outdone(matches: &ArgMatches) -> Vec<&'static str> {
+    let Ok(Some(draft)) = matches.try_get_one::<String>("draft") else { return Vec::new() };
+    let is_model = DrafterKind::named(draft).is_none();
+    match typed(matches, "draft") {
+        true if is_model => vec!["corpus", "draft_layers"],
+        true => vec!["draft_dtype", "draft_vocabulary", "draft_layers"],
+        false if is_model && typed(matches, "corpus") => vec!["draft"],
+        false => Vec::new(),
+    }
 }
 
 /// What drafts where nothing is named and a copy of the target would not help: it costs next to nothing.
@@ -595,8 +608,10 @@ fn weight_bytes(place: &Path) -> u64 {
         return std::fs::metadata(place).map_or(0, |m| m.len());
     }
     let files = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let weights =
-        files.filter(|file| file.path().extension().is_some_and(|e| e == "safetensors" || e == "bin"));
+    let is_weights = |path: &Path| path.extension().is_some_and(|e| e == "safetensors" || e == "bin");
+    // All of it once more, which is never read.
+    let is_copy = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("consolidated");
+    let weights = files.filter(|file| is_weights(&file.path()) && !is_copy(&file.file_name()));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }
 

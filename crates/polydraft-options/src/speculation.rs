@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{ArgMatches, Args};
 use polydraft::policy::{Auto, Fixed, StopBelow};
 use polydraft::{Drafting, PolicyKind, Sampling, Topology};
 use polydraft_reference::VerifierKind;
 use serde::{Deserialize, Serialize};
 
+use crate::config::typed;
 use crate::output::Usage;
 use crate::sampling::SamplingArgs;
 
@@ -119,6 +120,40 @@ impl FromStr for Tree {
             PolicyKind::Levels(levels) if !text.contains('/') => Ok(Self::Levels(levels.counts)),
             whole => Ok(Self::Whole(whole)),
         }
+    }
+}
+
+/// Options that the file of defaults may have, and that have no meaning beside what was typed.
+pub(crate) fn outdone(matches: &ArgMatches) -> Vec<&'static str> {
+    const OF_DRAFTS: [&str; 11] = [
+        "tree",
+        "drafting",
+        "acceptance",
+        "paths",
+        "depth",
+        "stop_below",
+        "costs",
+        "draft_temperature",
+        "draft_top_k",
+        "draft_top_p",
+        "draft_min_p",
+    ];
+    let is_none = matches!(matches.try_get_one("verifier"), Ok(Some(Verifier::None)));
+    if is_none && typed(matches, "verifier") {
+        return OF_DRAFTS.to_vec();
+    }
+    let Ok(Some(tree)) = matches.try_get_one::<Tree>("tree") else { return Vec::new() };
+    let has_depth = matches!(tree, Tree::Whole(_) | Tree::Levels(_));
+    match typed(matches, "tree") {
+        // Another tree than that of the file.
+        false if typed(matches, "paths") || (has_depth && typed(matches, "depth")) => OF_DRAFTS[..3].to_vec(),
+        false => Vec::new(),
+        true => match tree {
+            Tree::Whole(_) => vec!["paths", "depth", "drafting", "acceptance"],
+            Tree::Levels(_) => vec!["paths", "depth", "acceptance"],
+            Tree::Ary(_) => vec!["paths", "acceptance"],
+            Tree::Sequoia(_) => vec!["paths"],
+        },
     }
 }
 

@@ -7,6 +7,8 @@ mod json;
 mod limits;
 mod measured;
 mod scan;
+mod tags;
+mod tokens;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -88,10 +90,13 @@ pub struct ChatTemplate {
 }
 
 const NAME: &str = "chat template";
+/// What the template for conversations with tools is called, where a model has several.
+pub(crate) const WITH_TOOLS: &str = "tool_use";
 
 impl ChatTemplate {
     /// Reads `chat_template.jinja` or, where there is none, the template of `tokenizer_config.json`; `None` where that
-    /// has none either.
+    /// has none either. Beside the file, `additional_chat_templates/tool_use.jinja` is the one for conversations with
+    /// tools.
     ///
     /// # Errors
     /// Files that cannot be read; a template that is none.
@@ -103,15 +108,23 @@ impl ChatTemplate {
     pub(crate) fn read_with(directory: &Path, tokens: SpecialTokens) -> Result<Option<Self>> {
         let path = directory.join("chat_template.jinja");
         if let Some(text) = read_optional_text(&path, Kind::SETTINGS)? {
-            return Self::from_source(&text, tokens, path).map(Some);
+            let folder = directory.join("additional_chat_templates");
+            let other = folder.join(WITH_TOOLS).with_extension("jinja");
+            let with_tools = read_optional_text(&other, Kind::SETTINGS)?
+                .map(|text| Self::from_source(&text, tokens.clone(), other))
+                .transpose()?;
+            return Ok(Some(Self::from_source(&text, tokens, path)?.with_tools(with_tools)));
         }
         let setting = tokens.settings.get("chat_template").cloned().unwrap_or_default();
         let of = |text: String| Self::from_source(&text, tokens.clone(), directory.join(SETTINGS));
-        let Some(mut template) = listed(&setting, "default").map(of).transpose()? else { return Ok(None) };
-        if setting.is_array() {
-            template.with_tools = listed(&setting, "tool_use").map(of).transpose()?.map(Box::new);
-        }
-        Ok(Some(template))
+        let Some(template) = listed(&setting, "default").map(of).transpose()? else { return Ok(None) };
+        let with_tools = listed(&setting, WITH_TOOLS).filter(|_| setting.is_array());
+        Ok(Some(template.with_tools(with_tools.map(of).transpose()?)))
+    }
+
+    /// The same with another for conversations with tools, if there is one.
+    pub(crate) fn with_tools(self, template: Option<Self>) -> Self {
+        Self { with_tools: template.map(Box::new), ..self }
     }
 
     /// From the template's text and the special tokens that it may name; `path` is the file that it is from, for
@@ -224,11 +237,10 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
             .map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
     });
     environment.add_filter("tojson", |value: Value, options: Kwargs| {
-        let indent: Option<usize> = options.get("indent")?;
-        // Accepted and without meaning: nothing is escaped anyway.
-        let _: Option<bool> = options.get("ensure_ascii")?;
+        let style = json::Style::of(&options)?;
         options.assert_all_used()?;
-        json::text(&value, indent)
+        style
+            .text(&value)
             .map(Value::from_safe_string)
             .map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
     });

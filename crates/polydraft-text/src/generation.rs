@@ -44,6 +44,30 @@ impl Published {
     }
 }
 
+/// Settings of the law that tokens are drawn from, with the values that change nothing.
+const OF_DRAWS: [(&str, f64); 3] = [("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0)];
+/// Those that also hold where the likeliest token is taken.
+const OF_ALL: [(&str, f64); 5] = [
+    ("repetition_penalty", 1.0),
+    ("encoder_repetition_penalty", 1.0),
+    ("no_repeat_ngram_size", 0.0),
+    ("num_beams", 1.0),
+    ("min_new_tokens", 0.0),
+];
+/// Those that are lists or objects.
+const LISTS: [&str; 4] = ["bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"];
+
+/// The numbers that change something, with their values.
+fn numbers(fields: &Fields, known: &[(&str, f64)]) -> std::result::Result<Vec<String>, String> {
+    let mut all = Vec::new();
+    for (field, neutral) in known {
+        if let Some(value) = fields.get::<f64>(field)?.filter(|value| value != neutral) {
+            all.push(format!("{field} {value}"));
+        }
+    }
+    Ok(all)
+}
+
 fn parse(object: &Value) -> std::result::Result<Published, String> {
     let fields = Fields::of(object)?;
     let end_tokens = fields::end_tokens(&fields)?;
@@ -51,16 +75,17 @@ fn parse(object: &Value) -> std::result::Result<Published, String> {
     // Without it the makers' default is the likeliest token, and the rest of no meaning.
     if fields.flag("do_sample", false)? {
         sampling.temperature = fields.get("temperature")?;
-        // 0 is transformers' way to say that there is none.
-        sampling.top_k = fields.get("top_k")?.filter(|k| *k > 0);
+        // 0 is transformers' way to say that there is none, -1 that of others.
+        sampling.top_k = fields.get::<i64>("top_k")?.and_then(|k| usize::try_from(k).ok()).filter(|k| *k > 0);
         sampling.top_p = fields.get("top_p")?;
         sampling.min_p = fields.get("min_p")?;
+        sampling.unsupported = numbers(&fields, &OF_DRAWS)?;
     }
-    for (field, neutral) in
-        [("repetition_penalty", 1.0), ("encoder_repetition_penalty", 1.0), ("no_repeat_ngram_size", 0.0)]
-    {
-        if let Some(value) = fields.get::<f64>(field)?.filter(|v| *v != neutral) {
-            sampling.unsupported.push(format!("{field} {value}"));
+    sampling.unsupported.extend(numbers(&fields, &OF_ALL)?);
+    for field in LISTS {
+        let value = fields.get::<Value>(field)?.map_or(String::new(), |value| value.to_string());
+        if !matches!(value.as_str(), "" | "[]" | "{}") {
+            sampling.unsupported.push(format!("{field} {}", value.chars().take(60).collect::<String>()));
         }
     }
     Ok(Published { end_tokens, sampling })

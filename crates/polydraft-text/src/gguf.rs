@@ -3,6 +3,7 @@
 use polydraft_engine::Vocabulary;
 use polydraft_gguf::{Gguf, TokenType, TokenizerDescription};
 
+use crate::chat::WITH_TOOLS;
 use crate::contained::contained;
 use crate::text::mangled;
 use crate::{ChatTemplate, Language, PublishedSampling, Result, SpecialTokens, Text};
@@ -23,11 +24,15 @@ impl Language {
             Ok(tokenizer) => tokenizer?,
             Err(panic) => return Err(mangled(path.to_owned(), &panic)),
         };
-        let text = Text::from_parts(tokenizer, path);
+        let text = Text::from_parts(tokenizer, path).with_rows(rows);
         let vocabulary = without_padding(text.vocabulary(rows)?, &description);
         let chat = match description.chat_template {
             None => None,
-            Some(source) => Some(ChatTemplate::from_source(source, roles(&description), path)?),
+            Some(source) => {
+                let named = description.named_templates.iter().find(|(name, _)| *name == WITH_TOOLS);
+                let of = |source: &str| ChatTemplate::from_source(source, roles(&description), path);
+                Some(of(source)?.with_tools(named.map(|(_, source)| of(source)).transpose()?))
+            }
         };
         let end_tokens = description.end_tokens;
         Ok(Self { name, text, vocabulary, end_tokens, chat, sampling: PublishedSampling::default() })

@@ -57,7 +57,7 @@ impl Language {
             .file_name()
             .map_or_else(|| directory.display().to_string(), |name| name.to_string_lossy().into());
         let special = SpecialTokens::read(directory)?;
-        let text = Text::read_with(directory, &special)?;
+        let text = Text::read_with(directory, &special)?.with_rows(rows);
         let vocabulary = text.vocabulary(rows)?;
         let published = Published::read(directory)?;
         let end_tokens = match published.end_tokens.is_empty() {

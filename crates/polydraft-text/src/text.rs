@@ -1,5 +1,6 @@
 //! `tokenizer.json`: text to tokens, and tokens to text.
 
+mod around;
 mod long;
 mod vocabulary_files;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use polydraft::Token;
 use polydraft_engine::Vocabulary;
 use polydraft_files::{Kind, in_words};
-use tokenizers::{ModelWrapper, Tokenizer};
+use tokenizers::{Model, ModelWrapper, Tokenizer};
 
 use crate::contained::contained;
 use crate::files::read_optional;
@@ -32,7 +33,14 @@ use crate::{Error, Result, SpecialTokens, Stream};
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Text(Arc<Inner>);
+pub struct Text {
+    inner: Arc<Inner>,
+    /// Ids of its tokens are below this.
+    rows: usize,
+}
+
+/// Where the expressions that split texts give up, without a word of it: what comes behind would be one piece.
+const MOST_BLANK: usize = 1_000_000;
 
 #[derive(Debug)]
 struct Inner {
@@ -49,17 +57,14 @@ impl Text {
     /// # Errors
     /// Files that are missing, cannot be read or are no tokenizer.
     pub fn read(directory: &Path) -> Result<Self> {
-        match read_optional(&directory.join("tokenizer.json"), Kind::TOKENIZER)? {
-            Some(bytes) => Self::parse(&bytes, directory.join("tokenizer.json")),
-            None => Self::read_with(directory, &SpecialTokens::read(directory)?),
-        }
+        Self::read_with(directory, &SpecialTokens::read(directory)?)
     }
 
     /// The same where the special tokens are read already.
     pub(crate) fn read_with(directory: &Path, special: &SpecialTokens) -> Result<Self> {
         let path = directory.join("tokenizer.json");
         if let Some(bytes) = read_optional(&path, Kind::TOKENIZER)? {
-            return Self::parse(&bytes, path);
+            return Self::parse_with(&bytes, path, special);
         }
         match contained(|| vocabulary_files::read(directory, special)) {
             Ok(read) => read.map(|(tokenizer, path)| Self::new(tokenizer, path)),
@@ -72,13 +77,19 @@ impl Text {
     /// # Errors
     /// Contents that are no tokenizer.
     pub fn parse(bytes: &[u8], path: impl Into<PathBuf>) -> Result<Self> {
-        let path = path.into();
-        match contained(|| Tokenizer::from_bytes(bytes).map(|tokenizer| Self::new(tokenizer, path.clone()))) {
-            Ok(Ok(text)) => Ok(text),
-            Ok(Err(e)) => {
-                let problem = format!("expected a tokenizer in Hugging Face's format: {}", in_words(e));
-                Err(Error::File { path, problem })
-            }
+        Self::parse_with(bytes, path.into(), &SpecialTokens::default())
+    }
+
+    /// The same with what the settings beside it say.
+    fn parse_with(bytes: &[u8], path: PathBuf, special: &SpecialTokens) -> Result<Self> {
+        let read = || {
+            let mut tokenizer = Tokenizer::from_bytes(bytes)
+                .map_err(|e| format!("expected a tokenizer in Hugging Face's format: {}", in_words(e)))?;
+            around::apply(&mut tokenizer, special).map_err(|e| e.to_string())?;
+            Ok(Self::new(tokenizer, path.clone()))
+        };
+        match contained(read) {
+            Ok(read) => read.map_err(|problem| Error::File { path, problem }),
             Err(panic) => Err(mangled(path, &panic)),
         }
     }
@@ -96,22 +107,27 @@ impl Text {
         let _ = tokenizer.with_truncation(None);
         let added = tokenizer.get_added_tokens_decoder();
         let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Self(Arc::new(Inner { tokenizer, path, special }))
+        Self { inner: Arc::new(Inner { tokenizer, path, special }), rows: usize::MAX }
+    }
+
+    /// The same tokenizer for a model whose embedding has `rows` rows: a text with tokens beyond is refused.
+    pub fn with_rows(self, rows: usize) -> Self {
+        Self { rows, ..self }
     }
 
     /// The file that it is from.
     pub fn path(&self) -> &Path {
-        &self.0.path
+        &self.inner.path
     }
 
     /// How many tokens there are, added ones included.
     pub fn size(&self) -> usize {
-        self.0.tokenizer.get_vocab_size(true)
+        self.inner.tokenizer.get_vocab_size(true)
     }
 
     /// The kind of algorithm, as `tokenizer.json` names it.
     pub fn kind(&self) -> &'static str {
-        match self.0.tokenizer.get_model() {
+        match self.inner.tokenizer.get_model() {
             ModelWrapper::BPE(_) => "BPE",
             ModelWrapper::WordPiece(_) => "WordPiece",
             ModelWrapper::WordLevel(_) => "WordLevel",
@@ -124,30 +140,31 @@ impl Text {
     /// # Errors
     /// A tokenizer that cannot be written down.
     pub fn to_json(&self) -> Result<String> {
-        self.checked("writing", Ok(self.0.tokenizer.to_string(false)))
+        self.checked("writing", Ok(self.inner.tokenizer.to_string(false)))
     }
 
-    /// The id of a token, by its string.
+    /// The id of a token that the model has a row for, by its string.
     pub fn token(&self, string: &str) -> Option<Token> {
-        self.0.tokenizer.token_to_id(string)
+        self.inner.tokenizer.token_to_id(string).filter(|id| (*id as usize) < self.rows)
     }
 
     /// Whether a token has no text of its own.
     pub fn is_special(&self, token: Token) -> bool {
-        self.0.special.contains(&token)
+        self.inner.special.contains(&token)
     }
 
     /// The tokens of a model whose embedding has `rows` rows. Rows beyond the tokenizer's last token, which models have
     /// for the sake of round sizes, are no part of it: they have no text, and two models with one tokenizer may have
-    /// different numbers of them.
+    /// different numbers of them. Nor are tokens that were added to the tokenizer and have no row: those of a model's
+    /// images, or one to fill up batches that nobody trained.
     ///
     /// # Errors
-    /// A token that the model has no row for; two tokens with one id; so many rows without a token that tokenizer and
-    /// model cannot belong together.
+    /// A token of the tokenizer's own that the model has no row for; two tokens with one id; so many rows without a
+    /// token that tokenizer and model cannot belong together.
     pub fn vocabulary(&self, rows: usize) -> Result<Vocabulary> {
-        let wrong = |problem: String| Error::Vocabulary { path: self.0.path.clone(), problem };
+        let wrong = |problem: String| Error::Vocabulary { path: self.inner.path.clone(), problem };
         let mut all: BTreeMap<Token, String> = BTreeMap::new();
-        for (token, id) in self.0.tokenizer.get_vocab(true) {
+        for (token, id) in self.inner.tokenizer.get_vocab(true) {
             if let Some(other) = all.insert(id, token) {
                 let mut both = [other, all.remove(&id).unwrap_or_default()];
                 both.sort();
@@ -158,6 +175,8 @@ impl Text {
                 )));
             }
         }
+        let model = self.inner.tokenizer.get_model();
+        all.retain(|id, token| (*id as usize) < rows || model.token_to_id(token).is_some());
         if let Some((id, token)) = all.iter().find(|(id, _)| **id as usize >= rows) {
             return Err(wrong(format!(
                 "the tokenizer has {} tokens, the model only {rows} rows: token {id} ({token:?}) has none",
@@ -196,8 +215,23 @@ impl Text {
     }
 
     fn encode_with(&self, text: &str, special: bool) -> Result<Vec<Token>> {
-        let encoding = contained(|| self.0.tokenizer.encode(text, special));
-        Ok(self.checked("encoding", encoding)?.get_ids().to_vec())
+        let refused = |problem: String| self.checked("encoding", Ok(Err(problem.into())));
+        let blank = longest_blank(text);
+        if blank >= MOST_BLANK {
+            return refused(format!(
+                "expected less than {MOST_BLANK} white-space characters in a row, got {blank}"
+            ));
+        }
+        let encoding = contained(|| self.inner.tokenizer.encode(text, special));
+        let ids = self.checked("encoding", encoding)?.get_ids().to_vec();
+        match ids.iter().find(|id| **id as usize >= self.rows) {
+            None => Ok(ids),
+            Some(id) => refused(format!(
+                "expected tokens below {}, for so many rows has the model, got {id} ({:?})",
+                self.rows,
+                self.inner.tokenizer.id_to_token(*id).unwrap_or_default()
+            )),
+        }
     }
 
     /// The text of tokens, special ones left out.
@@ -205,7 +239,7 @@ impl Text {
     /// # Errors
     /// Ids that the tokenizer refuses.
     pub fn decode(&self, tokens: &[Token]) -> Result<String> {
-        self.checked("decoding", contained(|| self.0.tokenizer.decode(tokens, true)))
+        self.checked("decoding", contained(|| self.inner.tokenizer.decode(tokens, true)))
     }
 
     fn checked<T>(
@@ -218,13 +252,19 @@ impl Text {
             Ok(Err(e)) => e.to_string(),
             Err(panic) => broke(&panic),
         };
-        Err(Error::Tokenizing { path: self.0.path.clone(), operation, problem })
+        Err(Error::Tokenizing { path: self.inner.path.clone(), operation, problem })
     }
 
     /// A stream of text behind a prompt. It owns what it needs.
     pub fn stream(&self, prompt: &[Token]) -> Stream {
         Stream::new(self.clone(), prompt)
     }
+}
+
+/// The most white-space characters that stand in a row in a text.
+fn longest_blank(text: &str) -> usize {
+    let blanks = text.split(|c: char| !c.is_whitespace());
+    blanks.map(|blank| blank.chars().count()).max().unwrap_or(0)
 }
 
 /// The error of a file that made the library panic.

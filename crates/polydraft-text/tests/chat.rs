@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use polydraft_text::{ChatTemplate, Message};
+use polydraft_text::{ChatTemplate, Message, SpecialTokens};
 use serde_json::{Value, json};
 
 fn write_json(directory: &Path, name: &str, value: &Value) {
@@ -79,6 +79,39 @@ fn templates_come_from_either_file() {
     assert!(ChatTemplate::read(directory.path()).unwrap_err().to_string().contains("tokenizer_config.json"));
 }
 
+/// As `json.dumps` of Python 3.12 writes it.
+#[test]
+fn json_is_pythons() {
+    for (options, expected) in [
+        ("", r#"{"b": [1, 2.5, {}], "a": "é\n😀"}"#),
+        ("ensure_ascii=true", r#"{"b": [1, 2.5, {}], "a": "\u00e9\n\ud83d\ude00"}"#),
+        ("separators=(',', ':'), sort_keys=true", r#"{"a":"é\n😀","b":[1,2.5,{}]}"#),
+        ("indent=1", "{\n \"b\": [\n  1,\n  2.5,\n  {}\n ],\n \"a\": \"é\\n😀\"\n}"),
+        ("indent='-', sort_keys=true", "{\n-\"a\": \"é\\n😀\",\n-\"b\": [\n--1,\n--2.5,\n--{}\n-]\n}"),
+        ("indent=0, separators=('; ', '=')", "{\n\"b\"=[\n1; \n2.5; \n{}\n]; \n\"a\"=\"é\\n😀\"\n}"),
+    ] {
+        let text = format!("{{{{ {{'b': [1, 2.5, {{}}], 'a': 'é\\n😀'}} | tojson({options}) }}}}");
+        assert_eq!(rendered(&text), Ok(expected.to_owned()), "{options}");
+    }
+}
+
+/// A tool's answer goes to the template for conversations with tools.
+#[test]
+fn templates_for_tools_come_from_a_file_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+    write("chat_template.jinja", "plain");
+    let tools = [json!({"type": "function", "function": {"name": "f"}})];
+    let read = || {
+        let template = ChatTemplate::read(directory.path()).unwrap().unwrap();
+        (template.render(&[]).unwrap(), template.render_with_tools(&[], &tools).unwrap())
+    };
+    assert_eq!(read(), ("plain".to_owned(), "plain".to_owned()));
+    fs::create_dir(directory.path().join("additional_chat_templates")).unwrap();
+    write("additional_chat_templates/tool_use.jinja", "{{ tools[0].function.name }}");
+    assert_eq!(read(), ("plain".to_owned(), "f".to_owned()));
+}
+
 #[test]
 fn the_clock_is_there() {
     let year = rendered("{{ strftime_now('%Y') }}").unwrap();
@@ -99,7 +132,8 @@ fn hostile_templates_are_errors() {
             "ran out of operations",
         ),
         ("{{ ''[::-1] }}", "the library broke down"),
-        ("{{ messages | tojson(indent='x') }}", "line 1"),
+        ("{{ messages | tojson(indent=[]) }}", "indent: expected a number of spaces or a text"),
+        ("{{ messages | tojson(separators=(',',)) }}", "separators: expected two texts"),
         ("{% include 'other' %}", "other"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", ""),
         ("{{ 'x' * 100000000000 }}", "repeated at most 1000"),
@@ -145,6 +179,64 @@ fn hostile_templates_are_errors() {
             Ok(found) => assert!(expected.is_empty(), "{text}: {found}"),
         }
     }
+}
+
+/// Names that are words of the language elsewhere, and places where a text in quotes only seems to begin.
+#[test]
+fn doubled_texts_are_refused_however_they_are_written() {
+    let doubled = |name: &str| format!("{{% set {name} = {name} ~ {name} %}}").repeat(40);
+    for name in ["call", "block", "filter", "from", "do", "if", "is", "and", "recursive"] {
+        let text = format!("{{% set {name} = 'xxxxxxxx' %}}{}", doubled(name));
+        let message = rendered(&text).map(|t| t.len()).expect_err(name);
+        assert!(message.contains("longer than any prompt"), "{name}: {message}");
+    }
+    for hidden in ["{% raw %}{% ' %}{% endraw %}", "{%\x0craw %}{{ \" {%- endraw +%}", "{#}{{ ' #}"] {
+        let text = format!("{hidden}{{% set a = 'xxxxxxxx' %}}{}", doubled("a"));
+        let message = rendered(&text).map(|t| t.len()).expect_err(hidden);
+        assert!(message.contains("longer than any prompt"), "{hidden}: {message}");
+        // Nor is anything hidden from who looks how deep it nests.
+        let text = format!("{hidden}{{{{ {}true }}}}", "not ".repeat(3_000));
+        let message = rendered(&text).map(|t| t.len()).expect_err(hidden);
+        assert!(message.contains("levels of nesting"), "{hidden}: {message}");
+    }
+    let feeds = format!("{{% set a = 'xxxxxxxx' %}}{}", "{% set a = a\x0c~\x0ca %}".repeat(40));
+    assert!(rendered(&feeds).unwrap_err().contains("longer than any prompt"));
+}
+
+/// Values inside values, without end: dropping one that is too deep would end the program.
+#[test]
+fn values_are_not_nested_without_end() {
+    let looped = |part: &str| {
+        format!("{{% set n = namespace(s=1, m=1) %}}{{% for i in range(20000) %}}{part}{{% endfor %}}")
+    };
+    for (part, expected) in [
+        ("{% set n.s = (n.s,) %}", "inside each other"),
+        ("{% set n.s = n.s, %}", "inside each other"),
+        ("{% set n.s = dict(a=n.s) %}", "inside each other"),
+        ("{% set n.s = namespace(a=n.s) %}", "inside each other"),
+        ("{% set n.m = namespace() %}{% set n.m.s = n.s %}{% set n.s = n.m %}", "inside each other"),
+        ("{% set n.s = {}|chain(n.s) %}", "chain"),
+    ] {
+        let message = rendered(&looped(part)).expect_err(part);
+        assert!(message.contains(expected), "{part}: {message}");
+    }
+    // Slices are made as they are read, each of the one before.
+    let slices = format!("{{% set s = [1] %}}{}{{{{ s }}}}", "{% set s = s[:] %}".repeat(50_000));
+    assert_eq!(rendered(&slices), Ok("[1]".to_owned()));
+}
+
+/// What Qwen 3's template asks of its list of messages, at each of them.
+#[test]
+fn long_conversations_are_no_hostile_ones() {
+    let text = "{%- set ns = namespace(last=messages|length - 1) %}\
+        {%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}\
+        {%- if message.role == 'user' and index > 0 %}{%- set ns.last = index %}{%- endif %}{%- endfor %}\
+        {%- for message in messages %}{{ message.role }}: {{ message.content }}\
+        {%- if loop.index0 < messages|length - 1 %}{{ '\n' }}{%- endif %}{%- endfor %}";
+    let template = ChatTemplate::from_source(text, SpecialTokens::default(), "long").unwrap();
+    let messages: Vec<Message> =
+        (0..2_000).map(|_| Message::user("some words of a message ".repeat(20))).collect();
+    assert_eq!(template.render(&messages).unwrap().lines().count(), messages.len());
 }
 
 #[test]
@@ -194,6 +286,8 @@ fn templates_that_ask_for_too_much_are_refused() {
         ("{{ '%1000000000d' | format(1) }}", "width of at most"),
         ("{{ '{:1000000000}'.format(1) }}", "width of at most"),
         ("{{ '%*d' | format(1000000000, 1) }}", "widths as numbers"),
+        ("{{ '%(a)1000000000d' | format(a=1) }}", "width of at most"),
+        ("{{ '%%%1000000000d' | format(1) }}", "width of at most"),
         ("{{ '{:{}}'.format(1, 1000000000) }}", "widths as numbers"),
         ("{{ 'x\n' | indent(1000000000) }}", "width of at most"),
         ("{{ 'x\n' | indent(width=1000000000) }}", "width of at most"),
@@ -218,6 +312,8 @@ fn templates_may_do_what_sensible_ones_do() {
         (&list, "5001".to_owned()),
         ("{{ 'a-b' | replace('-', '+') }}{{ 'a-b'.replace('-', '') }}", "a+bab".to_owned()),
         ("{{ '%s is %5d' | format('x', 3) }}{{ '{}:{:>3}'.format(1, 2) }}", "x is     31:  2".to_owned()),
+        ("{{ 'Since 20240101: {} {:*>3}'.format(1, 2) }}", "Since 20240101: 1 **2".to_owned()),
+        ("{{ '20240101: %s 100%%20240101' | format(1) }}", "20240101: 1 100%20240101".to_owned()),
         ("{{ ['a', 'b'] | join(', ') }}{{ '-'.join(['c', 'd']) }}", "a, bc-d".to_owned()),
         ("{{ 'a\nb' | indent(2) }}{{ 'a' | indent(width=1, first=true) }}", "a\n  b a".to_owned()),
         ("{% set a = 1 %}{% set b = 2 %}{% set c %}{{ a }}{% endset %}{{ c }}", "1".to_owned()),
@@ -239,6 +335,16 @@ fn operators_do_what_they_do() {
         ("{{ 100000 * 100000 }}{{ 'x' + 'y' if true else 'z' + 'w' }}{{ 2 ** 3 }}", "10000000000xy8"),
         ("{% raw %}{{ a ~ b }}{% endraw %}", "{{ a ~ b }}"),
         ("{{ 'a' + 'b' == 'ab' and 'b' in 'a' ~ 'b' }}", "True"),
+        ("{% for call in [{'x': {'y': 3}}] %}{{ call['x']['y'] }}{% endfor %}", "3"),
+        ("{% set not, block = [1], [2] %}{{ 0 + not[0] }}{{ block[0] }}{{ 1 in [1] }}", "12True"),
+        ("{{ 'a' + 'b' 'c' }}{{ 'd' 'e' ~ 'f' }}{{ 1.5e+3 + 1 }}", "abcdef1501.0"),
+        ("{% set a, b = (1, 2) %}{% set c = a, b %}{{ c[1] }}{{ c|length }}{{ (a, b)|last }}", "222"),
+        ("{% set n = namespace(a=1) %}{% set n.b = n.a + 1 if n.a else 0 %}{{ n.b }}", "2"),
+        (
+            "{% macro f(a, b=(1, 2)) %}{{ a }}{{ b[1] }}{{ caller(3) }}{% endmacro %}\
+          {% call(x) f(0) %}{{ x }}{% endcall %}{{ dict(a=1)['a'] }}",
+            "0231",
+        ),
     ] {
         let got = rendered(text).unwrap();
         assert!(got.starts_with(expected), "{text}: {got}");

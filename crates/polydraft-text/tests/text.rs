@@ -211,6 +211,78 @@ fn ids_that_are_shared_are_named() {
     assert_eq!(words(json!({"a": 0, "b": 1})).vocabulary(2).unwrap().size(), 2);
 }
 
+/// As Gemma 3's text models have an image's token behind their last row.
+#[test]
+fn added_tokens_without_a_row_are_no_part_of_the_vocabulary() {
+    let file = |id: u32| {
+        let added = json!({"id": id, "content": "<image>", "special": true, "single_word": false,
+                           "lstrip": false, "rstrip": false, "normalized": false});
+        json!({
+            "added_tokens": [added], "pre_tokenizer": {"type": "Whitespace"},
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2}, "unk_token": "a"}
+        })
+    };
+    let text = Text::parse(file(3).to_string().as_bytes(), "somewhere/tokenizer.json").unwrap();
+    assert_eq!(text.vocabulary(4).unwrap().size(), 4);
+    assert_eq!(text.vocabulary(3).unwrap().size(), 3);
+    // The tokenizer's own need theirs.
+    let message = text.vocabulary(2).unwrap_err().to_string();
+    assert!(message.contains("only 2 rows: token 2 (\"c\") has none"), "{message}");
+    let text = text.with_rows(3);
+    assert_eq!(text.encode("a c").unwrap(), [0, 2]);
+    let message = text.encode("a <image>").unwrap_err().to_string();
+    assert!(message.contains("tokens below 3") && message.contains("got 3 (\"<image>\")"), "{message}");
+}
+
+/// As transformers' classes for Llama's tokenizers do it.
+#[test]
+fn settings_put_tokens_around_a_prompt() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut file = json!({
+        "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<s>": 2, "</s>": 3}, "unk_token": "a"}
+    });
+    let encoded = |file: &Value, settings: Value| {
+        write_json(directory.path(), "tokenizer.json", file);
+        write_json(directory.path(), "tokenizer_config.json", &settings);
+        let text = Text::read(directory.path()).map_err(|e| e.to_string())?;
+        assert_eq!(text.encode_plain("b a").unwrap(), [1, 0]);
+        Ok::<_, String>(text.encode("b a").unwrap())
+    };
+    let settings = |class: &str, begin: Value, end: Value| {
+        json!({"tokenizer_class": class, "bos_token": "<s>", "eos_token": {"content": "</s>"},
+               "add_bos_token": begin, "add_eos_token": end})
+    };
+    let [yes, no, unsaid] = [json!(true), json!(false), Value::Null];
+    let of = |class: &str, begin: &Value, end: &Value| settings(class, begin.clone(), end.clone());
+    assert_eq!(encoded(&file, of("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
+    assert_eq!(encoded(&file, of("LlamaTokenizer", &yes, &yes)), Ok(vec![2, 1, 0, 3]));
+    assert_eq!(encoded(&file, of("GemmaTokenizer", &no, &yes)), Ok(vec![1, 0, 3]));
+    assert_eq!(encoded(&file, of("LlamaTokenizerFast", &unsaid, &unsaid)), Ok(vec![1, 0]));
+    assert_eq!(encoded(&file, of("PreTrainedTokenizerFast", &yes, &yes)), Ok(vec![1, 0]));
+    let missing = json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<b>", "add_bos_token": true});
+    let message = encoded(&file, missing).unwrap_err();
+    assert!(message.contains("expected the bos_token of tokenizer_config.json"), "{message}");
+    // Where the tokenizer adds one itself there is no second.
+    file["post_processor"] = json!({
+        "type": "TemplateProcessing", "pair": [],
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [2], "tokens": ["<s>"]}}
+    });
+    assert_eq!(encoded(&file, of("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
+}
+
+/// The expressions that split a text give up behind so many, and would leave the rest of it one piece.
+#[test]
+fn endless_white_space_is_refused() {
+    let text = fixture("byte-level");
+    let (words, blank) = ("several words behind it", |count: usize| " ".repeat(count));
+    let tokens = text.encode(words).unwrap().len();
+    assert!(text.encode(&(blank(900_000) + words)).unwrap().len() > tokens);
+    let message = text.encode(&(blank(1_000_000) + words)).unwrap_err().to_string();
+    assert!(message.contains("less than 1000000 white-space characters in a row, got 1000000"), "{message}");
+}
+
 /// Files with which the library panics: none of it reaches the caller, and the file is named.
 #[test]
 fn mangled_tokenizers_are_errors() {

@@ -9,7 +9,8 @@
 //! the derivation of merges from scores as in transformers' converter of slow tokenizers.
 //!
 //! # Complexity
-//! Linear in the vocabulary's letters. A text of n letters takes O(n log n).
+//! Linear in the vocabulary's letters; SentencePiece: times the longest token's, of at most [`LONGEST_PIECE`] bytes. A text of
+//! n letters takes O(n log n).
 //!
 //! # Deviations
 //! 1. SentencePiece: llama.cpp merges, among all neighbours, those whose union has the highest score, the leftmost first.
@@ -41,6 +42,9 @@ use crate::error::shown;
 
 /// SentencePiece's space.
 const SPACE: &str = "\u{2581}";
+/// Bytes of a token in a vocabulary whose merges are derived. Published ones have 96 at most; each place in a token is one
+/// where it may have been merged.
+const LONGEST_PIECE: usize = 1024;
 
 impl TokenizerDescription<'_> {
     /// Makes the tokenizer.
@@ -106,6 +110,11 @@ impl TokenizerDescription<'_> {
     fn sentence_piece(&self) -> Result<Tokenizer> {
         let failed = |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let ids: HashMap<&str, u32> = self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
+        if let Some(id) = self.tokens.iter().position(|token| token.len() > LONGEST_PIECE) {
+            let (expected, bytes) =
+                (format!("tokens of at most {LONGEST_PIECE} bytes"), self.tokens[id].len());
+            return Err(self.metadata.wrong(TOKENS, expected, format!("{bytes} as number {id}")));
+        }
         if let Some(byte) =
             (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).find(|byte| !ids.contains_key(&**byte))
         {

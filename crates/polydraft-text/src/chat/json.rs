@@ -1,32 +1,97 @@
-//! JSON as Python writes it: a space behind commas and colons, nothing escaped that need not be.
+//! JSON as Python's `json.dumps` writes it: a space behind commas and colons, nothing escaped that need not be.
 
-use std::io;
+use std::io::{self, Write};
 
-use minijinja::value::Value;
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::{Formatter, Serializer};
 
-use super::limits::spend;
+use super::limits::{spend, widest};
 
-/// On one line, or with `indent` spaces a level.
-pub(super) fn text(value: &Value, indent: Option<usize>) -> serde_json::Result<String> {
-    let mut out = Counted(Vec::new());
-    match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut out, OneLine))?,
-        Some(indent) => {
-            // No template indents deeper than its author can read.
-            let indent = " ".repeat(indent.min(64));
-            let formatter = PrettyFormatter::with_indent(indent.as_bytes());
-            value.serialize(&mut Serializer::with_formatter(&mut out, formatter))?;
-        }
+/// What may be said of it, under Python's names.
+pub(super) struct Style {
+    /// What stands before a line, once a level; none is all on one line.
+    indent: Option<String>,
+    /// Behind an item that another follows.
+    comma: String,
+    /// Behind a name.
+    colon: String,
+    ensure_ascii: bool,
+    sort_keys: bool,
+}
+
+impl Style {
+    /// That of a call.
+    pub(super) fn of(options: &Kwargs) -> Result<Self, Error> {
+        let indent = match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
+            None => None,
+            Some(indent) => Some(match (indent.as_str(), indent.as_i64()) {
+                (Some(text), _) => text.to_owned(),
+                (_, Some(spaces)) => {
+                    let spaces = usize::try_from(spaces).unwrap_or(0);
+                    widest(spaces)?;
+                    " ".repeat(spaces)
+                }
+                _ => return Err(wrong("indent", "a number of spaces or a text", &indent)),
+            }),
+        };
+        let separators = options.get::<Option<Value>>("separators")?.filter(|both| !both.is_none());
+        let [comma, colon] = match separators {
+            None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned),
+            Some(both) => separators_of(&both).ok_or_else(|| wrong("separators", "two texts", &both))?,
+        };
+        let flag = |name| Ok::<_, Error>(options.get::<Option<bool>>(name)?.unwrap_or(false));
+        let (ensure_ascii, sort_keys) = (flag("ensure_ascii")?, flag("sort_keys")?);
+        Ok(Self { indent, comma, colon, ensure_ascii, sort_keys })
     }
-    Ok(String::from_utf8_lossy(&out.0).into_owned())
+
+    pub(super) fn text(&self, value: &Value) -> serde_json::Result<String> {
+        let mut out = Counted(Vec::new());
+        let writer = Writer { style: self, level: 0, is_empty: true };
+        let mut serializer = Serializer::with_formatter(&mut out, writer);
+        match self.sort_keys {
+            true => sorted(value).serialize(&mut serializer)?,
+            false => value.serialize(&mut serializer)?,
+        }
+        Ok(String::from_utf8_lossy(&out.0).into_owned())
+    }
+}
+
+fn wrong(option: &str, expected: &str, got: &Value) -> Error {
+    let problem = format!("tojson: {option}: expected {expected}, got {}", got.kind());
+    Error::new(ErrorKind::InvalidOperation, problem)
+}
+
+fn separators_of(both: &Value) -> Option<[String; 2]> {
+    let all: Vec<Value> = both.try_iter().ok()?.take(3).collect();
+    let [comma, colon] = all.as_slice() else { return None };
+    Some([comma.as_str()?.to_owned(), colon.as_str()?.to_owned()])
+}
+
+/// The same with the names of objects in their order. What goes into a filter is not too deep.
+fn sorted(value: &Value) -> Value {
+    let items = || value.try_iter().into_iter().flatten();
+    match value.kind() {
+        ValueKind::Map => {
+            let mut all: Vec<(Value, Value)> = items()
+                .map(|key| {
+                    let item = value.get_item(&key).unwrap_or_default();
+                    (key, sorted(&item))
+                })
+                .collect();
+            all.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::from_pairs(all)
+        }
+        ValueKind::Seq | ValueKind::Iterable => items().map(|item| sorted(&item)).collect(),
+        _ => value.clone(),
+    }
 }
 
 /// What is written, as long as the template may make so much.
 struct Counted(Vec<u8>);
 
-impl io::Write for Counted {
+impl Write for Counted {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         spend(bytes.len()).map_err(|e| io::Error::other(e.to_string()))?;
         self.0.extend_from_slice(bytes);
@@ -38,18 +103,92 @@ impl io::Write for Counted {
     }
 }
 
-struct OneLine;
+struct Writer<'s> {
+    style: &'s Style,
+    level: usize,
+    /// Whether the list or object that ends has nothing in it.
+    is_empty: bool,
+}
 
-impl Formatter for OneLine {
-    fn begin_array_value<W: io::Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
+impl Writer<'_> {
+    fn line(&self, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+        let Some(indent) = &self.style.indent else { return Ok(()) };
+        out.write_all(b"\n")?;
+        (0..self.level).try_for_each(|_| out.write_all(indent.as_bytes()))
     }
 
-    fn begin_object_key<W: io::Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.begin_array_value(out, first)
+    fn begin(&mut self, out: &mut (impl Write + ?Sized), bracket: &[u8]) -> io::Result<()> {
+        self.level += 1;
+        self.is_empty = true;
+        out.write_all(bracket)
     }
 
-    fn begin_object_value<W: io::Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
+    fn item(&mut self, out: &mut (impl Write + ?Sized), first: bool) -> io::Result<()> {
+        if !first {
+            out.write_all(self.style.comma.as_bytes())?;
+        }
+        self.line(out)
+    }
+
+    fn end(&mut self, out: &mut (impl Write + ?Sized), bracket: &[u8]) -> io::Result<()> {
+        self.level -= 1;
+        if !self.is_empty {
+            self.line(out)?;
+        }
+        self.is_empty = false;
+        out.write_all(bracket)
+    }
+}
+
+impl Formatter for Writer<'_> {
+    fn begin_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.begin(out, b"[")
+    }
+
+    fn end_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.end(out, b"]")
+    }
+
+    fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.item(out, first)
+    }
+
+    fn end_array_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
+        self.is_empty = false;
+        Ok(())
+    }
+
+    fn begin_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.begin(out, b"{")
+    }
+
+    fn end_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.end(out, b"}")
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.item(out, first)
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(self.style.colon.as_bytes())
+    }
+
+    fn end_object_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
+        self.is_empty = false;
+        Ok(())
+    }
+
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let is_plain = |c: char| !self.style.ensure_ascii || matches!(c, ' '..='~');
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| !is_plain(*c)) {
+            out.write_all(&rest.as_bytes()[..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + c.len_utf8()..];
+        }
+        out.write_all(rest.as_bytes())
     }
 }

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, Output, State};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, Output, State, functions};
 
 use super::measured;
 
@@ -62,6 +62,32 @@ fn flat(value: Value) -> Result<Value, Error> {
     }
 }
 
+/// What gets a name: no lists of lists that are still to be made.
+fn kept(value: Value) -> Result<Value, Error> {
+    if value.kind() != ValueKind::Iterable {
+        return Ok(value);
+    }
+    in_time()?;
+    let value = flat(value)?;
+    work(value.len().unwrap_or(0))?;
+    Ok(value)
+}
+
+/// What goes into a filter, or becomes a part of something.
+fn held(value: Value) -> Result<Value, Error> {
+    filtered(&value)?;
+    flat(value)
+}
+
+/// Takes looks at parts of values from those that are left.
+fn work(parts: usize) -> Result<(), Error> {
+    let left = WORK_LEFT.get().checked_sub(parts).ok_or_else(|| {
+        refused("expected a template that does less with lists: this one would never end".to_owned())
+    })?;
+    WORK_LEFT.set(left);
+    Ok(())
+}
+
 /// Takes what goes into a filter from what filters may still go through.
 fn filtered(value: &Value) -> Result<(), Error> {
     in_time()?;
@@ -74,10 +100,7 @@ fn filtered(value: &Value) -> Result<(), Error> {
 
 /// Bytes that a value takes as text, of all that is in it; its parts are paid for as work.
 fn weigh(value: &Value, depth: usize) -> Result<usize, Error> {
-    let parts = WORK_LEFT.get().checked_sub(1).ok_or_else(|| {
-        refused("expected a template that does less with lists: this one would never end".to_owned())
-    })?;
-    WORK_LEFT.set(parts);
+    work(1)?;
     if depth > DEEPEST_VALUE {
         return Err(refused(format!("expected at most {DEEPEST_VALUE} lists inside each other, got more")));
     }
@@ -166,14 +189,18 @@ pub(super) fn install(environment: &mut Environment) {
         flat(value)
     });
     environment.add_function(measured::TICK, || in_time().map(|()| false));
-    environment.add_filter(measured::MADE, |value: Value| {
-        filtered(&value)?;
-        flat(value)
-    });
-    environment.add_filter(measured::BUILT, |value: Value| {
-        filtered(&value)?;
-        flat(value)
-    });
+    for name in [measured::MADE, measured::BUILT, measured::HELD] {
+        environment.add_filter(name, held);
+    }
+    environment.add_filter(measured::SEEN, |value: Value| in_time().map(|()| value));
+    environment.add_filter(measured::KEPT, kept);
+    environment.add_filter(measured::HELD, held);
+    environment
+        .add_function("dict", |value: Option<Value>, parts: Kwargs| held(functions::dict(value, parts)?));
+    environment.add_function("namespace", |parts: Option<ValueOrKwargs>| held(functions::namespace(parts)?));
+    // Python's Jinja has neither, and what they make is as deep as somebody likes.
+    environment.remove_filter("chain");
+    environment.remove_filter("zip");
     environment.add_filter(measured::FACTOR, |value: Value| {
         let (mut large, mut text) = FACTORS.get();
         match value.kind() {
@@ -196,6 +223,10 @@ pub(super) fn install(environment: &mut Environment) {
         match (method, args.first()) {
             // The other way round than the filter.
             ("join", Some(items)) => check_call(method, items, std::slice::from_ref(value))?,
+            ("format", _) => {
+                let text = value.as_str().unwrap_or_default();
+                check_widths(text, braced(text))?;
+            }
             _ => check_call(method, value, args)?,
         }
         minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
@@ -245,27 +276,47 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
             widest(width)?;
             spend((width + 1).saturating_mul(1 + text.matches('\n').count()))
         }
-        "format" => {
-            let mut total = text.len();
-            for digits in text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
-                let width = digits.parse().unwrap_or(usize::MAX);
-                widest(width)?;
-                total = total.saturating_add(width);
-            }
-            // A width that is an argument: `%*d`, `{:{}}`.
-            let flags = |c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-' | ' ' | '#');
-            let starred = text.split('%').skip(1).any(|rest| rest.trim_start_matches(flags).starts_with('*'));
-            let nested = text.split('{').skip(1).any(|rest| !rest.contains('}') && rest.contains(':'));
-            if starred || nested {
-                return Err(refused(format!("format: expected widths as numbers, got {text:?}")));
-            }
-            spend(total)
-        }
+        "format" => check_widths(text, percents(text)),
         _ => Ok(()),
     }
 }
 
-fn widest(width: usize) -> Result<(), Error> {
+/// The formats behind `%`, each up to its letter: `%5d`, `%(name)5d`; none where a width is an argument: `%*d`.
+fn percents(text: &str) -> Option<Vec<String>> {
+    let text = text.replace("%%", "");
+    let formats = text.split('%').skip(1).map(|rest| {
+        let named = rest.strip_prefix('(').and_then(|name| Some(name.split_once(')')?.1));
+        let rest = named.unwrap_or(rest);
+        let format = &rest[..rest.find(char::is_alphabetic).unwrap_or(rest.len())];
+        (!format.contains('*')).then(|| format.to_owned())
+    });
+    formats.collect()
+}
+
+/// The formats in braces, behind what they are for: `{name:>5}`; none where one is an argument: `{:{}}`.
+fn braced(text: &str) -> Option<Vec<String>> {
+    let formats = text.split('{').skip(1).filter_map(|rest| match rest.split_once('}') {
+        Some((inside, _)) => inside.split_once(':').map(|(_, format)| Some(format.to_owned())),
+        None => rest.contains(':').then_some(None),
+    });
+    formats.collect()
+}
+
+/// That widths and precisions are numbers, and no large ones.
+fn check_widths(text: &str, formats: Option<Vec<String>>) -> Result<(), Error> {
+    let formats =
+        formats.ok_or_else(|| refused(format!("format: expected widths as numbers, got {text:?}")))?;
+    let mut total = text.len();
+    let digits = formats.iter().flat_map(|format| format.split(|c: char| !c.is_ascii_digit()));
+    for width in digits.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(usize::MAX))
+    {
+        widest(width)?;
+        total = total.saturating_add(width);
+    }
+    spend(total)
+}
+
+pub(super) fn widest(width: usize) -> Result<(), Error> {
     if width > WIDEST {
         return Err(refused(format!("expected a width of at most {WIDEST}, got {width}")));
     }

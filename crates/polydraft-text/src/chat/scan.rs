@@ -6,6 +6,7 @@
 use minijinja::Error;
 
 use super::limits::refused;
+use super::tags;
 
 /// Bytes of a template.
 const LONGEST_TEMPLATE: usize = 1 << 20;
@@ -49,9 +50,13 @@ impl Scan {
         while let Some(start) = text[at..].find('{').map(|next| at + next) {
             let kind = text.as_bytes().get(start + 1);
             at = match kind {
-                Some(b'#') => text[start..].find("#}").map_or(text.len(), |end| start + end + 2),
+                Some(b'#') => start + tags::comment(&text[start..]),
                 Some(b'{' | b'%') => {
                     let is_block = kind == Some(&b'%');
+                    if is_block && let Some(length) = tags::raw(&text[start..]) {
+                        at = start + length;
+                        continue;
+                    }
                     let (end, depth) = tag(text, start + 2, is_block);
                     if is_block {
                         block(&text[start + 2..end], &mut blocks);

@@ -6,9 +6,9 @@ use polydraft_files::Kind;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::around;
 use crate::special::SpecialTokens;
 use crate::{Error, Result};
 
@@ -39,17 +39,11 @@ pub(super) fn read(directory: &Path, special: &SpecialTokens) -> Result<(Tokeniz
         .map(|(_, token)| AddedToken::from(token, true))
         .collect();
     tokenizer.add_special_tokens(known).map_err(wrong)?;
-    let begin = special.role("bos_token").and_then(|token| Some((token, tokenizer.token_to_id(token)?)));
-    if let Some((token, id)) =
-        begin.filter(|_| special.settings.get("add_bos_token") == Some(&Value::Bool(true)))
-    {
-        let built = || {
-            let mut builder = TemplateProcessing::builder();
-            builder.try_single(format!("{token} $A"))?;
-            builder.special_tokens(vec![(token.to_owned(), id)]).build().map_err(|e| e.to_string())
-        };
-        let template = built().map_err(|e: String| wrong(e.into()))?;
-        tokenizer.with_post_processor(Some(template));
+    if special.settings.get("add_bos_token") == Some(&Value::Bool(true)) {
+        let begin = special
+            .role("bos_token")
+            .and_then(|token| Some((token.to_owned(), tokenizer.token_to_id(token)?)));
+        around::put(&mut tokenizer, [begin, None]).map_err(wrong)?;
     }
     Ok((tokenizer, vocabulary))
 }

@@ -1,0 +1,50 @@
+//! The tokens around a prompt, where settings say of them what `tokenizer.json` does not.
+
+use serde_json::Value;
+use tokenizers::processors::template::{SpecialToken, TemplateProcessing};
+use tokenizers::{PostProcessor, Tokenizer};
+
+use crate::special::{SETTINGS, SpecialTokens};
+
+/// Classes of transformers that put tokens around a text as the settings say, whatever `tokenizer.json` says.
+const CLASSES: [&str; 4] = ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast"];
+
+/// Adds what `add_bos_token` and `add_eos_token` ask for, where the tokenizer adds nothing itself and is of a class that
+/// goes by them.
+pub(super) fn apply(tokenizer: &mut Tokenizer, special: &SpecialTokens) -> tokenizers::Result<()> {
+    let class = special.settings.get("tokenizer_class").and_then(Value::as_str);
+    let adds = tokenizer.get_post_processor().is_some_and(|processor| processor.added_tokens(false) > 0);
+    if adds || !class.is_some_and(|class| CLASSES.contains(&class)) {
+        return Ok(());
+    }
+    let mut sides = [None, None];
+    for (side, (setting, role)) in
+        sides.iter_mut().zip([("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")])
+    {
+        if special.settings.get(setting) != Some(&Value::Bool(true)) {
+            continue;
+        }
+        let token =
+            special.role(role).and_then(|token| Some((token.to_owned(), tokenizer.token_to_id(token)?)));
+        *side = Some(token.ok_or_else(|| {
+            format!("expected the {role} of {SETTINGS} among the tokens, for {setting} is true, got none")
+        })?);
+    }
+    put(tokenizer, sides)
+}
+
+/// Puts these tokens before and behind every text.
+pub(super) fn put(tokenizer: &mut Tokenizer, sides: [Option<(String, u32)>; 2]) -> tokenizers::Result<()> {
+    let (mut pieces, mut tokens) = (vec!["$A"], Vec::new());
+    let [begin, end] = sides;
+    for (name, (token, id)) in [("bos", begin), ("eos", end)].into_iter().filter_map(|(n, t)| Some((n, t?))) {
+        pieces.insert(if name == "bos" { 0 } else { pieces.len() }, name);
+        tokens.push(SpecialToken::new(name.to_owned(), vec![id], vec![token])?);
+    }
+    if !tokens.is_empty() {
+        let mut builder = TemplateProcessing::builder();
+        builder.try_single(pieces)?.special_tokens(tokens);
+        tokenizer.with_post_processor(Some(builder.build().map_err(|e| e.to_string())?));
+    }
+    Ok(())
+}
