@@ -75,6 +75,7 @@ pub fn text<L: Look>(
     let length = room.min(plan.max_tokens);
     let every = if plan.steps_of.is_some() { 1 } else { plan.every.min(plan.max_tokens) };
     let first = (seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % every;
+    let spots = Spots { first, every };
     let limits = Limits { max_tokens: Some(length + policy.depth() + 1), ..Limits::default() };
     let shared = Arc::new(Mutex::new(Some(look)));
     let decides = match plan.steps_of {
@@ -82,8 +83,8 @@ pub fn text<L: Look>(
         None => None,
     };
     let speculation = Speculation {
-        verifier: Box::new(Observer { follow, emitted: 0, look: shared.clone(), decides }),
-        policy: Box::new(Sometimes { policy, first, every, emitted: 0 }),
+        verifier: Box::new(Observer { follow, emitted: 0, spots, look: shared.clone(), decides }),
+        policy: Box::new(Sometimes { policy, spots, emitted: 0 }),
         sampling: plan.draft_sampling,
     };
     let request = Request {
@@ -110,12 +111,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Where a text is looked at: where the number of tokens emitted is `first`, modulo `every`.
+#[derive(Clone, Copy)]
+struct Spots {
+    first: usize,
+    every: usize,
+}
+
+impl Spots {
+    fn has(self, emitted: usize) -> bool {
+        emitted % self.every == self.first
+    }
+}
+
 /// The verifier that only looks.
 struct Observer<L> {
     /// The tokens to emit, where the text is one that was decoded before.
     follow: Vec<Token>,
     /// Tokens emitted so far.
     emitted: usize,
+    spots: Spots,
     look: Arc<Mutex<Option<L>>>,
     /// Who decides, if it is not the target by itself; the paths that it is given, and who deals them.
     decides: Option<(Box<dyn Verifier>, Option<usize>, Random)>,
@@ -133,7 +148,8 @@ impl<L: Look> Verifier for Observer<L> {
         target: &dyn TargetLaws,
         chance: &mut dyn Chance,
     ) -> polydraft::Result<Outcome> {
-        if let Some(look) = lock(&self.look).as_mut().filter(|_| draft.draws(DraftTree::ROOT).is_some()) {
+        // Also where nothing was drafted, for that is what was drafted there.
+        if let Some(look) = lock(&self.look).as_mut().filter(|_| self.spots.has(self.emitted)) {
             look.look(self.emitted, draft, target)?;
         }
         if let Some((verifier, paths, random)) = &mut self.decides {
@@ -153,16 +169,14 @@ impl<L: Look> Verifier for Observer<L> {
 /// A policy that drafts at every so many positions only.
 struct Sometimes {
     policy: Box<dyn Policy>,
-    /// Drafts where the number of tokens emitted is this, modulo `every`.
-    first: usize,
-    every: usize,
+    spots: Spots,
     /// Tokens emitted so far.
     emitted: usize,
 }
 
 impl Sometimes {
     fn here(&self) -> bool {
-        self.emitted % self.every == self.first
+        self.spots.has(self.emitted)
     }
 }
 

@@ -17,7 +17,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::output::Usage;
 
 pub use curves::{Curve, Curves, Datum};
-pub use dots::{Dot, Dots, Panel, TOLD_APART, WIDTH};
+pub use dots::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
 pub use lines::{Chart, Series, Value};
 
 type Area<'a, B> = DrawingArea<B, Shift>;

@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<()> {
     let traces = args.traces.iter().map(|path| Trace::open(path)).collect::<Result<Vec<_>, _>>()?;
     let header = traces[0].header().clone();
     for (trace, path) in traces.iter().zip(&args.traces).skip(1) {
-        trace.header().belongs_with(&header, path)?;
+        header.belongs_with(trace.header(), path)?;
     }
     let files: Vec<(&Trace, usize)> =
         traces.iter().flat_map(|trace| (0..trace.len()).map(move |shard| (trace, shard))).collect();
@@ -127,7 +127,7 @@ fn origin(args: &Args, header: &Header, prompts: usize, left_out: f64) -> Origin
     Origin {
         prompts,
         max_tokens: header.max_tokens,
-        every: header.every,
+        every: Some(header.every),
         seed: header.seed,
         steps_of: None,
         replayed: Some(Traced {

@@ -55,6 +55,9 @@ pub struct Comparison {
     /// Who deals them.
     random: ChaCha12Rng,
     positions: usize,
+    /// Those of them at which nothing was drawn.
+    without: usize,
+    /// Drafts at the others, and drafted tokens of all these.
     drafts: usize,
     nodes: usize,
     /// Sum over positions of the expected tokens of each verifier.
@@ -77,15 +80,18 @@ impl Comparison {
         };
         let subjects = verifiers.iter().map(subject).collect::<Result<Vec<_>>>()?;
         let (random, tokens) = (ChaCha12Rng::seed_from_u64(seed), vec![0.0; subjects.len()]);
-        Ok(Self { subjects, paths, random, positions: 0, drafts: 0, nodes: 0, tokens })
+        Ok(Self { subjects, paths, random, positions: 0, without: 0, drafts: 0, nodes: 0, tokens })
     }
 
-    /// Takes note of what each verifier would emit for this draft; one without draws is none.
+    /// Takes note of what each verifier would emit for this draft: one token, where nothing was drawn.
     ///
     /// # Errors
     /// Those of the verifiers.
     pub fn look(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<()> {
         if draft.draws(DraftTree::ROOT).is_none() {
+            self.tokens.iter_mut().for_each(|sum| *sum += 1.0);
+            self.without += 1;
+            self.positions += 1;
             return Ok(());
         }
         let mut hands = Hands::default();
@@ -99,17 +105,27 @@ impl Comparison {
         let tokens = subjects.map(|subject| subject.tokens(draft, &hands, target));
         let tokens = tokens.collect::<Result<Vec<_>>>()?;
         self.tokens.iter_mut().zip(tokens).for_each(|(sum, tokens)| *sum += tokens);
-        let several = &hands.several;
-        let nodes: usize = several.iter().map(|hand| hand.draft.tree().len() - 1).sum();
-        self.nodes += if several.is_empty() { draft.tree().len() - 1 } else { nodes };
-        self.drafts += several.len().max(1);
+        let nodes = |draft: &Draft| draft.tree().len() - 1;
+        if hands.several.is_empty() {
+            self.drafts += 1;
+            self.nodes += nodes(draft);
+        }
+        for Hand { draft, times, .. } in &hands.several {
+            self.drafts += times;
+            self.nodes += times * nodes(draft);
+        }
         self.positions += 1;
         Ok(())
     }
 
     /// What the text gave, which stood behind the prompt of this number; none if nothing was looked at.
     pub fn sample(&self, prompt: usize) -> Option<Sample> {
-        let Self { positions, drafts, nodes, .. } = *self;
+        let Self { positions, without, nodes, .. } = *self;
+        // Where nothing was drawn there are as many drafts of nothing as drafts elsewhere.
+        let drafts = match positions - without {
+            0 => positions,
+            with => self.drafts + self.drafts * without / with,
+        };
         let tokens = self.tokens.iter().map(|sum| sum / positions as f64).collect();
         (positions > 0).then_some(Sample { prompt, positions, drafts, nodes, tokens })
     }
@@ -158,34 +174,36 @@ pub struct Sample {
     pub tokens: Vec<f64>,
 }
 
-/// The mean over texts of what `of` says of each, and its standard error over other texts behind the same prompts; over
-/// all texts alike where a prompt has only one.
+/// The mean over all positions of what `of` says of each text, in which a text counts by its positions, and its standard error
+/// over other texts behind the same prompts; over all texts alike where a prompt has only one. One text has no such error: it is
+/// not a number.
 pub fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
-    let values: Vec<(usize, f64)> = samples.iter().map(|sample| (sample.prompt, of(sample))).collect();
+    let positions: f64 = samples.iter().map(|sample| sample.positions as f64).sum();
+    let mean = samples.iter().map(|sample| sample.positions as f64 * of(sample)).sum::<f64>() / positions;
+    // How many positions a text has is chance too: what it adds to the error is how far all of them together are off.
+    let off = |sample: &Sample| (sample.prompt, sample.positions as f64 * (of(sample) - mean));
+    let mut off: Vec<(usize, f64)> = samples.iter().map(off).collect();
+    off.sort_by_key(|(prompt, _)| *prompt);
+    let by_prompt = || off.chunk_by(|a, b| a.0 == b.0);
+    let squares = match by_prompt().all(|texts| texts.len() > 1) {
+        true => by_prompt().map(spread).sum(),
+        false => spread(&off),
+    };
+    (mean, squares.sqrt() / positions)
+}
+
+/// The variance of the sum of so many values.
+fn spread(values: &[(usize, f64)]) -> f64 {
     let count = values.len() as f64;
-    let mean = values.iter().map(|(_, value)| value).sum::<f64>() / count;
-    let mut prompts: Vec<usize> = values.iter().map(|(prompt, _)| *prompt).collect();
-    prompts.sort_unstable();
-    prompts.dedup();
-    let spread = |values: &[f64]| {
-        let (count, sum) = (values.len() as f64, values.iter().sum::<f64>());
-        let squares: f64 = values.iter().map(|value| (value - sum / count).powi(2)).sum();
-        squares * count / (count - 1.0)
-    };
-    let own = |prompt: usize| -> Vec<f64> {
-        values.iter().filter(|(other, _)| *other == prompt).map(|(_, value)| *value).collect()
-    };
-    let by_prompt: Vec<Vec<f64>> = prompts.into_iter().map(own).collect();
-    let squares = if by_prompt.iter().all(|values| values.len() > 1) {
-        by_prompt.iter().map(|values| spread(values)).sum()
-    } else {
-        spread(&by_prompt.concat())
-    };
-    (mean, squares.sqrt() / count)
+    let sum: f64 = values.iter().map(|(_, value)| value).sum();
+    let squares: f64 = values.iter().map(|(_, value)| (value - sum / count).powi(2)).sum();
+    squares * count / (count - 1.0)
 }
 
 #[cfg(test)]
 mod tests {
+    use polydraft::{Distribution, Draws, Growth};
+
     use super::*;
 
     #[test]
@@ -201,5 +219,41 @@ mod tests {
         // One text each: over prompts.
         let (_, error) = mean(&[samples[0].clone(), samples[2].clone()], |sample| sample.tokens[0]);
         assert!((error - 5.0).abs() < 1e-12, "{error}");
+    }
+
+    /// A text of many calls counts for more than one of few, and an error is that of the ratio of sums.
+    #[test]
+    fn texts_count_by_their_positions() {
+        let sample =
+            |positions, value| Sample { prompt: 0, positions, drafts: 1, nodes: 1, tokens: vec![value] };
+        // 12 tokens each, in 4 calls and in 6: 24 tokens of 10 calls.
+        let samples = [sample(4, 3.0), sample(6, 2.0)];
+        let (value, error) = mean(&samples, |sample| sample.tokens[0]);
+        assert!((value - 2.4).abs() < 1e-12, "{value}");
+        // Off by 4·0.6 and 6·(-0.4): (2·(2.4² + 2.4²))^½/10.
+        assert!((error - 23.04_f64.sqrt() / 10.0).abs() < 1e-12, "{error}");
+        assert!(mean(&samples[..1], |sample| sample.tokens[0]).1.is_nan());
+    }
+
+    /// Where nothing is drawn one token is emitted, and nothing is drafted; paths that are alike are several.
+    #[test]
+    fn every_draft_counts_and_none_does_too() {
+        let law = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
+        let mut random = ChaCha12Rng::seed_from_u64(0);
+        let mut same = Draft::new();
+        same.draw(0, law([1.0, 0.0]), Growth::Fresh(Draws::iid(3)), &mut random).expect("drawn");
+        let target = vec![law([1.0, 0.0]); 2];
+        for (paths, drafts) in [(Some(1), 3), (None, 1)] {
+            let kinds = ["nested-priority".parse().expect("a name")];
+            let form = Form::paths(paths.unwrap_or(3));
+            let mut comparison = Comparison::new(&kinds, &form, paths, 0).expect("a comparison");
+            assert!(comparison.sample(0).is_none());
+            comparison.look(&Draft::new(), &target).expect("looked");
+            assert_eq!(comparison.sample(0).map(|s| (s.drafts, s.nodes)), Some((1, 0)));
+            comparison.look(&same, &target).expect("looked");
+            let expected =
+                Sample { prompt: 7, positions: 2, drafts: 2 * drafts, nodes: drafts, tokens: vec![1.5] };
+            assert_eq!(comparison.sample(7), Some(expected));
+        }
     }
 }

@@ -182,6 +182,10 @@ impl Trace {
         check("bytes:", &line.bytes, &bytes.len())?;
         check("the checksum", &line.crc32, &crc32(&bytes))?;
         let shard = Shard::read(&place, &bytes, self.header.vocabulary)?;
+        if shard.texts().len() > self.header.texts as usize {
+            let expected = format!("at most {} texts, as {HEADER} says", self.header.texts);
+            return Err(Error::content(&place, expected, shard.texts().len()));
+        }
         check("positions:", &line.positions, &shard.positions())?;
         check("a prompt with the checksum", &line.prompt, &crc_of(shard.prompt()))?;
         if shard.header() != self.crc || shard.number() != number {

@@ -1,6 +1,6 @@
 //! Verifiers compared on recorded drafts.
 
-use polydraft::{Form, Policy, PolicyKind};
+use polydraft::{Draft, Form, Policy, PolicyKind};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{Comparison, Dealt, Sample, exact_for};
 use rand::SeedableRng;
@@ -19,6 +19,9 @@ pub struct Replay {
     part: Option<PolicyKind>,
     /// Whether the recorded tree ends where laws say so.
     cut: bool,
+    /// The depth of the recorded tree, and the most draws at a node of it.
+    depth: usize,
+    draws: usize,
     /// The paths of the hands that are dealt from it; none for what is taken itself.
     paths: Option<usize>,
 }
@@ -32,6 +35,8 @@ impl Replay {
     pub fn new(recorded: &PolicyKind, tree: &PolicyKind, verifiers: &[VerifierKind]) -> Result<Self> {
         let form = tree.build()?.form();
         parts::check(recorded, tree)?;
+        let whole = recorded.build()?;
+        let (depth, draws) = (whole.depth(), whole.form().most_draws());
         let exact = exact_for(verifiers, &form)?;
         if exact.is_empty() {
             let got: Vec<String> = verifiers.iter().map(VerifierKind::to_string).collect();
@@ -47,7 +52,7 @@ impl Replay {
         }
         let part = Some(part).filter(|part| part != recorded);
         let cut = matches!(recorded, PolicyKind::StopBelow(_));
-        Ok(Self { tree: tree.clone(), form, verifiers: exact, part, cut, paths })
+        Ok(Self { tree: tree.clone(), form, verifiers: exact, part, cut, depth, draws, paths })
     }
 
     /// The tree.
@@ -87,8 +92,27 @@ impl Replay {
         })
     }
 
+    /// That a draft is no larger than the recorded tree: what its header does not say may take any time.
+    fn check(&self, draft: &Draft) -> polydraft::Result<()> {
+        let tree = draft.tree();
+        let depth = (0..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+        let draws = draft.form().most_draws();
+        if depth <= self.depth && draws <= self.draws {
+            return Ok(());
+        }
+        Err(polydraft::Error::TooLarge {
+            operation: "draft",
+            expected: format!(
+                "at most {} draws at a node and depth {}, as in the header",
+                self.draws, self.depth
+            ),
+            got: format!("{draws} and {depth}"),
+        })
+    }
+
     fn look(&self, work: &mut Work, position: &Position) -> polydraft::Result<()> {
         let Position { draft, target, .. } = position;
+        self.check(draft)?;
         let Some(policy) = &work.part else { return work.comparison.look(draft, target) };
         let (part, nodes) = parts::take(draft, policy.as_ref(), self.cut, &mut work.random)?;
         work.comparison.look(&part, &Dealt { nodes: &nodes, target })
@@ -103,6 +127,10 @@ impl Replay {
 pub fn replay(shard: &Shard, replays: &[Replay], prompt: usize) -> Result<Vec<Vec<Option<Sample>>>> {
     let mut samples = vec![Vec::new(); replays.len()];
     for text in shard.texts() {
+        if text.positions.is_empty() {
+            samples.iter_mut().for_each(|samples| samples.push(None));
+            continue;
+        }
         let works = replays.iter().map(|replay| replay.begin(text.seed));
         let mut works = works.collect::<polydraft::Result<Vec<_>>>()?;
         for index in text.positions.clone() {

@@ -20,6 +20,8 @@ use crate::{Error, Result};
 const MOST_NODES: u32 = 16_385;
 /// Draws in one tree, a shared node as often as it was drawn.
 const MOST_DRAWS: u64 = 1 << 20;
+/// Texts behind a prompt: as many as a header may say.
+const MOST_TEXTS: usize = 1 << 20;
 
 /// What a file says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -92,6 +94,10 @@ impl Numbers {
         let sum = |column: &[u32]| column.iter().map(|n| *n as usize).sum::<usize>();
         let prompt = columns.column("prompt")?;
         let seeds: Vec<u64> = columns.column("text.seed")?;
+        if seeds.len() > MOST_TEXTS {
+            let expected = format!("at most {MOST_TEXTS} texts");
+            return Err(Error::content(columns.at("text.seed"), expected, seeds.len()));
+        }
         let lengths: Vec<u32> = columns.column_of("text.length", seeds.len())?;
         let positions: Vec<u32> = columns.column_of("text.positions", seeds.len())?;
         let tokens = columns.column_of("text.tokens", sum(&lengths))?;
@@ -187,11 +193,16 @@ impl Shard {
         let texts: Vec<Text> = (0..numbers.seeds.len()).map(text).collect();
         for (index, text) in texts.iter().enumerate() {
             let at = &numbers.at[text.positions.clone()];
-            let ascending = at.windows(2).all(|pair| pair[0] < pair[1]);
-            if !ascending || at.last().is_some_and(|last| *last as usize > text.tokens.len()) {
-                let expected = format!("ascending positions of a text of {} tokens", text.tokens.len());
-                let place = format!("{}, text {index}", columns.at("position.at"));
-                return Err(Error::content(place, expected, format!("{at:?}")));
+            let least = |place: usize| if place == 0 { 0 } else { at[place - 1].saturating_add(1) };
+            let sound = |place: usize| (least(place)..=text.tokens.len() as u32).contains(&at[place]);
+            if let Some(wrong) = (0..at.len()).find(|place| !sound(*place)) {
+                let expected = format!(
+                    "ascending positions of a text of {} tokens, here from {}",
+                    text.tokens.len(),
+                    least(wrong)
+                );
+                let place = format!("{}, text {index}, position {wrong} of it", columns.at("position.at"));
+                return Err(Error::content(place, expected, at[wrong]));
             }
         }
         drop(columns);

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use polydraft_trace::{Error, Header, Shard};
+use polydraft_trace::{Error, Header, Replay, Shard, replay};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::SafeTensors;
@@ -63,7 +63,7 @@ fn numbers_that_make_no_sense_are_refused_with_their_place() {
         ("text.tokens", 1, u32s(u32::MAX), "tensor text.tokens"),
         ("text.length", 0, u32s(u32::MAX), "tensor text.tokens: expected 4294967295 numbers"),
         ("text.positions", 0, u32s(1 << 31), "tensor position.at: expected 2147483648"),
-        ("position.at", 1, u32s(0), "text 0: expected ascending"),
+        ("position.at", 1, u32s(0), "text 0, position 1 of it: expected ascending"),
         ("position.at", 2, u32s(7), "a text of 6 tokens"),
         ("position.nodes", 0, u32s(0), "position 0 of the file: expected from 1"),
         ("position.nodes", 0, u32s(u32::MAX), "got 4294967295"),
@@ -128,6 +128,26 @@ fn tensors_that_are_none_are_refused_by_name() {
         assert!(read(&file(&sound_tensors, &metadata), 3).is_err());
     }
     assert!(read(&file(&sound_tensors, &HashMap::new()), 3).is_err());
+}
+
+/// Small files of very many texts, and drafts that are larger than the header says.
+#[test]
+fn what_would_take_any_time_is_refused() {
+    let (mut many, metadata) = tensors(&sound());
+    let seeds = many.iter_mut().find(|tensor| tensor.0 == "text.seed").unwrap();
+    (seeds.2, seeds.3) = (vec![(1 << 20) + 1], vec![0; 8 * ((1 << 20) + 1)]);
+    let error = read(&file(&many, &metadata), 3).unwrap_err().to_string();
+    assert!(error.contains("tensor text.seed: expected at most 1048576 texts, got 1048577"), "{error}");
+
+    let shard = Shard::read("here", &sound(), 3).unwrap();
+    let verifiers = ["token".parse().unwrap()];
+    for (tree, fits) in [("paths:2,2", true), ("paths:2,1", false), ("paths:1,2", false)] {
+        let tree = tree.parse().unwrap();
+        let one = Replay::new(&tree, &tree, &verifiers).unwrap();
+        let replayed = replay(&shard, &[one], 0).map_err(|error| error.to_string());
+        assert_eq!(replayed.is_ok(), fits, "{tree}");
+        assert!(replayed.err().is_none_or(|error| error.contains("here: position 0: draft")), "{tree}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Drafting, PolicyKind};
 use polydraft_engine::Limits;
@@ -45,8 +45,8 @@ pub struct Args {
     /// How the drafts at a node are drawn: without-replacement, top-k (with walk:naive), iid.
     #[arg(long, value_name = "SCHEME", default_value = "without-replacement")]
     drafting: Drafting,
-    /// Tokens to generate per prompt.
-    #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Tokens to generate per prompt; before the last nothing is drafted.
+    #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
     max_tokens: u32,
     /// Rounds over all prompts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -111,6 +111,7 @@ pub fn run(args: Args) -> Result<()> {
     drop(orderly);
     let interrupted = bar.position() < bar.length().unwrap_or(0);
     bar.finish_and_clear();
+    ensure!(positions > 0, "nothing was verified: expected prompts with room for two tokens behind them");
     let acceptance: Vec<f64> = counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
     let report = Report {

@@ -51,7 +51,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Means over positions for one number of drafts.
+/// Means over positions for one number of drafts, but for `draws`.
 #[derive(Serialize)]
 struct Row {
     count: usize,
@@ -184,7 +184,7 @@ fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "largest acceptance of n drafts at a node, means over {} positions, temperature {} (draft {})",
+        "largest acceptance of n drafts at a node, means over {} positions, of (draws) the median; temperature {} (draft {})",
         report.positions, report.temperature, report.draft_temperature
     )?;
     let head =

@@ -31,7 +31,7 @@ pub struct Args {
     /// The model [default: one of random weights, made in a temporary folder].
     #[arg(value_name = "MODEL")]
     model: Option<String>,
-    /// Millions of parameters of the random model, about; 79 at least, with its vocabulary of 32,000 tokens.
+    /// Millions of parameters of the random model, about; 79 at least, with its vocabulary of 8,192 tokens.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000), conflicts_with = "model")]
     random: usize,
     /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has them].

@@ -32,8 +32,8 @@ pub use solvers::Column;
 /// Time the solvers of the optimal transport problem: the published table, and `priority`.
 ///
 /// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two laws to an emitted token,
-/// the median at each position, the mean over positions; solvers take turns, position by position. First every solver's emitted law is enumerated on small problems, then
-/// every acceptance in the table is compared with the optimum's formula. A solution that was stopped is a lower bound.
+/// the median at each position, the mean over positions; solvers take turns, position by position. First every solver's emitted
+/// law is enumerated on small problems, then every acceptance in the table is compared with the optimum's formula. A solution that was stopped is a lower bound.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -213,7 +213,7 @@ fn measure_row(
     columns: &[Column],
     goes_on: &dyn Fn(Row, bool) -> bool,
 ) -> Result<RowReport> {
-    let mut cells: Vec<Cell> = columns.iter().map(|column| Cell::new(column.name())).collect();
+    let mut cells: Vec<Cell> = columns.iter().map(Cell::new).collect();
     let mut optima = Vec::new();
     let mut rng = ChaCha12Rng::seed_from_u64(work.seed);
     for pair in pairs {

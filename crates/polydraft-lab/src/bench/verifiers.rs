@@ -78,9 +78,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     drafts: u32,
     /// Measure at every so many tokens of a text: neighbours say much the same, and a text costs one pass a token.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with = "steps_of")]
     every: u32,
-    /// Measure at the steps of a decode with this verifier, instead of anywhere in the target's text: what 'bench decode'
+    /// Measure at each step of a decode with this verifier, instead of anywhere in the target's text: what 'bench decode'
     /// measures.
     #[arg(long, value_name = "NAME")]
     steps_of: Option<VerifierKind>,
@@ -135,6 +135,11 @@ impl Setting {
         ensure!(!verifiers.is_empty(), "none of the --verifiers is exact for {tree}");
         Ok(Self { sampling, draft, tree, verifiers, samples: Vec::new() })
     }
+
+    /// Positions that were looked at.
+    fn positions(&self) -> usize {
+        self.samples.iter().map(|sample| sample.positions).sum()
+    }
 }
 
 /// How much is measured.
@@ -144,7 +149,7 @@ pub struct Extent {
     pub positions: u32,
     /// Drafts at each, where the tree is a number of paths.
     pub drafts: u32,
-    /// Tokens of a text from one position to the next.
+    /// Tokens of a text from one position to the next, unless the positions are steps.
     pub every: u32,
     /// Tokens of each text.
     pub max_tokens: u32,
@@ -206,7 +211,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
     let (orderly, extent) = (Orderly::begin(), args.extent());
-    let least = 2 * by_round(&extent, prompts.len());
+    let least = 2 * by_round(&extent, prompts.len(), &settings);
     if least > u64::from(extent.positions) {
         note(format_args!(
             "note: about {least} positions, not {}: two texts behind each of {} prompts are the least",
@@ -214,7 +219,8 @@ pub fn run(args: Args) -> Result<()> {
             prompts.len()
         ));
     }
-    let bar = ProgressBar::new(rounds(&extent, prompts.len()) * (prompts.len() * settings.len()) as u64)
+    let texts = rounds(&extent, prompts.len(), &settings) * (prompts.len() * settings.len()) as u64;
+    let bar = ProgressBar::new(texts)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
     let interrupted = !measure(&extent, &mut models.engine, &prompts, &mut settings, &|| {
         bar.inc(1);
@@ -228,7 +234,7 @@ pub fn run(args: Args) -> Result<()> {
     let origin = Origin {
         prompts: prompts.len(),
         max_tokens: args.max_tokens,
-        every: args.every,
+        every: args.steps_of.is_none().then_some(args.every),
         seed: args.seed,
         steps_of: args.steps_of.as_ref().map(ToString::to_string),
         replayed: None,
@@ -241,15 +247,22 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// How often all prompts are gone through.
-fn rounds(extent: &Extent, prompts: usize) -> u64 {
-    u64::from(extent.positions).div_ceil(by_round(extent, prompts)).max(2)
+/// How often all prompts are gone through, at most.
+fn rounds(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
+    u64::from(extent.positions).div_ceil(by_round(extent, prompts, settings)).max(LEAST_ROUNDS)
 }
 
-/// Positions of all prompts once, about.
-fn by_round(extent: &Extent, prompts: usize) -> u64 {
-    let every = extent.every.min(extent.max_tokens);
-    (prompts as u64 * u64::from(extent.max_tokens / every)).max(1)
+/// Two texts behind each prompt tell how much texts differ.
+const LEAST_ROUNDS: u64 = 2;
+
+/// Positions of all prompts once, about; steps are at least so many, for none is longer than a path and a token.
+fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
+    let depth = |setting: &Setting| setting.tree.build().map_or(0, |policy| policy.depth());
+    let every = match extent.steps_of {
+        Some(_) => settings.iter().map(depth).max().unwrap_or(0) as u32 + 1,
+        None => extent.every,
+    };
+    (prompts as u64 * u64::from(extent.max_tokens / every.min(extent.max_tokens))).max(1)
 }
 
 /// Measures text by text, with every setting on each, until there are positions enough or the time is up; false if `goes_on`,
@@ -265,7 +278,12 @@ pub fn measure(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<bool> {
     ensure!(!prompts.is_empty(), "no prompts");
-    for round in 0..rounds(extent, prompts.len()) {
+    for round in 0..rounds(extent, prompts.len(), settings) {
+        if round >= LEAST_ROUNDS
+            && settings.iter().all(|setting| setting.positions() >= extent.positions as usize)
+        {
+            break;
+        }
         for (number, prompt) in prompts.iter().enumerate() {
             let seed = text_seed(extent.seed, round, number);
             let mut samples: Vec<Option<Sample>> = Vec::new();

@@ -1,8 +1,8 @@
-//! Values with error bars, one named row each, in panels side by side: which is the largest, and is the difference more
+//! Values with error bars, one named row each, in panels side by side: which is the best, and is the difference more
 //! than chance?
 //!
-//! The axis begins near the data and is the same in all panels, as is the order of the rows. A panel's largest value, and
-//! those that cannot be told from it, are filled and in colour; the band behind them is the largest with its error.
+//! The axis begins near the data and is the same in all panels, as is the order of the rows. A panel's best value, and
+//! those that cannot be told from it, are filled and in colour; the band behind them is the best with its error.
 
 use std::ops::Range;
 
@@ -19,6 +19,15 @@ pub struct Dot {
     pub value: f64,
     /// Its standard error, if that is known.
     pub error: Option<f64>,
+}
+
+/// Which value is the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Best {
+    Highest,
+    Lowest,
+    /// None is: they are of different things.
+    None,
 }
 
 /// A dot for each row, if there is one.
@@ -41,6 +50,7 @@ pub struct Dots {
     /// Names of the rows, in the order in which they are drawn, from the top.
     pub rows: Vec<String>,
     pub panels: Vec<Panel>,
+    pub best: Best,
     /// Panels side by side.
     pub columns: usize,
     /// Decimals of the values that are written beside the dots.
@@ -51,16 +61,21 @@ pub struct Dots {
 pub const TOLD_APART: f64 = 2.0;
 
 impl Panel {
-    /// The largest value.
-    pub fn best(&self) -> Option<Dot> {
-        self.dots.iter().flatten().copied().max_by(|a, b| a.value.total_cmp(&b.value))
+    /// The best value, if there is one.
+    pub fn best(&self, best: Best) -> Option<Dot> {
+        let dots = self.dots.iter().flatten().copied();
+        match best {
+            Best::Highest => dots.max_by(|a, b| a.value.total_cmp(&b.value)),
+            Best::Lowest => dots.min_by(|a, b| a.value.total_cmp(&b.value)),
+            Best::None => None,
+        }
     }
 
     /// Whether a dot is the best, or one that its error does not tell from the best.
-    fn leads(&self, dot: &Dot) -> bool {
-        let Some(best) = self.best() else { return false };
+    fn leads(&self, dot: &Dot, best: Best) -> bool {
+        let Some(best) = self.best(best) else { return false };
         match (best.error, dot.error) {
-            (Some(a), Some(b)) => best.value - dot.value <= TOLD_APART * a.hypot(b),
+            (Some(a), Some(b)) => (best.value - dot.value).abs() <= TOLD_APART * a.hypot(b),
             _ => dot.value == best.value,
         }
     }
@@ -167,7 +182,8 @@ impl Dots {
         named: bool,
     ) -> Drawn<B> {
         text(area, &panel.title, (frame.x.start, frame.top - 26), 18.0, &BLACK, HPos::Left)?;
-        if let Some(best) = panel.best() {
+        let best = panel.best(self.best);
+        if let Some(best) = best {
             let ends = [-1.0, 1.0].map(|sign| frame.across(best.value + sign * best.error.unwrap_or(0.0)));
             let band = [(ends[0], frame.top), (ends[1], frame.bottom())];
             area.draw(&Rectangle::new(band, BAND.filled()))?;
@@ -186,15 +202,15 @@ impl Dots {
                 text(area, name, (frame.x.start - 12, middle - 6), 16.0, &BLACK, HPos::Right)?;
             }
             let Some(dot) = dot else { continue };
-            let leads = panel.leads(dot);
+            let leads = panel.leads(dot, self.best);
             let color = if leads { LEADS } else { REST };
             draw_dot(area, frame, dot, middle, color, leads)?;
             let decimals = self.decimals;
             // What all are compared to has no error of the difference.
             let error = dot.error.filter(|error| *error > 0.0);
             let error = error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"));
-            let best = panel.best().is_some_and(|best| best.value == dot.value);
-            let label = format!("{:.decimals$}{error}{}", dot.value, if best { ", best" } else { "" });
+            let best = if best.is_some_and(|best| best.value == dot.value) { ", best" } else { "" };
+            let label = format!("{:.decimals$}{error}{best}", dot.value);
             text(area, &label, (frame.x.end + 8, middle - 6), 14.0, &color, HPos::Left)?;
         }
         Ok(())
@@ -241,6 +257,7 @@ mod tests {
                 panel("K = 2", &[dot(2.6, 0.05), dot(2.55, 0.04), dot(2.2, 0.03)]),
                 panel("K = 4", &[dot(2.9, 0.03), dot(2.7, 0.02), None]),
             ],
+            best: Best::Highest,
             columns: 2,
             decimals: 2,
         }
@@ -249,14 +266,18 @@ mod tests {
     #[test]
     fn the_best_and_its_equals_lead() {
         let Dots { panels, .. } = chart();
-        let leads =
-            |panel: &Panel| panel.dots.iter().flatten().map(|dot| panel.leads(dot)).collect::<Vec<_>>();
-        assert_eq!(leads(&panels[0]), [true, true, false]);
-        assert_eq!(leads(&panels[1]), [true, false]);
+        let leads = |panel: &Panel, best| {
+            panel.dots.iter().flatten().map(|dot| panel.leads(dot, best)).collect::<Vec<_>>()
+        };
+        assert_eq!(leads(&panels[0], Best::Highest), [true, true, false]);
+        assert_eq!(leads(&panels[0], Best::Lowest), [false, false, true]);
+        assert_eq!(leads(&panels[1], Best::Highest), [true, false]);
+        assert_eq!(leads(&panels[1], Best::None), [false, false]);
         // Without errors only the largest itself.
         let bare = |value| Some(Dot { value, error: None });
         let panel = Panel { title: String::new(), dots: vec![bare(2.0), bare(2.001)] };
-        assert_eq!(leads(&panel), [false, true]);
+        assert_eq!(leads(&panel, Best::Highest), [false, true]);
+        assert_eq!(leads(&panel, Best::Lowest), [true, false]);
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Records of scripts, and of what nobody here knows: tables of what they hold.
+//! Records of scripts, of `bench drafting`, and of what nobody here knows: tables of what they hold.
+
+use std::collections::HashSet;
 
 use anyhow::Result;
 use serde_json::{Map, Value};
@@ -6,11 +8,14 @@ use serde_json::{Map, Value};
 use super::page::{Cell, Section};
 use super::record::Record;
 
-/// Of the scripts whose records are known.
+/// Of those whose records are known.
 fn title(record: &Record) -> Option<&'static str> {
     match &record.value {
         value if value.get("tokens_per_second_alone").is_some() => {
             Some("bench/load.py: the server under load")
+        }
+        value if value.get("rows").is_some() && value.get("draft_temperature").is_some() => {
+            Some("bench drafting: the largest acceptance at a node, by how its drafts are drawn")
         }
         value if value.get("rows").is_some() && value.get("provenance").is_some() => {
             Some("bindings/python/bench: inside transformers")
@@ -30,7 +35,9 @@ pub fn section(record: &Record) -> Result<Section> {
     let mut single = Vec::new();
     match &record.value {
         Value::Object(fields) => {
-            fields.iter().for_each(|(name, value)| part(&mut section, &mut single, name, value))
+            let shown = fields.iter().take(FIELDS);
+            shown.for_each(|(name, value)| part(&mut section, &mut single, name, value));
+            left_out(fields.len(), FIELDS, "fields").iter().for_each(|note| section.text(note));
         }
         value => part(&mut section, &mut single, "values", value),
     }
@@ -38,6 +45,16 @@ pub fn section(record: &Record) -> Result<Section> {
         section.table("Single values", "", &["what", "value"], &single);
     }
     Ok(section)
+}
+
+/// Fields of a record, and rows and columns of a table, that are shown.
+const FIELDS: usize = 256;
+const ROWS: usize = 1000;
+const COLUMNS: usize = 64;
+
+/// What is left out, if it is more than is shown.
+fn left_out(there: usize, shown: usize, what: &str) -> Option<String> {
+    (there > shown).then(|| format!("{} more {what} are not shown", there - shown))
 }
 
 /// A table of its own for what has parts, a line for what has none.
@@ -48,20 +65,21 @@ fn part(section: &mut Section, single: &mut Vec<Vec<Cell>>, name: &str, value: &
     let title = name.replace('_', " ");
     match value {
         Value::Array(rows) if rows.first().is_some_and(Value::is_object) => {
-            let rows: Vec<Map<String, Value>> = rows.iter().map(flat).collect();
-            let mut head: Vec<&str> = Vec::new();
-            for key in rows.iter().flat_map(Map::keys) {
-                if !head.contains(&key.as_str()) {
-                    head.push(key);
-                }
-            }
+            let note = left_out(rows.len(), ROWS, "rows");
+            let rows: Vec<Map<String, Value>> = rows.iter().take(ROWS).map(flat).collect();
+            let (mut head, mut known): (Vec<&str>, HashSet<&str>) = Default::default();
+            head.extend(rows.iter().flat_map(Map::keys).map(String::as_str).filter(|key| known.insert(key)));
+            let more = left_out(head.len(), COLUMNS, "columns");
+            head.truncate(COLUMNS);
             let cells = rows.iter().map(|row| head.iter().map(|key| cell(row.get(*key))).collect());
-            section.table(&title, "", &head, &cells.collect::<Vec<Vec<Cell>>>());
+            let notes: Vec<String> = note.into_iter().chain(more).collect();
+            section.table(&title, &notes.join("; "), &head, &cells.collect::<Vec<Vec<Cell>>>());
         }
         Value::Object(_) => {
-            let rows: Vec<Vec<Cell>> =
-                flat(value).iter().map(|(key, value)| vec![Cell::words(key), cell(Some(value))]).collect();
-            section.table(&title, "", &["", "value"], &rows);
+            let fields = flat(value);
+            let note = left_out(fields.len(), ROWS, "rows").unwrap_or_default();
+            let rows = fields.iter().take(ROWS).map(|(key, value)| vec![Cell::words(key), cell(Some(value))]);
+            section.table(&title, &note, &["", "value"], &rows.collect::<Vec<_>>());
         }
         value => single.push(vec![Cell::words(title), cell(Some(value))]),
     }
@@ -124,6 +142,17 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Wide and long records are shown as far as anybody looks, and say what is missing.
+    #[test]
+    fn no_table_is_without_end() {
+        let rows: Vec<Value> = (0..1500).map(|row| serde_json::json!({ format!("k{row}"): row })).collect();
+        let value = serde_json::json!({ "a": rows });
+        let record = Record { file: String::new(), kind: super::super::record::Kind::Other, value };
+        let page = super::super::page::html("", &[section(&record).expect("a section")]);
+        assert!(page.contains("500 more rows are not shown; 936 more columns are not shown"), "{page}");
+        assert_eq!((page.matches("<th ").count(), page.matches("<tr>").count()), (64, 1001));
+    }
 
     #[test]
     fn numbers_are_short() {

@@ -1,5 +1,6 @@
 //! The page: sections of figures and tables, as HTML that asks nothing of the network.
 
+use std::collections::HashMap;
 use std::fmt::{Display, Write};
 
 use anyhow::Result;
@@ -8,6 +9,9 @@ use super::record::{Origin, Record};
 use crate::plot::Drawing;
 
 const STYLE: &str = include_str!("style.css");
+
+/// Characters of a command that are shown: it stands under every figure.
+const COMMAND: usize = 4096;
 
 /// What one record says, or several of a kind.
 pub struct Section {
@@ -30,7 +34,7 @@ impl Section {
             Some(record.file.clone()),
             machine,
             version.map(|version| format!("polydraft {version}")),
-            commit.filter(known).map(|commit| format!("commit {}", &commit[..commit.len().min(12)])),
+            commit.filter(known).map(|commit| format!("commit {}", abbreviated(&commit))),
             rustc.filter(known).map(|rustc| rustc.split(" (").next().unwrap_or_default().to_owned()),
             profile.filter(known).map(|profile| format!("{profile} build")),
             threads.map(|threads| format!("{threads} threads")),
@@ -40,7 +44,7 @@ impl Section {
         Self {
             title: record.kind.name().to_owned(),
             facts: facts.into_iter().flatten().collect(),
-            command,
+            command: command.map(|command| command.chars().take(COMMAND).collect()),
             tiles: Vec::new(),
             parts: Vec::new(),
         }
@@ -174,6 +178,12 @@ pub fn number(value: f64, decimals: usize, error: Option<f64>) -> String {
     format!("{value:.decimals$}{error}")
 }
 
+/// The first digits of a commit, and what stands behind it: a tree that was changed is not the commit's.
+fn abbreviated(commit: &str) -> String {
+    let (digits, changed) = commit.split_at(commit.find('-').unwrap_or(commit.len()));
+    digits.chars().take(12).chain(changed.chars()).collect()
+}
+
 fn under(note: &str) -> String {
     if note.is_empty() { String::new() } else { format!("<small>{}</small>", escaped(note)) }
 }
@@ -222,9 +232,11 @@ pub fn html(title: &str, sections: &[Section]) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n\
          <header><h1>{title}</h1>\n<nav>"
     );
+    let mut alike: HashMap<&str, usize> = HashMap::new();
+    sections.iter().for_each(|section| *alike.entry(&section.title).or_default() += 1);
     for (index, Section { title, facts, .. }) in sections.iter().enumerate() {
-        let alike = sections.iter().filter(|other| other.title == *title).count();
-        let file = facts.first().filter(|_| alike > 1).map(|file| file.trim_end_matches(".json"));
+        let file =
+            facts.first().filter(|_| alike[title.as_str()] > 1).map(|file| file.trim_end_matches(".json"));
         let name = file.map_or(title.clone(), |file| format!("{title}: {file}"));
         let _ = writeln!(page, "<a href=\"#s{index}\">{}</a>", escaped(&name));
     }

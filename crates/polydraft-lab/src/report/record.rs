@@ -103,6 +103,9 @@ impl Record {
     }
 }
 
+/// Records of a file: far more than anybody looks at.
+const MOST: usize = 4096;
+
 /// The records of a file.
 pub fn read(file: &Path) -> Result<Vec<Record>> {
     let name = file.display().to_string();
@@ -116,6 +119,9 @@ pub fn read(file: &Path) -> Result<Vec<Record>> {
                 number + 1
             )
         })?;
+        if number == MOST {
+            bail!("{name}: expected at most {MOST} records, got more");
+        }
         if !value.is_object() && !value.is_array() {
             bail!("{name}: expected records, JSON objects; number {} is {value}", number + 1);
         }
@@ -143,6 +149,8 @@ mod tests {
             let error = format!("{:#}", read(&path).expect_err(text));
             assert!(error.contains("record.json") && error.contains(expected), "{text}: {error}");
         }
+        std::fs::write(&path, "{}".repeat(MOST + 1)).expect("written");
+        assert!(read(&path).expect_err("too many").to_string().contains("at most 4096 records"));
         std::fs::write(&path, r#"{"p_value": 0.5}{"what": 1}"#).expect("written");
         let kinds: Vec<Kind> = read(&path).expect("two").into_iter().map(|record| record.kind).collect();
         assert_eq!(kinds, [Kind::Certify, Kind::Other]);

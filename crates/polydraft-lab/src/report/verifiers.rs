@@ -68,7 +68,7 @@ fn rows(result: &Compared) -> Vec<Vec<Cell>> {
         };
         vec![
             Cell::words(&row.verifier),
-            Cell::number(row.block_efficiency, 4, Some(row.block_efficiency_error))
+            Cell::number(row.block_efficiency, 4, row.block_efficiency_error)
                 .best(row.block_efficiency == best),
             Cell::Figure(difference),
         ]
@@ -77,9 +77,9 @@ fn rows(result: &Compared) -> Vec<Vec<Cell>> {
 }
 
 /// A difference with its sign.
-fn signed(difference: f64, error: f64) -> String {
+fn signed(difference: f64, error: Option<f64>) -> String {
     let sign = if difference >= 0.0 { "+" } else { "" };
-    format!("{sign}{}", number(difference, 4, Some(error)))
+    format!("{sign}{}", number(difference, 4, error))
 }
 
 fn against_nodes(report: &Report) -> Curves {
@@ -92,8 +92,7 @@ fn against_nodes(report: &Report) -> Curves {
     let curve = |name: &&str| {
         let points = report.results.iter().filter_map(|result| {
             let row = result.verifiers.iter().find(|row| row.verifier == **name)?;
-            let error = Some(row.block_efficiency_error);
-            Some(Datum::at(result.nodes_per_call, row.block_efficiency).within(error))
+            Some(Datum::at(result.nodes_per_call, row.block_efficiency).within(row.block_efficiency_error))
         });
         Curve::loose(*name, points.collect())
     };

@@ -13,6 +13,7 @@
 //! compared, and the mean over the hands counts; a verifier of one path is given each path of the draft.
 
 use polydraft::chance::Outcomes;
+use polydraft::verify::walk;
 use polydraft::{
     Chance, Draft, DraftTree, Drafting, Error, Form, NodeId, Outcome, Problem, Result, Rule, TargetLaws,
     Token, Verifier, couple, enumerate,
@@ -102,7 +103,7 @@ impl Subject {
 impl Way {
     fn tokens(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
         match self {
-            Self::Walk(rule, random) => walk(rule.as_mut(), random, draft, target, DraftTree::ROOT),
+            Self::Walk(rule, random) => walk(rule.as_mut(), random, draft, target),
             Self::Block(verifier) => by_coins(verifier.as_mut(), draft, target),
             Self::Whole(verifier) => decided(verifier.as_mut(), draft, target),
         }
@@ -180,33 +181,56 @@ fn choose(chance: &mut impl Chance, outcomes: &dyn Outcomes) -> usize {
     })
 }
 
-/// The expected number of tokens that a walk emits from `node` on.
+/// The expected number of tokens that a walk emits: the sum over nodes of how likely it gets there.
 fn walk(
     rule: &mut dyn Rule,
     random: &mut ChaCha12Rng,
     draft: &Draft,
     target: &dyn TargetLaws,
-    node: NodeId,
 ) -> Result<f64> {
-    let Some(proposal) = draft.proposal(node) else { return Ok(1.0) };
+    let mut reach = vec![0.0; draft.tree().len()];
+    reach[DraftTree::ROOT] = 1.0;
+    // Children come behind their parents.
+    for node in 0..reach.len() {
+        if reach[node] > 0.0
+            && let Some(proposal) = draft.proposal(node)
+        {
+            let problem = Problem::new(target.target(node)?, proposal)?;
+            for (child, follows) in follows(rule, random, draft, node, problem)? {
+                reach[child] = reach[node] * follows;
+            }
+        }
+    }
+    Ok(reach.iter().sum())
+}
+
+/// How likely the walk goes on to each child of a node.
+fn follows(
+    rule: &mut dyn Rule,
+    random: &mut ChaCha12Rng,
+    draft: &Draft,
+    node: NodeId,
+    problem: Problem,
+) -> Result<Vec<(NodeId, f64)>> {
     let tree = draft.tree();
-    let children: Vec<NodeId> = tree.children(node).collect();
-    let mut follows = vec![0.0; children.len()];
-    let mut coupling = couple(rule, Problem::new(target.target(node)?, proposal)?)?;
+    let mut substitute;
+    let mut coupling = match couple(rule, problem) {
+        // As the walk itself does.
+        Err(Error::TooLarge { .. } | Error::Solver { .. }) => {
+            substitute = walk::substitute(problem.proposal.scheme())?;
+            couple(substitute.as_mut(), problem)?
+        }
+        coupled => coupled?,
+    };
+    let mut follows: Vec<(NodeId, f64)> = tree.children(node).map(|child| (child, 0.0)).collect();
     let orders = orders(draft, node, random);
     for drafts in &orders {
         let law = coupling.law(drafts)?;
-        for (follows, &child) in follows.iter_mut().zip(&children) {
-            *follows += law.probabilities[tree.token(child) as usize] / orders.len() as f64;
+        for (child, follows) in &mut follows {
+            *follows += law.probabilities[tree.token(*child) as usize] / orders.len() as f64;
         }
     }
-    let mut tokens = 1.0;
-    for (follows, child) in follows.into_iter().zip(children) {
-        if follows > 0.0 {
-            tokens += follows * walk(rule, random, draft, target, child)?;
-        }
-    }
-    Ok(tokens)
+    Ok(follows)
 }
 
 /// Equally likely orders in which the draws below a node may have come.
@@ -217,11 +241,12 @@ fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Toke
     let drawn: Vec<Token> =
         children.iter().flat_map(|&(token, draws)| std::iter::repeat_n(token, draws)).collect();
     let ordered = draft.draws(node).is_none_or(|draws| draws.scheme != Drafting::Iid);
-    if ordered {
+    if ordered || children.len() == 1 {
         return vec![drawn];
     }
+    // Of two tokens or more there are at least as many orders as draws.
     let mut orders = Vec::new();
-    if arrange(&mut children, &mut Vec::new(), drawn.len(), &mut orders) {
+    if drawn.len() <= ORDERS && arrange(&mut children, &mut Vec::new(), drawn.len(), &mut orders) {
         return orders;
     }
     let shuffled = |_| {
@@ -337,5 +362,56 @@ mod tests {
         let mut draft = Draft::new();
         draft.draw(0, law, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
         assert_eq!(super::orders(&draft, 0, &mut random).len(), RANDOM_ORDERS);
+    }
+
+    fn tokens(verifier: &str, draft: &Draft, target: &dyn TargetLaws) -> f64 {
+        let kind: VerifierKind = verifier.parse().expect("a name");
+        let mut subject = Subject::new(&kind, draft.form()).expect("settings").expect("one that is exact");
+        subject.tokens(draft, &Hands::default(), target).expect("tokens")
+    }
+
+    /// Where a node is too large for its rule, the walk goes by another, and so do its expected tokens.
+    #[test]
+    fn walks_fall_back() {
+        let law = |weight: &dyn Fn(usize) -> usize| {
+            let weights: Vec<f64> = (0..3000).map(|token| 1.0 + weight(token) as f64).collect();
+            let sum: f64 = weights.iter().sum();
+            Distribution::new(weights.iter().map(|weight| weight / sum).collect()).expect("a law")
+        };
+        let (drawn, wanted) = (law(&|token| token % 7), law(&|token| token % 5));
+        let mut random = ChaCha12Rng::seed_from_u64(4);
+        let without = Draws { scheme: Drafting::WithoutReplacement, count: 3 };
+        for (draws, named) in [(Draws::iid(3), "walk:priority"), (without, "specinfer")] {
+            let mut draft = Draft::new();
+            draft.draw(0, drawn.clone(), Growth::Fresh(draws), &mut random).expect("drawn");
+            let target = vec![wanted.clone(); draft.tree().len()];
+            let problem = Problem::new(&wanted, draft.proposal(0).expect("drawn")).expect("a problem");
+            let mut rule = "max-flow".parse::<crate::RuleKind>().expect("a name").build().expect("a rule");
+            assert!(matches!(couple(rule.as_mut(), problem), Err(Error::TooLarge { .. })));
+            let expected = tokens(named, &draft, &target);
+            assert!((tokens("walk:max-flow", &draft, &target) - expected).abs() < 1e-12, "{named}");
+        }
+    }
+
+    /// A file may hold drafts that nobody would draw: no stack is as deep as they are.
+    #[test]
+    fn no_draft_is_too_deep() {
+        let law = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
+        let mut chain = Draft::new();
+        for node in 0..16_384 {
+            let growth = if node == 0 { Growth::Fresh(Draws::iid(1)) } else { Growth::Continue };
+            chain.record(node, law([0.75, 0.25]), growth, &[0]).expect("recorded");
+        }
+        let target = vec![law([0.5, 0.5]); chain.tree().len()];
+        // 1 + a + a² + .. with a = 0.5/0.75.
+        assert!((tokens("specinfer", &chain, &target) - 3.0).abs() < 1e-12);
+        let (one, two) = (vec![0; 1 << 20], [vec![0; 1 << 19], vec![1; 1 << 19]].concat());
+        for (draws, expected) in [(one, 1), (two, RANDOM_ORDERS)] {
+            let mut draft = Draft::new();
+            let growth = Growth::Fresh(Draws::iid(draws.len()));
+            draft.record(0, law([0.5, 0.5]), growth, &draws).expect("recorded");
+            let orders = super::orders(&draft, 0, &mut ChaCha12Rng::seed_from_u64(0));
+            assert_eq!(orders.len(), expected);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The chart of a comparison: which verifier emits the most tokens per call, and can the run tell?
 
 use super::report::{Report, Row};
-use crate::plot::{Dot, Dots, Panel, TOLD_APART, WIDTH};
+use crate::plot::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
 
 /// Temperature, paths and depth of a panel.
 type Setting = (f64, usize, usize);
@@ -41,6 +41,7 @@ pub fn chart(report: &Report) -> Dots {
         rows: names.iter().map(label).collect(),
         columns: columns(&settings),
         panels: panels.collect(),
+        best: Best::Highest,
         decimals: 2,
     }
 }
@@ -121,7 +122,7 @@ mod tests {
         assert!(chart.panels.iter().all(|panel| panel.dots.iter().all(Option::is_some)));
         // The same single path beside both numbers of paths.
         assert_eq!(chart.panels[0].dots[7], chart.panels[1].dots[7]);
-        let best = chart.panels[3].best().expect("dots");
+        let best = chart.panels[3].best(chart.best).expect("dots");
         assert!((best.value - 3.286).abs() < 1e-3, "{best:?}");
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Report;
 use super::theirs::Source;
-use crate::plot::{Dot, Dots, Panel, WIDTH};
+use crate::plot::{Best, Dot, Dots, Panel, WIDTH};
 use crate::provenance::MadeBy;
 
 /// A measured value.
@@ -79,6 +79,15 @@ impl Table {
         names
     }
 
+    /// Which value of a row is the best: of a solver's times the lowest, of a decode's times and shares none.
+    fn best(&self) -> Best {
+        match self.name.as_str() {
+            "times" => Best::Lowest,
+            "time" => Best::None,
+            _ => Best::Highest,
+        }
+    }
+
     /// Ours as panels, one for each row of the table.
     pub fn chart(&self) -> Dots {
         let (rows, columns) = (self.names(|entry| &entry.row), self.names(|entry| &entry.column));
@@ -96,6 +105,7 @@ impl Table {
             notes: Vec::new(),
             x_label: self.title.clone(),
             panels: rows.iter().map(panel).collect(),
+            best: self.best(),
             columns: rows.len().min(3),
             rows: columns.clone(),
             decimals: self.decimals,
@@ -163,6 +173,17 @@ pub fn print(report: &Report) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_time_is_the_shortest() {
+        for (name, best) in [("times", Some(0.1)), ("time", None), ("within", Some(3.0))] {
+            let mut table = Table::new(name, "", 1);
+            table.add("(10, 2)", "max-flow", 3.0, None);
+            table.add("(10, 2)", "priority", 0.1, None);
+            let chart = table.chart();
+            assert_eq!(chart.panels[0].best(chart.best).map(|dot| dot.value), best, "{name}");
+        }
+    }
 
     #[test]
     fn theirs_stand_beside_ours() {

@@ -2,19 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::solvers::Attempt;
+use super::solvers::{Attempt, Column};
 use crate::bench::median;
 
 /// A solver on a row.
 #[derive(Serialize, Deserialize)]
 pub struct Cell {
     pub solver: String,
-    /// Mean milliseconds per emitted token; a lower bound of it where `lower_bound`; none if it was not begun.
+    /// Milliseconds per emitted token, the mean over positions; a lower bound of it where `lower_bound`; none if it was not
+    /// begun.
     pub milliseconds: Option<f64>,
     pub lower_bound: bool,
-    /// Mean milliseconds of all attempts, those that gave up included.
+    /// The same of all attempts, those that gave up included.
     milliseconds_with_failures: Option<f64>,
-    /// Attempts that ended with a token, of those that ended.
+    /// Attempts that ended with a token, of those that ended, the mean over positions.
     success: Option<f64>,
     /// Mean acceptance over the positions that it solved.
     pub acceptance: Option<f64>,
@@ -29,22 +30,72 @@ pub struct Cell {
     too_large: Option<String>,
     #[serde(skip)]
     tally: Tally,
+    /// Whether it takes over where another gives up.
+    #[serde(skip)]
+    takes_over: bool,
 }
 
-/// Sums over the attempts.
+/// Sums over positions.
 #[derive(Default)]
 struct Tally {
-    done: (usize, f64),
-    gave_up: (usize, f64),
-    unfinished: (usize, f64),
-    /// Positions solved, their acceptance, the optimum there.
-    solved: (usize, f64, f64),
+    /// Seconds of all attempts.
+    spent: f64,
+    /// Whether the time was up at one.
+    unfinished: bool,
+    /// Seconds of attempts that did not give up, and of all.
+    token: Mean,
+    attempt: Mean,
+    /// Parts of the attempts that ended with a token.
+    success: Mean,
+    /// Acceptance where it solved, and the optimum there.
+    solved: Mean,
+    optimum: Mean,
+}
+
+/// A mean over the positions that have a value.
+#[derive(Default)]
+struct Mean {
+    count: usize,
+    sum: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.sum += value;
+    }
+
+    fn get(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}
+
+/// Attempts of one kind at a position: the median of their times counts for each, for the machine's hiccups are not the
+/// solver's.
+struct Alike {
+    count: usize,
+    seconds: f64,
+}
+
+impl Alike {
+    fn new(times: Vec<f64>) -> Self {
+        let count = times.len();
+        Self { count, seconds: if count == 0 { 0.0 } else { median(times.into_iter()) } }
+    }
+
+    /// Seconds of an attempt of these kinds, if there are any.
+    fn mean(kinds: &[&Self]) -> Option<f64> {
+        let count: usize = kinds.iter().map(|kind| kind.count).sum();
+        let sum: f64 = kinds.iter().map(|kind| kind.count as f64 * kind.seconds).sum();
+        (count > 0).then(|| sum / count as f64)
+    }
 }
 
 impl Cell {
-    pub fn new(solver: String) -> Self {
+    pub fn new(column: &Column) -> Self {
         Self {
-            solver,
+            solver: column.name(),
+            takes_over: column.takes_over(),
             milliseconds: None,
             lower_bound: false,
             milliseconds_with_failures: None,
@@ -60,20 +111,19 @@ impl Cell {
 
     /// Seconds used so far.
     pub fn spent(&self) -> f64 {
-        let Tally { done, gave_up, unfinished, .. } = &self.tally;
-        done.1 + gave_up.1 + unfinished.1
+        self.tally.spent
     }
 
     /// Whether there is no use in going on.
     pub fn is_closed(&self) -> bool {
-        self.tally.unfinished.0 > 0 || self.too_large.is_some()
+        self.tally.unfinished || self.too_large.is_some()
     }
 
-    /// The attempts at a position, of which the first warms up if there are several. Each counts with the median time of
-    /// those of its kind: the machine's hiccups are not the solver's.
+    /// The attempts at a position, of which the first warms up if there are several.
     pub fn add(&mut self, attempts: Vec<Attempt>, acceptance: Option<f64>, optimum: f64) {
         let warm_up = usize::from(attempts.len() > 1);
         self.positions += 1;
+        self.tally.spent += attempts.iter().map(Attempt::seconds).sum::<f64>();
         let (mut done, mut gave_up, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
         for attempt in attempts.into_iter().skip(warm_up) {
             match attempt {
@@ -83,46 +133,50 @@ impl Cell {
                 Attempt::TooLarge(reason) => self.too_large = Some(reason),
             }
         }
+        let [done, gave_up, unfinished] = [done, gave_up, unfinished].map(Alike::new);
         let tally = &mut self.tally;
-        for (sum, times) in
-            [(&mut tally.done, done), (&mut tally.gave_up, gave_up), (&mut tally.unfinished, unfinished)]
-        {
-            if !times.is_empty() {
-                sum.0 += times.len();
-                sum.1 += times.len() as f64 * median(times.into_iter());
-            }
+        tally.unfinished |= unfinished.count > 0;
+        for (mean, kinds) in [
+            (&mut tally.token, &[&done, &unfinished][..]),
+            (&mut tally.attempt, &[&done, &gave_up, &unfinished]),
+        ] {
+            Alike::mean(kinds).into_iter().for_each(|seconds| mean.add(seconds));
+        }
+        let ended = done.count + gave_up.count;
+        if ended > 0 {
+            tally.success.add(done.count as f64 / ended as f64);
         }
         if let Some(acceptance) = acceptance {
-            tally.solved.0 += 1;
-            tally.solved.1 += acceptance;
-            tally.solved.2 += optimum;
+            tally.solved.add(acceptance);
+            tally.optimum.add(optimum);
         }
     }
 
     /// `optimum` is the mean over all positions.
     fn finish(&mut self, optimum: f64) {
-        let Tally { done, gave_up, unfinished, solved } = &self.tally;
-        let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
-        let ms = |sum: f64, count: usize| mean(1e3 * sum, count);
-        self.lower_bound = unfinished.0 > 0;
-        self.milliseconds = ms(done.1 + unfinished.1, done.0 + unfinished.0);
-        self.milliseconds_with_failures = ms(self.spent(), done.0 + gave_up.0 + unfinished.0);
-        self.success = mean(done.0 as f64, done.0 + gave_up.0);
-        self.acceptance = mean(solved.1, solved.0);
-        self.optimum_there = mean(solved.2, solved.0);
-        self.acceptance_with_failures = mean(solved.2 - solved.1, self.positions).map(|loss| optimum - loss);
+        let Tally { unfinished, token, attempt, success, solved, optimum: there, .. } = &self.tally;
+        let ms = |mean: &Mean| mean.get().map(|seconds| 1e3 * seconds);
+        self.lower_bound = *unfinished;
+        self.milliseconds = ms(token);
+        self.milliseconds_with_failures = ms(attempt);
+        self.success = success.get();
+        self.acceptance = solved.get();
+        self.optimum_there = there.get();
+        self.acceptance_with_failures =
+            (self.positions > 0).then(|| optimum - (there.sum - solved.sum) / self.positions as f64);
     }
 
-    /// Attempts that ended with a token, of those that ended.
+    /// Attempts that ended with a token, of those that ended, the mean over positions.
     pub fn success(&self) -> Option<f64> {
         self.success
     }
 
     /// Positions that it solved.
     pub fn solved(&self) -> usize {
-        self.tally.solved.0
+        self.tally.solved.count
     }
 
+    /// Whether it has an answer wherever it got a turn.
     fn is_complete(&self) -> bool {
         self.success == Some(1.0) && !self.lower_bound
     }
@@ -165,8 +219,8 @@ impl RowReport {
         Self { row, k, n, optimum, cells }
     }
 
-    /// Time and acceptance of a solver over all positions. Where it gives up, the fastest of the solvers before it that
-    /// never does takes over, as in the published comparison.
+    /// Time and acceptance of a solver over all positions. Where it gives up, the fastest of those that take over, as in the
+    /// published comparison, and have an answer everywhere.
     pub fn overall(&self, column: usize) -> Option<(f64, f64)> {
         let cell = &self.cells[column];
         let time = cell.milliseconds_with_failures.filter(|_| !cell.lower_bound)?;
@@ -174,9 +228,57 @@ impl RowReport {
         if cell.is_complete() {
             return Some((time, acceptance));
         }
-        let others = self.cells[..column].iter().filter(|other| other.is_complete());
+        let others = self.cells.iter().filter(|other| other.takes_over && other.is_complete());
         let other = others.filter_map(|other| other.milliseconds).reduce(f64::min)?;
         let failures = 1.0 - cell.success.unwrap_or(0.0);
         Some((time + failures * other, acceptance))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cells: Vec<Cell>) -> RowReport {
+        RowReport::new("(10, 2)".to_owned(), Some(10), 2, &[0.5, 0.7], cells)
+    }
+
+    /// A position at which an attempt is quick, so that it is repeated, counts as one at which it is slow.
+    #[test]
+    fn positions_count_alike() {
+        let mut cell = Cell::new(&Column::GlobalResolution(1e-3));
+        let quick = [9.0, 1.0, 1.0, 3.0].map(Attempt::Done).to_vec();
+        cell.add([quick, vec![Attempt::GaveUp(7.0)]].concat(), Some(0.4), 0.5);
+        cell.add(vec![Attempt::Done(5.0)], None, 0.7);
+        cell.add(vec![Attempt::GaveUp(2.0)], None, 0.7);
+        assert_eq!(cell.spent(), 28.0);
+        let RowReport { cells, .. } = row(vec![cell]);
+        // Medians 1 and 5; 3/4 of 1 with 1/4 of 7, 5 and 2; parts 3/4, 1 and 0.
+        assert_eq!(cells[0].milliseconds, Some(3000.0));
+        assert_eq!(cells[0].milliseconds_with_failures, Some((2.5 + 5.0 + 2.0) / 3.0 * 1e3));
+        assert_eq!(cells[0].success(), Some(1.75 / 3.0));
+    }
+
+    /// Where Global Resolution gives up an exact solver takes over, not another form of it.
+    #[test]
+    fn only_exact_solvers_take_over() {
+        let mut cells = [
+            Column::MaxFlow,
+            Column::GlobalResolution(1e-3),
+            Column::GlobalResolution(1e-4),
+            Column::Priority(polydraft::coupling::priority::Form::Exact),
+        ]
+        .map(|column| Cell::new(&column));
+        for (cell, attempt) in cells.iter_mut().zip([
+            Attempt::Done(4.0),
+            Attempt::Done(1.0),
+            Attempt::GaveUp(2.0),
+            Attempt::Done(0.5),
+        ]) {
+            cell.add(vec![attempt], Some(0.5), 0.5);
+        }
+        let row = row(cells.into());
+        assert_eq!(row.overall(2).map(|(time, _)| time), Some(6000.0));
+        assert_eq!(row.overall(1).map(|(time, _)| time), Some(1000.0));
     }
 }

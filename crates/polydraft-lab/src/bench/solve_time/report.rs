@@ -53,7 +53,8 @@ pub fn chart(data: &Dataset, machine: &str) -> Chart {
     let solvers = data.rows.first().map_or(0, |row| row.cells.len());
     let series = (0..solvers).map(|column| {
         let value = |row: &RowReport| {
-            let cell = &row.cells[column];
+            // A record that was read may have rows of other lengths.
+            let cell = row.cells.get(column)?;
             cell.milliseconds.map(|y| Value { y, bound: cell.lower_bound })
         };
         let name = data.rows[0].cells[column].solver.clone();

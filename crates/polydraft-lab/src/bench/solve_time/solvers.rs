@@ -34,6 +34,16 @@ pub enum Attempt {
     TooLarge(String),
 }
 
+impl Attempt {
+    /// What it took.
+    pub fn seconds(&self) -> f64 {
+        match self {
+            Self::Done(seconds) | Self::GaveUp(seconds) | Self::Unfinished(seconds) => *seconds,
+            Self::TooLarge(_) => 0.0,
+        }
+    }
+}
+
 /// Edges (40 bytes each) that maximum flows may have, and variables of linear programs.
 const EDGES: usize = 20_000_000;
 const VARIABLES: usize = 2_000_000;
@@ -60,6 +70,11 @@ impl Column {
             Self::Priority(Form::Pooled) => "priority, near-linear".to_owned(),
             Self::Priority(_) => "priority, exact".to_owned(),
         }
+    }
+
+    /// Whether it is one that the published comparison goes back to where Global Resolution gives up.
+    pub fn takes_over(&self) -> bool {
+        matches!(self, Self::LinearProgram | Self::MaxFlow | Self::Slackness)
     }
 
     /// How far an acceptance may be from the optimum.

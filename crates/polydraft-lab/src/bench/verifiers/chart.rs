@@ -1,7 +1,7 @@
 //! The chart of a comparison: which verifier emits the most tokens per call on the same drafts.
 
 use super::report::{Compared, Report};
-use crate::plot::{Dot, Dots, Panel, TOLD_APART, WIDTH};
+use crate::plot::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
 
 /// A panel for each tree and way to sample, a row for each verifier, the best on average first.
 pub fn chart(report: &Report) -> Dots {
@@ -24,6 +24,7 @@ pub fn chart(report: &Report) -> Dots {
         ],
         x_label: "tokens per call of the target (block efficiency)".to_owned(),
         panels: panels.collect(),
+        best: Best::Highest,
         columns: report.results.len().min(2),
         rows,
         decimals: 3,
@@ -57,5 +58,5 @@ fn dot(result: &Compared, name: &str) -> Option<Dot> {
         Some(pair.error)
     };
     let error = pair(name, &best.verifier).or_else(|| pair(&best.verifier, name));
-    Some(Dot { value: own.block_efficiency, error: error.or(Some(0.0)) })
+    Some(Dot { value: own.block_efficiency, error: error.unwrap_or(Some(0.0)) })
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use polydraft::{PolicyKind, Sampling};
 use polydraft_reference::VerifierKind;
-use polydraft_reference::comparison::{Sample, mean};
+use polydraft_reference::comparison::{self, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::chart::chart;
@@ -31,8 +31,9 @@ pub struct Origin {
     pub prompts: usize,
     /// Of each text.
     pub max_tokens: u32,
-    /// Tokens from one position to the next.
-    pub every: u32,
+    /// Tokens from one position to the next; none where they are steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<u32>,
     pub seed: u64,
     /// The verifier whose steps the positions are; none where they are all over the target's text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,11 +89,12 @@ pub struct Row {
     settings: serde_json::Value,
     /// Expected tokens per call of the target.
     pub block_efficiency: f64,
-    pub block_efficiency_error: f64,
+    /// Its standard error; none of one text only.
+    pub block_efficiency_error: Option<f64>,
     /// Of the first verifier's, on the same drafts.
     pub difference: f64,
     /// The standard error of the difference.
-    pub difference_error: f64,
+    pub difference_error: Option<f64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -101,7 +103,7 @@ pub struct Pair {
     pub other: String,
     /// Tokens per call of `verifier` less those of `other`.
     pub difference: f64,
-    pub error: f64,
+    pub error: Option<f64>,
 }
 
 impl Report {
@@ -126,6 +128,12 @@ impl Report {
     }
 }
 
+/// The mean, and its error where there is one.
+fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, Option<f64>) {
+    let (mean, error) = comparison::mean(samples, of);
+    (mean, Some(error).filter(|error| error.is_finite()))
+}
+
 /// What was measured with a setting.
 pub fn compared(setting: &Setting) -> Compared {
     let Setting { sampling, tree, verifiers, samples, .. } = setting;
@@ -146,7 +154,6 @@ pub fn compared(setting: &Setting) -> Compared {
         let (difference, error) = mean(samples, |sample| sample.tokens[one] - sample.tokens[other]);
         Pair { verifier: verifiers[one].to_string(), other: verifiers[other].to_string(), difference, error }
     });
-    let positions: usize = samples.iter().map(|sample| sample.positions).sum();
     let drafts: usize = samples.iter().map(|sample| sample.drafts).sum();
     let nodes: usize = samples.iter().map(|sample| sample.nodes).sum();
     Compared {
@@ -154,12 +161,17 @@ pub fn compared(setting: &Setting) -> Compared {
         top_p: sampling.top_p,
         tree: tree.to_string(),
         texts: samples.len(),
-        positions,
+        positions: setting.positions(),
         drafts,
         nodes_per_call: nodes as f64 / drafts as f64,
         verifiers: rows.collect(),
         pairs: pairs.collect(),
     }
+}
+
+/// An error as the table has it.
+fn within(error: Option<f64>) -> String {
+    error.map_or(String::new(), |error| format!(" ± {error:.4}"))
 }
 
 fn print(report: &Report) -> Result<()> {
@@ -190,10 +202,10 @@ fn print(report: &Report) -> Result<()> {
         for row in verifiers {
             let difference = match row.verifier == first {
                 true => String::new(),
-                false => format!("{:>+9.4} ± {:.4}", row.difference, row.difference_error),
+                false => format!("{:>+9.4}{}", row.difference, within(row.difference_error)),
             };
-            let (tokens, error) = (row.block_efficiency, row.block_efficiency_error);
-            writeln!(out, "{:<20} {tokens:>9.4} ± {error:.4} {difference}", row.verifier)?;
+            let (tokens, error) = (row.block_efficiency, within(row.block_efficiency_error));
+            writeln!(out, "{:<20} {tokens:>9.4}{error:<9} {difference}", row.verifier)?;
         }
     }
     if report.results.iter().any(|result| result.texts < 2 * report.origin.prompts) {
