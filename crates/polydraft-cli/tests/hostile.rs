@@ -222,7 +222,7 @@ fn the_file_of_defaults() {
     for help in [&["--help"][..], &["generate", "--help"], &["--version"]] {
         assert_eq!(run("max-tokns = 5\n", help).0, Some(0), "{help:?}");
     }
-    let (code, _, err) = run("[generate]\npaths = 2\n", &["generate", "-p", "fn", "--verifier", "none"]);
+    let (code, _, err) = run("[generate]\npaths = 2\nverifier = 'none'\n", &["generate", "-p", "fn"]);
     assert!(code == Some(2) && err.contains("--paths") && err.contains("config.toml"), "{err}");
     let (code, _, err) = run("", &["generate", "--config", "/no/such/file"]);
     assert!(code == Some(1) && err.contains("/no/such/file"), "{err}");
