@@ -303,9 +303,8 @@ impl Engine {
                 let nodes = 0..draft.tree().len();
                 let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
                 let (decided, tree) = (&tokens[..], draft.tree());
-                let ends = &limits.end_tokens[..];
                 let changed =
-                    processor.as_deref().map(|processor| Changed { processor, decided, tree, ends });
+                    processor.as_deref().map(|processor| Changed { processor, decided, tree, limits });
                 let laws = StepLaws::new(logits, changed, sampling, &self.pool);
                 let decide = |chance: &mut dyn Chance| match speculation.as_mut() {
                     Some(speculation) => speculation.verifier.verify(draft, &laws, chance),

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use polydraft::{Distribution, DraftTree, Error, NodeId, Result as LawResult, Sampling, TargetLaws, Token};
 
-use crate::Processor;
+use crate::{Limits, Processor};
 
 /// Distributions whose memory is used again in the next step.
 #[derive(Default)]
@@ -35,8 +35,8 @@ pub(crate) struct Changed<'a> {
     /// The tokens of the text so far.
     pub decided: &'a [Token],
     pub tree: &'a DraftTree,
-    /// Tokens behind which no text goes on: what could follow is nobody's business, a processor's least.
-    pub ends: &'a [Token],
+    /// Behind a text's end nothing follows, and a processor is not asked.
+    pub limits: &'a Limits,
 }
 
 /// By node.
@@ -81,8 +81,7 @@ impl TargetLaws for StepLaws<'_> {
             return Ok(law);
         }
         let mut logits = Cow::Borrowed(self.logits[node]);
-        let open =
-            |changed: &Changed| node == DraftTree::ROOT || !changed.ends.contains(&changed.tree.token(node));
+        let open = |changed: &Changed| !changed.limits.end_at(changed.tree, node);
         if let Some(Changed { processor, decided, tree, .. }) = self.changed.filter(open) {
             let path: Vec<Token> = tree.path(node).into_iter().map(|node| tree.token(node)).collect();
             processor.process(decided, &path, logits.to_mut());

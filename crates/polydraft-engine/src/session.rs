@@ -47,6 +47,13 @@ pub struct Limits {
     pub stop: Vec<String>,
 }
 
+impl Limits {
+    /// Whether a text would end with this node of a draft.
+    pub(crate) fn end_at(&self, tree: &DraftTree, node: NodeId) -> bool {
+        node != DraftTree::ROOT && self.end_tokens.contains(&tree.token(node))
+    }
+}
+
 /// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub enum Finish {
@@ -358,11 +365,6 @@ impl<'c> Session<'c> {
     /// How many more tokens the limit allows.
     pub(crate) fn left(&self) -> usize {
         self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
-    }
-
-    /// Whether the text would end with this node of the draft: no text goes on there, so nothing is drafted.
-    pub(crate) fn ends(&self, node: NodeId) -> bool {
-        node != DraftTree::ROOT && self.limits.end_tokens.contains(&self.draft.tree().token(node))
     }
 
     /// How many of these tokens there are up to one that ends the text, that one included.

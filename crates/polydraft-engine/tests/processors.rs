@@ -90,12 +90,16 @@ fn plain(
     all
 }
 
+fn up_to(count: usize) -> Limits {
+    Limits { max_tokens: Some(count), ..Limits::default() }
+}
+
 fn decoded(
     engine: &mut Engine,
     (verifier, tree): (&VerifierKind, &PolicyKind),
     processor: Box<dyn Processor>,
     sampling: Sampling,
-    count: usize,
+    limits: Limits,
     chance: Box<dyn Chance + Send + '_>,
 ) -> Vec<Token> {
     let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
@@ -104,7 +108,7 @@ fn decoded(
             prompt: PROMPT.to_vec(),
             sampling,
             speculation: Some(Speculation { verifier, policy, sampling: Sampling::default() }),
-            limits: Limits { max_tokens: Some(count), ..Limits::default() },
+            limits,
             text: Box::new(NoText),
             chance,
         })
@@ -137,7 +141,14 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
                 let sampling = samplings[number % 2];
                 let mut expected = plain(&target, processor().as_ref(), &sampling, COUNT);
                 for (probability, text) in enumerate(|chance| {
-                    decoded(&mut engine, (&verifier, tree), processor(), sampling, COUNT, Box::new(chance))
+                    decoded(
+                        &mut engine,
+                        (&verifier, tree),
+                        processor(),
+                        sampling,
+                        up_to(COUNT),
+                        Box::new(chance),
+                    )
                 }) {
                     *expected.entry(text).or_insert(0.0) -= probability;
                 }
@@ -180,25 +191,9 @@ fn behind_its_end_a_text_needs_no_token() {
                 *expected.entry(text).or_insert(0.0) += probability;
             }
             for (probability, text) in enumerate(|chance| {
-                let mut session = engine
-                    .open(Request {
-                        prompt: PROMPT.to_vec(),
-                        sampling: Sampling::default(),
-                        speculation: Some(Speculation {
-                            verifier: verifier.build().unwrap(),
-                            policy: policy.build().unwrap(),
-                            sampling: Sampling::default(),
-                        }),
-                        limits: Limits { max_tokens: Some(3), end_tokens: vec![END], stop: vec![] },
-                        text: Box::new(NoText),
-                        chance: Box::new(chance),
-                    })
-                    .unwrap();
-                session.process(Box::new(Complete));
-                while !session.is_done() {
-                    engine.step(&mut [&mut session]).unwrap();
-                }
-                engine.close(session).unwrap().tokens
+                let limits = Limits { end_tokens: vec![END], ..up_to(3) };
+                let (complete, sampling) = (Box::new(Complete), Sampling::default());
+                decoded(&mut engine, (&verifier, &policy), complete, sampling, limits, Box::new(chance))
             }) {
                 *expected.entry(text).or_insert(0.0) -= probability;
             }
@@ -257,7 +252,7 @@ fn a_penalty_that_forgets_the_path_is_found() {
     let mut expected = plain(&target, &right, &plain_sampling, 3);
     for (probability, text) in enumerate(|chance| {
         let wrong = Box::new(Forgetful(right.clone()));
-        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, 3, Box::new(chance))
+        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, up_to(3), Box::new(chance))
     }) {
         *expected.entry(text).or_insert(0.0) -= probability;
     }

@@ -21,7 +21,8 @@ pub(super) fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Ve
     let level = *asked..if session.is_done() { *asked } else { tree.len() };
     *asked = tree.len();
     level
-        .filter(|&node| tree.depth(node) < depth && !session.ends(node))
+        // No text goes on behind its end.
+        .filter(|&node| tree.depth(node) < depth && !session.limits.end_at(tree, node))
         .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
         .collect()
 }

@@ -124,6 +124,7 @@ impl Writer<'_> {
     }
 
     fn item(&mut self, out: &mut (impl Write + ?Sized), first: bool) -> io::Result<()> {
+        self.is_empty = false;
         if !first {
             out.write_all(self.style.comma.as_bytes())?;
         }
@@ -153,11 +154,6 @@ impl Formatter for Writer<'_> {
         self.item(out, first)
     }
 
-    fn end_array_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
-        self.is_empty = false;
-        Ok(())
-    }
-
     fn begin_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
         self.begin(out, b"{")
     }
@@ -172,11 +168,6 @@ impl Formatter for Writer<'_> {
 
     fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
         out.write_all(self.style.colon.as_bytes())
-    }
-
-    fn end_object_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
-        self.is_empty = false;
-        Ok(())
     }
 
     fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {

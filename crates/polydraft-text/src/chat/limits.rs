@@ -194,7 +194,6 @@ pub(super) fn install(environment: &mut Environment) {
     }
     environment.add_filter(measured::SEEN, |value: Value| in_time().map(|()| value));
     environment.add_filter(measured::KEPT, kept);
-    environment.add_filter(measured::HELD, held);
     environment
         .add_function("dict", |value: Option<Value>, parts: Kwargs| held(functions::dict(value, parts)?));
     environment.add_function("namespace", |parts: Option<ValueOrKwargs>| held(functions::namespace(parts)?));
