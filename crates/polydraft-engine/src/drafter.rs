@@ -47,6 +47,11 @@ pub trait Drafter: Send {
     /// How many tokens it may read of a sequence, drafted ones included.
     fn context(&self) -> usize;
 
+    /// Texts that may be open at once.
+    fn sequences(&self) -> usize {
+        usize::MAX
+    }
+
     /// Begins an empty text.
     ///
     /// # Errors

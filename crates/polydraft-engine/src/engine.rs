@@ -9,7 +9,9 @@ use polydraft::{Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, To
 use crate::costs::{self, Measured};
 use crate::laws::{Changed, Pool, StepLaws};
 use crate::session::with_clocks;
-use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Scored, Session, Trace};
+use crate::{
+    Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Scored, Session, Speculation, Trace,
+};
 use bookkeeping::{Clock, record};
 use growth::{depth, frontier, grow};
 
@@ -80,6 +82,17 @@ impl Engine {
     /// Bytes that what target and drafter keep of one token takes, about.
     pub fn token_bytes(&self) -> u64 {
         self.target.token_bytes() + self.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
+    }
+
+    /// Sessions that may be open at once: as many as target and drafter can hold.
+    pub fn sequences(&self) -> usize {
+        let drafter = self.drafter.as_ref().map_or(usize::MAX, |drafter| drafter.sequences());
+        self.target.facts().sequences.min(drafter)
+    }
+
+    /// How many tokens of a text drafts can follow, if there is a drafter.
+    pub fn draft_context(&self) -> Option<usize> {
+        self.drafter.as_ref().map(|drafter| drafter.context())
     }
 
     /// Tokens that all texts may hold together, where target or drafter has taken memory for so many beforehand.
@@ -183,7 +196,10 @@ impl Engine {
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         let mut open: Vec<&mut Session> =
             sessions.iter_mut().map(|session| &mut **session).filter(|session| !session.is_done()).collect();
-        let mut clock = Clock::start();
+        let (mut clock, texts) = (Clock::start(), open.len());
+        for session in &mut open {
+            session.among = if session.is_alone { 1 } else { session.again.take().unwrap_or(texts) };
+        }
         self.force(&mut open);
         open.retain(|session| !session.is_done());
         let scored = self.propose(&mut open).and_then(|()| {
@@ -232,10 +248,8 @@ impl Engine {
 
     /// Draws every session's tree, level by level, each level from one pass of the drafter.
     fn propose(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
-        let texts = sessions.len();
         for session in sessions.iter_mut() {
             session.draft.clear(&mut self.pool.spare());
-            session.among = if session.is_alone { 1 } else { session.again.take().unwrap_or(texts) };
             if let Some(speculation) = &mut session.speculation {
                 speculation.policy.among(session.among);
             }
@@ -307,7 +321,12 @@ impl Engine {
                     processor.as_deref().map(|processor| Changed { processor, decided, tree, limits });
                 let laws = StepLaws::new(logits, changed, sampling, &self.pool);
                 let decide = |chance: &mut dyn Chance| match speculation.as_mut() {
-                    Some(speculation) => speculation.verifier.verify(draft, &laws, chance),
+                    Some(Speculation { verifier, .. }) => {
+                        let before = verifier.fallbacks();
+                        let outcome = verifier.verify(draft, &laws, chance);
+                        asides.fallbacks_of_step = verifier.fallbacks() - before;
+                        outcome
+                    }
                     // Plain decoding: there is nothing to verify.
                     None => laws.root().map(|law: &Distribution| Outcome {
                         accepted: Vec::new(),
@@ -388,9 +407,10 @@ impl Engine {
             return drafter.extend(sequence, &[]);
         }
         let text = [prompt, session.tokens()].concat();
-        let fresh = begin(drafter.as_mut(), &text)?;
+        // Closed first, for there may be no room for both; without a new one the session has none.
+        session.drafter = None;
         drafter.close(sequence);
-        session.drafter = Some(fresh);
+        session.drafter = Some(begin(drafter.as_mut(), &text)?);
         Ok(())
     }
 

@@ -152,7 +152,7 @@ pub struct Generation {
     pub statistics: Statistics,
 }
 
-/// What is told of a session besides its text, where it was asked for.
+/// What is told of a session besides its text.
 #[derive(Default)]
 pub(crate) struct Asides {
     /// How many of the likeliest tokens are told with every token.
@@ -164,6 +164,8 @@ pub(crate) struct Asides {
     pub traced: Option<usize>,
     pub trace_of_step: Option<Trace>,
     pub traces: Vec<Trace>,
+    /// Nodes of the step at hand at which another rule decided.
+    pub fallbacks_of_step: u64,
 }
 
 /// A session's source of decisions, with its clocks if it has them. `position` is the number of tokens of its text.
@@ -219,7 +221,7 @@ pub struct Session<'c> {
     pub(crate) statistics: Statistics,
     pub(crate) processor: Option<Box<dyn Processor>>,
     pub(crate) is_alone: bool,
-    /// Texts in the last step's pass, as its policy was told.
+    /// Texts in the last step, as its policy was told.
     pub(crate) among: usize,
     /// The same for the next step, if it is the last one once more.
     pub(crate) again: Option<usize>,

@@ -1,10 +1,11 @@
 //! A model of explicit probabilities, for exact tests and for teaching.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use polydraft::{Distribution, DraftTree, NodeId, Token};
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::{Error, Facts, Model, Result, Sequence, Vocabulary};
 
@@ -46,11 +47,36 @@ struct Entry {
     logits: Vec<f32>,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with \"vocabulary\" and \"next\"")]
 struct File {
     vocabulary: usize,
-    next: BTreeMap<String, Vec<f64>>,
+    next: Listed,
+}
+
+/// Laws by context, as they stand in the file: a map would keep the last of those with the same name.
+#[derive(Default)]
+struct Listed(Vec<(String, Vec<f64>)>);
+
+impl<'de> Deserialize<'de> for Listed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_map(Self::default())
+    }
+}
+
+impl<'de> Visitor<'de> for Listed {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> std::result::Result<Self, A::Error> {
+        while let Some(entry) = map.next_entry()? {
+            self.0.push(entry);
+        }
+        Ok(self)
+    }
 }
 
 impl TableModel {
@@ -105,7 +131,7 @@ impl TableModel {
         let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
         let file: File = serde_json::from_str(text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
         let mut next = BTreeMap::new();
-        for (context, law) in file.next {
+        for (context, law) in file.next.0 {
             let tokens: std::result::Result<Vec<Token>, _> =
                 context.split_whitespace().map(str::parse).collect();
             let tokens = tokens
@@ -264,7 +290,11 @@ mod tests {
         );
         assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], "2": [1, 0]}}"#).contains("got 2"));
         assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], "x": [1, 0]}}"#).contains("\"x\""));
-        assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], " ": [1, 0]}}"#).contains("twice"));
+        for twice in [" ", ""] {
+            let text = format!(r#"{{"vocabulary": 2, "next": {{"": [1, 0], "{twice}": [0, 1]}}}}"#);
+            assert!(message(&text).contains("is listed twice"));
+        }
+        assert!(message(r#"{"vocabulary": 2, "next": [[1, 0]]}"#).contains("expected an object"));
         let wrong = message(r#"{"vocabulary": 2, "next": {"": [1, 0], "0": [0.5, 0.4]}}"#);
         assert!(wrong.contains("context \"0\"") && wrong.contains("0.9"), "{wrong}");
         assert!(message(r#"{"vocabulary": 2, "next": {"": [1, -1]}}"#).contains("entry 1"));

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use polydraft::chance::Outcomes;
 use polydraft::{
     Chance, Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy, PolicyKind,
-    Sampling, Token, VerifierKind, enumerate,
+    Sampling, TargetLaws, Token, Verifier, VerifierKind, enumerate,
 };
+use polydraft_engine::model::too_many_sequences;
 use polydraft_engine::{
-    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Request, Result, Sequence, Session,
-    Speculation, TableModel,
+    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Processor, Request, Result, Sequence, Session,
+    Speculation, TableModel, TextStream,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -27,11 +29,15 @@ enum Fault {
     Panic(usize),
     /// All logits.
     Logits,
+    /// The first question for what is certain, with a panic.
+    Certain,
 }
 
 /// A table model that fails once.
 struct Flaky {
     inner: TableModel,
+    facts: Facts,
+    open: usize,
     fault: Fault,
     scores: usize,
     failed: bool,
@@ -39,7 +45,8 @@ struct Flaky {
 
 impl Flaky {
     fn new(inner: TableModel, fault: Fault) -> Self {
-        Self { inner, fault, scores: 0, failed: false }
+        let facts = inner.facts().clone();
+        Self { inner, facts, open: 0, fault, scores: 0, failed: false }
     }
 
     fn fail(&mut self) -> Result<()> {
@@ -50,14 +57,19 @@ impl Flaky {
 
 impl Model for Flaky {
     fn facts(&self) -> &Facts {
-        self.inner.facts()
+        &self.facts
     }
 
     fn open(&mut self) -> Result<Sequence> {
+        if self.open == self.facts.sequences {
+            return too_many_sequences(&self.facts);
+        }
+        self.open += 1;
         self.inner.open()
     }
 
     fn close(&mut self, sequence: Sequence) {
+        self.open -= 1;
         self.inner.close(sequence);
     }
 
@@ -207,7 +219,43 @@ impl Chance for Shared {
     }
 }
 
-/// Whoever's commit panics, and whatever was decided before that: with generators put back both texts are what they would be.
+/// Emits a token of the target's law, and says that another rule did each time.
+struct Counting(u64);
+
+impl Verifier for Counting {
+    fn supports(&self, _: &Form) -> polydraft::Result<()> {
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        _: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> polydraft::Result<Outcome> {
+        self.0 += 1;
+        Ok(Outcome { accepted: Vec::new(), token: target.target(DraftTree::ROOT)?.sample(chance) })
+    }
+
+    fn fallbacks(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Changes nothing, and panics when it is asked for the first time.
+struct PanicsOnce(AtomicBool);
+
+impl Processor for PanicsOnce {
+    fn process(&self, _: &[Token], _: &[Token], _: &mut [f32]) {}
+
+    fn forced(&self, _: &[Token]) -> Vec<Token> {
+        assert!(!self.0.swap(false, Ordering::Relaxed), "planted");
+        Vec::new()
+    }
+}
+
+/// Whoever's commit panics, or what comes before the pass, and whatever was decided before that: with generators put back both
+/// texts are what they would be.
 #[test]
 fn a_step_that_panicked_is_taken_again_as_it_was() {
     let texts = |fault: Fault| {
@@ -215,10 +263,13 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
         let generators = [1, 2].map(|seed| Shared(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed)))));
         let mut sessions = generators.each_ref().map(|generator| {
             let mut asked = request(Box::new(generator.clone()), 12);
-            asked.speculation.as_mut().unwrap().policy = Box::new(Attentive(1, 0));
+            let speculation = asked.speculation.as_mut().unwrap();
+            speculation.policy = Box::new(Attentive(1, 0));
+            speculation.verifier = Box::new(Counting(0));
             engine.open(asked).unwrap()
         });
-        sessions.iter_mut().for_each(|session| session.trace(1));
+        sessions[0].trace(1);
+        sessions[1].process(Box::new(PanicsOnce((fault == Fault::Certain).into())));
         while !sessions.iter().all(Session::is_done) {
             let before = generators.each_ref().map(|generator| generator.0.lock().unwrap().clone());
             let [one, other] = &mut sessions;
@@ -235,13 +286,108 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
         sessions.map(|mut session| {
             let steps = session.take_traces().len();
             let done = engine.close(session).unwrap();
-            assert_eq!(steps, done.statistics.target_calls);
-            done.tokens
+            assert_eq!(done.statistics.fallbacks, done.statistics.target_calls as u64);
+            (done.tokens, done.statistics.target_calls, steps)
         })
     };
     let whole = texts(Fault::Commit(usize::MAX));
     assert_eq!(texts(Fault::Panic(0)), whole);
     assert_eq!(texts(Fault::Panic(1)), whole);
+    assert_eq!(texts(Fault::Certain), whole);
+}
+
+/// A draft that holds one text only lets there be one, and a text that is restored takes its place again.
+#[test]
+fn a_draft_that_holds_few_texts_is_counted() {
+    let (target, mut draft) = (table(0.9, 0.3), Flaky::new(table(0.5, 0.6), Fault::Panic(0)));
+    draft.facts.sequences = 1;
+    let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary).unwrap();
+    let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
+    assert_eq!(engine.sequences(), 1);
+    let asked = || request(Box::new(ChaCha12Rng::seed_from_u64(1)), 12);
+    let mut session = engine.open(asked()).unwrap();
+    assert!(matches!(engine.open(asked()), Err(Error::TooManySequences { .. })));
+    assert!(catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut session]).unwrap())).is_err());
+    engine.restore(&mut session, &[1]).unwrap();
+    while !session.is_done() {
+        engine.step(&mut [&mut session]).unwrap();
+    }
+    assert_eq!(engine.close(session).unwrap().tokens.len(), 12);
+}
+
+/// One path of one token, until it is told of a step: then it panics.
+struct Explosive;
+
+impl Policy for Explosive {
+    fn draws(&self, _: &Path, _: &Distribution) -> Option<Growth> {
+        Some(Growth::Fresh(Draws::iid(1)))
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+
+    fn form(&self) -> Form {
+        Form::paths(1)
+    }
+
+    fn observe(&mut self, _: &Draft, _: &Outcome) {
+        panic!("planted")
+    }
+}
+
+impl TextStream for Explosive {
+    fn push(&mut self, _: Token) -> Result<String> {
+        panic!("planted")
+    }
+
+    fn finish(&mut self) -> Result<String> {
+        Ok(String::new())
+    }
+}
+
+impl Processor for Explosive {
+    fn process(&self, _: &[Token], _: &[Token], _: &mut [f32]) {}
+
+    fn forced(&self, _: &[Token]) -> Vec<Token> {
+        vec![0]
+    }
+}
+
+/// What a session had begun to take cannot be taken again; its neighbour, which had not, goes on as if it had been alone.
+#[test]
+fn a_text_that_broke_off_in_the_middle_is_not_gone_on_with() {
+    for is_certain in [false, true] {
+        half_taken(is_certain);
+    }
+}
+
+/// Breaks one text off while it takes a step's decisions, or tokens that were certain before it.
+fn half_taken(is_certain: bool) {
+    let mut engine = engine(Fault::Commit(usize::MAX));
+    let before = ChaCha12Rng::seed_from_u64(2);
+    let generator = Shared(Arc::new(Mutex::new(before.clone())));
+    let mut asked = request(Box::new(ChaCha12Rng::seed_from_u64(1)), 12);
+    match is_certain {
+        true => asked.text = Box::new(Explosive),
+        false => asked.speculation.as_mut().unwrap().policy = Box::new(Explosive),
+    }
+    let mut broken = engine.open(asked).unwrap();
+    if is_certain {
+        broken.process(Box::new(Explosive));
+    }
+    let mut whole = engine.open(request(Box::new(generator.clone()), 12)).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut broken, &mut whole]).unwrap())).is_err());
+    assert!(matches!(engine.restore(&mut broken, &[1]), Err(Error::Interrupted)));
+    engine.close(broken).unwrap();
+
+    *generator.0.lock().unwrap() = before.clone();
+    engine.restore(&mut whole, &[1]).unwrap();
+    while !whole.is_done() {
+        engine.step(&mut [&mut whole]).unwrap();
+    }
+    let text = engine.close(whole).unwrap().tokens;
+    assert_eq!(text, engine.generate(request(Box::new(before), 12), &mut |_| true).unwrap().tokens);
 }
 
 #[test]

@@ -30,6 +30,10 @@ impl Drafter for ModelDrafter {
         self.model.facts().context
     }
 
+    fn sequences(&self) -> usize {
+        self.model.facts().sequences
+    }
+
     fn open(&mut self) -> Result<Sequence> {
         self.model.open()
     }

@@ -65,7 +65,7 @@ pub(super) fn record(
         if let Some(speculation) = &mut session.speculation {
             // Not before all models have it: a step that is undone must not change the next tree.
             speculation.policy.observe(&session.draft, outcome);
-            session.statistics.fallbacks = speculation.verifier.fallbacks();
+            session.statistics.fallbacks += session.asides.fallbacks_of_step;
         }
         session.asides.traces.extend(session.asides.trace_of_step.take());
         let room = room(session.target);

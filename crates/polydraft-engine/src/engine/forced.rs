@@ -44,8 +44,10 @@ impl Engine {
 impl Session<'_> {
     /// Takes tokens that were certain; `room` is what the context holds after them.
     fn take_forced(&mut self, forced: &[Token], room: usize) {
+        self.is_taking = true;
         self.statistics.forced += forced.len();
         self.emit(forced.iter().map(|&token| Emitted { token, origin: Origin::Bonus }), room);
         self.statistics.tokens = self.tokens.len();
+        self.is_taking = false;
     }
 }
