@@ -7,6 +7,8 @@
 use polydraft::coupling::{Rule, couple};
 use polydraft::{Error, Problem, Result, enumerate};
 
+use crate::sets::how_many;
+
 /// What came out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emitted {
@@ -27,7 +29,7 @@ pub fn emitted(rule: &mut dyn Rule, problem: Problem) -> Result<Emitted> {
     let bound = problem.proposal.tuple_bound();
     if bound > TUPLES {
         let expected = format!("at most {TUPLES} tuples of drafts");
-        return Err(Error::TooLarge { operation: "enumeration", expected, got: format!("{bound:.0}") });
+        return Err(Error::TooLarge { operation: "enumeration", expected, got: how_many(bound) });
     }
     let mut coupling = couple(rule, problem)?;
     let mut all = Emitted { law: vec![0.0; problem.target.vocabulary()], acceptance: 0.0 };

@@ -14,7 +14,7 @@
 //! support (or have the same end inside of it) are one path.
 
 use crate::program::{Deadline, Program, Solver};
-use crate::sets::{MOST_DRAFTS, for_each_iid_set, pairs};
+use crate::sets::{MOST_DRAFTS, for_each_iid_set, how_many, pairs};
 use polydraft::{Distribution, Error, Result, Token};
 
 /// A target and a draft, both as next-token laws given a context, and what is drawn from them.
@@ -95,7 +95,7 @@ pub fn multi_path_optimum_given(problem: &PathProblem, first: First, limits: &Li
     let tree = Tree::new(problem)?;
     let variables = pairs(tree.ends.len(), problem.paths) + tree.nodes.len() as f64;
     if variables > limits.variables as f64 {
-        return Err(problem.too_large(limits, format!("{variables:.0} variables")));
+        return Err(problem.too_large(limits, format!("{} variables", how_many(variables))));
     }
     let mut program = Program::default();
     // R of every node but the root, which has 1.

@@ -226,7 +226,7 @@ impl TokenSets {
 fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: usize) -> Result<()> {
     let (count, scheme) = (proposal.count(), proposal.scheme());
     let support = (0..proposal_laws(proposal)).map(|i| proposal.law(i).support_size()).max().unwrap_or(0);
-    let got = format!("{size:.0} variables for {count} drafts of {support} tokens ({scheme})");
+    let got = format!("{} variables for {count} drafts of {support} tokens ({scheme})", how_many(size));
     if count > MOST_DRAFTS && !matches!(scheme, Drafting::Greedy | Drafting::Hub | Drafting::TopK) {
         let expected = format!("at most {MOST_DRAFTS} drafts");
         return Err(Error::TooLarge { operation, expected, got: count.to_string() });
@@ -245,8 +245,17 @@ fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: us
         let middle = low + (high - low) / 2;
         if fits(middle) <= limit as f64 { low = middle } else { high = middle }
     }
-    let expected = format!("at most {limit} variables (a draft of {low} tokens would fit)");
-    Err(Error::TooLarge { operation, expected, got })
+    let would = match low {
+        0 => String::new(),
+        1 => " (a draft of one token would fit)".to_owned(),
+        _ => format!(" (a draft of {low} tokens would fit)"),
+    };
+    Err(Error::TooLarge { operation, expected: format!("at most {limit} variables{would}"), got })
+}
+
+/// A number of things for people: a power has more digits than anybody reads.
+pub(crate) fn how_many(number: f64) -> String {
+    if number < 1e15 { format!("{number:.0}") } else { format!("{number:.1e}") }
 }
 
 fn proposal_laws(proposal: &Proposal) -> usize {

@@ -163,6 +163,11 @@ fn too_large_is_refused_with_what_would_fit() {
     assert!(message("max-flow", Drafting::Distinct, 3).contains("variables"));
     assert!(message("slackness", Drafting::Distinct, 2).contains("2000 drafted tokens"));
     assert!(message("slackness", Drafting::WithoutReplacement, 3).contains("variables"));
+    let powers = message("max-flow", Drafting::WithoutReplacement, 60);
+    assert!(powers.contains("variables for 60 drafts") && powers.len() < 200, "{powers}");
+    // Nothing would fit.
+    let hub = message("linear-program", Drafting::Hub, 10_000);
+    assert!(hub.contains("at most 50000 variables, got"), "{hub}");
     // These have few token sets, however large the vocabulary.
     assert_eq!(message("max-flow", Drafting::Greedy, 3), "");
     assert_eq!(message("slackness", Drafting::Hub, 2), "");

@@ -265,10 +265,12 @@ impl PolicyKind {
         let policy = self.settings().build()?;
         let nodes = self.nodes();
         if nodes > MOST_NODES {
+            // A power has more digits than anybody reads.
+            let nodes = if nodes < 1e15 { format!("{nodes:.0}") } else { format!("{nodes:.1e}") };
             return Err(Error::TooLarge {
                 operation: "tree",
                 expected: format!("at most {MOST_NODES} nodes"),
-                got: format!("{nodes:.0} ({})", self.describe()),
+                got: format!("{nodes} in {} levels", policy.depth()),
             });
         }
         Ok(policy)

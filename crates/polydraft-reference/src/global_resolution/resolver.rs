@@ -3,7 +3,7 @@
 use super::system::{Solved, System, Truncation};
 use super::{NAME, Settings};
 use crate::optimum::by_ratio;
-use crate::sets::{MOST_DRAFTS, pairs};
+use crate::sets::{MOST_DRAFTS, how_many, pairs};
 use crate::transport::Choice;
 use polydraft::chance::Chance;
 use polydraft::coupling::Emission;
@@ -95,7 +95,8 @@ impl Resolver {
         let limit = self.settings.limit(self.count).min(proposal.law(0).support_size());
         if pairs(limit, self.count) > TERMS {
             let expected = format!("a limit of tokens that makes at most {TERMS} terms");
-            let got = format!("{:.0} for {limit} tokens (setting limits)", pairs(limit, self.count));
+            let terms = how_many(pairs(limit, self.count));
+            let got = format!("{terms} for {limit} tokens (setting limits)");
             return Err(Error::TooLarge { operation: NAME, expected, got });
         }
         (self.outer, self.inner) = (None, None);

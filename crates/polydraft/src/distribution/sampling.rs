@@ -54,16 +54,13 @@ impl Sampling {
         let check = |valid: bool, setting, expected, got: String| {
             if valid { Ok(()) } else { Err(Error::Setting { setting, expected, got }) }
         };
+        // Not `Display`, which writes all digits of 1e300.
+        let short = |value: f64| format!("{value:?}");
         let t = self.temperature;
-        check(
-            t == 0.0 || (1e-30..=1e30).contains(&t),
-            "temperature",
-            "0, or from 1e-30 to 1e30",
-            t.to_string(),
-        )?;
+        check(t == 0.0 || (1e-30..=1e30).contains(&t), "temperature", "0, or from 1e-30 to 1e30", short(t))?;
         check(self.top_k != Some(0), "top_k", "at least 1", "0".to_owned())?;
-        check(self.top_p > 0.0 && self.top_p <= 1.0, "top_p", "above 0, at most 1", self.top_p.to_string())?;
-        check((0.0..=1.0).contains(&self.min_p), "min_p", "from 0 to 1", self.min_p.to_string())
+        check(self.top_p > 0.0 && self.top_p <= 1.0, "top_p", "above 0, at most 1", short(self.top_p))?;
+        check((0.0..=1.0).contains(&self.min_p), "min_p", "from 0 to 1", short(self.min_p))
     }
 
     fn filters(&self) -> bool {

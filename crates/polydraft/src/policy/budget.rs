@@ -57,7 +57,7 @@ impl Described for Settings {
             None => Ok(Box::new(self.clone())),
             Some(got) => {
                 let (setting, expected) = ("distinct tokens per node", "from 1 to 4096");
-                Err(Error::Setting { setting, expected, got: got.to_string() })
+                Err(Error::Setting { setting, expected, got: format!("{got:?}") })
             }
         }
     }

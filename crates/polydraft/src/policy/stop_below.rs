@@ -54,7 +54,7 @@ impl Described for Settings {
     fn build(&self) -> Result<Box<dyn Policy>> {
         for (setting, value) in [("stop-below", self.below), ("factor of stop-below", self.factor)] {
             if !(0.0..=1.0).contains(&value) {
-                return Err(Error::Setting { setting, expected: "from 0 to 1", got: value.to_string() });
+                return Err(Error::Setting { setting, expected: "from 0 to 1", got: format!("{value:?}") });
             }
         }
         if matches!(*self.of, PolicyKind::StopBelow(_)) {

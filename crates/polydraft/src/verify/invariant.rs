@@ -12,7 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
 use crate::draft::{Draft, DraftTree, Form};
 use crate::{Chance, Result, race};
 
@@ -36,7 +36,7 @@ impl Verifier for Invariant {
     }
 
     fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
-        let tree = draft.tree();
+        let (tree, target) = (draft.tree(), &Alike::new(draft, target));
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
         loop {
             let token = race::next(target.target(node)?, tree.depth(node), chance);
