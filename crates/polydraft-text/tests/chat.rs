@@ -256,6 +256,10 @@ fn templates_that_ask_for_too_much_are_refused() {
     );
     let fill =
         "{% set x %}{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor %}{% endset %}";
+    let repeated = |field: &str| field.repeat(50_000);
+    let fields_in_braces = format!("{{{{ '{}'.format('x' * 1000) | length }}}}", repeated("{0}"));
+    let fields_by_percent =
+        format!("{{{{ '{}' | format({{'a': 'x' * 1000}}) | length }}}}", repeated("%(a)s"));
     for (text, expected) in [
         (long.as_str(), "at most 1048576 bytes, got 5000000"),
         (&nots, "levels of nesting"),
@@ -289,6 +293,31 @@ fn templates_that_ask_for_too_much_are_refused() {
         ("{{ '%(a)1000000000d' | format(a=1) }}", "width of at most"),
         ("{{ '%%%1000000000d' | format(1) }}", "width of at most"),
         ("{{ '{:{}}'.format(1, 1000000000) }}", "widths as numbers"),
+        ("{{ '{:}>100000000000000}'.format(1) }}", "width of at most"),
+        ("{{ '{0[}]:300000000}'.format({'}': 1}) }}", "width of at most"),
+        ("{{ '{0[:}}].x:300000000}'.format({':}}': {'x': 1}}) }}", "width of at most"),
+        ("{{ '}}{{{:300000000}'.format(1) }}", "width of at most"),
+        ("{{ '{:é>300000000}'.format(1) }}", "width of at most"),
+        ("{{ '{:.300000000f}'.format(1) }}", "width of at most"),
+        ("{{ '%(a%b)300000000d' | format({'a%b': 1}) }}", "width of at most"),
+        ("{{ '%(%%)300000000d' | format({'%%': 1}) }}", "width of at most"),
+        ("{{ '%(d)-+0300000000d' | format({'d': 1}) }}", "width of at most"),
+        ("{{ '%.300000000f' | format(1) }}", "width of at most"),
+        (&fields_in_braces, "longer than any prompt"),
+        (&fields_by_percent, "longer than any prompt"),
+        (
+            "{{ ([1] * 1000) | replace(',', 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000) | length }}",
+            "longer than any prompt",
+        ),
+        (
+            "{{ ([1] * 1000 + [1] * 1000 + [1] * 1000) | join(d='x' * 1000 ~ 'x' * 1000) | length }}",
+            "longer than any prompt",
+        ),
+        (
+            "{{ ('x' * 1000 ~ 'x' * 1000).join(([1] * 1000 + [1] * 1000 + [1] * 1000)[:]) | length }}",
+            "longer than any prompt",
+        ),
+        ("{{ ''.join(([1] | batch(100000, 'x' * 1000))[0]) | length }}", "longer than any prompt"),
         ("{{ 'x\n' | indent(1000000000) }}", "width of at most"),
         ("{{ 'x\n' | indent(width=1000000000) }}", "width of at most"),
     ] {
@@ -314,7 +343,11 @@ fn templates_may_do_what_sensible_ones_do() {
         ("{{ '%s is %5d' | format('x', 3) }}{{ '{}:{:>3}'.format(1, 2) }}", "x is     31:  2".to_owned()),
         ("{{ 'Since 20240101: {} {:*>3}'.format(1, 2) }}", "Since 20240101: 1 **2".to_owned()),
         ("{{ '20240101: %s 100%%20240101' | format(1) }}", "20240101: 1 100%20240101".to_owned()),
+        ("{{ '{{:99999}} {0[:99999]:}>3}'.format({':99999': 1}) }}", "{:99999} }}1".to_owned()),
+        ("{{ '%(99999)s%%99999' | format({'99999': 1}) }}", "1%99999".to_owned()),
         ("{{ ['a', 'b'] | join(', ') }}{{ '-'.join(['c', 'd']) }}", "a, bc-d".to_owned()),
+        ("{{ ', '.join((messages * 2) | map(attribute='content')) }}", "hello, hello".to_owned()),
+        ("{{ [1, 2] | join(d='-') }}{{ [1, 2] | replace(',', 3) }}", "1-2[13 2]".to_owned()),
         ("{{ 'a\nb' | indent(2) }}{{ 'a' | indent(width=1, first=true) }}", "a\n  b a".to_owned()),
         ("{% set a = 1 %}{% set b = 2 %}{% set c %}{{ a }}{% endset %}{{ c }}", "1".to_owned()),
         ("{% raw %}{{ not }}{% endraw %}{", "{{ not }}{".to_owned()),

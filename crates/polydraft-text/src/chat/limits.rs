@@ -224,7 +224,7 @@ pub(super) fn install(environment: &mut Environment) {
             ("join", Some(items)) => check_call(method, items, std::slice::from_ref(value))?,
             ("format", _) => {
                 let text = value.as_str().unwrap_or_default();
-                check_widths(text, braced(text))?;
+                check_formats(text, &braced(text), args)?;
             }
             _ => check_call(method, value, args)?,
         }
@@ -260,12 +260,16 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
     let text = value.as_str().unwrap_or_default();
     match name {
         "replace" => {
-            let [from, to] = [0, 1].map(|i| args.get(i).and_then(Value::as_str).unwrap_or_default());
-            spend(text.len().saturating_add(text.matches(from).count().saturating_mul(to.len())))
+            // A list or a number goes in as it is written.
+            let written = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let [from, to] = [0, 1].map(|i| args.get(i).map(written).unwrap_or_default());
+            let text = written(value);
+            spend(text.len().saturating_add(text.matches(&from).count().saturating_mul(to.len())))
         }
         "join" => {
-            let between = args.first().and_then(Value::as_str).unwrap_or_default();
-            spend(value.len().unwrap_or(0).saturating_mul(between.len().max(1)))
+            // Also where it is named: `join(d=', ')`.
+            let between = value.len().unwrap_or(0).saturating_mul(longest(args)?);
+            spend(weigh(value, 0)?.saturating_add(between))
         }
         // So many lists, or so many items of the last one.
         "batch" | "slice" => spend(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32)),
@@ -275,37 +279,65 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
             widest(width)?;
             spend((width + 1).saturating_mul(1 + text.matches('\n').count()))
         }
-        "format" => check_widths(text, percents(text)),
+        "format" => check_formats(text, &percents(text), args),
         _ => Ok(()),
     }
 }
 
-/// The formats behind `%`, each up to its letter: `%5d`, `%(name)5d`; none where a width is an argument: `%*d`.
-fn percents(text: &str) -> Option<Vec<String>> {
-    let text = text.replace("%%", "");
-    let formats = text.split('%').skip(1).map(|rest| {
-        let named = rest.strip_prefix('(').and_then(|name| Some(name.split_once(')')?.1));
-        let rest = named.unwrap_or(rest);
-        let format = &rest[..rest.find(char::is_alphabetic).unwrap_or(rest.len())];
-        (!format.contains('*')).then(|| format.to_owned())
-    });
-    formats.collect()
+/// The formats of a text's fields, as the library finds them: `split` takes that of a field apart from what is behind it.
+fn formats<'a>(text: &'a str, mark: char, split: impl Fn(&'a str) -> (&'a str, &'a str)) -> Vec<&'a str> {
+    let (mut formats, mut rest) = (Vec::new(), text);
+    while let Some((_, field)) = rest.split_once(mark) {
+        rest = field.strip_prefix(mark).unwrap_or_else(|| {
+            let (format, behind) = split(field);
+            formats.push(format);
+            behind
+        });
+    }
+    formats
 }
 
-/// The formats in braces, behind what they are for: `{name:>5}`; none where one is an argument: `{:{}}`.
-fn braced(text: &str) -> Option<Vec<String>> {
-    let formats = text.split('{').skip(1).filter_map(|rest| match rest.split_once('}') {
-        Some((inside, _)) => inside.split_once(':').map(|(_, format)| Some(format.to_owned())),
-        None => rest.contains(':').then_some(None),
-    });
-    formats.collect()
+/// Of `%(name)5d` the `5`; what is in brackets may say anything.
+fn percents(text: &str) -> Vec<&str> {
+    formats(text, '%', |field| {
+        let named = field.strip_prefix('(');
+        let format = named.map_or(field, |name| name.split_once(')').unwrap_or_default().1);
+        let end = format.find(|c: char| !c.is_ascii_digit() && !"#-+ .*".contains(c));
+        format.split_at(end.unwrap_or(format.len()))
+    })
 }
 
-/// That widths and precisions are numbers, and no large ones.
-fn check_widths(text: &str, formats: Option<Vec<String>>) -> Result<(), Error> {
-    let formats =
-        formats.ok_or_else(|| refused(format!("format: expected widths as numbers, got {text:?}")))?;
-    let mut total = text.len();
+/// Of `{name[key]:*>5}` the `5`; what is in brackets and the fill may say anything.
+fn braced(text: &str) -> Vec<&str> {
+    formats(text, '{', |field| {
+        let mut name = field;
+        let format = loop {
+            let end = name.find(['[', ':', '}']).unwrap_or(name.len());
+            match name[end..].strip_prefix('[') {
+                Some(key) => name = key.split_once(']').unwrap_or_default().1,
+                None => break &name[end..],
+            }
+        };
+        let format = format.strip_prefix(':').map_or(format, |format| {
+            let mut behind = format.chars();
+            let aligned = behind.nth(1).is_some_and(|align| "<>^".contains(align));
+            if aligned { behind.as_str() } else { format }
+        });
+        format.split_at(format.find('}').unwrap_or(format.len()))
+    })
+}
+
+/// Bytes of the argument that takes most; those that are given by name are one.
+fn longest(args: &[Value]) -> Result<usize, Error> {
+    args.iter().try_fold(0, |longest, arg| weigh(arg, 0).map(|bytes| bytes.max(longest)))
+}
+
+/// That widths and precisions are numbers, and no large ones; and that there is room for the longest argument at each field.
+fn check_formats(text: &str, formats: &[&str], args: &[Value]) -> Result<(), Error> {
+    if formats.iter().any(|format| format.contains(['*', '{'])) {
+        return Err(refused(format!("format: expected widths as numbers, got {text:?}")));
+    }
+    let mut total = text.len().saturating_add(formats.len().saturating_mul(longest(args)?));
     let digits = formats.iter().flat_map(|format| format.split(|c: char| !c.is_ascii_digit()));
     for width in digits.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(usize::MAX))
     {
