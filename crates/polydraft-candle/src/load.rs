@@ -70,9 +70,30 @@ pub struct Description {
     pub stored: String,
     /// The files that the weights are in.
     pub files: Vec<PathBuf>,
+    sizes: Sizes,
+}
+
+/// Tensors that are not read yet.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
     matrices: Vec<Sized>,
     /// Bytes of all else, which is held in f32.
     rest: u64,
+}
+
+impl Sizes {
+    pub fn add(&mut self, tensor: &Listed, looked_up: bool) {
+        match <[usize; 2]>::try_from(&tensor.shape[..]) {
+            Ok(shape) => self.matrices.push(Sized { shape, exact: tensor.exact, looked_up }),
+            Err(_) => self.rest = self.rest.saturating_add(tensor.numbers().saturating_mul(4)),
+        }
+    }
+
+    /// Bytes that they take on a processor.
+    pub fn bytes(&self, precision: Precision) -> u64 {
+        let matrices = self.matrices.iter().map(|matrix| matrix.bytes(precision));
+        matrices.fold(self.rest, u64::saturating_add)
+    }
 }
 
 /// A matrix that is not read yet.
@@ -119,8 +140,7 @@ impl Description {
             parameters: 0,
             stored: String::new(),
             files: weights.files(),
-            matrices: Vec::new(),
-            rest: 0,
+            sizes: Sizes::default(),
         };
         if path.is_dir() {
             weights.prepend(model.config.names.prefix());
@@ -129,16 +149,11 @@ impl Description {
         let mut types: BTreeMap<String, u64> = BTreeMap::new();
         for tensor in weights.tensors() {
             let numbers = tensor.numbers();
-            let Listed { name, shape, stored, exact } = tensor;
             model.parameters = model.parameters.saturating_add(numbers);
-            let Ok(shape) = <[usize; 2]>::try_from(shape) else {
-                model.rest = model.rest.saturating_add(numbers.saturating_mul(4));
-                continue;
-            };
-            let looked_up = model.config.is_looked_up(&name);
-            model.matrices.push(Sized { shape, exact, looked_up });
-            if !looked_up {
-                let count = types.entry(stored).or_default();
+            let looked_up = model.config.is_looked_up(&tensor.name);
+            model.sizes.add(&tensor, looked_up);
+            if tensor.shape.len() == 2 && !looked_up {
+                let count = types.entry(tensor.stored).or_default();
                 *count = count.saturating_add(numbers);
             }
         }
@@ -151,13 +166,12 @@ impl Description {
 
     /// Bytes that the weights take on a processor.
     pub fn weight_bytes(&self, precision: Precision) -> u64 {
-        let matrices = self.matrices.iter().map(|matrix| matrix.bytes(precision));
-        matrices.fold(self.rest, u64::saturating_add)
+        self.sizes.bytes(precision)
     }
 
     /// Bytes that a copy in fewer bits takes besides, which shares all that is not multiplied with.
     pub fn copy_bytes(&self, precision: Precision) -> u64 {
-        let multiplied = self.matrices.iter().filter(|matrix| !matrix.looked_up);
+        let multiplied = self.sizes.matrices.iter().filter(|matrix| !matrix.looked_up);
         multiplied.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
     }
 
@@ -185,23 +199,30 @@ impl Description {
 
     /// That there is memory enough.
     fn check_memory(&self, options: LoadOptions) -> Result<()> {
-        let Some(available) = options.memory.or_else(|| available_memory(options.device)) else {
-            return Ok(());
-        };
+        let available = options.memory.or_else(|| available_memory(options.device));
         let needed = |precision| self.needed_bytes(LoadOptions { precision, ..options });
-        if needed(options.precision) <= available {
-            return Ok(());
-        }
-        let fits =
-            Precision::ALL.into_iter().map(|p| (p, Bytes(needed(p)))).filter(|(_, n)| n.0 <= available);
-        Err(Error::Memory {
-            directory: self.directory.clone(),
-            precision: options.precision,
-            needed: Bytes(needed(options.precision)),
-            available: Bytes(available),
-            fits: fits.collect(),
-        })
+        check_memory(&self.directory, options.precision, available, needed)
     }
+}
+
+/// That what is `needed` in a precision is `available`, as far as that is known.
+pub(crate) fn check_memory(
+    directory: &Path,
+    precision: Precision,
+    available: Option<u64>,
+    needed: impl Fn(Precision) -> u64,
+) -> Result<()> {
+    let Some(available) = available.filter(|available| needed(precision) > *available) else {
+        return Ok(());
+    };
+    let fits = Precision::ALL.into_iter().map(|p| (p, Bytes(needed(p)))).filter(|(_, n)| n.0 <= available);
+    Err(Error::Memory {
+        directory: directory.to_owned(),
+        precision,
+        needed: Bytes(needed(precision)),
+        available: Bytes(available),
+        fits: fits.collect(),
+    })
 }
 
 /// Loads a model: of a directory `config.json`, the tokenizer, `generation_config.json`, the chat template (where there
@@ -302,6 +323,12 @@ impl Ends {
     pub fn load(path: &Path, precision: Precision) -> Result<Self> {
         let (description, weights) = Description::open(path)?;
         let Description { config, language, .. } = description;
+        let (mut sizes, layers) = (Sizes::default(), format!("{}.", config.names.layers));
+        for tensor in weights.tensors().iter().filter(|tensor| !tensor.name.starts_with(&layers)) {
+            sizes.add(tensor, config.is_looked_up(&tensor.name));
+        }
+        let available = available_memory(DeviceName::Cpu);
+        check_memory(path, precision, available, |precision| sizes.bytes(precision))?;
         let (tokens, device) = (language.vocabulary.size(), DeviceName::Cpu.open()?);
         Transformer::load(&config, weights, tokens, 0, precision, &device).map(Self)
     }

@@ -176,8 +176,9 @@ impl Weights {
 
     /// Takes a vector of this length.
     pub fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>> {
+        let stored = self.take(name, &[length])?;
         let mut values = vec![0.0; length];
-        self.take(name, &[length])?.read(0, length, &mut values)?;
+        stored.read(0, length, &mut values)?;
         Ok(values)
     }
 

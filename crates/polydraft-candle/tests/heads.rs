@@ -355,6 +355,22 @@ fn broken_pickles_are_refused() {
 }
 
 #[test]
+fn heads_that_do_not_fit_say_what_would() {
+    let message = |name: &str, memory| {
+        let options = HeadOptions { memory: Some(memory), ..HeadOptions::default() };
+        load_head(&folder(name), &mut target().model, &options).map(drop).map_err(|e| e.to_string())
+    };
+    for name in HEADS {
+        assert_eq!(message(name, 1 << 20), Ok(()), "{name}");
+        let found = message(name, 10_000).unwrap_err();
+        assert!(found.contains("as f32") && found.contains("10.0 kB are free"), "{name}: {found}");
+    }
+    // Its numbers take 55 kB in f32, keys and values of the context 8 kB.
+    let found = message("specforge", 50_000).unwrap_err();
+    assert!(found.contains("would fit: f16 ("), "{found}");
+}
+
+#[test]
 fn heads_are_told_from_models() {
     for name in HEADS {
         assert!(is_head(&folder(name)), "{name}");

@@ -10,13 +10,16 @@ use polydraft_engine::{Facts, Feature, Model};
 use super::Head;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES, default_features, in_order};
 use super::net::{Combine, Join, Net};
+use crate::cache::CacheType;
 use crate::config::Positions;
+use crate::device::available_memory;
 use crate::linear::{Linear, Matrix};
+use crate::load::{Sizes, check_memory};
 use crate::transformer::load::Loader;
 use crate::transformer::norm::Norms;
 use crate::transformer::{Place, Transformer};
 use crate::weights::{Part, Weights};
-use crate::{CandleModel, Config, Ends, Error, Precision, Result};
+use crate::{CandleModel, Config, DeviceName, Ends, Error, Precision, Result};
 
 /// How to load a head.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,6 +31,8 @@ pub struct HeadOptions {
     pub layers: Option<Vec<usize>>,
     /// Tokens that it may draft, of those that it can; all if none.
     pub tokens: Option<Vec<Token>>,
+    /// Bytes that it may take; `None` is what the system says is free, if it says.
+    pub memory: Option<u64>,
 }
 
 /// Whether a directory holds a draft head, and not a model of its own.
@@ -56,7 +61,7 @@ pub fn is_head(directory: &Path) -> bool {
 ///
 /// # Errors
 /// Files that are missing or no such files; choices that are not known; tensors of other shapes than the configuration
-/// says; another target's head. Field or tensor are named.
+/// says; another target's head; one that is too large for the memory. Field or tensor are named.
 pub fn load_head(directory: &Path, target: &mut CandleModel, options: &HeadOptions) -> Result<Head> {
     let head = read(directory, target.transformer(), target.facts(), options)?;
     target.watch(head.features())?;
@@ -83,6 +88,7 @@ fn read(directory: &Path, trunk: &Transformer, facts: &Facts, options: &HeadOpti
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, reads, tokens } =
         Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
+    check_size(directory, trunk, facts, options, &weights, &config.layers)?;
 
     let hidden = config.layers.hidden;
     let precision = options.precision;
@@ -122,9 +128,7 @@ fn read(directory: &Path, trunk: &Transformer, facts: &Facts, options: &HeadOpti
         return Err(Error::File { path: directory.join("config.json"), problem });
     };
     let place = Place::Rotary(rope.frequencies(config.layers.head), None);
-    loader.weights.finish(|name| {
-        name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("verifier_")
-    })?;
+    loader.weights.finish(is_unread)?;
 
     let mut decoder = Transformer::of_parts(config.layers.clone(), embedding, place, layers, &device, dtype);
     decoder.set_norm(norm);
@@ -133,6 +137,32 @@ fn read(directory: &Path, trunk: &Transformer, facts: &Facts, options: &HeadOpti
         Net { decoder, join, tokens: tokens.ids, logit_scale: config.logit_scale, features: width, reads };
     let name = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
     Ok(Head::new(name, vocabulary, facts.context, net))
+}
+
+/// That there is memory enough for its weights and a context of 1,000 tokens.
+fn check_size(
+    directory: &Path,
+    trunk: &Transformer,
+    facts: &Facts,
+    options: &HeadOptions,
+    weights: &Weights,
+    config: &Config,
+) -> Result<()> {
+    let mut sizes = Sizes::default();
+    for tensor in weights.tensors().iter().filter(|tensor| !is_unread(&tensor.name)) {
+        sizes.add(tensor, config.is_looked_up(&tensor.name));
+    }
+    let cache = config.cache_bytes(CacheType::default().bytes());
+    let cache = cache.saturating_mul(facts.context.min(1_000) as u64);
+    // How much a card has is not known.
+    let free = || if trunk.device.is_cpu() { available_memory(DeviceName::Cpu) } else { None };
+    let needed = |precision| sizes.bytes(precision).saturating_add(cache);
+    check_memory(directory, options.precision, options.memory.or_else(free), needed)
+}
+
+/// Whether nobody needs a tensor of this name.
+fn is_unread(name: &str) -> bool {
+    name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("verifier_")
 }
 
 /// What a head's files say before weights are read.

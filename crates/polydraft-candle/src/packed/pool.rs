@@ -147,6 +147,8 @@ struct Pool {
     /// All but the caller's.
     threads: Vec<Thread>,
     busy: AtomicBool,
+    /// The number of the process that has the threads: they do not follow into one that is forked from it.
+    process: u32,
 }
 
 impl Pool {
@@ -166,12 +168,13 @@ impl Pool {
         };
         // Where the system gives no more, there are fewer.
         let threads = (1..threads).map_while(|n| start(n).ok()).map(|handle| handle.thread().clone());
-        Self { shared, threads: threads.collect(), busy: AtomicBool::new(false) }
+        let (threads, process) = (threads.collect(), std::process::id());
+        Self { shared, threads, busy: AtomicBool::new(false), process }
     }
 
     fn run(&self, count: usize, parts: usize, work: &Work) {
         let parts = parts.min(self.threads.len() + 1);
-        if parts <= 1 || self.busy.swap(true, Ordering::Acquire) {
+        if parts <= 1 || self.process != std::process::id() || self.busy.swap(true, Ordering::Acquire) {
             return work(0..count);
         }
         let busy = Busy(&self.busy);
