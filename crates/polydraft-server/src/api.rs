@@ -5,7 +5,7 @@ mod calls;
 pub mod chat;
 pub mod completions;
 pub mod error;
-mod format;
+pub mod format;
 mod messages;
 pub mod openapi;
 mod params;
@@ -23,6 +23,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::grammar::Form;
 use crate::worker::{Asked, Event};
 use error::Problem;
 
@@ -30,6 +31,8 @@ use error::Problem;
 pub struct Prepared {
     /// For the engine, prompt by prompt.
     pub asked: Vec<Asked>,
+    /// The form that all its texts must have: its grammar is still to be made.
+    pub form: Option<Form>,
     /// How its answer looks.
     pub answer: Box<dyn Reply>,
     /// Whether it is sent as it is decided.

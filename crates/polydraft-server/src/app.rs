@@ -9,6 +9,7 @@ use polydraft_engine::{Engine, Error};
 use polydraft_options::sampling::SamplingArgs;
 use polydraft_options::speculation::Speculation;
 use polydraft_text::Language;
+use tokio::sync::Semaphore;
 
 use crate::api::error::Problem;
 use crate::grammar::Grammars;
@@ -93,6 +94,8 @@ pub(crate) struct App {
     pub settings: Settings,
     /// By the tokens that end a text; made when the first one is asked for.
     pub grammars: Mutex<HashMap<Vec<Token>, Arc<Grammars>>>,
+    /// The place of whoever makes a grammar.
+    pub forming: Arc<Semaphore>,
     pub desk: Desk,
     pub telemetry: Arc<Telemetry>,
     /// Seconds since 1970.

@@ -73,8 +73,9 @@ struct ServerArgs {
     /// Requests that may wait besides; more are sent away with status 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
-    /// Memory for keys and values of all texts, in MiB: a request waits until what it may need is free [default: half of
-    /// what is free at the start].
+    /// Memory for keys and values of the texts that are at work, in MiB: a request waits until what it may need is free. What is
+    /// kept of texts that have ended comes on top, up to 1 GiB each for target and draft [default: half of what is free at the
+    /// start].
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     cache_memory: Option<u64>,
     /// Bytes of a request's body at most.
@@ -144,8 +145,10 @@ pub fn run(args: Args) -> Result<()> {
             }
         });
         anyhow::Ok(server.run(async { stop.await.unwrap_or_default() }).await)
-    })?;
-    if !whole {
+    });
+    // Nobody waits any more for what a thread may still be busy with, such as a grammar; what was to be sent is sent.
+    runtime.shutdown_background();
+    if !whole? {
         note("stopped before every answer was sent");
     }
     Ok(())

@@ -13,31 +13,33 @@
 //! Deviations: none.
 
 mod calls;
+mod form;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use llguidance::{Matcher, ParserFactory, token_bytes_from_tokenizer_json};
 use polydraft::Token;
 use polydraft_engine::Processor;
 use polydraft_text::Text;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub use calls::CallGrammar;
+pub use form::Form;
 
 /// Makes grammars for one tokenizer and the tokens that end a text.
 pub struct Grammars(ParserFactory);
 
-/// White space between two words of JSON: a blank, or a new line and what indents it; none will do too.
-const SPACE: &str = r" |\n {0,24}";
-
 /// Which texts may be; at their beginning.
 #[derive(Clone)]
-pub struct Grammar(Matcher);
+pub struct Grammar {
+    matcher: Matcher,
+    /// The parameter that asks for it.
+    pub param: &'static str,
+}
 
 /// The tokenizer, as the library asks for it.
 struct Tokens {
@@ -116,27 +118,12 @@ impl Grammars {
         Ok(Self(factory))
     }
 
-    /// The texts that are JSON of a schema.
+    /// The texts of a form.
     ///
     /// # Errors
     /// What is no schema, is too large, or has parts that cannot be enforced.
-    pub fn json(&self, mut schema: Value) -> Result<Grammar, String> {
-        if let Some(schema) = schema.as_object_mut() {
-            // Not the client's to say; and a model that likes white space would write nothing else.
-            schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE }));
-        }
-        self.made(TopLevelGrammar::from_json_schema(schema))
-    }
-
-    /// The texts that are calls of tools, or have them.
-    ///
-    /// # Errors
-    /// As for [`json`](Self::json), of the schemas of the tools' arguments.
-    pub fn calls(&self, calls: &CallGrammar) -> Result<Grammar, String> {
-        self.made(TopLevelGrammar::from_lark(calls.lark()))
-    }
-
-    fn made(&self, grammar: TopLevelGrammar) -> Result<Grammar, String> {
+    pub fn make(&self, form: Form) -> Result<Grammar, String> {
+        let Form { grammar, param } = form;
         let made = catch_unwind(AssertUnwindSafe(|| {
             let mut matcher = Matcher::new(self.0.create_parser(grammar));
             match matcher.get_error() {
@@ -144,12 +131,14 @@ impl Grammars {
                 None => matcher.compute_mask_or_eos().map(|_| matcher).map_err(|error| error.to_string()),
             }
         }));
-        made.map_err(|_| "a schema that the library broke down on".to_owned())?.map(Grammar)
+        let matcher = made.map_err(|_| "a schema that the library broke down on".to_owned())??;
+        Ok(Grammar { matcher, param })
     }
 }
 
-/// A grammar at work on one text.
-pub struct Mask(Mutex<Place>);
+/// A grammar at work on one text. A copy is a second handle of the same.
+#[derive(Clone)]
+pub struct Mask(Arc<Mutex<Place>>);
 
 /// Behind so many tokens of the text.
 struct Place {
@@ -157,6 +146,8 @@ struct Place {
     matcher: Matcher,
     /// By what is drafted behind them: draft and target ask for the same.
     masks: HashMap<Vec<Token>, Masked>,
+    /// Why the parser gave up, once it has.
+    failure: Option<String>,
 }
 
 /// What is forbidden at a node.
@@ -178,8 +169,13 @@ const NEAR: usize = 256;
 impl Mask {
     /// At the text's beginning.
     pub fn new(grammar: &Grammar) -> Self {
-        let (matcher, masks) = (grammar.0.clone(), HashMap::new());
-        Self(Mutex::new(Place { known: 0, matcher, masks }))
+        let (matcher, masks) = (grammar.matcher.clone(), HashMap::new());
+        Self(Arc::new(Mutex::new(Place { known: 0, matcher, masks, failure: None })))
+    }
+
+    /// Why there is no law behind some token, where the parser gave up there: a form may take more than it is given.
+    pub fn failure(&self) -> Option<String> {
+        self.place().failure.clone()
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
@@ -207,13 +203,22 @@ impl Mask {
         let mut here = place.matcher.clone();
         drop(place);
         let before = here.is_error();
+        let mut failure = None;
         let masked = if !path.is_empty() && here.consume_tokens(path).is_err() && !before {
             Masked::Nothing
         } else {
             // No law at all: the request fails, and says so, rather than to have another one.
-            here.compute_mask_or_eos().map_or(Masked::Everything, |mask| Masked::But(Arc::new(mask)))
+            here.compute_mask_or_eos().map_or_else(
+                |error| {
+                    failure = Some(error.to_string());
+                    Masked::Everything
+                },
+                |mask| Masked::But(Arc::new(mask)),
+            )
         };
-        self.place().masks.insert(path.to_vec(), masked.clone());
+        let mut place = self.place();
+        place.failure = place.failure.take().or(failure);
+        place.masks.insert(path.to_vec(), masked.clone());
         masked
     }
 }
@@ -261,6 +266,8 @@ impl Processor for Mask {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const END: Token = 13;
@@ -272,7 +279,11 @@ mod tests {
         let grammars = Grammars::of(bytes.collect(), None, TOKENS.len() + 1, &[END]).unwrap();
         let schema = json!({ "type": "object", "properties": { "a": { "type": "integer", "maximum": 99 } },
             "required": ["a"], "additionalProperties": false });
-        grammars.json(schema).unwrap()
+        grammars.make(json_of(schema)).unwrap()
+    }
+
+    fn json_of(schema: Value) -> Form {
+        Form::json(schema, "response_format").unwrap()
     }
 
     fn allowed(mask: &Mask, decided: &[Token], path: &[Token]) -> Vec<Token> {
@@ -334,7 +345,8 @@ mod tests {
             "additionalProperties": false, "$defs": { "n": { "type": "integer" } } });
         let of = |form, several, free| {
             let tools = vec![("add", one.clone()), ("now", json!({ "type": "object" }))];
-            grammars.calls(&CallGrammar { form, tools, several, free }).unwrap()
+            let calls = CallGrammar { form, tools, several, free };
+            grammars.make(Form::calls(&calls, "tools").unwrap()).unwrap()
         };
         let add = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
         let now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
@@ -375,8 +387,8 @@ mod tests {
         }
         // What is certain is known beforehand, up to the first choice.
         let tools = vec![("add", one.clone())];
-        let grammar =
-            grammars.calls(&CallGrammar { form: Hermes, tools, several: false, free: false }).unwrap();
+        let calls = CallGrammar { form: Hermes, tools, several: false, free: false };
+        let grammar = grammars.make(Form::calls(&calls, "tools").unwrap()).unwrap();
         let forced = Mask::new(&grammar).forced(&[]);
         let text = String::from_utf8(grammars.0.tok_env().tok_trie().decode(&forced)).unwrap();
         assert_eq!(text, add[..add.find("1").unwrap()]);
@@ -461,7 +473,7 @@ mod tests {
     fn a_long_literal_is_taken_in_parts() {
         let grammars = bytes();
         let literal = "ab: ".repeat(500);
-        let grammar = grammars.json(json!({ "enum": [literal] })).unwrap();
+        let grammar = grammars.make(json_of(json!({ "enum": [literal] }))).unwrap();
         let (mask, trie) = (Mask::new(&grammar), grammars.0.tok_env().tok_trie());
         let mut decided = Vec::new();
         while decided.last() != Some(&trie.eos_token()) {
@@ -477,11 +489,25 @@ mod tests {
         assert_eq!(trie.decode(&decided), json!(literal).to_string().as_bytes());
     }
 
+    /// Where a pattern takes more than the parser is given, the mask says so.
+    #[test]
+    fn a_parser_that_gave_up_says_why() {
+        let grammars = bytes();
+        let grammar = grammars.make(json_of(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" })));
+        let mask = Mask::new(&grammar.unwrap());
+        let mut logits = vec![0.0; grammars.0.tok_env().tok_trie().vocab_size()];
+        mask.process(&[], &[], &mut logits);
+        assert!(logits.contains(&0.0) && mask.failure().is_none());
+        mask.process(&[Token::from(b'"')], &[], &mut logits);
+        assert!(!logits.contains(&0.0) && mask.failure().is_some());
+    }
+
     #[test]
     fn what_is_no_schema_is_refused() {
         let grammars = Grammars::of(vec![b"a".to_vec(), b"".to_vec()], None, 2, &[1]).unwrap();
-        assert!(grammars.json(json!({ "type": "wrong" })).is_err());
-        assert!(grammars.json(json!({ "type": "string", "contentEncoding": "x", "pattern": "(" })).is_err());
+        assert!(grammars.make(json_of(json!({ "type": "wrong" }))).is_err());
+        let wrong = json!({ "type": "string", "contentEncoding": "x", "pattern": "(" });
+        assert!(grammars.make(json_of(wrong)).is_err());
         assert!(Grammars::of(vec![b"a".to_vec()], None, 1, &[]).is_err());
     }
 }

@@ -181,7 +181,7 @@ impl Worker {
     fn admit(&mut self) {
         while let Some((texts, tokens)) = self.waiting.front().map(|job| self.need(job)) {
             let used = self.used();
-            let most = self.capacity.texts.min(self.engine.facts().sequences);
+            let most = self.capacity.texts.min(self.engine.sequences());
             let fits = used.0 + texts <= most && used.1.saturating_add(tokens) <= self.capacity.tokens;
             if !fits && !self.running.is_empty() {
                 return;

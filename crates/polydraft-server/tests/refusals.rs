@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Running, reply, start, start_endless};
+use common::{Running, reply, start, start_bytes, start_endless};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
@@ -121,6 +121,31 @@ fn what_is_wrong_is_named() {
     assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
 }
 
+/// Before it is begun where that can be told, and else where the parser gives up.
+#[test]
+fn a_schema_that_takes_too_much_is_refused() {
+    let server = start_bytes();
+    let with = |schema: Value| {
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "s", "schema": schema } });
+        json!({ "prompt": "a", "max_tokens": 9, "response_format": format })
+    };
+    assert_eq!(server.post("/v1/completions", &with(json!({ "enum": ["a", "b"] }))).status, 200);
+    let both = json!([{ "multipleOf": 997 }, { "multipleOf": 991 }]);
+    for (schema, why) in [
+        (json!({ "type": "integer", "multipleOf": 499_979 }), "multipleOf"),
+        (json!({ "type": "integer", "allOf": both }), "multipleOf"),
+        (json!({ "type": "string", "pattern": "^(a{1000}){1000}$" }), ""),
+    ] {
+        let (status, error) = refused(&server, "/v1/completions", &with(schema.clone()));
+        assert_eq!((status, &error["param"]), (400, &json!("response_format")), "{schema}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(why), "{error}");
+    }
+    let mut streamed = with(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" }));
+    streamed["stream"] = true.into();
+    let reply = server.post("/v1/completions", &streamed);
+    assert!(reply.status == 200 && reply.body.contains("\"invalid_request_error\""), "{reply:?}");
+}
+
 #[test]
 fn routes_and_bodies() {
     let server = start(NOW, |settings| settings.body = 10_000);
@@ -131,6 +156,8 @@ fn routes_and_bodies() {
         (&json!("table"), &json!(512))
     );
     assert_eq!(server.get("/v1/models/table").status, 200);
+    assert_eq!(server.get("/v1/models/t%61ble").status, 200);
+    assert_eq!(server.get("/v1/models/%FF").status, 404);
     assert_eq!(server.get("/v1/models/other").status, 404);
     for (head, status) in [
         ("GET /nowhere HTTP/1.1", 404),

@@ -179,6 +179,11 @@ fn responses() {
     let cut = same["choices"][0]["finish_reason"] == "length";
     assert_eq!(answer["status"], if cut { "incomplete" } else { "completed" });
     assert_eq!(answer["usage"]["output_tokens"], same["usage"]["completion_tokens"]);
+    // What is null is as good as missing, also within objects.
+    let mut unset = body.clone();
+    unset["text"] = json!({ "verbosity": null, "format": { "type": "text" } });
+    unset["reasoning"] = json!({ "effort": null, "summary": null });
+    assert_eq!(server.post("/v1/responses", &unset).json()["output"][0]["content"][0]["text"], text);
     let mut streamed = body;
     streamed["stream"] = true.into();
     let reply = server.post("/v1/responses", &streamed);
@@ -199,6 +204,8 @@ fn responses() {
         ("store", json!(true), "store"),
         ("previous_response_id", json!("resp_1"), "previous_response_id"),
         ("text", json!({ "format": { "type": "xml" } }), "text.format"),
+        ("text", json!({ "verbosity": "low" }), "text.verbosity"),
+        ("reasoning", json!({ "effort": "low", "summary": null }), "reasoning"),
         (
             "input",
             json!([{ "type": "function_call_output", "role": "user", "content": "" }]),
@@ -238,6 +245,15 @@ fn calls_of_tools_are_read_from_the_text() {
     let again = server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] })).json();
     let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!((tokens(&answer), tokens(&again)), (2, 5), "{again}");
+    // So do arguments that the model wrote wrongly, as the text that they are.
+    for arguments in ["{\"city\":\"Os", "[1]", ""] {
+        let call =
+            json!({ "id": "1", "type": "function", "function": { "name": "f", "arguments": arguments } });
+        let history = json!([{ "role": "assistant", "tool_calls": [call] }]);
+        let reply = server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(tokens(&reply.json()), 3);
+    }
     // Streamed: the name first, then the arguments, and nothing of the text that they stand in.
     body["stream"] = true.into();
     body["n"] = 1.into();

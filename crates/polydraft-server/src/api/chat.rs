@@ -9,7 +9,7 @@ use super::error::Problem;
 use super::messages::{Spoken, conversation};
 use super::params::{Common, MOST_TOP, null_is_default, read, refuse, within};
 use super::tools::tools;
-use super::{Prepared, parse};
+use super::{Prepared, format, parse};
 use crate::App;
 
 /// Parameters of conversations alone.
@@ -55,6 +55,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     }
     let max_tokens = own.max_completion_tokens.or(own.max_tokens);
     let mut asked = common.asked(app, &app.chat, max_tokens)?;
+    let form = format::form(common.response_format.as_ref(), "response_format")?;
     if own.top_logprobs.is_some() && !own.logprobs {
         return Err(Problem::invalid("top_logprobs has no meaning without logprobs").of("top_logprobs"));
     }
@@ -64,15 +65,13 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
     };
     let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls)?;
-    if tools.is_some() && asked.grammar.is_some() {
+    if tools.is_some() && form.is_some() {
         let problem = "response_format has no meaning with tools that may be called: say tool_choice none";
         return Err(Problem::invalid(problem).of("response_format").code("unsupported_parameter"));
     }
     let (messages, listed) = (conversation(app, messages)?, tools.as_ref().map_or(&[][..], |t| &t.listed));
     asked.prompt = app.language.encode_chat_with_tools(&messages, listed, app.context)?;
-    if let Some(grammar) = tools.as_ref().and_then(|tools| tools.grammar.clone()) {
-        asked.grammar = Some(grammar);
-    }
+    let form = form.or_else(|| tools.as_ref()?.grammar.clone());
     app.check(&asked)?;
     let usage = common.stream_options.unwrap_or_default().include_usage;
     let asked = vec![asked];
@@ -80,5 +79,5 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     if let Some(tools) = &tools {
         answer.reads_calls(|| tools.calls());
     }
-    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
+    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream })
 }

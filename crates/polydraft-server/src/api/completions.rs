@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, Shape};
 use super::error::Problem;
 use super::params::{Common, MOST_TOP, null_is_default, read, refuse, within};
-use super::{Prepared, parse};
+use super::{Prepared, format, parse};
 use crate::App;
 
 /// Parameters of completions alone.
@@ -47,6 +47,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
     refuse(&own.rest)?;
     let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
+    let form = format::form(common.response_format.as_ref(), "response_format")?;
     asked.scores = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
     if own.echo && asked.scores.is_some() {
         let problem = "echo together with logprobs is not supported: the prompt's tokens are not scored";
@@ -83,5 +84,5 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     }
     let usage = common.stream_options.unwrap_or_default().include_usage;
     let answer = Answer::new(app, Shape::Completion, &asked, usage, echo);
-    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
+    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream })
 }

@@ -110,6 +110,7 @@ impl From<Failure> for Problem {
                 Self::invalid(message).code("too_slow")
             }
             Failure::Settings(problem) => Self::invalid(problem).of("speculation"),
+            Failure::Form { param, problem } => Self::invalid(format!("{param}: {problem}")).of(param),
             Failure::Engine(error @ Error::PromptTooLong { .. }) => {
                 Self::invalid(error).code("context_length_exceeded")
             }

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::error::Problem;
 use super::params::read;
 use crate::App;
-use crate::grammar::{Grammar, Grammars};
+use crate::grammar::{Form, Grammar, Grammars};
+use crate::worker::Failure;
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -32,31 +33,40 @@ struct Schema {
 /// Bytes of a schema.
 const MOST: usize = 64 << 10;
 
-/// The grammar of the form that is asked for; none where any text will do.
+/// The form that is asked for by this parameter; none where any text will do.
 ///
 /// # Errors
-/// A form that is none; a schema that is too large, wrong, or cannot be enforced; a model for which none can be.
-pub fn grammar(app: &App, format: Option<&Value>, end_tokens: &[Token]) -> Result<Option<Grammar>, Problem> {
+/// A form that is none; a schema that is too large, or would take too much to enforce.
+pub fn form(format: Option<&Value>, param: &'static str) -> Result<Option<Form>, Problem> {
     let Some(format) = format else { return Ok(None) };
-    let wrong =
-        |problem: String| Problem::invalid(format!("response_format: {problem}")).of("response_format");
-    let schema = match read(format.clone()).map_err(|problem| problem.of("response_format"))? {
+    let schema = match read(format.clone()).map_err(|problem| problem.of(param))? {
         Format::Text {} => return Ok(None),
         Format::JsonObject {} => json!({ "type": "object" }),
         Format::JsonSchema { json_schema } => json_schema.schema,
     };
+    let wrong = |problem: String| Problem::from(Failure::Form { param, problem });
     let size = schema.to_string().len();
     if size > MOST {
         return Err(wrong(format!("expected a schema of at most {MOST} bytes, got {size}")));
     }
-    grammars(app, end_tokens).map_err(wrong)?.json(schema).map(Some).map_err(wrong)
+    Form::json(schema, param).map(Some).map_err(wrong)
+}
+
+/// The grammar of a form, for texts that these tokens end. It takes its time.
+///
+/// # Errors
+/// A schema that is wrong, or cannot be enforced; a model for which none can be.
+pub fn grammar(app: &App, form: Form, end_tokens: &[Token]) -> Result<Grammar, Problem> {
+    let param = form.param;
+    let made = grammars(app, end_tokens).and_then(|grammars| grammars.make(form));
+    made.map_err(|problem| Failure::Form { param, problem }.into())
 }
 
 /// What makes grammars for texts that these tokens end, made when the first is asked for.
 ///
 /// # Errors
 /// A model for which none can be.
-pub fn grammars(app: &App, end_tokens: &[Token]) -> Result<Arc<Grammars>, String> {
+fn grammars(app: &App, end_tokens: &[Token]) -> Result<Arc<Grammars>, String> {
     // Whoever panicked in between has put nothing into it.
     let mut all = app.grammars.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(grammars) = all.get(end_tokens) {

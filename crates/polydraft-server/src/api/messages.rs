@@ -122,19 +122,16 @@ struct Called {
 pub struct Calling(HashMap<String, String>);
 
 impl Calling {
-    /// An answer's call; `param` names its arguments.
-    ///
-    /// # Errors
-    /// Arguments that are no JSON object.
-    pub fn call(&mut self, id: String, name: String, arguments: &str, param: &str) -> Result<Value, Problem> {
-        let text = if arguments.trim().is_empty() { "{}" } else { arguments };
-        let arguments: Value = serde_json::from_str(text).ok().filter(Value::is_object).ok_or_else(|| {
-            Problem::invalid("expected arguments that are a JSON object, as a text").of(param)
-        })?;
+    /// An answer's call. Arguments that are no JSON object, which a model may have written, are shown to it as the text that
+    /// they are.
+    pub fn call(&mut self, id: String, name: String, arguments: String) -> Value {
+        let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
+        let object = serde_json::from_str(text).ok().filter(Value::is_object);
+        let arguments = object.unwrap_or(Value::String(arguments));
         let call =
             json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
         self.0.insert(id, name);
-        Ok(call)
+        call
     }
 
     /// What a tool answered to a call.
@@ -180,8 +177,7 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
             let param = param(&format!(".tool_calls[{call}]"));
             let Call { id, function: Called { name, arguments }, .. } =
                 read(value).map_err(|problem| problem.of(&param))?;
-            let arguments = called.call(id, name, &arguments, &format!("{param}.function.arguments"))?;
-            message.tool_calls.push(arguments);
+            message.tool_calls.push(called.call(id, name, arguments));
         }
         Ok(message)
     };

@@ -10,7 +10,7 @@ use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
 
 use super::error::Problem;
-use super::{format, speculation};
+use super::speculation;
 use crate::worker::Asked;
 use crate::{App, Defaults};
 
@@ -200,7 +200,7 @@ const STOP_BYTES: usize = 1024;
 pub const MOST_TOP: usize = 20;
 
 impl Common {
-    /// What is asked of the engine for every prompt; the prompts come later.
+    /// What is asked of the engine for every prompt; the prompts come later, and so does the grammar of a form.
     ///
     /// # Errors
     /// The first parameter that is out of range.
@@ -236,7 +236,7 @@ impl Common {
             prompt: Vec::new(),
             sampling,
             penalties: self.penalties(app.vocabulary)?,
-            grammar: format::grammar(app, self.response_format.as_ref(), &defaults.end_tokens)?,
+            grammar: None,
             speculation,
             limits: Limits {
                 max_tokens: max_tokens.or(defaults.max_tokens),

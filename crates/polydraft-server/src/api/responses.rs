@@ -12,7 +12,7 @@ use super::error::Problem;
 use super::messages::{Calling, Content, message};
 use super::params::{Common, MOST_TOP, read, refuse, within};
 use super::tools::{self, tools};
-use super::{Prepared, parse};
+use super::{Prepared, format, parse};
 use crate::App;
 use response::Response;
 
@@ -83,6 +83,11 @@ struct TextOptions {
 /// What is wrong with the request.
 pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let mut common: Common = read(parse(body)?)?;
+    for name in ["text", "reasoning"] {
+        if let Some(Value::Object(members)) = common.rest.get_mut(name) {
+            members.retain(|_, value| !value.is_null());
+        }
+    }
     let own: Responses = read(Value::Object(std::mem::take(&mut common.rest)))?;
     refuse(&own.rest)?;
     for (param, given) in [
@@ -98,12 +103,8 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         }
     }
     let format = own.text.and_then(|text| text.format);
-    common.response_format = format.clone().map(as_in_chat);
-    let asked = common.asked(app, &app.chat, own.max_output_tokens);
-    let mut asked = asked.map_err(|problem| match problem.error.param.as_deref() {
-        Some("response_format") => problem.of("text.format"),
-        _ => problem,
-    })?;
+    let form = format::form(format.clone().map(as_in_chat).as_ref(), "text.format")?;
+    let mut asked = common.asked(app, &app.chat, own.max_output_tokens)?;
     asked.scores = scores(own.include.as_deref(), own.top_logprobs)?;
     let mut messages: Vec<Message> = own.instructions.iter().map(Message::system).collect();
     match own.input {
@@ -130,15 +131,13 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         Some(param) => problem.of(&param.replace(".function", "")),
         None => problem,
     })?;
-    if tools.is_some() && asked.grammar.is_some() {
+    if tools.is_some() && form.is_some() {
         let problem = "text.format has no meaning with tools that may be called: say tool_choice none";
         return Err(Problem::invalid(problem).of("text.format").code("unsupported_parameter"));
     }
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     asked.prompt = app.language.encode_chat_with_tools(&messages, listed, app.context)?;
-    if let Some(grammar) = tools.as_ref().and_then(|tools| tools.grammar.clone()) {
-        asked.grammar = Some(grammar);
-    }
+    let form = form.or_else(|| tools.as_ref()?.grammar.clone());
     app.check(&asked)?;
     let asked = vec![asked];
     let mut inner = Answer::new(app, Shape::Chat, &asked, false, Vec::new());
@@ -146,7 +145,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         inner.reads_calls(|| tools.calls());
     }
     let answer = Response::new(inner, app.name.clone(), settings);
-    Ok(Prepared { asked, answer: Box::new(answer), stream: common.stream })
+    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream })
 }
 
 /// Log-probabilities, if they are to be told, with so many of the likeliest.
@@ -198,7 +197,7 @@ fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Res
             "function_call" => {
                 let (id, name) =
                     (call_id.ok_or_else(|| missing("call_id"))?, name.ok_or_else(|| missing("name"))?);
-                let call = calling.call(id, name, &arguments.unwrap_or_default(), &param("arguments"))?;
+                let call = calling.call(id, name, arguments.unwrap_or_default());
                 // Calls of one answer stand in one message, behind what it said.
                 match messages.last_mut().filter(|last| last.role == "assistant") {
                     Some(last) => last.tool_calls.push(call),

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::error::Problem;
-use super::format;
 use super::params::{read, within};
 use crate::App;
-use crate::grammar::{CallGrammar, Grammar};
+use crate::grammar::{CallGrammar, Form};
+use crate::worker::Failure;
 
 /// Tools at most, and the bytes of their descriptions.
 const MOST: usize = 128;
@@ -53,7 +53,7 @@ pub struct Tools {
     pub listed: Vec<Value>,
     names: Vec<String>,
     /// What the text must be, if anything.
-    pub grammar: Option<Grammar>,
+    pub grammar: Option<Form>,
 }
 
 impl Tools {
@@ -119,7 +119,7 @@ pub fn tools(
     // Nothing is to be called: nothing is told.
     let Some(choice) = choice else { return Ok(None) };
     let form = form(app).map_err(|problem| problem.of("tools"))?;
-    let grammar = grammar(app, form, &functions, &choice, parallel.unwrap_or(true))?;
+    let grammar = grammar(form, &functions, &choice, parallel.unwrap_or(true))?;
     let names = functions.into_iter().map(|function| function.name).collect();
     Ok(Some(Tools { form, listed, names, grammar }))
 }
@@ -162,12 +162,11 @@ fn chosen(choice: Option<Value>) -> Result<Option<Choice>, Problem> {
 
 /// What is promised of the text's form; none where nothing is.
 fn grammar(
-    app: &App,
     form: CallForm,
     functions: &[Function],
     choice: &Choice,
     parallel: bool,
-) -> Result<Option<Grammar>, Problem> {
+) -> Result<Option<Form>, Problem> {
     let strict = |function: &Function| function.strict == Some(true);
     let free = matches!(choice, Choice::Auto);
     if free && parallel && !functions.iter().any(strict) {
@@ -183,8 +182,7 @@ fn grammar(
         };
         (function.name.as_str(), schema)
     });
-    let wrong = |problem: String| Problem::invalid(format!("tools: {problem}")).of("tools");
-    let grammars = format::grammars(app, &app.chat.end_tokens).map_err(wrong)?;
+    let wrong = |problem| Problem::from(Failure::Form { param: "tools", problem });
     let calls = CallGrammar { form, tools: tools.collect(), several: parallel, free };
-    grammars.calls(&calls).map(Some).map_err(wrong)
+    Form::calls(&calls, "tools").map(Some).map_err(wrong)
 }

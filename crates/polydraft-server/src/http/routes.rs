@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use polydraft::{RuleKind, VerifierKind};
+use polydraft::{RuleKind, Token, VerifierKind};
 use serde_json::json;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{guard, pages, stream};
 use crate::App;
 use crate::api::error::Problem;
-use crate::api::{Json, Prepared, chat, completions, openapi, responses};
+use crate::api::{Json, Prepared, chat, completions, format, openapi, responses};
+use crate::grammar::{Form, Grammar};
 
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
@@ -85,8 +87,12 @@ async fn models(State(app): State<Arc<App>>) -> Response {
     Json(json!({ "object": "list", "data": [described(&app)] })).into_response()
 }
 
-async fn model(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
-    match uri.path().strip_prefix("/v1/models/") == Some(app.name.as_str()) {
+async fn model(
+    State(app): State<Arc<App>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    // What is no text names no model.
+    match name.is_ok_and(|Path(name)| name == app.name) {
         true => Ok(Json(described(&app)).into_response()),
         false => {
             let problem = Problem::invalid(format_args!("there is no such model here, only {:?}", app.name));
@@ -122,7 +128,12 @@ async fn answer(
     // Encoding a long prompt takes its time.
     let at = app.clone();
     let prepared = tokio::task::spawn_blocking(move || prepare(&at, &body)).await;
-    let Prepared { asked, mut answer, stream } = prepared.map_err(|_| Problem::internal())??;
+    let Prepared { mut asked, form, mut answer, stream } = prepared.map_err(|_| Problem::internal())??;
+    if let Some(form) = form {
+        let end_tokens = asked.first().map(|asked| asked.limits.end_tokens.clone());
+        let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
+        asked.iter_mut().for_each(|asked| asked.grammar = Some(grammar.clone()));
+    }
     let mut events = app.desk.submit(asked)?;
     if stream {
         return Ok(stream::of(answer, events));
@@ -135,4 +146,16 @@ async fn answer(
     // With many log-probabilities so does writing it.
     let written = tokio::task::spawn_blocking(move || Json(answer.whole()).into_response()).await;
     written.map_err(|_| Problem::internal())
+}
+
+/// A form's grammar. They are made one after another, for some take a while and other work needs threads too; one that is being
+/// made keeps its place where its client has gone away.
+async fn grammar(app: Arc<App>, form: Form, end_tokens: Vec<Token>) -> Result<Grammar, Problem> {
+    // Closed never.
+    let place = app.forming.clone().acquire_owned().await;
+    let made = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        format::grammar(&app, form, &end_tokens)
+    });
+    made.await.map_err(|_| Problem::internal())?
 }

@@ -49,7 +49,7 @@ impl Server {
         let (context, vocabulary) = (engine.facts().context, engine.facts().vocabulary.size());
         let begins = engine.facts().begins;
         let mut limits = settings.capacity;
-        limits.texts = limits.texts.min(engine.facts().sequences).max(1);
+        limits.texts = limits.texts.min(engine.sequences()).max(1);
         let telemetry = Telemetry::new();
         let (desk, engine) = worker::start(engine, language.clone(), limits, telemetry.clone())?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -67,6 +67,7 @@ impl Server {
             limits,
             settings,
             grammars: Default::default(),
+            forming: Arc::new(Semaphore::new(1)),
             desk,
             telemetry,
             started,

@@ -102,6 +102,8 @@ pub enum Failure {
     Engine(polydraft_engine::Error),
     /// A verifier or a tree that cannot be made.
     Settings(String),
+    /// A form that this parameter asks for, and that cannot be had.
+    Form { param: &'static str, problem: String },
     /// A fault in this program.
     Panic,
     /// The server is being stopped.

@@ -21,8 +21,8 @@ struct Changes {
 }
 
 impl Changes {
-    fn of(asked: &Asked) -> Option<Self> {
-        let (penalties, mask) = (asked.penalties.clone(), asked.grammar.as_ref().map(Mask::new));
+    fn of(asked: &Asked, mask: Option<Mask>) -> Option<Self> {
+        let penalties = asked.penalties.clone();
         (!penalties.is_neutral() || mask.is_some()).then_some(Self { penalties, mask })
     }
 }
@@ -46,6 +46,8 @@ pub(super) struct Text {
     /// Among those of its prompt.
     number: usize,
     pub session: Session<'static>,
+    /// What holds it to its form.
+    mask: Option<Mask>,
     /// What its session decides by.
     pub random: Reversible,
     /// Tokens of the prompt that are not read yet.
@@ -82,7 +84,8 @@ impl Text {
             if asked.seeded {
                 session.as_if_alone();
             }
-            if let Some(changes) = Changes::of(asked) {
+            let mask = asked.grammar.as_ref().map(Mask::new);
+            if let Some(changes) = Changes::of(asked, mask.clone()) {
                 session.process(Box::new(changes));
             }
             if let Some(top) = asked.scores {
@@ -95,7 +98,7 @@ impl Text {
                 Ok(unread) => (unread, None),
                 Err(error) => (0, Some(error.into())),
             };
-            Ok(Self { number, session, random, unread, failure, last: None })
+            Ok(Self { number, session, mask, random, unread, failure, last: None })
         })
     }
 
@@ -157,7 +160,7 @@ impl Running {
                 self.texts.push(text);
                 continue;
             }
-            let Text { session, failure, .. } = text;
+            let Text { session, mask, failure, .. } = text;
             telemetry.speculated(session.statistics());
             let closed = guarded(|| Ok(engine.close(session)?));
             match (failure, closed) {
@@ -168,10 +171,16 @@ impl Running {
                 }
                 (Some(failure), _) | (None, Err(failure)) => {
                     self.opened = self.job.asked.count;
-                    self.job.tell(Event::Failed(failure));
+                    self.job.tell(Event::Failed(self.of_form(mask).unwrap_or(failure)));
                 }
             }
         }
+    }
+
+    /// Where a grammar's parser gave up, there is no law: whatever the engine says of that, this is why.
+    fn of_form(&self, mask: Option<Mask>) -> Option<Failure> {
+        let (problem, grammar) = (mask?.failure()?, self.job.asked.grammar.as_ref()?);
+        Some(Failure::Form { param: grammar.param, problem })
     }
 
     /// Ends what is not complete, and frees what it holds.

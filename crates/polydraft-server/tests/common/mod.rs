@@ -139,6 +139,18 @@ pub fn start_calling() -> Running {
     start_with(Duration::ZERO, vec![END], language, target, |_| ())
 }
 
+/// A model whose tokens are bytes, so that there are grammars for it.
+pub fn start_bytes() -> Running {
+    let file = br#"{"model": {"type": "BPE", "vocab": {"\"": 0, "a": 1, "{": 2, "}": 3, "end": 4, "b": 5}, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false}]}"#;
+    let text = Text::parse(file, "tokenizer.json").unwrap();
+    let language = Language { vocabulary: text.vocabulary(6).unwrap(), text, ..language() };
+    start_with(Duration::ZERO, vec![END], language, TARGET, |_| ())
+}
+
 fn start_ending(pass: Duration, end_tokens: Vec<Token>, change: impl FnOnce(&mut Settings)) -> Running {
     start_with(pass, end_tokens, language(), TARGET, change)
 }
