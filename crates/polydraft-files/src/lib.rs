@@ -108,7 +108,7 @@ pub fn text(bytes: Vec<u8>) -> Result<String> {
     })
 }
 
-/// What a parser says about a value, in the words of the file instead of Rust's.
+/// What a parser says about a value, in the words of who wrote it instead of Rust's.
 pub fn in_words(error: impl std::fmt::Display) -> String {
     let mut text = error.to_string();
     for (rust, word) in [
@@ -116,6 +116,14 @@ pub fn in_words(error: impl std::fmt::Display) -> String {
         ("expected u64", "expected a whole number that is not negative"),
         ("expected u32", "expected a whole number from 0 to 4294967295"),
         ("expected f64", "expected a number"),
+        ("invalid digit found in string", "expected a whole number that is not negative"),
+        ("cannot parse integer from empty string", "expected a whole number, got nothing"),
+        ("number too large to fit in target type", "expected a smaller number"),
+        ("number too small to fit in target type", "expected a whole number that is not negative"),
+        ("invalid float literal", "expected a number"),
+        ("cannot parse float from empty string", "expected a number, got nothing"),
+        ("invalid IP address syntax", "expected an address such as 127.0.0.1"),
+        ("invalid IPv4 address syntax", "expected an address such as 127.0.0.1"),
         ("expected a sequence", "expected a list"),
         ("expected a map", "expected an object"),
         ("expected a boolean", "expected true or false"),
@@ -171,6 +179,8 @@ fn is_pipe(_: &Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
 
     const SMALL: Kind = Kind { name: "a note", most: 4 };
@@ -207,6 +217,18 @@ mod tests {
             "a value that does not fit here at line 1"
         );
         assert_eq!(in_words("expected struct X"), "expected an object");
+        for (error, expected) in [
+            ("-1".parse::<u64>().unwrap_err().to_string(), "that is not negative"),
+            ("".parse::<u64>().unwrap_err().to_string(), "expected a whole number, got nothing"),
+            ("256".parse::<u8>().unwrap_err().to_string(), "expected a smaller number"),
+            ("-129".parse::<i8>().unwrap_err().to_string(), "that is not negative"),
+            ("x".parse::<f64>().unwrap_err().to_string(), "expected a number"),
+            ("".parse::<f64>().unwrap_err().to_string(), "expected a number, got nothing"),
+            ("x".parse::<IpAddr>().unwrap_err().to_string(), "such as 127.0.0.1"),
+            ("x".parse::<Ipv4Addr>().unwrap_err().to_string(), "such as 127.0.0.1"),
+        ] {
+            assert!(in_words(&error).contains(expected), "{error}");
+        }
     }
 
     #[test]

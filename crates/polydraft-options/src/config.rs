@@ -12,16 +12,18 @@
 //! stop = ["\n\n"]
 //! ```
 //!
-//! They become the options' defaults, so that the command line wins; those that are at odds with what was typed are left out.
-//! Nothing is passed over in silence: what is no option,
-//! or no value of it, is an error that names file and line.
+//! They become the options' defaults, so that the command line wins. Those that are at odds with what was typed are left out:
+//! an option that excludes one that was typed; of what drafts and of the tree, what belongs to another draft or tree; and where
+//! verifier and tree do not fit, of how tokens are drawn, the tree and the verifier what was not typed. What of the file is at
+//! odds within it is an error. Nothing is passed over in silence: what is no option, or no value of it, is an error that names file
+//! and line.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, Id};
 use polydraft_files::{Kind, read_text};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -50,29 +52,57 @@ pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<Pat
     };
     let shown = file.display();
     let text = read_text(&file, Kind::SETTINGS).map_err(|e| anyhow::anyhow!("cannot read {shown}: {e}"))?;
-    Ok((giving_way(with_defaults(program, &file, &text)?, line), Some(file)))
+    let with_defaults = with_defaults(program.clone(), &file, &text)?;
+    Ok((giving_way(with_defaults, &program, line), Some(file)))
 }
 
-/// The program without the defaults that have no meaning beside what was typed.
-fn giving_way(program: Command, line: &[OsString]) -> Command {
+/// The program without the defaults of the file that are at odds with what was typed; `plain` is the program without the file.
+fn giving_way(mut program: Command, plain: &Command, line: &[OsString]) -> Command {
+    let mut left_out = Vec::new();
     // What is wrong with the line is said when it is parsed in earnest.
-    let Ok(matches) = program.clone().try_get_matches_from(line) else { return program };
-    let (mut command, mut inner) = (Vec::new(), &matches);
-    while let Some((name, next)) = inner.subcommand() {
-        command.push(name);
-        inner = next;
+    while let Ok(matches) = program.clone().try_get_matches_from(line) {
+        let (mut names, mut inner, mut command) = (Vec::new(), &matches, &program);
+        while let Some((name, next)) = inner.subcommand() {
+            names.push(name);
+            inner = next;
+            command = command.find_subcommand(name).unwrap_or(command);
+        }
+        let outdone = excluded(command, inner)
+            .chain(speculation::outdone(inner).into_iter().map(Id::from))
+            .chain(models::outdone(command, inner).into_iter().map(Id::from));
+        let outdone: Vec<Id> = outdone
+            .filter(|option| source(inner, option.as_str()) == Some(ValueSource::DefaultValue))
+            .filter(|option| !left_out.contains(option))
+            .collect();
+        if outdone.is_empty() {
+            break;
+        }
+        program = without(program, plain, &names, &outdone);
+        left_out.extend(outdone);
     }
-    let outdone = speculation::outdone(inner).into_iter().chain(models::outdone(inner));
-    let defaults = outdone.filter(|option| source(inner, option) == Some(ValueSource::DefaultValue));
-    without(program, &command, &defaults.collect::<Vec<_>>())
+    program
 }
 
-/// The program without the defaults of some options of one command.
-fn without(program: Command, command: &[&str], options: &[&'static str]) -> Command {
+/// The options that exclude one that was typed, or are excluded by it.
+fn excluded(command: &Command, matches: &ArgMatches) -> impl Iterator<Item = Id> {
+    let pairs = command.get_arguments().filter(|arg| !arg.is_global_set()).flat_map(|arg| {
+        command.get_arg_conflicts_with(arg).into_iter().flat_map(move |other| [(arg, other), (other, arg)])
+    });
+    pairs
+        .filter(|(typed_one, _)| typed(matches, typed_one.get_id().as_str()))
+        .map(|(_, other)| other.get_id().clone())
+}
+
+/// The program, in which some options of one command are as in `plain`.
+fn without(program: Command, plain: &Command, command: &[&str], options: &[Id]) -> Command {
     match command {
-        [name, rest @ ..] => program.mut_subcommand(name, |command| without(command, rest, options)),
+        [name, rest @ ..] => {
+            let plain = plain.find_subcommand(name).unwrap_or(plain);
+            program.mut_subcommand(name, |command| without(command, plain, rest, options))
+        }
         [] => options.iter().fold(program, |command, option| {
-            command.mut_arg(*option, |arg| arg.default_values(Vec::<String>::new()))
+            let plain = plain.get_arguments().find(|arg| arg.get_id() == option);
+            command.mut_arg(option, |arg| plain.cloned().unwrap_or(arg))
         }),
     }
 }
@@ -262,7 +292,7 @@ fn set(
         if let Err(error) = command.clone().try_get_matches_from(line)
             && wrong(&error)
         {
-            let message = error.to_string();
+            let message = polydraft_files::in_words(&error);
             let problem = message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
             return Err(source.wrong(key.span().start, problem));
         }
@@ -306,11 +336,7 @@ mod tests {
             .arg(Arg::new("quiet").long("quiet").action(ArgAction::SetTrue).global(true))
             .subcommand(
                 Command::new("write")
-                    .args([
-                        number("depth"),
-                        text("draft"),
-                        text("file").conflicts_with("draft").required(true),
-                    ])
+                    .args([number("depth"), text("draft"), text("file").conflicts_with("draft")])
                     .arg(text("stop").action(ArgAction::Append)),
             )
             .subcommand(
@@ -341,6 +367,21 @@ mod tests {
         let decode = matches.subcommand_matches("bench").unwrap().subcommand_matches("decode").unwrap();
         assert_eq!(decode.get_one("depth"), Some(&4_u32));
         assert_eq!(decode.get_one("draft"), Some(&"d".to_owned()));
+    }
+
+    #[test]
+    fn what_excludes_each_other_is_not_both_there() {
+        let parse = |text: &str, line: &str| {
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let matches =
+                giving_way(read(text).unwrap(), &program(), &line).try_get_matches_from(line).unwrap();
+            let write = matches.subcommand_matches("write").unwrap();
+            ["file", "draft"].map(|option| write.get_one::<String>(option).cloned())
+        };
+        assert_eq!(parse("draft = 'd'", "program write --file x"), [Some("x".to_owned()), None]);
+        assert_eq!(parse("file = 'f'", "program write --draft x"), [None, Some("x".to_owned())]);
+        let both = ["f", "d"].map(|word| Some(word.to_owned()));
+        assert_eq!(parse("file = 'f'\ndraft = 'd'", "program write --depth 2"), both);
     }
 
     #[test]

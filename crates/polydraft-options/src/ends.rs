@@ -1,6 +1,7 @@
 //! Where a text ends besides its limit of tokens.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use polydraft::Token;
 
 /// What ends a text.
@@ -8,7 +9,7 @@ use polydraft::Token;
 #[command(next_help_heading = "Limits")]
 pub struct EndArgs {
     /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\ for a backslash.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
     stop: Vec<String>,
     /// Go on where the model would end the text.
     #[arg(long)]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{ArgMatches, Args};
+use clap::{ArgMatches, Args, Command};
 use polydraft::{DraftTree, Token};
 use polydraft_candle::{
     CandleModel, DeviceName, Ends, Head, HeadOptions, LoadOptions, Loaded, Opened, Precision, is_gguf,
@@ -27,7 +27,7 @@ pub struct ModelArgs {
     /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// What drafts [default: the demo pair's, with its target; else 'self' where that helps, or 'ngram']: a model of the same
+    /// What drafts [default: the demo pair's where no target is named; else 'self' where that helps, or 'ngram']: a model of the same
     /// vocabulary; a draft head that was trained for the target (EAGLE); 'self': the
     /// target's own weights once more, in q8_0 if that is much less than the target takes, else in q4_0, or as
     /// self:TYPE says; or 'ngram': what the text itself has said before, and no model.
@@ -76,11 +76,20 @@ pub struct ModelArgs {
 }
 
 /// Options that the file of defaults may have, and that have no meaning beside what was typed.
-pub(crate) fn outdone(matches: &ArgMatches) -> Vec<&'static str> {
+pub(crate) fn outdone(command: &Command, matches: &ArgMatches) -> Vec<&'static str> {
     let Ok(Some(draft)) = matches.try_get_one::<String>("draft") else { return Vec::new() };
     let is_model = DrafterKind::named(draft).is_none();
     match typed(matches, "draft") {
-        true if is_model => vec!["corpus", "draft_layers"],
+        true if is_model => {
+            // Layers of the file are those of its own draft, if it names one.
+            let of_another = command
+                .get_arguments()
+                .any(|arg| arg.get_id() == "draft" && !arg.get_default_values().is_empty());
+            match of_another || !locate(draft, true).is_ok_and(|path| is_head(&path)) {
+                true => vec!["corpus", "draft_layers"],
+                false => vec!["corpus"],
+            }
+        }
         true => vec!["draft_dtype", "draft_vocabulary", "draft_layers"],
         false if is_model && typed(matches, "corpus") => vec!["draft"],
         false => Vec::new(),
@@ -121,7 +130,7 @@ impl ModelArgs {
             ("--draft-layers", self.draft_layers.is_some()),
         ];
         if let Some((option, _)) = unused.iter().find(|(_, given)| *given && !with_draft) {
-            note(format_args!("note: {option} is not used: --verifier none decodes without drafts"));
+            note(format_args!("note: {option} is not used: nothing is drafted here"));
         }
         if self.corpus.is_some() && self.drafter().is_none() {
             return Err(Usage::error("--corpus is what --draft ngram may quote: give both, or neither"));
@@ -419,7 +428,7 @@ impl ModelArgs {
             _ => self.dtype.unwrap_or_default(),
         });
         let (layers, tokens) = (self.draft_layers.clone(), self.draft_tokens(language)?);
-        Ok(HeadOptions { precision, layers, tokens })
+        Ok(HeadOptions { precision, layers, tokens, memory: None })
     }
 
     /// What drafts without a model, if that is what `--draft` names.

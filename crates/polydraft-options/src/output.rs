@@ -72,6 +72,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(Verdict(code)) = error.downcast_ref() {
         return *code;
     }
+    if let Some(said) = error.downcast_ref() {
+        return by_clap(said);
+    }
     match error.downcast_ref::<io::Error>() {
         // What nobody has said more about is our own output.
         Some(output) if error.chain().count() == 1 => {
@@ -80,6 +83,17 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         _ => complain(causes(error)),
     }
     if error.is::<Usage>() { 2 } else { 1 }
+}
+
+/// Help and version go to standard output, as all output does; what is wrong with the command line to standard error.
+fn by_clap(said: &clap::Error) -> u8 {
+    let text = said.render().ansi().to_string();
+    if said.use_stderr() {
+        let _ = write!(anstream::stderr(), "{}", polydraft_files::in_words(text));
+    } else if let Err(error) = write!(anstream::stdout(), "{text}") {
+        return exit_code(&error.into());
+    }
+    said.exit_code() as u8
 }
 
 /// An error and what caused it, each said once: many an error says its cause itself.

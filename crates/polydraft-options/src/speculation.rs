@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use clap::{ArgMatches, Args};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, FromArgMatches};
 use polydraft::policy::{Auto, Fixed, StopBelow};
 use polydraft::{Drafting, PolicyKind, Sampling, Topology};
 use polydraft_reference::VerifierKind;
@@ -46,7 +47,7 @@ pub struct SpeculationArgs {
     #[arg(long, value_name = "SCHEME", requires = "tree")]
     drafting: Option<Drafting>,
     /// Acceptances of first, second, .. drafts for a sequoia tree, as 'bench acceptance --save' writes them [default:
-    /// those of the demo pair, with its models].
+    /// those of the demo pair where no model is named].
     #[arg(long, value_name = "FILE", requires = "tree")]
     acceptance: Option<PathBuf>,
     /// What passes cost, for --tree auto: a file that is read, or written if there is none [default: measured once for a
@@ -123,25 +124,46 @@ impl FromStr for Tree {
     }
 }
 
-/// Options that the file of defaults may have, and that have no meaning beside what was typed.
+/// What is about drafts, beside what verifies them.
+const OF_DRAFTS: [&str; 11] = [
+    "tree",
+    "drafting",
+    "acceptance",
+    "paths",
+    "depth",
+    "stop_below",
+    "costs",
+    "draft_temperature",
+    "draft_top_k",
+    "draft_top_p",
+    "draft_min_p",
+];
+
+/// Options that the file of defaults may have, and that are at odds with what was typed. Without them others may be, or no longer.
 pub(crate) fn outdone(matches: &ArgMatches) -> Vec<&'static str> {
-    const OF_DRAFTS: [&str; 11] = [
-        "tree",
-        "drafting",
-        "acceptance",
-        "paths",
-        "depth",
-        "stop_below",
-        "costs",
-        "draft_temperature",
-        "draft_top_k",
-        "draft_top_p",
-        "draft_min_p",
-    ];
-    let is_none = matches!(matches.try_get_one("verifier"), Ok(Some(Verifier::None)));
-    if is_none && typed(matches, "verifier") {
+    // Of other commands none have the type of this one's verifier.
+    let Ok(Some(verifier)) = matches.try_get_one::<Verifier>("verifier") else { return Vec::new() };
+    let typed = |option: &str| typed(matches, option);
+    if matches!(verifier, Verifier::None) && typed("verifier") {
         return OF_DRAFTS.to_vec();
     }
+    let mut outdone = other_tree(matches);
+    let Ok(args) = SpeculationArgs::from_arg_matches(matches) else { return outdone };
+    if !args.fits() {
+        // From what says least to what says most: one at a time, for then it may fit.
+        let parts: &[_] = match typed("verifier") {
+            true => &["drafting", "paths", "tree"],
+            false if OF_DRAFTS.iter().any(|option| typed(option)) => &["drafting", "verifier"],
+            false => &[],
+        };
+        let of_file = |option: &&&str| matches.value_source(option) == Some(ValueSource::DefaultValue);
+        outdone.extend(parts.iter().find(of_file));
+    }
+    outdone
+}
+
+/// What is about another tree than the one that was typed.
+fn other_tree(matches: &ArgMatches) -> Vec<&'static str> {
     let Ok(Some(tree)) = matches.try_get_one::<Tree>("tree") else { return Vec::new() };
     let has_depth = matches!(tree, Tree::Whole(_) | Tree::Levels(_));
     match typed(matches, "tree") {
@@ -235,6 +257,18 @@ impl SpeculationArgs {
         let speculation = Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft() };
         speculation.build().map_err(|error| Usage::error(advise(verifier, &speculation.tree, error)))?;
         Ok(Some(speculation))
+    }
+
+    /// Whether the verifier is exact for the tree. What is wrong with the tree itself is said elsewhere.
+    fn fits(&self) -> bool {
+        let Verifier::Some(verifier) = &self.verifier else { return false };
+        // Whatever its acceptances are, a sequoia tree has several draws at a node.
+        let tree = self.tree.clone().map(|tree| match tree {
+            Tree::Sequoia(_) => Tree::Ary(2),
+            other => other,
+        });
+        let Ok(tree) = (Self { tree, ..self.clone() }).tree(verifier, None) else { return true };
+        tree.build().is_err() || supports(verifier, &tree)
     }
 
     fn tree(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
