@@ -1,6 +1,6 @@
 //! A trace's folder: its header, its index, its shards.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
@@ -19,7 +19,7 @@ const SHARD: Kind = Kind { name: "a shard of a trace", most: MOST as u64 };
 const LINES: Kind = Kind { name: "the index of a trace", most: 256 << 20 };
 
 /// What the index says of a shard.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Line {
     pub file: String,
@@ -78,7 +78,8 @@ impl Trace {
         let file = folder.join(HEADER);
         let header = polydraft_files::read(&file, Kind::SETTINGS).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                Error::content(folder.display(), format!("a trace, a folder with {HEADER}"), "none")
+                let expected = format!("a trace, a folder with {HEADER} or one of its files");
+                Error::content(path.display(), expected, "none")
             }
             _ => Error::file(&file, error),
         })?;
@@ -99,6 +100,29 @@ impl Trace {
             trace.shards = vec![number.ok_or_else(|| Error::content(path.display(), expected, "another"))?];
         }
         Ok(trace)
+    }
+
+    /// Opens traces, or shards of them, that are looked at as one.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); traces that were recorded in different ways; a recording that is there twice, under
+    /// whatever name: it would count twice, and errors would seem smaller than they are.
+    pub fn together<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Self>> {
+        let traces = paths.iter().map(|path| Self::open(path.as_ref())).collect::<Result<Vec<_>>>()?;
+        for (trace, path) in traces.iter().zip(paths).skip(1) {
+            traces[0].header.belongs_with(&trace.header, path.as_ref())?;
+        }
+        let mut known = HashMap::new();
+        for trace in &traces {
+            for (number, file) in trace.shards.iter().zip(trace.files()) {
+                let place = file.display().to_string();
+                if let Some(other) = known.insert(&trace.lines[*number], file) {
+                    let got = format!("that of {} again", other.display());
+                    return Err(Error::content(place, "a recording that is there once", got));
+                }
+            }
+        }
+        Ok(traces)
     }
 
     /// That no more than one shard is there without being listed: the recording of that one was interrupted.

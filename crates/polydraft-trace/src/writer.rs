@@ -33,6 +33,9 @@ impl Writer {
     pub fn create(folder: &Path, header: &Header) -> Result<Self> {
         header.validate(HEADER)?;
         let failed = |error| Error::file(folder, error);
+        if folder.exists() && !folder.is_dir() {
+            return Err(Error::content(folder.display(), "a folder to record into", "a file"));
+        }
         std::fs::create_dir_all(folder).map_err(failed)?;
         for file in std::fs::read_dir(folder).map_err(failed)?.flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
@@ -54,6 +57,10 @@ impl Writer {
     /// # Errors
     /// No trace; another one: the setting that differs is named.
     pub fn append(folder: &Path, header: &Header) -> Result<Self> {
+        if !folder.join(HEADER).exists() {
+            let expected = format!("a trace to go on with, a folder with {HEADER}");
+            return Err(Error::content(folder.display(), expected, "none"));
+        }
         let index = Self::lock(folder)?;
         let trace = Trace::open(folder)?;
         header.belongs_with(trace.header(), folder)?;

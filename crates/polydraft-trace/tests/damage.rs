@@ -98,7 +98,8 @@ fn cut_and_foreign_files_are_refused_by_name() {
     refused(here, &["trace.json"]);
     fs::remove_file(here.join("trace.json")).unwrap();
     refused(here, &["a folder with trace.json"]);
-    assert!(Trace::open(&here.join(file(0))).is_err());
+    let error = Trace::open(&here.join(file(0))).err().unwrap().to_string();
+    assert!(error.contains(&file(0)), "{error}");
 }
 
 #[test]
@@ -109,6 +110,31 @@ fn one_shard_can_be_read_alone() {
     assert_eq!((one.len(), one.shard(0).unwrap().prompt()), (1, &PROMPTS[2][..]));
     assert_eq!(one.files().collect::<Vec<_>>(), [folder.path().join(file(2))]);
     assert!(Trace::open(&folder.path().join("index.jsonl")).is_err());
+}
+
+/// It would count twice: the folder, a file of it, a copy under another name.
+#[test]
+fn what_is_there_twice_is_refused_by_name() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let own = header("paths:2,2", 3, 1.0);
+    [&folder, &copy].iter().for_each(|folder| record(folder.path(), &own));
+    let (whole, copy, shard) = (folder.path(), copy.path(), &*folder.path().join(file(1)));
+    for (twice, number) in [([whole, whole], 0), ([whole, shard], 1), ([shard, shard], 1), ([copy, shard], 1)]
+    {
+        let error = Trace::together(&twice).err().unwrap().to_string();
+        let first = twice[0].parent().filter(|_| twice[0].is_file()).unwrap_or(twice[0]).join(file(number));
+        let expected = format!("once, got that of {} again", first.display());
+        assert!(error.starts_with(&whole.display().to_string()) && error.contains(&expected), "{error}");
+    }
+    assert_eq!(Trace::together(&[shard, &whole.join(file(2))]).unwrap().len(), 2);
+    let other = tempfile::tempdir().unwrap();
+    record(other.path(), &Header { seed: 5, ..own.clone() });
+    assert_eq!(Trace::together(&[whole, other.path()]).unwrap().len(), 2);
+    let other = tempfile::tempdir().unwrap();
+    record(other.path(), &Header { mass: 0.9, ..own });
+    assert!(
+        Trace::together(&[whole, other.path()]).is_err_and(|error| error.to_string().contains("laws kept"))
+    );
 }
 
 /// Who is interrupted at any time goes on, and has in the end what nobody interrupted has.
@@ -166,4 +192,9 @@ fn another_way_to_record_is_refused_by_name() {
     let full = tempfile::tempdir().unwrap();
     fs::write(full.path().join("letter.txt"), "dear").unwrap();
     assert!(Writer::create(full.path(), &own).is_err_and(|error| error.to_string().contains("letter.txt")));
+    let error = Writer::create(&full.path().join("letter.txt"), &own).err().unwrap().to_string();
+    assert!(error.contains("letter.txt: expected a folder"), "{error}");
+    let error = Writer::append(full.path(), &own).err().unwrap().to_string();
+    assert!(error.contains("expected a trace to go on with"), "{error}");
+    assert!(!full.path().join("index.jsonl").exists());
 }
