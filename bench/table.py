@@ -5,9 +5,10 @@
   bench/table.py --show record.json
 
 Each cell is one 'polydraft bench speed', in which all ways take turns, a few steps each; beside each ratio by the clock stands the one
-by what passes cost, which has no noise of the machine in it. The record is written after each cell, and a
-run that is started again with the same record goes on from there: cells of another target, other trees, threads or tokens are
-measured anew. A copy of the target that would not be faster is written down as refused; anything else that goes wrong ends the run.
+by what passes cost, which has no noise of the machine in it. The record is written after each cell, and a run that is started again
+with the same record goes on from there: cells of another target, other trees, threads or tokens are measured anew, and the table
+says which is which. A copy of the target that would not be faster is written down as refused; anything else that goes wrong ends the
+run.
 Printed is Markdown.
 """
 
@@ -49,10 +50,14 @@ def arguments():
     return args
 
 
+# Of a run; and of each of its cells.
+OF_RUN = ("target", "tokens", "trees", "threads")
+OF_CELL = ("dtype", "draft", "text", "temperature")
+
+
 def key_of(args, cell):
     """All that a cell's figures hang on: what of it is in a record already is not measured again."""
-    kept = {name: getattr(args, name) for name in ("target", "tokens", "trees", "threads")}
-    return kept | dict(zip(("dtype", "draft", "text", "temperature"), cell))
+    return {name: getattr(args, name) for name in OF_RUN} | dict(zip(OF_CELL, cell))
 
 
 def measure(args, dtype, draft, text, temperature):
@@ -77,12 +82,23 @@ def measure(args, dtype, draft, text, temperature):
     return json.loads(done.stdout)
 
 
+def differing(cells):
+    """What cells of several runs differ in, by name; those of old records say less of it."""
+    said = {name: [str(cell.get(name, cell["speed"].get(name, "-"))) for cell in cells] for name in ("target", "tokens", "threads")}
+    return {name: [Path(value).name for value in values] for name, values in said.items() if len(set(values)) > 1}
+
+
 def show(record):
-    print("| type | draft | text | T | texts | plain, tokens/s | `auto` | of plain | fixed tree tried before | by costs: `auto` | tried before | the best in hindsight |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    for cell in record["cells"]:
+    runs = differing(record["cells"])
+    head = [*runs, "type", "draft", "text", "T", "texts", "plain, tokens/s", "`auto`", "of plain", "fixed tree tried before"]
+    head += ["by costs: `auto`", "tried before", "the best in hindsight"]
+    print(f"| {' | '.join(head)} |")
+    print("|---" * len(head) + "|")
+    for number, cell in enumerate(record["cells"]):
         speed = cell["speed"]
-        name = f"| {cell['dtype']} | {Path(cell['draft']).name} | {cell['text']} | {cell['temperature']:g} |"
+        name = [values[number] for values in runs.values()]
+        name += [cell["dtype"], Path(cell["draft"]).name, cell["text"], f"{cell['temperature']:g}"]
+        name = f"| {' | '.join(name)} |"
         if "refused" in speed:
             print(f"{name} refused: {speed['refused']} ||||||||")
             continue
@@ -105,6 +121,9 @@ def main():
     record = {"command": " ".join(sys.argv), "date": time.strftime("%Y-%m-%d"), "cells": []}
     if args.output.exists():
         record = json.loads(args.output.read_text())
+        missing = [name for name in OF_RUN if any(name not in cell for cell in record["cells"])]
+        if missing:
+            sys.exit(f"{args.output}: expected cells with {', '.join(OF_RUN)}, got some without {', '.join(missing)}: an old record, to be shown only")
     done = [{name: value for name, value in cell.items() if name != "speed"} for cell in record["cells"]]
     cells = [
         (dtype, draft, text, temperature)

@@ -4,6 +4,7 @@ mod laws;
 mod report;
 mod table;
 
+use std::num::ParseIntError;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -64,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "SCHEME")]
     drafting: Option<Drafting>,
     /// Print the law of the emitted token given these drafts, in the order drawn.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', requires = "rule")]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', requires = "rule", value_parser = token)]
     given: Option<Vec<Token>>,
     /// Seed of the acceptances that have to be estimated.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -76,6 +77,11 @@ pub struct Args {
 
 fn rule_name(name: &str) -> Result<String, String> {
     name.parse::<RuleKind>().map(|rule| rule.name().to_owned()).map_err(|error| error.to_string())
+}
+
+/// A token of a list, which may have blanks in it.
+fn token(text: &str) -> Result<Token, ParseIntError> {
+    text.trim().parse()
 }
 
 fn setting(text: &str) -> Result<(String, serde_json::Value), String> {

@@ -56,11 +56,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<()> {
     plot::check(&args.plot)?;
-    let traces = args.traces.iter().map(|path| Trace::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let traces = Trace::together(&args.traces)?;
     let header = traces[0].header().clone();
-    for (trace, path) in traces.iter().zip(&args.traces).skip(1) {
-        header.belongs_with(trace.header(), path)?;
-    }
     let files: Vec<(&Trace, usize)> =
         traces.iter().flat_map(|trace| (0..trace.len()).map(move |shard| (trace, shard))).collect();
     ensure!(!files.is_empty(), "{}: nothing was recorded there", args.traces[0].display());

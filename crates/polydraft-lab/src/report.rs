@@ -12,9 +12,11 @@ mod quality;
 mod record;
 mod solve_time;
 mod speed;
+mod table;
 mod verifiers;
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -25,7 +27,7 @@ use record::{Kind, Record};
 
 /// Show records as one page of tables and charts, a single file that asks nothing of the network.
 ///
-/// A record is what --save or --json of 'bench', 'certify', 'efficiency' and 'generate' wrote, or bench/load.py printed; a file may
+/// A record is what --save or --json of 'bench', 'certify', 'efficiency' and 'generate' wrote, or a script in bench/; a file may
 /// hold several, one after the other. Under each figure stands the command that measured it, where the record says. The
 /// p-values of several runs of 'certify' are shown together, as is all that 'efficiency' enumerated.
 #[derive(clap::Args, Debug)]
@@ -38,7 +40,7 @@ pub struct Args {
     /// Files of records.
     #[arg(value_name = "RECORD", required = true)]
     records: Vec<PathBuf>,
-    /// The page to write.
+    /// The page to write; '-' is standard output.
     #[arg(long, short = 'o', value_name = "FILE")]
     output: PathBuf,
     /// The page's heading.
@@ -47,7 +49,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let save = Save::begin(&args.output)?;
+    let save = (args.output != Path::new("-")).then(|| Save::begin(&args.output)).transpose()?;
     let mut records = Vec::new();
     for file in &args.records {
         records.extend(record::read(file)?);
@@ -56,7 +58,9 @@ pub fn run(args: Args) -> Result<()> {
         note(format_args!("note: {}: a record of a kind that this version does not know", unknown.file));
     }
     let sections = sections(&records)?;
-    save.finish(page::html(&args.title, &sections).as_bytes())?;
+    let page = page::html(&args.title, &sections);
+    let Some(save) = save else { return Ok(std::io::stdout().write_all(page.as_bytes())?) };
+    save.finish(page.as_bytes())?;
     let count = sections.len();
     let plural = if count == 1 { "" } else { "s" };
     note(format_args!("{count} section{plural} in {}", args.output.display()));
@@ -86,6 +90,7 @@ fn sections(records: &[Record]) -> Result<Vec<Section>> {
             Kind::Acceptance | Kind::Generate => counts::section(record),
             Kind::Paper => paper::section(record),
             Kind::Quality => quality::section(record),
+            Kind::Table => table::section(record),
             Kind::Other => other::section(record),
         };
         sections.push(section.with_context(|| {
@@ -97,8 +102,6 @@ fn sections(records: &[Record]) -> Result<Vec<Section>> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn page(files: &[&str]) -> String {
@@ -169,6 +172,11 @@ mod tests {
         files.sort();
         let page = page(&files.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(page.matches("<section").count() >= 12 && page.matches("<svg").count() >= 20);
+        assert!(!page.contains("does not know") && !page.contains("polydraft polydraft"));
+        // The main table of README.
+        for expected in ["<th scope=\"col\">T = 0.7: tokens/s</th>", "table-fast-memory"] {
+            assert!(page.contains(expected), "{expected}");
+        }
         for outside in ["src=", "href=\"http", "url(", "@import", "<script"] {
             assert!(!page.contains(outside), "{outside}");
         }

@@ -100,9 +100,19 @@ pub fn run(args: Args) -> Result<()> {
         )));
     }
     // Before models are loaded.
-    if !args.append && args.folder.join("trace.json").exists() {
-        let folder = args.folder.display();
-        return Err(Usage::error(format_args!("{folder} holds a trace: --append adds to it")));
+    let folder = args.folder.display();
+    if args.folder.exists() && !args.folder.is_dir() {
+        return Err(Usage::error(format_args!("{folder}: expected a folder to record into, got a file")));
+    }
+    match (args.append, args.folder.join("trace.json").exists()) {
+        (false, true) => {
+            return Err(Usage::error(format_args!("{folder} holds a trace: --append adds to it")));
+        }
+        (true, false) => {
+            let message = "holds no trace to go on with: without --append one is begun there";
+            return Err(Usage::error(format_args!("{folder} {message}")));
+        }
+        _ => {}
     }
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;

@@ -111,6 +111,7 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(total as u64)
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} texts, {eta} left")?);
     bar.set_message("checking answers");
+    let orderly = Orderly::begin();
     let mut ties = 0;
     for (number, prompt) in prompts.iter().enumerate() {
         let mut expected = None;
@@ -130,10 +131,14 @@ pub fn run(args: Args) -> Result<()> {
                 ties += 1;
             }
             bar.inc(1);
+            if orderly.asked() {
+                bar.finish_and_clear();
+                note("interrupted: answers were still being checked, nothing was timed");
+                return Err(output::Verdict::error(interrupts::EXIT_CODE));
+            }
         }
     }
     bar.set_message("timing");
-    let orderly = Orderly::begin();
     let mut goes_on = || {
         bar.inc(1);
         !orderly.asked()

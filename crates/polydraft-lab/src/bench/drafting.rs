@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
 use polydraft::race::{Clocks, Keyed};
 use polydraft::{Chance, Distribution, Problem, Proposal, Sampling, acceptance};
 use serde::Serialize;
 
 use super::solve_time::laws;
+use crate::interrupts::{self, Orderly};
 use crate::models::ModelArgs;
-use crate::output::{self, Usage};
+use crate::output::{self, Usage, Verdict, note};
 use crate::prompts;
 use crate::provenance::MadeBy;
-use crate::texts;
+use crate::texts::{self, Random};
 
 /// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with each.
 ///
@@ -82,6 +84,8 @@ struct Report {
     draft_temperature: f64,
     positions: usize,
     rows: Vec<Row>,
+    /// Whether it was ended before all positions were looked at.
+    interrupted: bool,
 }
 
 /// More i.i.d. draws than this are not looked for.
@@ -97,26 +101,59 @@ pub fn run(args: Args) -> Result<()> {
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
-    let count = args.positions as usize;
-    let pairs = laws::of_models(&mut models.engine, &prompts, count, laws::TEXT, args.seed)?;
-    let pairs: Vec<(Distribution, Distribution)> =
-        pairs.iter().map(|pair| Ok((pair.target(&target)?, pair.draft(&draft)?))).collect::<Result<_>>()?;
-    let rows = args.counts.iter().map(|&count| row(count as usize, &pairs, args.seed));
+    let mut counts: Vec<Count> =
+        args.counts.iter().map(|&count| Count::new(count as usize, args.seed)).collect();
+    let all = args.positions as usize;
+    let bar = ProgressBar::new(all as u64)
+        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} positions, {eta} left")?);
+    let orderly = Orderly::begin();
+    let mut look = |pair: laws::Pair| {
+        let (target, draft) = (pair.target(&target)?, pair.draft(&draft)?);
+        counts.iter_mut().try_for_each(|count| count.look(&target, &draft))?;
+        bar.inc(1);
+        Ok(!orderly.asked())
+    };
+    laws::show_of_models(&mut models.engine, &prompts, all, laws::TEXT, args.seed, &mut look)?;
+    drop(orderly);
+    let positions = bar.position() as usize;
+    bar.finish_and_clear();
+    if positions < 2 {
+        note("interrupted: no two positions were looked at");
+        return Err(Verdict::error(interrupts::EXIT_CODE));
+    }
     let report = Report {
         made_by: MadeBy::here(),
         temperature: target.temperature,
         draft_temperature: draft.temperature,
-        positions: pairs.len(),
-        rows: rows.collect::<Result<_>>()?,
+        positions,
+        rows: counts.iter().map(Count::row).collect(),
+        interrupted: positions < all,
     };
-    if args.json { output::json(&report) } else { print(&report) }
+    if args.json {
+        output::json(&report)?;
+    } else {
+        print(&report)?;
+    }
+    output::done(report.interrupted)
 }
 
-fn row(count: usize, pairs: &[(Distribution, Distribution)], seed: u64) -> Result<Row> {
-    let mut columns: [Vec<f64>; 8] = Default::default();
-    let mut chance = texts::random(seed);
-    let mut clocks = Keyed::drawn(&mut chance);
-    for (position, (target, draft)) in pairs.iter().enumerate() {
+/// What a number of drafts is worth at the positions so far.
+struct Count {
+    count: usize,
+    /// By position: what [`look`](Self::look) finds.
+    columns: [Vec<f64>; 8],
+    chance: Random,
+    clocks: Keyed,
+}
+
+impl Count {
+    fn new(count: usize, seed: u64) -> Self {
+        let mut chance = texts::random(seed);
+        Self { count, columns: Default::default(), clocks: Keyed::drawn(&mut chance), chance }
+    }
+
+    fn look(&mut self, target: &Distribution, draft: &Distribution) -> Result<()> {
+        let (count, position) = (self.count, self.columns[0].len());
         let optimal = |scheme| {
             let proposal = Proposal::new(Draws { scheme, count }, std::slice::from_ref(draft))?;
             acceptance::optimal(&Problem::new(target, proposal)?)
@@ -130,35 +167,41 @@ fn row(count: usize, pairs: &[(Distribution, Distribution)], seed: u64) -> Resul
             optimal(Drafting::WithoutReplacement)?,
             optimal(Drafting::Greedy)?,
             optimal(Drafting::TopK)?,
-            raced(target, draft, count, position * RACES, &mut clocks, &mut chance),
+            raced(target, draft, count, position * RACES, &mut self.clocks, &mut self.chance),
         ];
         ensure!(values.iter().all(|value| value.is_finite()), "no number at position {position}");
-        columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+        self.columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+        Ok(())
     }
-    let number = pairs.len() as f64;
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / number;
-    let differences: Vec<f64> =
-        columns[2].iter().zip(&columns[4]).map(|(iid, without)| iid - without).collect();
-    let difference = mean(&differences);
-    let variance = differences.iter().map(|d| (d - difference).powi(2)).sum::<f64>() / (number - 1.0);
-    let part = |is: &dyn Fn(f64) -> bool| differences.iter().filter(|d| is(**d)).count() as f64 / number;
-    Ok(Row {
-        count,
-        iid: mean(&columns[0]),
-        distinct_of_iid: mean(&columns[1]),
-        iid_as_distinct: mean(&columns[2]),
-        draws: super::median(columns[3].iter().copied()),
-        without_replacement: mean(&columns[4]),
-        greedy: mean(&columns[5]),
-        top: mean(&columns[6]),
-        race: mean(&columns[7]),
-        difference,
-        error: (variance / number).sqrt(),
-        least: differences.iter().copied().fold(f64::INFINITY, f64::min),
-        most: differences.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        iid_ahead: part(&|d| d > 1e-6),
-        without_ahead: part(&|d| d < -1e-6),
-    })
+
+    /// Of at least two positions.
+    fn row(&self) -> Row {
+        let columns = &self.columns;
+        let number = columns[0].len() as f64;
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / number;
+        let differences: Vec<f64> =
+            columns[2].iter().zip(&columns[4]).map(|(iid, without)| iid - without).collect();
+        let difference = mean(&differences);
+        let variance = differences.iter().map(|d| (d - difference).powi(2)).sum::<f64>() / (number - 1.0);
+        let part = |is: &dyn Fn(f64) -> bool| differences.iter().filter(|d| is(**d)).count() as f64 / number;
+        Row {
+            count: self.count,
+            iid: mean(&columns[0]),
+            distinct_of_iid: mean(&columns[1]),
+            iid_as_distinct: mean(&columns[2]),
+            draws: super::median(columns[3].iter().copied()),
+            without_replacement: mean(&columns[4]),
+            greedy: mean(&columns[5]),
+            top: mean(&columns[6]),
+            race: mean(&columns[7]),
+            difference,
+            error: (variance / number).sqrt(),
+            least: differences.iter().copied().fold(f64::INFINITY, f64::min),
+            most: differences.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            iid_ahead: part(&|d| d > 1e-6),
+            without_ahead: part(&|d| d < -1e-6),
+        }
+    }
 }
 
 /// How often the first of the target's race is among the first `count` of the draft's.

@@ -6,7 +6,7 @@ mod report;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::Engine;
@@ -227,6 +227,7 @@ pub fn run(args: Args) -> Result<()> {
         !orderly.asked()
     })?;
     bar.finish_and_clear();
+    // Without an end before its time there are some of each.
     if settings.iter().any(|setting| setting.samples.is_empty()) {
         note("interrupted: no text was measured with every tree");
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
@@ -269,7 +270,7 @@ fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
 /// asked after each text of each setting, wanted an end before.
 ///
 /// # Errors
-/// Failures of the models and the verifiers.
+/// Failures of the models and the verifiers; prompts that leave no room.
 pub fn measure(
     extent: &Extent,
     engine: &mut Engine,
@@ -307,6 +308,11 @@ pub fn measure(
                 return Ok(true);
             }
         }
+    }
+    if let Some(Setting { tree, .. }) = settings.iter().find(|setting| setting.samples.is_empty()) {
+        bail!(
+            "no position to measure at: all prompts leave no room for a text and a tree {tree}, or their texts end at once"
+        );
     }
     Ok(true)
 }

@@ -19,6 +19,8 @@ pub struct Dot {
     pub value: f64,
     /// Its standard error, if that is known.
     pub error: Option<f64>,
+    /// Whether it is what none can surpass, and no candidate for the best.
+    pub limit: bool,
 }
 
 /// Which value is the best.
@@ -63,7 +65,7 @@ pub const TOLD_APART: f64 = 2.0;
 impl Panel {
     /// The best value, if there is one.
     pub fn best(&self, best: Best) -> Option<Dot> {
-        let dots = self.dots.iter().flatten().copied();
+        let dots = self.dots.iter().flatten().copied().filter(|dot| !dot.limit);
         match best {
             Best::Highest => dots.max_by(|a, b| a.value.total_cmp(&b.value)),
             Best::Lowest => dots.min_by(|a, b| a.value.total_cmp(&b.value)),
@@ -73,7 +75,7 @@ impl Panel {
 
     /// Whether a dot is the best, or one that its error does not tell from the best.
     fn leads(&self, dot: &Dot, best: Best) -> bool {
-        let Some(best) = self.best(best) else { return false };
+        let Some(best) = self.best(best).filter(|_| !dot.limit) else { return false };
         match (best.error, dot.error) {
             (Some(a), Some(b)) => (best.value - dot.value).abs() <= TOLD_APART * a.hypot(b),
             _ => dot.value == best.value,
@@ -209,7 +211,7 @@ impl Dots {
             // What all are compared to has no error of the difference.
             let error = dot.error.filter(|error| *error > 0.0);
             let error = error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"));
-            let best = if best.is_some_and(|best| best.value == dot.value) { ", best" } else { "" };
+            let best = if leads && best.is_some_and(|best| best.value == dot.value) { ", best" } else { "" };
             let label = format!("{:.decimals$}{error}{best}", dot.value);
             text(area, &label, (frame.x.end + 8, middle - 6), 14.0, &color, HPos::Left)?;
         }
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
 
     fn dot(value: f64, error: f64) -> Option<Dot> {
-        Some(Dot { value, error: Some(error) })
+        Some(Dot { value, error: Some(error), limit: false })
     }
 
     fn chart() -> Dots {
@@ -274,10 +276,14 @@ mod tests {
         assert_eq!(leads(&panels[1], Best::Highest), [true, false]);
         assert_eq!(leads(&panels[1], Best::None), [false, false]);
         // Without errors only the largest itself.
-        let bare = |value| Some(Dot { value, error: None });
+        let bare = |value| Some(Dot { value, error: None, limit: false });
         let panel = Panel { title: String::new(), dots: vec![bare(2.0), bare(2.001)] };
         assert_eq!(leads(&panel, Best::Highest), [false, true]);
         assert_eq!(leads(&panel, Best::Lowest), [true, false]);
+        // A limit is not the best, though that may reach it.
+        let limit = Some(Dot { value: 2.001, error: None, limit: true });
+        let panel = Panel { dots: [panel.dots, vec![limit]].concat(), ..panel };
+        assert_eq!(leads(&panel, Best::Highest), [false, true, false]);
     }
 
     #[test]

@@ -8,20 +8,24 @@ use serde_json::{Map, Value};
 use super::page::{Cell, Section};
 use super::record::Record;
 
-/// Of those whose records are known.
+/// Those whose records are known, by two places that all of theirs have, and no others.
+const KNOWN: [([&str; 2], &str); 5] = [
+    (["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"], "bench/load.py: the server under load"),
+    (["/bodies", "/half_open"], "bench/hostile.py: the server among hostile clients"),
+    (
+        ["/alone_seconds", "/beside_seconds"],
+        "bench/first_token.py: the wait for a first token, alone and beside a long prompt that is read",
+    ),
+    (
+        ["/rows", "/draft_temperature"],
+        "bench drafting: the largest acceptance at a node, by how its drafts are drawn",
+    ),
+    (["/rows", "/provenance"], "bindings/python/bench: inside transformers"),
+];
+
 fn title(record: &Record) -> Option<&'static str> {
-    match &record.value {
-        value if value.get("tokens_per_second_alone").is_some() => {
-            Some("bench/load.py: the server under load")
-        }
-        value if value.get("rows").is_some() && value.get("draft_temperature").is_some() => {
-            Some("bench drafting: the largest acceptance at a node, by how its drafts are drawn")
-        }
-        value if value.get("rows").is_some() && value.get("provenance").is_some() => {
-            Some("bindings/python/bench: inside transformers")
-        }
-        _ => None,
-    }
+    let known = |places: [&str; 2]| places.iter().all(|place| record.value.pointer(place).is_some());
+    KNOWN.iter().find(|(places, _)| known(*places)).map(|(_, title)| *title)
 }
 
 /// Whether it is a record of a kind that this version knows.

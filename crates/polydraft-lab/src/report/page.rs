@@ -27,26 +27,42 @@ pub struct Section {
 impl Section {
     /// Empty, with what the record says of its origin.
     pub fn of(record: &Record) -> Self {
-        let Origin { machine, version, commit, rustc, profile, threads, command, interrupted } =
-            record.origin();
+        let origin = record.origin();
+        let (interrupted, command) = (origin.interrupted, origin.command.clone());
+        let mut section = Self {
+            title: record.kind.name().to_owned(),
+            facts: vec![record.file.clone()],
+            command: command.map(|command| command.chars().take(COMMAND).collect()),
+            tiles: Vec::new(),
+            parts: Vec::new(),
+        };
+        section.made(origin);
+        if interrupted {
+            section.fact("ended before all was measured");
+        }
+        if section.command.is_none() {
+            section.fact("the record does not say by which command");
+        }
+        section
+    }
+
+    /// What is known of where it was measured, and by what, as far as it was not said yet.
+    pub fn made(&mut self, origin: Origin) {
+        let Origin { machine, version, commit, rustc, profile, threads, .. } = origin;
         let known = |fact: &String| fact != "unknown";
         let facts = [
-            Some(record.file.clone()),
             machine,
-            version.map(|version| format!("polydraft {version}")),
+            // Scripts ask the program, which says its name too.
+            version.map(|version| format!("polydraft {}", version.trim_start_matches("polydraft "))),
             commit.filter(known).map(|commit| format!("commit {}", abbreviated(&commit))),
             rustc.filter(known).map(|rustc| rustc.split(" (").next().unwrap_or_default().to_owned()),
             profile.filter(known).map(|profile| format!("{profile} build")),
             threads.map(|threads| format!("{threads} threads")),
-            interrupted.then(|| "ended before all was measured".to_owned()),
-            command.is_none().then(|| "the record does not say by which command".to_owned()),
         ];
-        Self {
-            title: record.kind.name().to_owned(),
-            facts: facts.into_iter().flatten().collect(),
-            command: command.map(|command| command.chars().take(COMMAND).collect()),
-            tiles: Vec::new(),
-            parts: Vec::new(),
+        for fact in facts.into_iter().flatten() {
+            if !self.facts.contains(&fact) {
+                self.facts.push(fact);
+            }
         }
     }
 

@@ -19,6 +19,7 @@ pub enum Kind {
     Generate,
     Paper,
     Quality,
+    Table,
     Certify,
     Efficiency,
     /// A script's, or one that nobody here knows: shown as what it holds.
@@ -37,6 +38,7 @@ impl Kind {
             Self::Generate => "generate",
             Self::Paper => "bench paper",
             Self::Quality => "bench quality",
+            Self::Table => "bench/table.py",
             Self::Certify => "certify",
             Self::Efficiency => "efficiency",
             Self::Other => "another program",
@@ -58,6 +60,7 @@ impl Kind {
             () if has("verdict") && has("costs") => Self::Speed,
             () if has("paper") && has("tables") => Self::Paper,
             () if has("scores") && has("checked") => Self::Quality,
+            () if value.pointer("/cells/0/speed").is_some() => Self::Table,
             () if has("memory_bytes_per_second") => Self::Model,
             () if has("datasets") && has("budget") => Self::SolveTime,
             () if has("rounds") && row_has("block_efficiency") => Self::Decode,

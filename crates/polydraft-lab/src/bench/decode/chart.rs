@@ -66,7 +66,7 @@ fn dot(rows: &[&Row], name: &str, (temperature, paths, depth): Setting) -> Optio
     };
     let row =
         matching().find(|r| r.paths == Some(paths)).or_else(|| matching().find(|r| r.paths == Some(1)))?;
-    Some(Dot { value: row.block_efficiency, error: row.block_efficiency_error })
+    Some(Dot { value: row.block_efficiency, error: row.block_efficiency_error, limit: false })
 }
 
 /// As many panels side by side as there are numbers of paths, so that depths are below each other; at most three, or the

@@ -93,7 +93,8 @@ impl Table {
         let (rows, columns) = (self.names(|entry| &entry.row), self.names(|entry| &entry.column));
         let dot = |row: &String, column: &String| {
             let entry = self.entries.iter().find(|entry| entry.row == *row && entry.column == *column)?;
-            Some(Dot { value: entry.ours.value, error: entry.ours.error })
+            let Value { value, error } = entry.ours;
+            Some(Dot { value, error, limit: matches!(column.as_str(), "bound" | "optimal") })
         };
         let panel = |row: &String| Panel {
             title: row.clone(),
@@ -182,6 +183,20 @@ mod tests {
             table.add("(10, 2)", "priority", 0.1, None);
             let chart = table.chart();
             assert_eq!(chart.panels[0].best(chart.best).map(|dot| dot.value), best, "{name}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_not_the_best() {
+        for limit in ["bound", "optimal"] {
+            let mut table = Table::new("efficiency", "", 1);
+            table.add("K = 2", "ours", 2.5, None);
+            table.add("K = 2", limit, 3.0, None);
+            assert_eq!(
+                table.chart().panels[0].best(Best::Highest).map(|dot| dot.value),
+                Some(2.5),
+                "{limit}"
+            );
         }
     }
 

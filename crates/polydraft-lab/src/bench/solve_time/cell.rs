@@ -30,7 +30,7 @@ pub struct Cell {
     too_large: Option<String>,
     #[serde(skip)]
     tally: Tally,
-    /// Whether it takes over where another gives up.
+    /// Whether it takes over where another gives up; of a finished row, whether it could at every position.
     #[serde(skip)]
     takes_over: bool,
 }
@@ -152,8 +152,8 @@ impl Cell {
         }
     }
 
-    /// `optimum` is the mean over all positions.
-    fn finish(&mut self, optimum: f64) {
+    /// `optimum` is the mean over all positions, of which there are so many.
+    fn finish(&mut self, optimum: f64, positions: usize) {
         let Tally { unfinished, token, attempt, success, solved, optimum: there, .. } = &self.tally;
         let ms = |mean: &Mean| mean.get().map(|seconds| 1e3 * seconds);
         self.lower_bound = *unfinished;
@@ -164,6 +164,8 @@ impl Cell {
         self.optimum_there = there.get();
         self.acceptance_with_failures =
             (self.positions > 0).then(|| optimum - (there.sum - solved.sum) / self.positions as f64);
+        let has_all = self.positions == positions && !self.is_closed() && self.success == Some(1.0);
+        self.takes_over &= has_all;
     }
 
     /// Attempts that ended with a token, of those that ended, the mean over positions.
@@ -174,11 +176,6 @@ impl Cell {
     /// Positions that it solved.
     pub fn solved(&self) -> usize {
         self.tally.solved.count
-    }
-
-    /// Whether it has an answer wherever it got a turn.
-    fn is_complete(&self) -> bool {
-        self.success == Some(1.0) && !self.lower_bound
     }
 
     /// The time as a table has it.
@@ -215,7 +212,7 @@ pub struct RowReport {
 impl RowReport {
     pub fn new(row: String, k: Option<usize>, n: usize, optima: &[f64], mut cells: Vec<Cell>) -> Self {
         let optimum = optima.iter().sum::<f64>() / optima.len().max(1) as f64;
-        cells.iter_mut().for_each(|cell| cell.finish(optimum));
+        cells.iter_mut().for_each(|cell| cell.finish(optimum, optima.len()));
         Self { row, k, n, optimum, cells }
     }
 
@@ -225,10 +222,10 @@ impl RowReport {
         let cell = &self.cells[column];
         let time = cell.milliseconds_with_failures.filter(|_| !cell.lower_bound)?;
         let acceptance = cell.acceptance_with_failures?;
-        if cell.is_complete() {
+        if cell.success == Some(1.0) {
             return Some((time, acceptance));
         }
-        let others = self.cells.iter().filter(|other| other.takes_over && other.is_complete());
+        let others = self.cells.iter().filter(|other| other.takes_over);
         let other = others.filter_map(|other| other.milliseconds).reduce(f64::min)?;
         let failures = 1.0 - cell.success.unwrap_or(0.0);
         Some((time + failures * other, acceptance))
@@ -259,26 +256,32 @@ mod tests {
         assert_eq!(cells[0].success(), Some(1.75 / 3.0));
     }
 
-    /// Where Global Resolution gives up an exact solver takes over, not another form of it.
+    /// Where Global Resolution gives up an exact solver takes over, not another form of it; and none that has no answer
+    /// somewhere, or had no turn.
     #[test]
     fn only_exact_solvers_take_over() {
-        let mut cells = [
+        let columns = [
             Column::MaxFlow,
             Column::GlobalResolution(1e-3),
             Column::GlobalResolution(1e-4),
             Column::Priority(polydraft::coupling::priority::Form::Exact),
-        ]
-        .map(|column| Cell::new(&column));
-        for (cell, attempt) in cells.iter_mut().zip([
-            Attempt::Done(4.0),
-            Attempt::Done(1.0),
-            Attempt::GaveUp(2.0),
-            Attempt::Done(0.5),
-        ]) {
-            cell.add(vec![attempt], Some(0.5), 0.5);
+        ];
+        let overall = |exact: [Option<Attempt>; 2]| {
+            let mut cells = columns.each_ref().map(Cell::new);
+            for exact in exact {
+                let attempts =
+                    [exact, Some(Attempt::Done(1.0)), Some(Attempt::GaveUp(2.0)), Some(Attempt::Done(0.5))];
+                for (cell, attempt) in cells.iter_mut().zip(attempts) {
+                    attempt.into_iter().for_each(|attempt| cell.add(vec![attempt], Some(0.5), 0.5));
+                }
+            }
+            let row = row(cells.into());
+            [1, 2].map(|column| row.overall(column).map(|(time, _)| time))
+        };
+        let done = || Some(Attempt::Done(4.0));
+        assert_eq!(overall([done(), done()]), [Some(1000.0), Some(6000.0)]);
+        for missing in [None, Some(Attempt::TooLarge(String::new())), Some(Attempt::Unfinished(4.0))] {
+            assert_eq!(overall([done(), missing]), [Some(1000.0), None]);
         }
-        let row = row(cells.into());
-        assert_eq!(row.overall(2).map(|(time, _)| time), Some(6000.0));
-        assert_eq!(row.overall(1).map(|(time, _)| time), Some(1000.0));
     }
 }

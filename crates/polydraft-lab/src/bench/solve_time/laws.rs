@@ -39,8 +39,28 @@ pub fn of_models(
     every: usize,
     seed: u64,
 ) -> Result<Vec<Pair>> {
+    let mut pairs = Vec::new();
+    show_of_models(engine, prompts, positions, every, seed, &mut |pair| {
+        pairs.push(pair);
+        Ok(true)
+    })?;
+    Ok(pairs)
+}
+
+/// The same, one after the other as they come, for as long as `goes_on` says of each.
+///
+/// # Errors
+/// Those, and its own.
+pub fn show_of_models(
+    engine: &mut Engine,
+    prompts: &[Vec<Token>],
+    positions: usize,
+    every: usize,
+    seed: u64,
+    goes_on: &mut dyn FnMut(Pair) -> Result<bool>,
+) -> Result<()> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
-    let (mut pairs, mut empty, tree) = (Vec::new(), 0, PolicyKind::chain(1));
+    let (mut left, mut empty, tree) = (positions, 0, PolicyKind::chain(1));
     let sampling = Sampling::default();
     let plan = Plan {
         sampling,
@@ -52,20 +72,24 @@ pub fn of_models(
         paths: None,
     };
     for prompt in prompts.iter().cycle() {
-        let before = pairs.len();
         let seeds = (rng.next_u64(), rng.next_u64());
-        let look = Laws { pairs, most: positions };
-        let (Laws { pairs: more, .. }, _) =
+        let look = Laws { pairs: Vec::new(), most: left };
+        let (Laws { pairs, .. }, _) =
             observe::text(engine, prompt, &plan, seeds, Vec::new(), look, &|| true)?;
-        pairs = more;
         // The first position of a text may be beyond its end, where the context is almost full.
-        empty = if pairs.len() > before { 0 } else { empty + 1 };
+        empty = if pairs.is_empty() { empty + 1 } else { 0 };
         ensure!(empty < 64 * prompts.len(), "the prompts leave no room for a text in the models' context");
-        if pairs.len() >= positions {
+        left -= pairs.len();
+        for pair in pairs {
+            if !goes_on(pair)? {
+                return Ok(());
+            }
+        }
+        if left == 0 {
             break;
         }
     }
-    Ok(pairs)
+    Ok(())
 }
 
 /// Takes note of both laws, up to so many pairs.
@@ -76,9 +100,9 @@ struct Laws {
 
 impl Look for Laws {
     fn look(&mut self, _: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()> {
-        if self.pairs.len() < self.most {
+        if let Some(law) = draft.law(DraftTree::ROOT).filter(|_| self.pairs.len() < self.most) {
             let target = logits(target.target(DraftTree::ROOT)?);
-            self.pairs.push(Pair { target, draft: logits(draft.drawn_from(DraftTree::ROOT)?) });
+            self.pairs.push(Pair { target, draft: logits(law) });
         }
         Ok(())
     }

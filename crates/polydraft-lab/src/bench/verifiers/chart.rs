@@ -58,5 +58,5 @@ fn dot(result: &Compared, name: &str) -> Option<Dot> {
         Some(pair.error)
     };
     let error = pair(name, &best.verifier).or_else(|| pair(&best.verifier, name));
-    Some(Dot { value: own.block_efficiency, error: error.unwrap_or(Some(0.0)) })
+    Some(Dot { value: own.block_efficiency, error: error.unwrap_or(Some(0.0)), limit: false })
 }
