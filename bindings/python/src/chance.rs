@@ -69,8 +69,11 @@ impl PyChance {
     }
 
     /// True with this probability.
-    fn coin(&mut self, probability: f64) -> bool {
-        self.source.coin(probability)
+    fn coin(&mut self, probability: f64) -> Result<bool> {
+        if !(0.0..=1.0).contains(&probability) {
+            return Err(Failure::input(format!("probability: expected one from 0 to 1, got {probability}")));
+        }
+        Ok(self.source.coin(probability))
     }
 
     /// An index, in proportion to the weights, shape `[n]`, which are not all 0.

@@ -115,6 +115,13 @@ pub fn g_test(probabilities: Vec<f64>, counts: Vec<u64>) -> Result<(f64, usize, 
             "counts: expected {expected}, one for each probability, got {got}"
         )));
     }
+    if let Some(got) = probabilities.iter().find(|p| !(0.0..=1.0).contains(*p)) {
+        return Err(Failure::input(format!("probabilities: expected each from 0 to 1, got {got}")));
+    }
+    let sum: f64 = probabilities.iter().sum();
+    if (sum - 1.0).abs() > 1e-3 {
+        return Err(Failure::input(format!("probabilities: expected the sum 1 within 1e-3, got {sum}")));
+    }
     let test = GTest::new(probabilities.into_iter().zip(counts));
     Ok((test.statistic, test.freedom, test.p_value()))
 }

@@ -87,6 +87,19 @@ impl From<Distribution> for PyDistribution {
     }
 }
 
+impl PyDistribution {
+    /// That another one is over the same tokens.
+    fn check(&self, other: &Self) -> Result<()> {
+        let (expected, got) = (self.law.vocabulary(), other.law.vocabulary());
+        match got == expected {
+            true => Ok(()),
+            false => {
+                Err(Failure::input(format!("other: expected a law of {expected} tokens, got one of {got}")))
+            }
+        }
+    }
+}
+
 #[pymethods]
 impl PyDistribution {
     #[new]
@@ -184,13 +197,15 @@ impl PyDistribution {
     }
 
     /// Half the sum of absolute differences.
-    fn total_variation(&self, other: &Self) -> f64 {
-        self.law.total_variation(&other.law)
+    fn total_variation(&self, other: &Self) -> Result<f64> {
+        self.check(other)?;
+        Ok(self.law.total_variation(&other.law))
     }
 
     /// The sum of minima: the acceptance of a single draft.
-    fn overlap(&self, other: &Self) -> f64 {
-        self.law.overlap(&other.law)
+    fn overlap(&self, other: &Self) -> Result<f64> {
+        self.check(other)?;
+        Ok(self.law.overlap(&other.law))
     }
 
     /// The probability that two draws are equal.

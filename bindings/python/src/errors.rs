@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use crate::threads;
+
 /// Result with the binding's [`Failure`].
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -106,7 +108,7 @@ impl From<Failure> for PyErr {
 
 /// Runs a piece of work without the interpreter's lock. A panic is an exception, `polydraft.errors.InternalError`.
 pub fn work<T: Send>(py: Python<'_>, job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    py.detach(|| catch_unwind(AssertUnwindSafe(job))).unwrap_or_else(|panic| {
+    py.detach(|| catch_unwind(AssertUnwindSafe(|| threads::run(job)))).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         Err(Failure::Library("InternalError", format!("a bug in polydraft, please report it: {said}")))

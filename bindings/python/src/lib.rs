@@ -22,9 +22,12 @@ mod proposal;
 mod rules;
 mod session;
 mod tables;
+mod threads;
 mod trace;
 mod tree;
 mod verify;
+
+use std::sync::LazyLock;
 
 use polydraft::{Drafting, PolicyKind};
 use polydraft_reference::{RuleKind, VerifierKind};
@@ -34,6 +37,7 @@ use pyo3::prelude::*;
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    LazyLock::force(&threads::FIRST);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("RULES", RuleKind::all().iter().map(RuleKind::to_string).collect::<Vec<_>>())?;
     module.add("DRAFTINGS", Drafting::ALL.map(Drafting::name).to_vec())?;

@@ -90,17 +90,22 @@ pub fn random_tables(
     agreement: f64,
     seed: u64,
 ) -> Result<(PyTableModel, PyTableModel)> {
-    /// Laws of each model, at most.
-    const MOST: f64 = 1e6;
+    /// Numbers of each model's table at most: the tokens of its texts, and a probability for each token behind them.
+    const MOST: f64 = 3e7;
     if vocabulary == 0 || !(0.0..=1.0).contains(&agreement) {
         return Err(Failure::input(
             "random tables: expected a vocabulary of at least one token, and an agreement from 0 to 1",
         ));
     }
-    let texts = (vocabulary as f64).powi(depth.min(1 << 20) as i32);
-    if texts > MOST {
-        let message = format!("random tables: expected at most {MOST:.0e} texts, got {texts:.1e}");
-        return Err(Failure::Library("TooLarge", message));
+    let (mut texts, mut numbers) = (1.0, 0.0);
+    for length in 0..=depth {
+        numbers += texts * (length as f64 + vocabulary as f64);
+        texts *= vocabulary as f64;
+        if numbers > MOST {
+            let message =
+                format!("random tables: expected at most {MOST:.0e} numbers, got more than {numbers:.1e}");
+            return Err(Failure::Library("TooLarge", message));
+        }
     }
     work(py, || {
         let mut random = rand_chacha::ChaCha12Rng::seed_from_u64(seed);

@@ -160,23 +160,27 @@ type Plain = (usize, usize, usize, Vec<f64>);
 /// Those of each prompt's texts; none where nothing was looked at.
 type ByPrompt = Vec<Vec<Option<Plain>>>;
 
-/// What the verifiers find in the prompts of a trace or of one file: the tree, the verifiers that are exact for it, and by
+/// What the verifiers find in the prompts of traces, or of files of them: the tree, the verifiers that are exact for it, and by
 /// prompt and text (positions, drafts, nodes, tokens of each verifier). On all threads.
 #[pyfunction]
-#[pyo3(signature = (path, verifiers, tree=None))]
+#[pyo3(signature = (paths, verifiers, tree=None))]
 pub fn _replay(
     py: Python<'_>,
-    path: PathBuf,
+    paths: Vec<PathBuf>,
     verifiers: Vec<String>,
     tree: Option<String>,
 ) -> Result<(String, Vec<String>, ByPrompt)> {
     let verifiers = verifiers.iter().map(|name| Ok(name.parse()?)).collect::<Result<Vec<VerifierKind>>>()?;
     work(py, || {
-        let trace = Trace::open(&path)?;
-        let recorded = &trace.header().tree;
+        let traces = Trace::together(&paths)?;
+        let Some(first) = traces.first() else {
+            return Err(Failure::input("replay: expected at least one file of a trace, got none"));
+        };
+        let recorded = &first.header().tree;
         let tree: PolicyKind = tree.map_or(Ok(recorded.clone()), |tree| tree.parse())?;
         let one = Replay::new(recorded, &tree, &verifiers)?;
-        let prompts = (0..trace.len()).into_par_iter().map(|number| {
+        let shards = traces.iter().flat_map(|trace| (0..trace.len()).map(move |number| (trace, number)));
+        let prompts = shards.collect::<Vec<_>>().into_par_iter().map(|(trace, number)| {
             let samples = replay(&trace.shard(number)?, std::slice::from_ref(&one), number)?.swap_remove(0);
             let plain = |sample: Sample| (sample.positions, sample.drafts, sample.nodes, sample.tokens);
             Ok(samples.into_iter().map(|sample| sample.map(plain)).collect())

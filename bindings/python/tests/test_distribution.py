@@ -17,6 +17,19 @@ def test_probabilities():
     assert law.total_variation(other) == pytest.approx(1 - law.overlap(other))
 
 
+def test_laws_of_other_tokens_are_not_compared():
+    law, other = Distribution.one_hot(5, 1), Distribution.one_hot(6, 1)
+    for compare in (law.total_variation, law.overlap):
+        with pytest.raises(InvalidInput, match="expected a law of 5 tokens, got one of 6"):
+            compare(other)
+
+
+@pytest.mark.parametrize("probabilities", [[-1.0, 2.0], [float("nan"), 1.0], [1.0, 1.0], []])
+def test_only_laws_are_tested(probabilities):
+    with pytest.raises(InvalidInput, match="probabilities: expected"):
+        polydraft.g_test(probabilities, [1] * len(probabilities))
+
+
 @pytest.mark.parametrize("probabilities", [[], [0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0]])
 def test_what_is_none(probabilities):
     with pytest.raises(InvalidInput, match="distribution") as caught:
@@ -79,5 +92,10 @@ def test_chances_are_checked():
     assert {Chance(seed).pick([0.0, 1e-320, 0.0]) for seed in range(20)} == {1}
     with pytest.raises(InvalidInput, match="seed"):
         Distribution([1.0]).sample("seed")
+    for probability in (-0.1, 2.0, float("nan")):
+        for chance in (Chance(1), Chance.every()):
+            with pytest.raises(InvalidInput, match="probability: expected one from 0 to 1"):
+                chance.coin(probability)
+    assert Chance(1).coin(1.0) and not Chance(1).coin(0.0)
     with pytest.raises(polydraft.errors.Unsupported, match="advance"):
         Chance(1).advance()

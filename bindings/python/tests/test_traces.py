@@ -101,6 +101,8 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         replay(TRACE, "block")
     with pytest.raises(InvalidInput, match="at least one"):
         replay([])
+    with pytest.raises(InvalidInput, match=r"prompt-000002\S*: expected a recording that is there once"):
+        replay([TRACE, Trace(TRACE).files[2]])
     with pytest.raises(IndexError):
         Trace(TRACE)[8]
     shutil.copytree(TRACE, tmp_path / "trace")

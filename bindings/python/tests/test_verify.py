@@ -24,6 +24,12 @@ def test_every_law_is_the_targets(verifier, tree):
     assert length == pytest.approx(found.block_efficiency)
 
 
+@pytest.mark.parametrize("size", [(1, 10**5), (10**6, 1), (2, 10**6)])
+def test_tables_have_an_end(size):
+    with pytest.raises(TooLarge, match="numbers"):
+        polydraft.random_tables(*size)
+
+
 def logits(rng, nodes, vocabulary=6):
     return rng.normal(size=(nodes, vocabulary)).astype(np.float32) * 2
 

@@ -33,7 +33,7 @@ def replay(
         raise InvalidInput(f"{os.fspath(directory)}: expected a trace with prompts, got none")
     kinds = names(verifiers)
     # What is wrong is said here, not by a worker.
-    _native._replay(files[0], kinds, tree)
+    _native._replay(files[:1], kinds, tree)
     tasks = [{"number": number, "file": file} for number, file in enumerate(files)]
     dataset = ray.data.from_items(tasks, override_num_blocks=len(tasks))
     found = dataset.map(one, fn_kwargs={"verifiers": kinds, "tree": tree}, **options).take_all()
@@ -43,7 +43,7 @@ def replay(
 def one(row: dict[str, Any], verifiers: list[str], tree: str | None) -> dict[str, Any]:
     """What a worker does: one shard."""
     # As text: floats come back as they were, and no column has to guess what is in it.
-    return {"number": row["number"], "found": json.dumps(_native._replay(row["file"], verifiers, tree))}
+    return {"number": row["number"], "found": json.dumps(_native._replay([row["file"]], verifiers, tree))}
 
 
 def read(text: str) -> Any:

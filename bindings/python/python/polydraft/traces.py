@@ -62,10 +62,12 @@ def replay(
 ) -> Replayed:
     """Compares verifiers on a trace that `polydraft trace` recorded, or on some of its files, in this order; on all threads.
 
+    Several are looked at as one: they must have been recorded alike, and none may be there twice.
+
     `tree` is the recorded one or part of it (of K paths any fewer and shorter). The numbers are those of `polydraft replay`.
     """
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    return together([_native._replay(one, names(verifiers), tree) for one in paths])
+    return together([_native._replay(paths, names(verifiers), tree)])
 
 
 def names(verifiers: Iterable[str] | None) -> list[str]:
@@ -78,8 +80,6 @@ def names(verifiers: Iterable[str] | None) -> list[str]:
 def together(parts: Iterable[_Found]) -> Replayed:
     """Parts of one trace, in the order of its prompts, as one."""
     parts = list(parts)
-    if not parts:
-        raise InvalidInput("replay: expected at least one file of a trace, got none")
     tree, kinds, _ = parts[0]
     found = _native._summary([texts for _, _, samples in parts for texts in samples])
     rows = {kind: Row(*row) for kind, row in zip(kinds, found.pop("rows"))}

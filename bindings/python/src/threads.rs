@@ -1,0 +1,39 @@
+//! The threads of a piece of work. Those of a process do not follow into one that is forked from it, as Python's workers are.
+
+use std::process;
+use std::sync::{LazyLock, Mutex};
+
+use pyo3::exceptions::PyRuntimeError;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::errors::{Failure, Result, lock};
+
+/// The process that has rayon's own threads, if they are started: the one that imports the module.
+pub static FIRST: LazyLock<u32> = LazyLock::new(process::id);
+
+/// Those of a forked process, whose number tells whether they came from yet another one.
+static FORKED: Mutex<Option<(u32, &ThreadPool)>> = Mutex::new(None);
+
+/// Runs a job where what it does in parallel finds threads.
+pub fn run<T: Send>(job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    match process::id() == *FIRST {
+        true => job(),
+        false => forked()?.install(job),
+    }
+}
+
+fn forked() -> Result<&'static ThreadPool> {
+    let mut started = lock(&FORKED);
+    match *started {
+        Some((process, pool)) if process == process::id() => Ok(pool),
+        _ => {
+            // As many as before: that number is known without the threads.
+            let pool = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads()).build();
+            let pool = pool.map_err(|e| Failure::Python(PyRuntimeError::new_err(e.to_string())))?;
+            // For the process's life: one that came from elsewhere cannot be ended, for its threads are not there.
+            let pool = &*Box::leak(Box::new(pool));
+            *started = Some((process::id(), pool));
+            Ok(pool)
+        }
+    }
+}

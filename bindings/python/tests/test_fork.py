@@ -1,0 +1,36 @@
+"""A process that is forked has none of the threads of the one that it comes from."""
+
+import multiprocessing
+
+import pytest
+from polydraft import Draft, Verifier
+
+
+def step(seed):
+    """A draft and a decision, on all threads."""
+    draft = Draft("paths:8,2")
+    while nodes := draft.frontier():
+        draft.grow([[0.0, 1.0, 2.0]] * len(nodes), chance=seed)
+    [outcome] = Verifier().verify_batch([draft], [[[2.0, 1.0, 0.0]] * len(draft)], [seed])
+    return draft.tokens.tolist(), outcome.tokens
+
+
+def forked(work):
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: sender.send(work()))
+    child.start()
+    try:
+        assert receiver.poll(60), "it hangs"
+        return receiver.recv()
+    finally:
+        child.kill()
+        child.join()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_works():
+    expected = step(7)
+    assert forked(lambda: step(7)) == expected
+    # And one that is forked from it, once it has threads of its own.
+    assert forked(lambda: (step(7), forked(lambda: step(7)))) == (expected, expected)
