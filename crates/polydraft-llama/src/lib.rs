@@ -36,6 +36,15 @@ pub fn host<T>(program: impl FnOnce() -> T) -> Result<T> {
     Ok(program())
 }
 
+/// Computes for other machines. Without the feature `native` there is nothing to compute with.
+///
+/// # Errors
+/// [`Error::NotBuilt`].
+#[cfg(not(feature = "native"))]
+pub fn serve_rpc(_endpoint: &str, _threads: usize) -> Result<()> {
+    Err(Error::NotBuilt)
+}
+
 /// Whether llama.cpp has given up in this process ([`Error::Ended`]).
 pub fn has_ended() -> bool {
     #[cfg(feature = "native")]
