@@ -7,6 +7,5 @@ pub mod generate;
 pub mod inspect;
 pub mod list;
 pub mod man;
-#[cfg(feature = "llama")]
 pub mod rpc_server;
 pub mod score;

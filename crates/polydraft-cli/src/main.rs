@@ -57,7 +57,7 @@ enum Command {
     Score(commands::score::Args),
     #[cfg(feature = "server")]
     Serve(Box<polydraft_server::Args>),
-    #[cfg(feature = "llama")]
+    #[cfg_attr(not(feature = "llama"), command(hide = true))]
     RpcServer(commands::rpc_server::Args),
     Certify(commands::certify::Args),
     #[cfg(feature = "lab")]
@@ -84,7 +84,6 @@ impl Command {
             Command::Score(args) => commands::score::run(args),
             #[cfg(feature = "server")]
             Command::Serve(args) => polydraft_server::run(*args),
-            #[cfg(feature = "llama")]
             Command::RpcServer(args) => commands::rpc_server::run(args),
             Command::Certify(args) => commands::certify::run(args),
             #[cfg(feature = "lab")]
@@ -104,8 +103,8 @@ fn run() -> Result<()> {
     let line: Vec<_> = std::env::args_os().collect();
     let (mut program, defaults) =
         config::apply(program(), &line).map_err(|problem| helped(&line, problem))?;
-    let matches = program.try_get_matches_from_mut(line).unwrap_or_else(|error| error.exit());
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut Cli::command()).exit());
+    let matches = program.try_get_matches_from_mut(line)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
     output::set_verbosity(cli.verbosity());
     // Before anything that may start a thread.
     threads::settle(&program, &matches)?;
@@ -141,7 +140,7 @@ fn program() -> clap::Command {
 /// Who asks for help gets it, whatever is wrong with the file of defaults.
 fn helped(line: &[std::ffi::OsString], problem: anyhow::Error) -> anyhow::Error {
     match Cli::command().try_get_matches_from(line) {
-        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => help.exit(),
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => help.into(),
         _ => problem,
     }
 }

@@ -35,7 +35,7 @@ fn close(value: &Value, expected: f64) {
 
 #[test]
 fn one_rule() {
-    let report = json(PAIR, &["--rule", "priority", "--drafts", "2", "--given", "2,1"]);
+    let report = json(PAIR, &["--rule", "priority", "--drafts", "2", "--given", "2, 1"]);
     let mut keys: Vec<_> = report.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
     assert_eq!(keys, ["acceptance", "drafting", "drafts", "law", "optimal", "rule", "status", "time_us"]);

@@ -130,6 +130,7 @@ fn reports_of_any_records() {
         assert!(html.contains(expected), "{expected}: {html}");
     }
     assert!(!html.contains("<script"));
+    assert_eq!(ok(&["report", path(&records), "-o", "-", "--title", "A <title>"]), html);
     let wrong = folder.path().join("wrong.json");
     fs::write(&wrong, "{\"p_value\": 1}").unwrap();
     fails(&["report", path(&wrong), "-o", path(&page)], 1, &["wrong.json", "certify", "verdict"]);

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::program;
@@ -14,17 +15,30 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// What comes through a pipe, read as it comes: a program does not end while its output waits.
+fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.map(|mut pipe| pipe.read_to_end(&mut bytes).unwrap());
+        bytes
+    })
+}
+
 /// The output of a program that must end soon.
 fn end(mut child: Child) -> Output {
+    let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
         if start.elapsed() > Duration::from_secs(60) {
             child.kill().unwrap();
             panic!("it does not end");
         }
         std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().unwrap()
+    };
+    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
 }
 
 fn fails(args: &[&str], code: i32, expected: &[&str]) {
@@ -136,6 +150,24 @@ fn an_interrupted_text_has_a_summary() {
 }
 
 #[test]
+#[cfg(unix)]
+fn an_interrupted_score_is_of_what_was_scored() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("long");
+    fs::write(&file, "let x = 1;\n".repeat(50_000)).unwrap();
+    let child = program(&["score", "--json", file.to_str().unwrap()]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    interrupt(&child, "-INT");
+    let output = end(child);
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let count = |field: &str| json[field].as_u64().unwrap();
+    assert!(0 < count("scored") && count("scored") + 1 < count("tokens"));
+    // Which bytes that is nobody says.
+    assert!(json["bits_per_byte"].is_null() && json["perplexity"].as_f64().unwrap() > 1.0);
+}
+
+#[test]
 #[cfg(all(unix, feature = "lab"))]
 fn an_interrupted_measurement_keeps_what_it_has() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +178,10 @@ fn an_interrupted_measurement_keeps_what_it_has() {
     let decode = [&["bench", "decode", "--verifiers", "block", "--depths", "2"], &few[..]].concat();
     let save = folder.path().join("saved.json");
     let acceptance = [&["bench", "acceptance", "--save", save.to_str().unwrap()], &few[..]].concat();
-    for (args, field) in [(decode, "results"), (acceptance, "acceptance")] {
+    let drafting = vec!["bench", "drafting", "--prompts", prompts, "--positions", "100000", "--json"];
+    for (args, field, done) in
+        [(decode, "results", "rounds"), (acceptance, "acceptance", "rounds"), (drafting, "rows", "positions")]
+    {
         let child = program(&args).spawn().unwrap();
         std::thread::sleep(Duration::from_secs(4));
         interrupt(&child, "-INT");
@@ -155,8 +190,16 @@ fn an_interrupted_measurement_keeps_what_it_has() {
         assert_eq!(output.status.code(), Some(130), "{message}");
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(json[field].as_array().is_some_and(|all| !all.is_empty()), "{json}");
-        assert!(json["rounds"].as_u64().unwrap() > 0);
+        assert!(json[done].as_u64().unwrap() > 0);
     }
+    // While answers are checked there is nothing to show.
+    let child = program(&["bench", "decode", "-n", "400"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    interrupt(&child, "-INT");
+    let output = end(child);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{message}");
+    assert!(output.stdout.is_empty() && message.contains("nothing was timed"), "{message}");
     assert!(fs::read_to_string(save).unwrap().contains("acceptance"));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing temporary is left");
 }

@@ -51,6 +51,18 @@ fn the_command_line_wins_over_the_file() {
         ("depth = 2", vec!["--tree", "binary"]),
         ("tree = '3,2,1'", vec!["--depth", "2"]),
         ("[generate]\ntree = 'binary'\ndrafting = 'iid'", vec!["-k", "2"]),
+        ("paths = 2", vec!["--verifier", "block"]),
+        ("paths = 4\ndepth = 2", vec!["--verifier", "token"]),
+        ("verifier = 'block'", vec!["--paths", "2"]),
+        ("verifier = 'greedy-block'\ndepth = 2", vec!["--tree", "binary"]),
+        ("verifier = 'block'", vec!["--tree", "sequoia:4"]),
+        ("[generate]\nverifier = 'none'", vec!["--paths", "2"]),
+        ("[generate]\nverifier = 'none'", vec!["--tree", "3,2"]),
+        ("[generate]\nverifier = 'none'", vec!["--draft-temperature", "0.5"]),
+        ("tree = '3,2'\ndrafting = 'top-k'", vec!["--verifier", "nested-priority"]),
+        ("tree = '3,2'\ndrafting = 'top-k'", vec!["--verifier", "block"]),
+        ("tree = 'auto:4,3'", vec!["--verifier", "block"]),
+        ("verifier = 'walk:hub'\ntree = '2,2'\ndrafting = 'hub'", vec!["--tree", "3,2"]),
         (corpus.as_str(), vec!["--draft", demo]),
         ("draft-dtype = 'q8_0'\ndraft-vocabulary = '100'", vec!["--draft", "ngram"]),
     ] {
@@ -72,6 +84,76 @@ fn numbers_below_what_is_possible_are_values() {
         let message = fails(&["generate", "-p", "x", option, "-1"], 2, &["-1"]);
         assert!(!message.contains("unexpected argument"), "{option}: {message}");
     }
+}
+
+#[test]
+fn values_say_what_they_expect() {
+    let (whole, smaller) = ("expected a whole number", "expected a smaller number");
+    for (option, value, expected) in [
+        ("--seed", "1e3", whole),
+        ("--seed", "-1", whole),
+        ("--seed", "18446744073709551616", smaller),
+        ("--paths", "99999999999999999999999", smaller),
+        ("--top-k", "-1", whole),
+        ("--draft-layers", "a", whole),
+        ("--temperature", "abc", "expected a number"),
+        ("--stop", "", "a value is required"),
+    ] {
+        fails(&["generate", "-p", "x", option, value], 2, &[option, value, expected]);
+    }
+    if cfg!(feature = "server") {
+        fails(&["serve", "--host", "localhost"], 2, &["--host", "such as 127.0.0.1"]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, "max-tokens = 3.5").unwrap();
+    let line = ["generate", "-p", "x", "--config", file.to_str().unwrap()];
+    fails(&line, 2, &["line 1", "--max-tokens", whole]);
+}
+
+#[test]
+fn drafts_are_inspected_for_what_they_are() {
+    let demo = |name: &str| format!("{}/../../demo/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (target, draft, head) = (demo("target"), demo("draft"), demo("smollm2-head"));
+    for (model, other, expected) in [
+        (&target, draft.as_str(), "10.4 times fewer"),
+        (&draft, &target, "no fewer: it will not pay"),
+        (&target, "ngram", "it needs no model"),
+    ] {
+        let (code, out, message) = said(&["inspect", model, other]);
+        assert!(code == Some(0) && out.contains(expected), "{other}: {out}{message}");
+    }
+    fails(&["inspect", &head], 2, &["is a draft head", "polydraft inspect TARGET"]);
+}
+
+#[test]
+fn a_note_names_no_option_that_the_command_lacks() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/README.md");
+    let (_, _, message) = said(&["score", demo, "--draft", "ngram"]);
+    assert!(message.contains("--draft is not used") && !message.contains("--verifier"), "{message}");
+}
+
+/// Nobody reads three hundred digits.
+#[test]
+fn numbers_are_as_short_as_they_were_given() {
+    for (option, value) in [
+        ("--temperature", "1e300"),
+        ("--temperature", "1e-300"),
+        ("--draft-temperature", "1e300"),
+        ("--top-p", "1e300"),
+        ("--min-p", "1e300"),
+        ("--stop-below", "1e300"),
+        ("--tree", "budget:2,1e300"),
+    ] {
+        let (_, number) = value.rsplit_once(',').unwrap_or(("", value));
+        fails(&["generate", "-p", "x", option, value], 2, &[&format!("got {number}\n")]);
+    }
+    let message = fails(
+        &["generate", "-p", "x", "--tree", "binary", "--depth", "200"],
+        2,
+        &["got 3.2e60 in 200 levels"],
+    );
+    assert!(message.len() < 200, "{message}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ok, run};
+use common::{fails, ok, run};
 
 /// Commands that a build has in any case.
 const COMMANDS: [&str; 8] = ["generate", "chat", "score", "inspect", "certify", "list", "completions", "man"];
@@ -20,6 +20,30 @@ fn it_has_a_name_and_its_commands() {
     assert!(LAB.iter().all(|command| listed(command) == cfg!(feature = "lab")), "{help}");
     assert_eq!(listed(&"serve"), cfg!(feature = "server"), "{help}");
     assert!(!help.contains("polydraft-cli"));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_cannot_be_written_is_an_error() {
+    for args in [&["--help"][..], &["--version"], &["generate", "-h"], &["list"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = common::program(args).stdout(full).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert!(message.contains("cannot write the output"), "{args:?}: {message}");
+        // A reader that has seen enough is none.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = common::program(args).stdout(writer).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+#[cfg(not(feature = "llama"))]
+fn a_command_that_was_not_built_says_how() {
+    fails(&["rpc-server"], 1, &["--features llama"]);
+    assert!(!ok(&["--help"]).contains("rpc-server"));
 }
 
 #[test]
@@ -65,6 +89,8 @@ fn every_command_has_a_page() {
     let output = run(&["man", "--out", "/proc/nowhere"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/proc/nowhere"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fails(&["man", "--out", file.path().to_str().unwrap()], 1, &["expected a folder, got a file"]);
     assert!(ok(&["man", "--help"]).contains("man polydraft-generate"));
 }
 

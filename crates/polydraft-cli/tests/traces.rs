@@ -66,7 +66,11 @@ fn what_makes_no_sense_is_refused() {
     fails(&["replay", trace, "--tree", "2,2", "--verifiers", "block"], 2, &["2,2"]);
     fails(&["replay", trace, "--verifiers", "blok"], 2, &["blok"]);
     fails(&["replay", "/no/such/trace"], 1, &["/no/such/trace", "trace.json"]);
-    fails(&["replay", &prompts], 1, &["trace.json"]);
+    fails(&["replay", &prompts], 1, &[&prompts, "trace.json"]);
+    fails(&["replay", trace, &shard], 1, &[&shard, "a recording that is there once"]);
+    let (none, file) = (folder.path().join("none"), folder.path().join("prompts.jsonl"));
+    fails(&["trace", none.to_str().unwrap(), "--append"], 2, &["no trace to go on with"]);
+    fails(&["trace", file.to_str().unwrap()], 2, &["expected a folder"]);
 
     // All that is there is left out, and nothing is added.
     let before = fs::read(format!("{trace}/index.jsonl")).unwrap();

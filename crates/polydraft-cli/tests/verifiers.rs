@@ -280,6 +280,15 @@ fn verifiers_are_compared_on_the_same_drafts() {
     assert!(ok(&["bench", "verifiers", "--from", saved]).contains("less nested-priority"));
     assert!(fs::read_to_string(plot).unwrap().contains("on the same drafts"));
 
+    // What is typed wins over what the file of defaults has in its place.
+    let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nsteps-of = 'block'\n");
+    let typed = ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
+    let report = json(&[&bench[..], &typed].concat());
+    assert_eq!((&report["every"], &report["steps_of"]), (&4.into(), &Value::Null), "{report}");
+
+    let long = write(folder.path(), "long.jsonl", &format!("{{\"prompt\": \"{}\"}}", "word ".repeat(200)));
+    let long = ["bench", "verifiers", "--prompts", &long, "--depths", "256", "--paths", "1"];
+    fails(&long, 1, &["room for a text and a tree paths:1,256"]);
     fails(&["bench", "verifiers", "--tree", "auto"], 2, &["auto", "accepted before"]);
     fails(
         &["bench", "verifiers", "--verifiers", "block", "--paths", "", "--tree", "2,2"],

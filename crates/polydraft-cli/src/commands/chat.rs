@@ -30,8 +30,8 @@ use input::{Input, Line};
 In the conversation:
   /help     this list
   /reset    begin anew
-  /exit     leave; so does the end of input (Ctrl-D), or Ctrl-C while you are asked
-  Ctrl-C    ends an answer
+  /exit     leave; so does the end of input (Ctrl-D)
+  Ctrl-C    ends an answer, or drops what is typed
 
 Examples:
   polydraft chat -n 80        # the demo pair, which answers what a function does with Rust code

@@ -11,12 +11,12 @@ use polydraft_candle::{
     Bytes, Description, DeviceName, HeadDescription, LoadOptions, Positions, Precision, Scaling,
     available_memory, is_gguf, is_head,
 };
-use polydraft_engine::Feature;
+use polydraft_engine::{DrafterKind, Feature};
 use polydraft_options::own_copy::OwnCopy;
 use serde::Serialize;
 
 use crate::models;
-use crate::output;
+use crate::output::{self, Usage};
 
 /// Show what a model is and what it takes, without reading its weights.
 ///
@@ -31,7 +31,8 @@ pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A model or a draft head that may draft for it, or self[:TYPE]: its own weights in fewer bits.
+    /// A model or a draft head that may draft for it, or self[:TYPE]: its own weights in fewer bits; or
+    /// ngram, which is no model.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
     /// How the model is to be held, for a draft that is a copy of it [default: as 'generate' holds it].
@@ -94,6 +95,12 @@ pub fn run(args: Args) -> Result<()> {
     let path = located(&args.model)?;
     let model = match Description::read(&path) {
         Ok(model) => model,
+        Err(_) if is_head(&path) => {
+            let head = path.display();
+            return Err(Usage::error(format_args!(
+                "{head} is a draft head, which is inspected beside its target: polydraft inspect TARGET {head}"
+            )));
+        }
         // Of an architecture that candle does not compute, perhaps.
         Err(error) => match polydraft_llama::Description::read(&path) {
             Ok(other) if is_gguf(&path) && args.draft.is_none() => {
@@ -106,6 +113,7 @@ pub fn run(args: Args) -> Result<()> {
         None => None,
         Some(name) => Some(match OwnCopy::named(name)? {
             Some(own) => Draft::own(&model, own, name, args.dtype),
+            None if DrafterKind::named(name).is_some() => Draft::of(name.to_owned(), 0, None),
             None => {
                 let directory = located(name)?;
                 match is_head(&directory) {
@@ -217,11 +225,15 @@ impl Report {
             line("", format!("of {} that are free", Bytes(free)))?;
         }
         if let Some(draft) = &self.draft {
-            let share = self.parameters as f64 / (draft.parameters as f64).max(1.0);
             let what = match (&draft.copy_bytes, &draft.head) {
                 (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
                 (_, Some(head)) => format!("a head of {} parameters: {head}", count(draft.parameters)),
-                _ => format!("{} parameters, {share:.0} times fewer", count(draft.parameters)),
+                _ if draft.parameters == 0 => "it needs no model, and drafts for every target".to_owned(),
+                _ if draft.parameters < self.parameters => {
+                    let share = self.parameters as f64 / draft.parameters as f64;
+                    format!("{} parameters, {share:.1} times fewer", count(draft.parameters))
+                }
+                _ => format!("{} parameters, no fewer: it will not pay", count(draft.parameters)),
             };
             line("draft", draft.directory.clone())?;
             line(

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Command;
 use clap_mangen::Man;
 
@@ -31,6 +31,7 @@ pub fn run(args: Args, program: Command) -> Result<()> {
         std::io::stdout().lock().write_all(&page)?;
         return Ok(());
     };
+    ensure!(!folder.is_file(), "--out {}: expected a folder, got a file", folder.display());
     fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     clap_mangen::generate_to(program, &folder)
         .with_context(|| format!("cannot write pages to {}", folder.display()))

@@ -52,8 +52,8 @@ struct Report {
     logprob: f64,
     /// e to the minus mean of them.
     perplexity: f64,
-    /// Of the whole text.
-    bits_per_byte: f64,
+    /// Of the whole text, if all of it was scored: which bytes the tokens of a part stand for is not known.
+    bits_per_byte: Option<f64>,
     results: Vec<TokenScore>,
 }
 
@@ -111,12 +111,13 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     let interrupted = orderly.asked();
     let logprob: f64 = scored.iter().map(|scored| scored.logprob).sum();
+    let is_whole = from + scored.len() == tokens.len();
     let report = Report {
         tokens: tokens.len(),
         scored: scored.len(),
         logprob,
         perplexity: (-logprob / scored.len() as f64).exp(),
-        bits_per_byte: -logprob / std::f64::consts::LN_2 / text.len() as f64,
+        bits_per_byte: is_whole.then(|| -logprob / std::f64::consts::LN_2 / text.len() as f64),
         results: TokenScore::all(&scored, &models.language)?,
     };
     if args.json {
@@ -137,10 +138,11 @@ impl Report {
             }
             writeln!(out)?;
         }
+        let bits = self.bits_per_byte.map_or(String::new(), |bits| format!(", {bits:.4} bits per byte"));
         writeln!(
             out,
-            "{} tokens, {} scored: log-probability {:.3}, perplexity {:.4}, {:.4} bits per byte",
-            self.tokens, self.scored, self.logprob, self.perplexity, self.bits_per_byte
+            "{} tokens, {} scored: log-probability {:.3}, perplexity {:.4}{bits}",
+            self.tokens, self.scored, self.logprob, self.perplexity
         )?;
         Ok(())
     }
