@@ -19,6 +19,7 @@ mod planes;
 pub(crate) mod pool;
 mod probe;
 mod quantise;
+pub(crate) mod stack;
 mod tiles;
 
 use std::convert::Infallible;

@@ -16,13 +16,14 @@ mod sums;
 mod wide;
 mod words;
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::output::Output;
-use super::pool;
 use super::tiles::{TILE, Tiles};
+use super::{pool, stack};
 use sums::Add;
 pub(super) use sums::Words;
 pub(super) use words::{Bf16, F16, F32};
@@ -41,16 +42,15 @@ pub(super) type Step<const N: usize> = [[f32; N]; STEP];
 
 /// y `[rows, out]` for x `[rows, in]`.
 pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> Vec<f32> {
-    let mut y = vec![0f32; rows * w.out];
-    if y.is_empty() || w.columns == 0 {
-        return y;
+    if rows * w.out == 0 || w.columns == 0 {
+        return vec![0.0; rows * w.out];
     }
-    let x = &Rows::new(x, rows, w.columns);
-    let output = &Output::new(&mut y, rows, w.out);
+    let (x, output) = (&Rows::new(x, rows, w.columns), Output::new(rows, w.out));
     pool::split(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
-        Arch::new().dispatch(Multiply { x, w, output, tiles });
+        Arch::new().dispatch(Multiply { x, w, output: &output, tiles });
     });
-    y
+    // SAFETY: each tile was some thread's, and put with all rows.
+    unsafe { output.written() }
 }
 
 /// Rows of x: [`DEEP`] columns of all rows behind each other; in those the rows in groups; in a group the rows' numbers of
@@ -67,19 +67,26 @@ impl Rows {
     pub fn new(x: &[f32], count: usize, columns: usize) -> Self {
         let group = if count <= MOST { count } else { Arch::new().dispatch(Group) };
         let padded = columns.next_multiple_of(STEP);
-        let mut numbers = vec![0f32; count * padded];
-        let parts: Vec<_> = numbers.chunks_mut(DEEP * count).enumerate().collect();
+        let mut numbers = Vec::with_capacity(count * padded);
+        let room = &mut numbers.spare_capacity_mut()[..count * padded];
+        let parts: Vec<_> = room.chunks_mut(DEEP * count).enumerate().collect();
         pool::each(parts, GRAIN / (DEEP * count) + 1, |(part, out)| {
             let (from, deep) = (part * DEEP, out.len() / count);
             for (x, out) in x.chunks(group * columns).zip(out.chunks_mut(group * deep)) {
                 let rows = x.len() / columns;
-                for (column, out) in (from..columns).zip(out.chunks_exact_mut(rows)) {
+                for (column, out) in (from..).zip(out.chunks_exact_mut(rows)) {
+                    if column >= columns {
+                        out.fill(MaybeUninit::new(0.0));
+                        continue;
+                    }
                     for (out, x) in out.iter_mut().zip(x[column..].iter().step_by(columns)) {
-                        *out = *x;
+                        out.write(*x);
                     }
                 }
             }
         });
+        // SAFETY: each number was written: the parts are all columns, with the padding, and in each the groups are all rows.
+        unsafe { numbers.set_len(count * padded) };
         Self { numbers, count, group, padded }
     }
 
@@ -113,7 +120,7 @@ const fn eight_lanes<S: Simd>() -> bool {
 pub(super) struct Multiply<'a, W> {
     pub x: &'a Rows,
     pub w: &'a Tiles<W>,
-    pub output: &'a Output<'a>,
+    pub output: &'a Output,
     /// Nobody else may put these.
     pub tiles: Range<usize>,
 }
@@ -123,6 +130,7 @@ impl<W: Words> WithSimd for Multiply<'_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        stack::align();
         if self.x.count <= self.x.group { self.few(simd) } else { self.many(simd) }
     }
 }

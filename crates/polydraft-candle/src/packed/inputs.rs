@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
+
 use pulp::{Arch, NullaryFnOnce};
 
 use super::blocks::{Block, COLUMNS};
@@ -78,8 +80,9 @@ impl Inputs {
     /// x `[rows, columns]`, columns a multiple of [`COLUMNS`].
     pub fn new<B: Block>(x: &[f32], columns: usize, group: usize) -> Self {
         let width = columns / COLUMNS;
-        let mut blocks = vec![ZERO; x.len() / COLUMNS];
-        let parts = Parts { blocks: blocks.as_mut_ptr(), length: blocks.len() };
+        let length = x.len() / COLUMNS;
+        let mut blocks = Vec::with_capacity(length);
+        let parts = Parts { blocks: blocks.spare_capacity_mut().as_mut_ptr(), length };
         let groups = x.len().div_ceil(group * columns);
         pool::split(groups, GRAIN / (group * width) + 1, &|groups| {
             let (from, to) = (groups.start * group, groups.end * group);
@@ -88,6 +91,8 @@ impl Inputs {
             let blocks = unsafe { parts.slice(from * width, x.len() / COLUMNS) };
             Arch::new().dispatch(Round { x, blocks, columns, group, offset: B::OFFSET, spans: B::SPANS });
         });
+        // SAFETY: so many were allocated, and each group of them written.
+        unsafe { blocks.set_len(length) };
         Self { blocks, group, width }
     }
 
@@ -104,7 +109,7 @@ impl Inputs {
 
 /// Room that threads share, each its own part.
 struct Parts {
-    blocks: *mut Input,
+    blocks: *mut MaybeUninit<Input>,
     length: usize,
 }
 
@@ -115,7 +120,7 @@ impl Parts {
     /// # Safety
     /// While the slice lives, no other may overlap it, and what it was made from must live and not be used.
     #[expect(clippy::mut_from_ref, reason = "parts that do not overlap, as the caller promises")]
-    unsafe fn slice(&self, from: usize, count: usize) -> &mut [Input] {
+    unsafe fn slice(&self, from: usize, count: usize) -> &mut [MaybeUninit<Input>] {
         assert!(from + count <= self.length);
         // SAFETY: within the bounds, and the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.blocks.add(from), count) }
@@ -125,7 +130,7 @@ impl Parts {
 /// Whole groups.
 struct Round<'a> {
     x: &'a [f32],
-    blocks: &'a mut [Input],
+    blocks: &'a mut [MaybeUninit<Input>],
     columns: usize,
     group: usize,
     offset: i32,
@@ -143,7 +148,7 @@ impl NullaryFnOnce for Round<'_> {
             let rows = x.len() / columns;
             for (row, x) in x.chunks_exact(columns).enumerate() {
                 for (x, blocks) in x.as_chunks().0.iter().zip(blocks.chunks_exact_mut(rows)) {
-                    blocks[row] = rounded(x, offset, spans);
+                    blocks[row].write(rounded(x, offset, spans));
                 }
             }
         }

@@ -126,12 +126,11 @@ pub(super) fn product<B: Block>(w: &Tiles<B>, x: &[f32], rows: usize) -> Vec<f32
 }
 
 pub(super) fn product_by<B: Block>(kernel: Kernel, w: &Tiles<B>, x: &[f32], rows: usize) -> Vec<f32> {
-    let mut y = vec![0f32; rows * w.out];
-    if y.is_empty() || w.columns == 0 {
-        return y;
+    if rows * w.out == 0 || w.columns == 0 {
+        return vec![0.0; rows * w.out];
     }
     let inputs = &Inputs::new::<B>(x, w.columns, kernel.rows());
-    let output = &Output::new(&mut y, rows, w.out);
+    let output = Output::new(rows, w.out);
     let bytes = inputs.width() * inputs.group * size_of::<Input>();
     let cached = (CACHED / bytes).max(1);
     let groups: &[&[Input]] = &inputs.groups().collect::<Vec<_>>();
@@ -148,7 +147,8 @@ pub(super) fn product_by<B: Block>(kernel: Kernel, w: &Tiles<B>, x: &[f32], rows
             }
         }
     });
-    y
+    // SAFETY: each tile was some thread's, and put with all groups of rows.
+    unsafe { output.written() }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::super::blocks::{Block, Factors, Numbers};
 use super::super::fetch::fetch;
 use super::super::inputs::Input;
+use super::super::stack;
 use super::super::tiles::TILE;
 
 /// What a vector unit can do with some rows of a tile.
@@ -183,6 +184,7 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
     x: &[Input],
     y: &mut [[f32; TILE]],
 ) {
+    stack::align();
     let mut room = [[0; TILE]; 8];
     // SAFETY: V and J are as the caller promised, so that every vector lies in its tile.
     unsafe {

@@ -12,6 +12,7 @@ use crate::cache::Pages;
 use crate::cache::numbers::Line;
 use crate::cache::pages::PAGE;
 use crate::packed::fetch::fetch_this;
+use crate::packed::stack;
 use crate::transformer::exp::exp;
 use crate::transformer::pass::Sight;
 
@@ -68,6 +69,7 @@ impl WithSimd for Attend<'_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        stack::align();
         // A line has four vectors at least: four are taken at once, and keys and values come from memory in one stream, which is
         // worth more than room in registers for all sums.
         match PAGE >= 4 * S::F32_LANES {
