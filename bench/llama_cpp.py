@@ -23,6 +23,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -212,7 +213,8 @@ def main():
                     results.append(table(f"{name} T={temperature} {kind}", columns, rounds))
                 results.append(table(f"{name} T={temperature} all", columns, all_rounds))
     if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
+        record = {"what": args.what, "command": shlex.join(sys.argv), "date": time.strftime("%Y-%m-%d"), "cases": results}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ use super::page::{Cell, Section};
 use super::record::Record;
 
 /// Those whose records are known, by two places that all of theirs have, and no others.
-const KNOWN: [([&str; 2], &str); 5] = [
+const KNOWN: [([&str; 2], &str); 6] = [
     (["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"], "bench/load.py: the server under load"),
     (["/bodies", "/half_open"], "bench/hostile.py: the server among hostile clients"),
     (
@@ -20,6 +20,7 @@ const KNOWN: [([&str; 2], &str); 5] = [
         ["/rows", "/draft_temperature"],
         "bench drafting: the largest acceptance at a node, by how its drafts are drawn",
     ),
+    (["/what", "/cases"], "bench/llama_cpp.py: beside llama.cpp, in turn"),
     (["/rows", "/provenance"], "bindings/python/bench: inside transformers"),
 ];
 
