@@ -65,6 +65,7 @@ pub(super) struct Rows {
 
 impl Rows {
     pub fn new(x: &[f32], count: usize, columns: usize) -> Self {
+        assert_eq!(x.len(), count * columns);
         let group = if count <= MOST { count } else { Arch::new().dispatch(Group) };
         let padded = columns.next_multiple_of(STEP);
         let mut numbers = Vec::with_capacity(count * padded);

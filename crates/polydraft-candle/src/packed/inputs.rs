@@ -79,6 +79,8 @@ pub(super) struct Inputs {
 impl Inputs {
     /// x `[rows, columns]`, columns a multiple of [`COLUMNS`].
     pub fn new<B: Block>(x: &[f32], columns: usize, group: usize) -> Self {
+        // What is not written below would not be numbers.
+        assert!(columns.is_multiple_of(COLUMNS) && x.len().is_multiple_of(columns));
         let width = columns / COLUMNS;
         let length = x.len() / COLUMNS;
         let mut blocks = Vec::with_capacity(length);

@@ -129,6 +129,7 @@ pub(super) fn product_by<B: Block>(kernel: Kernel, w: &Tiles<B>, x: &[f32], rows
     if rows * w.out == 0 || w.columns == 0 {
         return vec![0.0; rows * w.out];
     }
+    assert_eq!(x.len(), rows * w.columns);
     let inputs = &Inputs::new::<B>(x, w.columns, kernel.rows());
     let output = Output::new(rows, w.out);
     let bytes = inputs.width() * inputs.group * size_of::<Input>();
