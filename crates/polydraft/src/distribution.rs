@@ -219,6 +219,19 @@ impl Distribution {
         Ok(law)
     }
 
+    /// The same law of a draft that knows better than its law how likely what it draws is right ([`sureness`](Self::sureness)).
+    ///
+    /// ```
+    /// let law = polydraft::Distribution::new(vec![0.5, 0.5])?.with_sureness(0.1);
+    /// assert_eq!((law.collision(), law.sureness()), (0.5, 0.1));
+    /// # Ok::<(), polydraft::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_sureness(mut self, sureness: f64) -> Self {
+        self.scratch.sureness = Some(sureness.max(0.0).min(1.0));
+        self
+    }
+
     /// A law from what [`Distribution::parts`] gave, to the last bit: nothing is scaled.
     ///
     /// ```
@@ -387,10 +400,15 @@ impl Distribution {
         sum_in_lanes(&self.mass, |p| p * p)
     }
 
-    /// How sure a draft is of what it proposes, from 0 to 1: Σ p²; at temperature 0, where that is 1 whatever the draft thinks, the
-    /// probability that its token has at temperature 1, if it is known ([`Distribution::drafted`]).
+    /// How sure a draft is of what it proposes, from 0 to 1: how likely what is drawn is right, where it was said
+    /// ([`Distribution::with_sureness`]; [`Distribution::drafted`] at temperature 0); else Σ p², the probability that two draws are equal.
     pub fn sureness(&self) -> f64 {
-        self.scratch.sureness.unwrap_or_else(|| self.collision())
+        self.said_sureness().unwrap_or_else(|| self.collision())
+    }
+
+    /// Where it was said.
+    pub(crate) fn said_sureness(&self) -> Option<f64> {
+        self.scratch.sureness
     }
 
     /// Calls `visit(token, own probability, other's probability)` for every token stored in either, ascending.

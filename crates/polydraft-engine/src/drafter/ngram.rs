@@ -4,14 +4,21 @@
 //! each token is, so that every verifier works with it at every temperature. Engines that look n-grams up propose one
 //! token as if it were certain.
 //! Source: prediction by partial matching (Cleary and Witten 1984), from the longest context that occurred before to the
-//! shortest; prompt lookup (Saxena 2023) is its deterministic special case. What each length of context is worth is
-//! ours: the running mean of the probability that it gave to the token that came.
-//! Method: with e_n the empirical law of what followed the last n tokens, and w_n the running mean of e_n(next token),
+//! shortest, with its exclusion: a shorter context says what comes if it is none of what followed the longer ones. Prompt
+//! lookup (Saxena 2023) is its deterministic special case.
+//! Method: with e_n the empirical law of those tokens that followed the last n tokens and none of the longer contexts, and w_n the
+//! probability that what comes is one of them if it is none of those before,
 //!     P_n = w_n·e_n + (1 − w_n)·P_(n−1),
 //! worked out from the longest context down, until next to nothing is left for shorter ones; the text's own counts stand
 //! above a corpus's at every length.
 //! Complexity: one look-up per length, and the tokens that followed these contexts.
-//! Deviations: none.
+//! Deviations:
+//! 1. w_n (one less than their probability of an escape) is counted as the text goes, by length and by how often and how
+//!    variously the context was followed, behind what it was in other texts (`counts.rs`).
+//! 2. What is drafted is P², scaled to one: a draft that is surer than it should be is accepted more often, for the target's law
+//!    is sure where P does not know of what. Overlap with the target's law, SmolLM2's chats, code and repeating text at
+//!    temperature 1: 0.084, 0.134, 0.307 with P², 0.076, 0.131, 0.290 with P.
+//! 3. How sure it is ([`Distribution::sureness`]) is what P gives to a token that is so drafted, not what its square does.
 
 mod counts;
 
@@ -22,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Drafter, DrafterSettings};
 use crate::{Facts, Result, Sequence};
-use counts::{Counts, Worth};
+use counts::{Counts, Sources, Worth};
 
 /// Settings of the drafter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +71,9 @@ impl DrafterSettings for Settings {
         Ok(Box::new(drafter))
     }
 }
+
+/// The power of P that is drafted.
+const SHARPER: f32 = 2.0;
 
 struct Ngrams {
     vocabulary: usize,
@@ -112,8 +122,8 @@ impl Ngrams {
             texts[sequence.number()].as_mut().expect("an open sequence");
         for place in *counted..tokens.len().min(counted.saturating_add(most)) {
             let (before, token) = (&tokens[..place], tokens[place]);
-            own.learn(counts, before, token);
-            of_corpus.learn(corpus, before, token);
+            let cases = Sources { counts: [counts, corpus], worth: [own, of_corpus] }.cases(before, token);
+            cases.iter().for_each(|case| [&mut *own, of_corpus][case.source].learn(case));
             counts.add(before, token);
             *counted = place + 1;
         }
@@ -200,23 +210,19 @@ impl Drafter for Ngrams {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let text = self.text(sequence);
-        let context = &text.scored[node];
-        let mut mixture = counts::Mixture::default();
-        for length in (0..=self.order.min(context.len())).rev() {
-            if mixture.is_full() {
-                break;
-            }
-            let suffix = &context[context.len() - length..];
-            mixture.mix(text.counts.after(suffix), text.own.of(length));
-            mixture.mix(self.corpus.after(suffix), text.corpus.of(length));
-        }
-        let (tokens, logits): (Vec<Token>, Vec<f32>) = mixture.logits().unzip();
+        let sources =
+            Sources { counts: [&text.counts, &self.corpus], worth: [&text.own, &text.corpus] };
+        let law = sources.mixture(&text.scored[node]).law();
+        let tokens: Vec<Token> = law.iter().map(|(token, _)| *token).collect();
+        let logits: Vec<f32> = law.iter().map(|(_, p)| SHARPER * p.ln() as f32).collect();
         if tokens.is_empty() {
             // Nothing has been read: any token, as good as another.
             let law = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(law)?);
         }
-        Ok(Distribution::drafted(spare, self.vocabulary, Some(&tokens), &logits, sampling)?)
+        let drafted = Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
+        let sureness = law.iter().map(|(token, p)| p * drafted.probability(*token)).sum();
+        Ok(drafted.with_sureness(sureness))
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

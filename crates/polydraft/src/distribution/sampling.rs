@@ -73,7 +73,8 @@ impl Sampling {
 pub(super) struct Scratch {
     /// Memory for the filters.
     candidates: Vec<(f32, Token)>,
-    /// At temperature 0, for drafts: the probability that the token has at temperature 1.
+    /// Of a draft: how likely what is drawn is right, where it is known. At temperature 0 the probability that the token has at
+    /// temperature 1.
     pub sureness: Option<f64>,
 }
 

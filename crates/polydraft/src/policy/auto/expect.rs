@@ -1,11 +1,12 @@
 //! What acceptance to expect, fitted to a text as it goes.
 //!
 //! Problem: the probability that all draws at a node are rejected, before anything is drawn, from how unsure the draft is
-//! there: u = 1 − Σ q², the probability that two draws differ; at temperature 0, where they never do, 1 − q with what its token's
-//! q is at temperature 1 ([`Distribution::sureness`]).
+//! there: u = 1 − Σ q², the probability that two draws differ; or, where the draft says how likely its draws are right, one less
+//! that: at temperature 0, where they never differ, 1 − q with what its token's q is at temperature 1; n-grams, always
+//! ([`Distribution::sureness`]).
 //! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), with κ fitted.
-//! Method: of one draw κ·h(u), with h(u) a little above 0 at u = 0, for a draft may be sure and wrong; at temperature 0 it grows as u
-//! does, above it as u^0.7, for where the draft is unsure the target often is too, and they agree by chance. More draws are worth
+//! Method: of one draw κ·h(u), with h(u) a little above 0 at u = 0, for a draft may be sure and wrong; where the draft says what is
+//! likely right it grows as u does, elsewhere as u^0.7, for where the draft is unsure the target often is too, and they agree by chance. More draws are worth
 //! the more the better one is: n leave r^(1 + e(n)·d) where one leaves r and two draws differ with probability d (never at
 //! temperature 0). κ is the ratio of what was rejected to what κ = 1 would give over nodes that were verified, the past forgotten by
 //! and by, behind a guess ([`Guess`]) that counts as a few nodes.
@@ -20,6 +21,8 @@ use crate::Distribution;
 pub(super) struct Expected {
     /// Whether the draft is at temperature 0.
     cold: bool,
+    /// Whether it says how likely what it draws is right.
+    says: bool,
     rejected: f64,
     units: f64,
     unsure: f64,
@@ -29,7 +32,7 @@ pub(super) struct Expected {
 
 /// h(0).
 const FLOOR: f64 = 0.05;
-/// h's power above temperature 0.
+/// h's power where the draft does not say how likely it is right.
 const POWER: f64 = 0.7;
 /// e: of r rejections of one draw, r^e of them are left with 1, 2, 3, 4, where no two are equal.
 const LEFT: [f64; 4] = [0.0, 0.5, 0.75, 0.95];
@@ -64,7 +67,7 @@ impl Expected {
 
     /// h.
     fn shape(&self, unsure: f64) -> f64 {
-        FLOOR + (1.0 - FLOOR) * if self.cold { unsure } else { unsure.powf(POWER) }
+        FLOOR + (1.0 - FLOOR) * if self.says { unsure } else { unsure.powf(POWER) }
     }
 
     /// The part of the rejections of one draw that is left with more. Never none: what is divided by it stays a number.
@@ -79,6 +82,7 @@ impl Expected {
 
     /// Takes note of how a draft's law was made: one token that is not certain makes temperature 0.
     pub fn see(&mut self, law: &Distribution) {
+        self.says = law.said_sureness().is_some();
         match law.support_size() {
             1 => self.cold |= law.sureness() < 1.0,
             _ => self.cold = false,
