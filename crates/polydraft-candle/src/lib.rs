@@ -11,6 +11,7 @@ mod device;
 mod error;
 mod family;
 mod head;
+mod importance;
 mod linear;
 mod load;
 mod model;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
+use crate::importance::Importance;
 use crate::packed::{Format, Packed};
 use crate::rows::{Rows, apart};
 use crate::weights::{self, Part, Weights};
@@ -71,6 +72,11 @@ impl Precision {
     /// Whether numbers are rounded to blocks of integers.
     pub fn is_quantised(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::File)
+    }
+
+    /// Whether its scales are searched for where it is known what errors count.
+    pub(crate) fn is_searched(self) -> bool {
+        matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q4K)
     }
 
     /// How a matrix is held that is only read by rows: never quantised.
@@ -200,15 +206,20 @@ impl Matrix {
         QTensor::quantize_onto(&tensor, kind, device).map(Self::Quantised)
     }
 
-    /// The numbers that are held here, rounded to `precision`.
-    pub fn rounded(&self, precision: Precision, device: &Device) -> crate::Result<Self> {
+    /// The numbers that are held here, rounded to `precision`; where scales are searched for, errors count as `columns` say.
+    pub fn rounded(
+        &self,
+        precision: Precision,
+        device: &Device,
+        columns: Option<&[f32]>,
+    ) -> crate::Result<Self> {
         let values = match self {
             Self::Packed(weights) => {
                 let format = precision.fitting(weights.columns()).format();
-                return Ok(Self::Packed(weights.rounded(format)));
+                return Ok(Self::Packed(weights.rounded(format, columns)));
             }
             Self::Stacked(parts) => {
-                let parts = parts.iter().map(|part| part.rounded(precision, device));
+                let parts = parts.iter().map(|part| part.rounded(precision, device, columns));
                 return Ok(Self::Stacked(parts.collect::<crate::Result<_>>()?));
             }
             Self::Full(weights) => weights.to_dtype(DType::F32)?,
@@ -286,11 +297,16 @@ pub(crate) struct Linear {
     pub matrix: Matrix,
     /// One row.
     pub bias: Option<Rows>,
+    /// What it is multiplied with, while somebody wants to know.
+    pub inputs: Option<Importance>,
 }
 
 impl Linear {
     /// `x [rows, in]` to `[rows, out]`.
     pub fn forward(&self, x: &Rows) -> Result<Rows> {
+        if let Some(inputs) = &self.inputs {
+            inputs.note(x)?;
+        }
         let y = self.matrix.forward(x)?;
         match &self.bias {
             None => Ok(y),

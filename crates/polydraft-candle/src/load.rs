@@ -11,6 +11,7 @@ use polydraft_text::{Language, LanguageModel};
 use crate::cache::CacheType;
 use crate::device::available_memory;
 use crate::error::Bytes;
+use crate::importance;
 use crate::packed::Format;
 use crate::transformer::Transformer;
 use crate::weights::{Listed, Weights};
@@ -304,8 +305,15 @@ impl Opened {
         let mut transformer =
             Transformer::load(&config, weights, tokens, layers, options.precision, &device)?;
         transformer.held = options.cache;
-        let model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
-        let copy = options.copy.map(|precision| model.rounded(precision)).transpose()?;
+        let mut model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
+        let copy = match options.copy {
+            None => None,
+            // Without a text that it can read, weights are rounded as they come.
+            Some(copy) => {
+                let text = language.text.encode(importance::SAMPLE).unwrap_or_default();
+                Some(model.rounded(copy, &text)?)
+            }
+        };
         Ok(Loaded { model, copy, language })
     }
 }

@@ -19,6 +19,7 @@ mod planes;
 pub(crate) mod pool;
 mod probe;
 mod quantise;
+mod search;
 pub(crate) mod stack;
 mod tiles;
 
@@ -178,17 +179,28 @@ impl Packed {
         columns: usize,
         rows: impl Read<E>,
     ) -> std::result::Result<Self, E> {
+        Self::load_weighed(format, out, columns, rows, None)
+    }
+
+    /// Likewise; where scales can be searched for, errors count by column as `weights` say.
+    fn load_weighed<E: Send>(
+        format: Format,
+        out: usize,
+        columns: usize,
+        rows: impl Read<E>,
+        weights: Option<&[f32]>,
+    ) -> std::result::Result<Self, E> {
         assert!(columns.is_multiple_of(format.unit()), "{format:?} of {columns} columns");
         let rows = &rows;
         let matrix: Box<dyn Matrix> = match format {
-            Format::F32 => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
-            Format::Bf16 => Box::new(Exact(Tiles::<Bf16>::load(out, columns, rows)?)),
-            Format::F16 => Box::new(Exact(Tiles::<F16>::load(out, columns, rows)?)),
-            Format::Q8_0F32 => Box::new(Exact(Tiles::<Q8_0>::held(out, columns, rows)?)),
-            Format::Q8_0 => Box::new(Integer(Tiles::<Q8_0>::held(out, columns, rows)?)),
-            Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::held(out, columns, rows)?)),
-            Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::held(out, columns, rows)?)),
-            Format::Q4K => Box::new(Integer(Tiles::<Q4K>::held(out, columns, rows)?)),
+            Format::F32 => Box::new(Exact(Tiles::<F32>::load(out, columns, rows, weights)?)),
+            Format::Bf16 => Box::new(Exact(Tiles::<Bf16>::load(out, columns, rows, weights)?)),
+            Format::F16 => Box::new(Exact(Tiles::<F16>::load(out, columns, rows, weights)?)),
+            Format::Q8_0F32 => Box::new(Exact(Tiles::<Q8_0>::held(out, columns, rows, weights)?)),
+            Format::Q8_0 => Box::new(Integer(Tiles::<Q8_0>::held(out, columns, rows, weights)?)),
+            Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::held(out, columns, rows, weights)?)),
+            Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::held(out, columns, rows, weights)?)),
+            Format::Q4K => Box::new(Integer(Tiles::<Q4K>::held(out, columns, rows, weights)?)),
             Format::Q5_0 => as_filed::<Q5_0, E>(out, columns, rows)?,
             Format::Q5_1 => as_filed::<Q5_1, E>(out, columns, rows)?,
             Format::Q2K => as_filed::<Q2K, E>(out, columns, rows)?,
@@ -199,10 +211,11 @@ impl Packed {
         Ok(Self(matrix, format))
     }
 
-    /// The numbers that are held, rounded to another format.
-    pub fn rounded(&self, format: Format) -> Self {
+    /// The numbers that are held, rounded to another format; errors count by column as `weights` say, if they are given.
+    pub fn rounded(&self, format: Format, weights: Option<&[f32]>) -> Self {
         let [out, columns] = self.0.shape();
-        match Self::load::<Infallible>(format, out, columns, Held(&*self.0)) {
+        let weights = weights.filter(|weights| weights.len() == columns);
+        match Self::load_weighed::<Infallible>(format, out, columns, Held(&*self.0), weights) {
             Ok(rounded) => rounded,
             Err(never) => match never {},
         }
@@ -306,7 +319,7 @@ fn as_filed<B: Block, E: Send>(
 ) -> std::result::Result<Box<dyn Matrix>, E> {
     Ok(match rows.blocks(B::KIND) {
         Some(blocks) => Box::new(Integer(Tiles::<B>::from_file(out, columns, blocks)?)),
-        None => Box::new(Exact(Tiles::<F32>::load(out, columns, rows)?)),
+        None => Box::new(Exact(Tiles::<F32>::load(out, columns, rows, None)?)),
     })
 }
 

@@ -22,6 +22,7 @@ use polydraft_engine::Feature;
 
 use crate::cache::{Cache, CacheType, Form};
 use crate::config::{FeedForward, Frequencies};
+use crate::importance::Importance;
 use crate::linear::{Linear, Matrix};
 use crate::rows::{Rows, apart};
 use crate::{Config, Error};
@@ -65,6 +66,8 @@ pub(crate) struct Transformer {
     norm: Option<Norm>,
     /// `None` if it is the embedding.
     head: Option<Arc<Matrix>>,
+    /// What the matrix that makes logits is multiplied with, while somebody wants to know.
+    head_inputs: Option<Importance>,
     pub device: Device,
     pub dtype: DType,
     /// What is kept of every token besides keys and values.
@@ -159,6 +162,9 @@ impl Transformer {
         let mut x = self.normed(x)?;
         if let Some([_, out]) = &self.projections {
             x = out.forward(&x)?;
+        }
+        if let Some(inputs) = &self.head_inputs {
+            inputs.note(&x)?;
         }
         self.head().forward(&x)?.capped(self.config.logit_softcap)?.into_numbers()
     }

@@ -359,7 +359,7 @@ fn output(loader: &mut Loader, trunk: &Transformer, tokens: &Tokens) -> Result<A
         true => Ok(Arc::clone(trunk.head())),
         false => {
             let own = trunk.head().select(&tokens.ids, loader.device)?;
-            let rounded = own.rounded(loader.precision, loader.device)?;
+            let rounded = own.rounded(loader.precision, loader.device, None)?;
             Ok(Arc::new(if rounded.bytes() < own.bytes() { rounded } else { own }))
         }
     }

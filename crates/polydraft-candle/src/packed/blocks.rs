@@ -192,10 +192,10 @@ macro_rules! piece {
             }
 
             #[inline(always)]
-            fn set(&mut self, row: usize, values: &[f32]) {
+            fn set(&mut self, row: usize, values: &[f32], weights: Option<&[f32]>) {
                 // Always whole: `Packed::load` asks for columns that are.
                 if let Some(block) = values.first_chunk() {
-                    $quantise(self, row, block);
+                    $quantise(self, row, block, weights.and_then(|weights| weights.first_chunk()));
                 }
             }
         }

@@ -5,13 +5,18 @@ use super::tiles::{Blocks, Fill, Read, Tiles};
 
 impl<B: Block> Tiles<B> {
     /// Rows as a file holds them, if in these blocks; else rounded to such.
-    pub fn held<E: Send>(out: usize, columns: usize, rows: &impl Read<E>) -> Result<Self, E>
+    pub fn held<E: Send>(
+        out: usize,
+        columns: usize,
+        rows: &impl Read<E>,
+        weights: Option<&[f32]>,
+    ) -> Result<Self, E>
     where
         B: Fill,
     {
         match rows.blocks(B::KIND) {
             Some(blocks) => Self::from_file(out, columns, blocks),
-            None => Self::load(out, columns, rows),
+            None => Self::load(out, columns, rows, weights),
         }
     }
 

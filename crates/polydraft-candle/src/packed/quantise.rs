@@ -1,4 +1,5 @@
-//! Rounding of weights to blocks, as ggml's reference does it.
+//! Rounding of weights to blocks, as ggml's reference does it; or with scales that were searched for ([`search`](super::search)), where it
+//! is known how much an error in each column counts.
 //!
 //! Source: `quantize_row_q8_0_ref`, `_q4_0_ref` and `_q4_1_ref` of ggml, to the bit where f16 holds the scale. A scale
 //! beyond f16's range becomes its largest number, and numbers beyond that the largest that the block has.
@@ -9,6 +10,10 @@ use candle_core::quantized::k_quants::{BlockQ4K, GgmlType};
 use half::f16;
 
 use super::blocks::{Block, COLUMNS, Q4_0, Q4_1, Q4K, Q8_0, put};
+use super::search;
+
+/// How much errors count, by column.
+type Weights<'a, const N: usize> = Option<&'a [f32; N]>;
 
 /// 1.5 · 2^23: added to a small number, it leaves that number, rounded to even, in the lowest bits.
 pub(super) const ROUND: f32 = 12_582_912.0;
@@ -35,7 +40,7 @@ fn scale(exact: f32) -> (u16, f32) {
 }
 
 #[inline(always)]
-pub(super) fn q8_0(block: &mut Q8_0, row: usize, values: &[f32; COLUMNS]) {
+pub(super) fn q8_0(block: &mut Q8_0, row: usize, values: &[f32; COLUMNS], _weights: Weights<COLUMNS>) {
     let (half, inverse) = scale(largest(values) / 127.0);
     block.scales[row] = half;
     let mut bytes = [0; COLUMNS];
@@ -64,7 +69,7 @@ fn halves(numbers: &[u8; COLUMNS]) -> [u8; COLUMNS / 2] {
 }
 
 #[inline(always)]
-pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS]) {
+pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS], weights: Weights<COLUMNS>) {
     let size = largest(values);
     // The first of that size, with its sign: it becomes −8.
     let mut ends = 0u32;
@@ -72,7 +77,10 @@ pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS]) {
         ends |= u32::from(value.abs() == size) << at;
     }
     let signed = values[ends.trailing_zeros() as usize % COLUMNS];
-    let (half, inverse) = scale(signed / -8.0);
+    let (half, inverse) = scale(match weights {
+        None => signed / -8.0,
+        Some(weights) => search::scale(values, weights, signed),
+    });
     block.scales[row] = half;
     let mut numbers = [0; COLUMNS];
     for (number, value) in numbers.iter_mut().zip(values) {
@@ -82,7 +90,7 @@ pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS]) {
 }
 
 #[inline(always)]
-pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS]) {
+pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS], weights: Weights<COLUMNS>) {
     // Lane by lane: in one go over the numbers the compiler would have to keep their order.
     let (mut lows, mut highs) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
     for values in values.as_chunks::<LANES>().0 {
@@ -94,8 +102,15 @@ pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS]) {
     let least = lows.into_iter().fold(f32::INFINITY, f32::min);
     let most = highs.into_iter().fold(f32::NEG_INFINITY, f32::max);
     // The least of very large numbers would not be finite in f16.
-    let least = least.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
-    let (half, inverse) = scale((most - least) / 15.0);
+    let finite = |least: f32| least.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
+    let (exact, least) = match weights {
+        None => ((most - finite(least)) / 15.0, finite(least)),
+        Some(weights) => {
+            let [scale, least] = search::line(values, weights, [least, most], 15.0);
+            (scale, finite(least))
+        }
+    };
+    let (half, inverse) = scale(exact);
     block.scales[row] = half;
     block.minima[row] = f16::from_f32(least).to_bits();
     let mut numbers = [0; COLUMNS];
@@ -105,10 +120,18 @@ pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS]) {
     put(&mut block.numbers, row, &halves(&numbers));
 }
 
-/// By candle, which searches for the scales that lose the least.
-pub(super) fn q4_k(block: &mut Q4K, row: usize, values: &[f32; 8 * COLUMNS]) {
+/// By candle, which always searches for the scales that lose the least.
+pub(super) fn q4_k(
+    block: &mut Q4K,
+    row: usize,
+    values: &[f32; 8 * COLUMNS],
+    weights: Weights<{ 8 * COLUMNS }>,
+) {
     let mut found = [BlockQ4K::zeros()];
-    BlockQ4K::from_float(values, &mut found);
+    match weights {
+        None => BlockQ4K::from_float(values, &mut found),
+        Some(weights) => BlockQ4K::from_float_imatrix(values, &mut found, weights, 8 * COLUMNS),
+    }
     // SAFETY: a `BlockQ4K` is ggml's block_q4_K, `repr(C)`: two numbers of f16 and bytes, without gaps.
     let bytes = unsafe { std::mem::transmute::<[BlockQ4K; 1], [u8; size_of::<BlockQ4K>()]>(found) };
     if block.set_file(row, &bytes).is_err() {

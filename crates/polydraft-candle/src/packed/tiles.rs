@@ -54,8 +54,9 @@ pub(super) trait Fill: Piece {
     /// Reads whole rows from row `first` on.
     fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [Self::Value]) -> Result<(), E>;
 
-    /// Puts a row's numbers in their place; where there are fewer than [`Piece::COLUMNS`], zeros follow them.
-    fn set(&mut self, row: usize, values: &[Self::Value]);
+    /// Puts a row's numbers in their place; where there are fewer than [`Piece::COLUMNS`], zeros follow them. Where weights are given,
+    /// one a number, and scales can be searched for, those that lose least count.
+    fn set(&mut self, row: usize, values: &[Self::Value], weights: Option<&[f32]>);
 }
 
 /// A matrix `[out, columns]` of tiles; in each, its pieces from the first column to the last.
@@ -94,8 +95,13 @@ impl<P: Piece> Tiles<P> {
         Ok(Self { pieces, out, columns })
     }
 
-    /// Reads rows, and rounds them to what the pieces hold.
-    pub fn load<E: Send>(out: usize, columns: usize, rows: &impl Read<E>) -> Result<Self, E>
+    /// Reads rows, and rounds them to what the pieces hold, errors weighed by column if `weights` are given.
+    pub fn load<E: Send>(
+        out: usize,
+        columns: usize,
+        rows: &impl Read<E>,
+        weights: Option<&[f32]>,
+    ) -> Result<Self, E>
     where
         P: Fill,
     {
@@ -103,7 +109,7 @@ impl<P: Piece> Tiles<P> {
             values.resize(count * columns, P::Value::default());
             P::read(rows, first, values)?;
             // With the widest vectors of this processor.
-            Arch::new().dispatch(Pack { pieces, values, columns });
+            Arch::new().dispatch(Pack { pieces, values, columns, weights });
             Ok(())
         })
     }
@@ -147,6 +153,8 @@ struct Pack<'a, P: Fill> {
     pieces: &'a mut [P],
     values: &'a [P::Value],
     columns: usize,
+    /// By column.
+    weights: Option<&'a [f32]>,
 }
 
 impl<P: Fill> pulp::NullaryFnOnce for Pack<'_, P> {
@@ -154,13 +162,14 @@ impl<P: Fill> pulp::NullaryFnOnce for Pack<'_, P> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { pieces, values, columns } = self;
+        let Self { pieces, values, columns, weights } = self;
         let together = (TOGETHER / P::COLUMNS).max(1);
         for (number, pieces) in pieces.chunks_mut(together).enumerate() {
+            let first = number * together * P::COLUMNS;
             for (row, values) in values.chunks_exact(columns).enumerate() {
-                let values = &values[number * together * P::COLUMNS..];
-                for (piece, values) in pieces.iter_mut().zip(values.chunks(P::COLUMNS)) {
-                    piece.set(row, values);
+                for (at, piece) in (first..).step_by(P::COLUMNS).zip(&mut *pieces) {
+                    let columns = at..columns.min(at + P::COLUMNS);
+                    piece.set(row, &values[columns.clone()], weights.map(|weights| &weights[columns]));
                 }
             }
         }

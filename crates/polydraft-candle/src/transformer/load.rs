@@ -32,10 +32,20 @@ impl Transformer {
         device: &Device,
         dtype: DType,
     ) -> Self {
-        let device = device.clone();
-        let (projections, norm, head, watched) = (None, None, None, Vec::new());
-        let held = CacheType::default();
-        Self { config, embedding, projections, place, layers, norm, head, device, dtype, watched, held }
+        Self {
+            config,
+            embedding,
+            projections: None,
+            place,
+            layers,
+            norm: None,
+            head: None,
+            head_inputs: None,
+            device: device.clone(),
+            dtype,
+            watched: Vec::new(),
+            held: CacheType::default(),
+        }
     }
 
     /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on disk. With fewer layers than it
@@ -95,6 +105,7 @@ impl Transformer {
             layers,
             norm,
             head: head.map(Arc::new),
+            head_inputs: None,
             device: device.clone(),
             dtype,
             watched: Vec::new(),
@@ -191,13 +202,13 @@ impl Loader<'_> {
         let all: Vec<Part> = parts.iter().map(|(name, rows)| whole(name, *rows)).collect();
         let matrix = self.stacked(&all, columns)?;
         if !biased {
-            return Ok(Linear { matrix, bias: None });
+            return Ok(Linear { matrix, bias: None, inputs: None });
         }
         let mut bias = Vec::new();
         for (name, rows) in parts {
             bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
         }
-        Ok(Linear { matrix, bias: Some(self.row(bias)?) })
+        Ok(Linear { matrix, bias: Some(self.row(bias)?), inputs: None })
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {

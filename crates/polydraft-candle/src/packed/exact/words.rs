@@ -34,7 +34,7 @@ impl Fill for F32 {
     }
 
     #[inline(always)]
-    fn set(&mut self, row: usize, values: &[f32]) {
+    fn set(&mut self, row: usize, values: &[f32], _weights: Option<&[f32]>) {
         for (words, value) in self.0.iter_mut().zip(values) {
             words[row] = value.to_bits();
         }
@@ -83,7 +83,7 @@ macro_rules! sixteen {
             }
 
             #[inline(always)]
-            fn set(&mut self, row: usize, values: &[$value]) {
+            fn set(&mut self, row: usize, values: &[$value], _weights: Option<&[f32]>) {
                 for (column, value) in values.iter().enumerate() {
                     self.0[column / 2][row] |= u32::from(value.to_bits()) << (16 * (column % 2));
                 }
