@@ -19,7 +19,7 @@ use crate::{arrays, chance, models, tree, verify};
 /// A target, what drafts for it, and any number of sessions.
 ///
 /// `target`: a directory as published on the hub or a GGUF file, or a `TableModel`. `draft`: likewise, or `"self"` (the
-/// target's own weights in 8 bits; `"self:q4_0"` in 4), or `"ngram"` (what the text has said before), or none for plain
+/// target's own weights in 4 bits; `"self:q8_0"` in 8), or `"ngram"` (what the text has said before), or none for plain
 /// decoding. `dtype` and `draft_dtype`: how weights are held, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as the
 /// file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for.
 ///

@@ -43,8 +43,10 @@ impl Importance {
     }
 }
 
-/// What a column counts at least: one that the text left out may be used in another.
-const LEAST: f32 = 1e-3;
+/// What a column counts at least, in means: what the text left out may be used in another. With 0.001 the demo target, which has learned
+/// from nothing but Rust, was worse off than with weights as they come (in q4_0; 0.925 of its drafts accepted, not 0.926), with 0.1 and
+/// 0.3 better (0.928 and 0.930); SmolLM2 does not mind.
+const LEAST: f32 = 0.2;
 
 #[cfg(test)]
 mod tests {

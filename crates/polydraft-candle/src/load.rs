@@ -308,10 +308,11 @@ impl Opened {
         let mut model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
         let copy = match options.copy {
             None => None,
-            // Without a text that it can read, weights are rounded as they come.
             Some(copy) => {
-                let text = language.text.encode(importance::SAMPLE).unwrap_or_default();
-                Some(model.rounded(copy, &text)?)
+                // What a tokenizer of few characters cannot write is left out.
+                let lines = importance::SAMPLE.split_inclusive('\n');
+                let lines = lines.filter_map(|line| language.text.encode_plain(line).ok());
+                Some(model.rounded(copy, &lines.flatten().collect::<Vec<_>>())?)
             }
         };
         Ok(Loaded { model, copy, language })

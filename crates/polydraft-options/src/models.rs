@@ -315,7 +315,7 @@ impl ModelArgs {
         let failed = |error| advise(error).context(format!("loading the {role} model"));
         let clock = Instant::now();
         let opened = Opened::new(path).map_err(failed)?;
-        let beside = |own: OwnCopy| own.beside(&opened.description, precision);
+        let beside = |own: OwnCopy| own.beside(&opened.description, precision, self.device);
         let copy = match own {
             Own::No => None,
             Own::IfItHelps(own) => beside(own).ok(),

@@ -5,6 +5,10 @@
 
 #![allow(unsafe_code)]
 
+use pulp::Simd;
+
+use super::tiles::TILE;
+
 /// How far ahead, in bytes: enough to hide the way to memory, little enough to stay in the fastest cache.
 const AHEAD: usize = 1 << 14;
 /// Bytes that come from memory together.
@@ -18,6 +22,12 @@ pub(super) fn fetch<P>(piece: &P, part: usize, parts: usize) {
     for line in lines::<P>(part, parts) {
         hint(std::ptr::from_ref(piece).cast::<i8>().wrapping_add(AHEAD + line * LINE));
     }
+}
+
+/// As [`fetch`], the share of V vectors of a tile's rows from `first` on, where all have their turn with a piece.
+#[inline(always)]
+pub(super) fn fetch_share<S: Simd, P, const V: usize>(piece: &P, first: usize) {
+    fetch(piece, first / V, (TILE / S::F32_LANES / V).max(1));
 }
 
 /// Asks for `what` itself, which is small.

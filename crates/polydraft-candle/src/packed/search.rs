@@ -33,12 +33,7 @@ fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f64; N] {
 
 /// Scale and minimum of numbers from 0 to `top`, for values in `range`.
 #[inline(always)]
-pub(super) fn line(
-    values: &[f32; COLUMNS],
-    weights: &[f32; COLUMNS],
-    range: [f32; 2],
-    top: f32,
-) -> [f32; 2] {
+pub(super) fn line(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], range: [f32; 2], top: f32) -> [f32; 2] {
     let [least, most] = range;
     let plain = [(most - least) / top, least];
     let [all, first, second] = sums(|i| {
@@ -84,4 +79,75 @@ pub(super) fn scale(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], largest: 
         }
     }
     best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Like weights: sums of sines, in [-1, 1].
+    fn values(seed: f32) -> [f32; COLUMNS] {
+        std::array::from_fn(|i| ((i as f32 + seed) * 1.618).sin() * ((i as f32 + seed) * 0.77).cos())
+    }
+
+    fn range(values: &[f32; COLUMNS]) -> [f32; 2] {
+        let ends = |f: fn(f32, f32) -> f32, start| values.iter().copied().fold(start, f);
+        [ends(f32::min, f32::INFINITY), ends(f32::max, f32::NEG_INFINITY)]
+    }
+
+    fn error(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], rounded: impl Fn(f32) -> f32) -> f32 {
+        values.iter().zip(weights).map(|(v, w)| w * (rounded(*v) - v).powi(2)).sum()
+    }
+
+    fn on_line(scale: f32, least: f32) -> impl Fn(f32) -> f32 {
+        move |v| ((v - least) / scale).round().clamp(0.0, 15.0) * scale + least
+    }
+
+    fn symmetric(scale: f32) -> impl Fn(f32) -> f32 {
+        move |v| (v / scale).round().clamp(-8.0, 7.0) * scale
+    }
+
+    #[test]
+    fn errors_that_count_become_smaller() {
+        let (mut before, mut after) = ([0.0; 2], [0.0; 2]);
+        for seed in 0..50 {
+            let values = values(seed as f32);
+            // A few columns count for most.
+            let weights = std::array::from_fn(|i| if (i + seed) % 8 == 0 { 20.0 } else { 0.1 });
+            let [least, most] = range(&values);
+            let [scale_found, minimum] = line(&values, &weights, [least, most], 15.0);
+            before[0] += error(&values, &weights, on_line((most - least) / 15.0, least));
+            after[0] += error(&values, &weights, on_line(scale_found, minimum));
+            let largest = if -least > most { least } else { most };
+            before[1] += error(&values, &weights, symmetric(largest / -8.0));
+            after[1] += error(&values, &weights, symmetric(scale(&values, &weights, largest)));
+        }
+        assert!(after[0] < 0.6 * before[0] && after[1] < 0.75 * before[1], "{before:?}, {after:?}");
+    }
+
+    /// Weights of a 4-bit file are found again, to the bits of f32.
+    #[test]
+    fn what_lies_on_a_grid_stays_there() {
+        for seed in 0..50 {
+            let number = |i: usize| ((i * 7 + seed) % 16) as f32;
+            let on_grid: [f32; COLUMNS] = std::array::from_fn(|i| 0.125 * number(i) - 0.75);
+            let weights = std::array::from_fn(|i| 1.0 + (i % 5) as f32);
+            let [scale, least] = line(&on_grid, &weights, range(&on_grid), 15.0);
+            assert!((scale - 0.125).abs() < 1e-6 && (least + 0.75).abs() < 1e-5, "{scale} {least}");
+        }
+    }
+
+    /// Blocks of one number, of zeros, of weights that are no numbers: as they come.
+    #[test]
+    fn where_nothing_is_to_be_found_nothing_is_changed() {
+        let even = [1.0; COLUMNS];
+        assert_eq!(line(&[3.0; COLUMNS], &even, [3.0, 3.0], 15.0), [0.0, 3.0]);
+        assert_eq!(scale(&[0.0; COLUMNS], &even, 0.0), 0.0 / -8.0);
+        let values = values(1.0);
+        let [least, most] = range(&values);
+        for none in [[0.0; COLUMNS], [f32::NAN; COLUMNS]] {
+            assert_eq!(line(&values, &none, [least, most], 15.0), [(most - least) / 15.0, least]);
+            assert_eq!(scale(&values, &none, most), most / -8.0);
+        }
+    }
 }

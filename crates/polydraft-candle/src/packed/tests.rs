@@ -157,10 +157,10 @@ fn products_equal_those_in_double_precision() {
             for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 40] {
                 let x = values(rows * columns, 0.3);
                 let found = match format {
-                    Format::F32 => both(&Tiles::<F32>::load(out, columns, held).unwrap(), &x, rows),
-                    Format::Bf16 => both(&Tiles::<Bf16>::load(out, columns, held).unwrap(), &x, rows),
-                    Format::F16 => both(&Tiles::<F16>::load(out, columns, held).unwrap(), &x, rows),
-                    _ => both(&Tiles::<Q8_0>::load(out, columns, held).unwrap(), &x, rows),
+                    Format::F32 => both(&Tiles::<F32>::load(out, columns, held, None).unwrap(), &x, rows),
+                    Format::Bf16 => both(&Tiles::<Bf16>::load(out, columns, held, None).unwrap(), &x, rows),
+                    Format::F16 => both(&Tiles::<F16>::load(out, columns, held, None).unwrap(), &x, rows),
+                    _ => both(&Tiles::<Q8_0>::load(out, columns, held, None).unwrap(), &x, rows),
                 };
                 for r in 0..rows {
                     for o in 0..out {

@@ -284,7 +284,7 @@ impl Draft {
     /// Its own weights, beside a target that is held so, or as it would be by default.
     fn own(target: &Description, own: OwnCopy, name: &str, held: Option<Precision>) -> Self {
         let precision = held.unwrap_or_else(|| models::default_precision(&target.directory));
-        let mut checked = own.beside(target, precision);
+        let mut checked = own.beside(target, precision, DeviceName::Cpu);
         if let (Err(problem), None) = (&mut checked, held) {
             problem.push_str("; with another --dtype it may be");
         }

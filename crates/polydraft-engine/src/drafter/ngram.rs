@@ -210,8 +210,7 @@ impl Drafter for Ngrams {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let text = self.text(sequence);
-        let sources =
-            Sources { counts: [&text.counts, &self.corpus], worth: [&text.own, &text.corpus] };
+        let sources = Sources { counts: [&text.counts, &self.corpus], worth: [&text.own, &text.corpus] };
         let law = sources.mixture(&text.scored[node]).law();
         let tokens: Vec<Token> = law.iter().map(|(token, _)| *token).collect();
         let logits: Vec<f32> = law.iter().map(|(_, p)| SHARPER * p.ln() as f32).collect();
@@ -274,6 +273,26 @@ mod tests {
         assert!(last > 0.9, "{last}");
         let cold = next(drafter.as_mut(), sequence, &Sampling { temperature: 0.0, ..Sampling::default() });
         assert_eq!((cold.support_size(), cold.probability(1)), (1, 1.0));
+    }
+
+    /// Of what came behind 1 half was 2: that is how sure it is, though it drafts what came more often with more than half.
+    #[test]
+    fn it_is_as_sure_as_it_was_right() {
+        let mut drafter = drafter(&Settings { order: 2, ..Settings::default() });
+        let sequence = drafter.open().unwrap();
+        let mut other = 0;
+        for round in 0..300_u32 {
+            // Before 1 stands something else each time, so that longer contexts say nothing.
+            other = (other + 3) % 5;
+            let next = if round % 2 == 0 { 2 } else { 3 + round % 7 };
+            drafter.extend(sequence, &[5 + other, 1, next]).unwrap();
+        }
+        drafter.extend(sequence, &[4, 1]).unwrap();
+        for (temperature, most) in [(1.0, 0.95), (0.0, 1.0)] {
+            let law = next(drafter.as_mut(), sequence, &Sampling { temperature, ..Sampling::default() });
+            assert!(law.argmax() == 2 && law.probability(2) > 0.7 && law.probability(2) <= most, "{law:?}");
+            assert!((law.sureness() - 0.5).abs() < 0.12, "at {temperature}: {}", law.sureness());
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::super::fetch::fetch;
+use super::super::fetch::{fetch, fetch_share};
 use super::super::tiles::{Piece, TILE};
 use super::wide::Wide;
 use super::{STEP, Step};
@@ -69,9 +69,9 @@ pub(in super::super) trait Words: Piece + Add {
     /// The same numbers in f32.
     type Wide: Add;
 
-    /// The most sums with which a product still goes through a tile once, or twice: with sixteen registers, where some
-    /// lie in memory then. Measured.
-    const SUMS: usize;
+    /// The most sums with four vectors of a tile at a time, and with two, beyond which fewer vectors are faster: with sixteen registers,
+    /// where some sums lie in memory then. Measured.
+    const SUMS: [usize; 2];
 
     /// The pieces in f32, in `room` where they are not so already.
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide];
@@ -79,7 +79,7 @@ pub(in super::super) trait Words: Piece + Add {
 
 /// Pieces of four columns each of whose numbers is one of f32's.
 pub(super) trait Widen: Piece {
-    const SUMS: usize;
+    const SUMS: [usize; 2];
 
     /// Vector `v` of the rows, by column.
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP];
@@ -95,9 +95,7 @@ impl<W: Widen> Add for W {
         sums: &mut Sums<S, N, V>,
     ) {
         for (x, w) in x.iter().zip(w) {
-            if first == 0 {
-                fetch(w, 0, 1);
-            }
+            fetch_share::<S, _, V>(w, first);
             let mut wide = [[simd.splat_f32s(0.0); STEP]; V];
             for (v, wide) in wide.iter_mut().enumerate() {
                 *wide = w.widen(simd, first + v);
@@ -109,7 +107,7 @@ impl<W: Widen> Add for W {
 
 impl<W: Widen> Words for W {
     type Wide = Wide;
-    const SUMS: usize = W::SUMS;
+    const SUMS: [usize; 2] = W::SUMS;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {

@@ -5,7 +5,7 @@
 use pulp::Simd;
 
 use super::super::blocks::Q8_0;
-use super::super::fetch::fetch;
+use super::super::fetch::fetch_share;
 use super::super::tiles::TILE;
 use super::sums::{Add, Sums, add_column, add_step};
 use super::words::F32;
@@ -85,9 +85,7 @@ impl Add for F32 {
         sums: &mut Sums<S, N, V>,
     ) {
         for (x, w) in x.iter().zip(Wide::of(w)) {
-            if first == 0 {
-                fetch(w, 0, 1);
-            }
+            fetch_share::<S, _, V>(w, first);
             w.add_to(simd, x, first, sums);
         }
     }
@@ -97,8 +95,8 @@ impl Add for F32 {
 pub(super) trait Scaled {
     /// Of four columns.
     const STEPS: usize;
-    /// Asks the memory for what lies ahead, if this comes from there.
-    fn fetch(&self);
+    /// Asks the memory for a share of what lies ahead, if this comes from there.
+    fn fetch<S: Simd, const V: usize>(&self, first: usize);
     /// Vector `v` of the rows as four columns, without the scale.
     fn numbers<S: Simd>(&self, simd: S, step: usize, v: usize) -> [S::f32s; STEP];
     fn scales(&self) -> [f32; TILE];
@@ -114,9 +112,7 @@ pub(super) fn add_scaled<S: Simd, W: Scaled, const N: usize, const V: usize>(
 ) {
     let zero = simd.splat_f32s(0.0);
     for (x, w) in x.chunks_exact(W::STEPS).zip(w) {
-        if first == 0 {
-            w.fetch();
-        }
+        w.fetch::<S, V>(first);
         let mut sums: Sums<S, N, V> = [[zero; V]; N];
         for (step, x) in x.iter().enumerate() {
             let mut wide = [[zero; STEP]; V];
@@ -151,7 +147,7 @@ impl Scaled for WideBlock {
     const STEPS: usize = Q8_0::STEPS;
 
     #[inline(always)]
-    fn fetch(&self) {}
+    fn fetch<S: Simd, const V: usize>(&self, _first: usize) {}
 
     #[inline(always)]
     fn numbers<S: Simd>(&self, _simd: S, step: usize, v: usize) -> [S::f32s; STEP] {

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use pulp::Simd;
 
 use super::super::blocks::{Q8_0, widened};
-use super::super::fetch::fetch;
+use super::super::fetch::{fetch, fetch_share};
 use super::super::tiles::{Fill, Piece, Read, TILE};
 use super::sums::{Add, Sums, Widen, Words, word};
 use super::wide::{Scaled, Wide, WideBlock, add_scaled};
@@ -43,7 +43,7 @@ impl Fill for F32 {
 
 impl Words for F32 {
     type Wide = Wide;
-    const SUMS: usize = 20;
+    const SUMS: [usize; 2] = [20, 12];
 
     #[inline(always)]
     fn widened<'a, S: Simd>(_simd: S, w: &'a [Self], _room: &'a mut Vec<Wide>) -> &'a [Wide] {
@@ -95,7 +95,7 @@ sixteen!(Bf16, bf16, bf16);
 sixteen!(F16, f16, f16);
 
 impl Widen for Bf16 {
-    const SUMS: usize = 12;
+    const SUMS: [usize; 2] = [12, 10];
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -131,7 +131,7 @@ impl F16 {
 }
 
 impl Widen for F16 {
-    const SUMS: usize = 12;
+    const SUMS: [usize; 2] = [4, 8];
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -160,8 +160,8 @@ impl Scaled for Q8_0 {
     const STEPS: usize = Self::COLUMNS / STEP;
 
     #[inline(always)]
-    fn fetch(&self) {
-        fetch(self, 0, 1);
+    fn fetch<S: Simd, const V: usize>(&self, first: usize) {
+        fetch_share::<S, _, V>(self, first);
     }
 
     #[inline(always)]
@@ -194,7 +194,7 @@ impl Add for Q8_0 {
 
 impl Words for Q8_0 {
     type Wide = WideBlock;
-    const SUMS: usize = 10;
+    const SUMS: [usize; 2] = [4, 10];
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide] {

@@ -60,7 +60,7 @@ fn held(x: &[f32]) -> Vec<f64> {
 
 /// The numbers, rounded to these blocks.
 fn load<B: Block + Fill<Value = f32>>(w: Vec<f32>, columns: usize) -> Tiles<B> {
-    Tiles::load(w.len() / columns, columns, &Memory(w, columns)).unwrap()
+    Tiles::load(w.len() / columns, columns, &Memory(w, columns), None).unwrap()
 }
 
 fn candles<B: Block>() -> GgmlDType {
