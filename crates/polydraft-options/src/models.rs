@@ -29,7 +29,7 @@ pub struct ModelArgs {
     target: Option<String>,
     /// What drafts [default: the demo pair's where no target is named; else 'self' where that helps, or 'ngram']: a model of the same
     /// vocabulary; a draft head that was trained for the target (EAGLE); 'self': the
-    /// target's own weights once more, in q8_0 if that is much less than the target takes, else in q4_0, or as
+    /// target's own weights once more, in q4_1 if that is much less than the target takes (on a card in q8_0), or as
     /// self:TYPE says; or 'ngram': what the text itself has said before, and no model.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""A model of a GGUF file in few bits, with its weights moved off their grid: by up to half a step of four bits in blocks of 32.
+
+  bench/off_grid.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2-off-grid.gguf
+
+Weights that come from a file of 4 bits lie on its grid, and a copy in 4 bits is then the model itself: what is measured with such a
+copy is flattered. This one's are as far from that grid as those of a model that was never rounded. The file is written in BF16, its
+vectors in F32, all else is kept. The same seed gives the same file. Needs numpy, and gguf from the Python registry.
+"""
+
+import argparse
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, quants
+
+BLOCK = 32
+
+
+def moved(matrix, random):
+    """Each number by up to half of a fifteenth of its block's range."""
+    blocks = matrix.reshape(-1, BLOCK)
+    step = (blocks.max(axis=1, keepdims=True) - blocks.min(axis=1, keepdims=True)) / 15
+    return (blocks + (random.random(blocks.shape, dtype=np.float32) - 0.5) * step).reshape(matrix.shape)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", help="a GGUF file of the architecture llama")
+    parser.add_argument("target", help="the file to write")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    reader = GGUFReader(args.source)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = GGUFWriter(args.target, architecture)
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == "general.architecture":
+            continue
+        kind, items = field.types[0], field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
+        writer.add_key_value(field.name, field.contents(), kind, items)
+    random = np.random.default_rng(args.seed)
+    for tensor in reader.tensors:
+        shape = tensor.shape.tolist()[::-1]
+        numbers = quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape(shape)
+        if numbers.ndim < 2 or shape[-1] % BLOCK:
+            writer.add_tensor(tensor.name, numbers)
+            continue
+        held = quants.quantize(moved(numbers, random), GGMLQuantizationType.BF16)
+        writer.add_tensor(tensor.name, held, raw_dtype=GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()
