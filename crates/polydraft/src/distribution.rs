@@ -228,7 +228,7 @@ impl Distribution {
     /// ```
     #[must_use]
     pub fn with_sureness(mut self, sureness: f64) -> Self {
-        self.scratch.sureness = Some(sureness.max(0.0).min(1.0));
+        self.scratch.sureness = Some(if sureness.is_nan() { 0.0 } else { sureness.clamp(0.0, 1.0) });
         self
     }
 

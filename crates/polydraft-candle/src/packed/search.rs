@@ -7,6 +7,7 @@
 //! 2. The range as it is goes first and is left only for less error, so that weights which lie on a grid stay there.
 
 use super::blocks::COLUMNS;
+use super::quantise::ROUND;
 
 /// By how many steps the grid is wider than the range, or narrower: then the ends are cut.
 const WIDER: [f32; 12] = [0.0, -1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
@@ -16,38 +17,66 @@ const ENDS: [f32; 12] = [-8.0, -9.5, -9.0, -8.5, -7.5, -7.0, -6.5, -6.0, 9.0, 8.
 /// Numbers that are added up beside each other.
 const LANES: usize = 16;
 
-/// Σ over the columns of what `of` makes of a column, N sums at once, in lanes, which the compiler turns into vectors.
+// Loops below where closures would be shorter: a closure is a function of its own, which the compiler does not give the processor's
+// vectors.
+
+/// Σ a·b, in lanes, which the compiler turns into vectors.
 #[inline(always)]
-fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f64; N] {
-    let mut lanes = [[0f32; LANES]; N];
+fn dot(a: &[f32; COLUMNS], b: &[f32; COLUMNS]) -> f64 {
+    let mut lanes = [0f32; LANES];
     for first in (0..COLUMNS).step_by(LANES) {
-        for lane in 0..LANES {
-            let found = of(first + lane);
-            for n in 0..N {
-                lanes[n][lane] += found[n];
-            }
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += a[first + lane] * b[first + lane];
         }
     }
-    lanes.map(|lanes| f64::from(lanes.iter().sum::<f32>()))
+    // In halves: one behind the other they would wait for each other.
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    f64::from(lanes[0])
+}
+
+/// The nearest whole number of each value times `factor`, within `ends`.
+#[inline(always)]
+fn numbers(values: &[f32; COLUMNS], factor: f32, ends: [f32; 2]) -> [f32; COLUMNS] {
+    let mut numbers = [0f32; COLUMNS];
+    for (number, value) in numbers.iter_mut().zip(values) {
+        *number = (value * factor).clamp(ends[0], ends[1]) + ROUND - ROUND;
+    }
+    numbers
+}
+
+/// a·b by column.
+#[inline(always)]
+fn weighed(a: &[f32; COLUMNS], b: &[f32; COLUMNS]) -> [f32; COLUMNS] {
+    let mut products = [0f32; COLUMNS];
+    for (product, (a, b)) in products.iter_mut().zip(a.iter().zip(b)) {
+        *product = a * b;
+    }
+    products
 }
 
 /// Scale and minimum of numbers from 0 to `top`, for values in `range`.
 #[inline(always)]
 pub(super) fn line(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], range: [f32; 2], top: f32) -> [f32; 2] {
+    const ONES: [f32; COLUMNS] = [1.0; COLUMNS];
     let [least, most] = range;
-    let plain = [(most - least) / top, least];
-    let [all, first, second] = sums(|i| {
-        let above = values[i] - least;
-        [weights[i], weights[i] * above, weights[i] * above * above]
-    });
-    let mut best = (f64::INFINITY, plain);
+    let mut above = *values;
+    for value in &mut above {
+        *value -= least;
+    }
+    let weighed_above = weighed(weights, &above);
+    let (all, first) = (dot(weights, &ONES), dot(&weighed_above, &ONES));
+    let second = dot(&weighed_above, &above);
+    let mut best = (f64::INFINITY, [(most - least) / top, least]);
     for wider in WIDER {
-        let inverse = (top + wider) / (most - least);
-        let [of, squares, with] = sums(|i| {
-            let above = values[i] - least;
-            let number = (above * inverse + 0.5).clamp(0.0, top).floor();
-            [weights[i] * number, weights[i] * number * number, weights[i] * number * above]
-        });
+        let numbers = numbers(&above, (top + wider) / (most - least), [0.0, top]);
+        let counted = weighed(weights, &numbers);
+        let (of, squares, with) = (dot(&counted, &ONES), dot(&counted, &numbers), dot(&counted, &above));
         let determinant = all * squares - of * of;
         let scale = (all * with - of * first) / determinant;
         let minimum = (squares * first - of * with) / determinant;
@@ -67,11 +96,9 @@ pub(super) fn line(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], range: [f3
 pub(super) fn scale(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], largest: f32) -> f32 {
     let mut best = (0.0, largest / ENDS[0]);
     for end in ENDS {
-        let inverse = end / largest;
-        let [squares, with] = sums(|i| {
-            let number = (values[i] * inverse + 8.5).clamp(0.0, 15.0).floor() - 8.0;
-            [weights[i] * number * number, weights[i] * number * values[i]]
-        });
+        let numbers = numbers(values, end / largest, [-8.0, 7.0]);
+        let counted = weighed(weights, &numbers);
+        let (squares, with) = (dot(&counted, &numbers), dot(&counted, values));
         // What this takes of the error of no numbers at all.
         let taken = with * with / squares;
         if taken > best.0 {
