@@ -96,7 +96,7 @@ mod with {
         let device: DeviceName = parsed(options.device)?;
         let copy = match &options.copy {
             None => None,
-            Some(None) => Some(Precision::Q4_1),
+            Some(None) => Some(Precision::of_copy(device)),
             Some(Some(kind)) => Some(parsed(kind)?),
         };
         let loaded =

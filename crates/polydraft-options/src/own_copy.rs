@@ -5,15 +5,8 @@ use polydraft_candle::{Bytes, Description, DeviceName, Precision};
 
 use crate::output::Usage;
 
-/// How a copy of the target is held where nothing is said: the first that is small enough. On a processor four bits with a minimum,
-/// whose scales are searched for: small models' too are accepted 0.8 of the time then, for half of what a pass in eight bits costs. On
-/// a card they are rounded as they come, and eight bits agree with the target almost always.
-fn defaults(device: DeviceName) -> [Precision; 2] {
-    match device {
-        DeviceName::Cpu => [Precision::Q4_1, Precision::Q4_0],
-        _ => [Precision::Q8_0, Precision::Q4_0],
-    }
-}
+/// How a copy of the target is held where nothing is said and [`Precision::of_copy`] is not small enough.
+const SMALLEST: Precision = Precision::Q4_0;
 /// A copy must take less than this of what the target takes: its passes would be no faster.
 const COPY_SHARE: f64 = 0.7;
 
@@ -60,8 +53,7 @@ impl OwnCopy {
         let whole = target.copy_bytes(precision);
         let most = COPY_SHARE * whole as f64;
         let small = |copy: &Precision| target.copy_bytes(*copy) as f64 <= most;
-        let defaults = defaults(device);
-        let copy = self.0.or_else(|| defaults.into_iter().find(small)).unwrap_or(defaults[1]);
+        let copy = self.0.or_else(|| Some(Precision::of_copy(device)).filter(small)).unwrap_or(SMALLEST);
         let bytes = Bytes(target.copy_bytes(copy));
         match small(&copy) {
             true => Ok((copy, bytes)),

@@ -212,11 +212,11 @@ impl Distribution {
         logits: &[f32],
         sampling: &Sampling,
     ) -> Result<Self> {
-        let mut law = Self::remade(spare, vocabulary, tokens, logits, sampling)?;
-        if sampling.temperature == 0.0 {
-            law.scratch.sureness = Some(sampling::sureness(logits));
-        }
-        Ok(law)
+        let law = Self::remade(spare, vocabulary, tokens, logits, sampling)?;
+        Ok(match sampling.temperature {
+            0.0 => law.with_sureness(sampling::sureness(logits)),
+            _ => law,
+        })
     }
 
     /// The same law of a draft that knows better than its law how likely what it draws is right ([`sureness`](Self::sureness)).

@@ -40,7 +40,7 @@ pub(super) const STEP: usize = 4;
 const GRAIN: usize = 1 << 16;
 /// Columns that are widened together, a multiple of every piece's.
 const DEEP: usize = 256;
-/// Bytes of a panel, about. With twice as many rows cost a twentieth more, with four times a tenth: hints come in bursts then.
+/// Bytes of a panel, about. Four rows in bf16 cost 1.03 of one so, 1.05 with twice as many, 1.11 with four times.
 const PANEL: usize = 1 << 11;
 
 /// Four columns of N rows of x.
