@@ -9,7 +9,8 @@ Needs the package gguf. Everything but the layers left out is copied bit for bit
 import re
 import sys
 
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGUFReader
+from gguf_copy import copy
 
 
 def main():
@@ -22,22 +23,13 @@ def main():
     had = reader.fields[key].contents()
     if not 1 <= layers <= had:
         sys.exit(f"{source}: expected from 1 to {had} layers, got {layers}")
-    writer = GGUFWriter(out, architecture)
-    for name, field in reader.fields.items():
-        # The writer sets these itself.
-        if name == "general.architecture" or name.startswith("GGUF."):
-            continue
-        value = layers if name == key else field.contents()
-        inner = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-        writer.add_key_value(name, value, field.types[0], inner)
-    for tensor in reader.tensors:
+
+    def kept(tensor):
         block = re.match(r"blk\.(\d+)\.", tensor.name)
-        if block is None or int(block[1]) < layers:
-            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        return block is None or int(block[1]) < layers
+
+    tensors = ((tensor.name, tensor.data, tensor.tensor_type) for tensor in reader.tensors if kept(tensor))
+    copy(reader, out, tensors, {key: layers})
 
 
 if __name__ == "__main__":

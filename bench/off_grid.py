@@ -11,7 +11,8 @@ vectors in F32, all else is kept. The same seed gives the same file. Needs numpy
 import argparse
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, quants
+from gguf import GGMLQuantizationType, GGUFReader, quants
+from gguf_copy import copy
 
 BLOCK = 32
 
@@ -29,27 +30,19 @@ def main():
     parser.add_argument("target", help="the file to write")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    reader = GGUFReader(args.source)
-    architecture = reader.fields["general.architecture"].contents()
-    writer = GGUFWriter(args.target, architecture)
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name == "general.architecture":
-            continue
-        kind, items = field.types[0], field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), kind, items)
-    random = np.random.default_rng(args.seed)
-    for tensor in reader.tensors:
-        shape = tensor.shape.tolist()[::-1]
-        numbers = quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape(shape)
-        if numbers.ndim < 2 or shape[-1] % BLOCK:
-            writer.add_tensor(tensor.name, numbers)
-            continue
-        held = quants.quantize(moved(numbers, random), GGMLQuantizationType.BF16)
-        writer.add_tensor(tensor.name, held, raw_dtype=GGMLQuantizationType.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    reader, random = GGUFReader(args.source), np.random.default_rng(args.seed)
+
+    def tensors():
+        for tensor in reader.tensors:
+            shape = tensor.shape.tolist()[::-1]
+            numbers = quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape(shape)
+            if numbers.ndim < 2 or shape[-1] % BLOCK:
+                yield tensor.name, numbers, None
+            else:
+                bf16 = GGMLQuantizationType.BF16
+                yield tensor.name, quants.quantize(moved(numbers, random), bf16), bf16
+
+    copy(reader, args.target, tensors())
 
 
 if __name__ == "__main__":
