@@ -6,6 +6,8 @@
 //! 1. Weights are the importance of the columns alone, not times a number's size.
 //! 2. The range as it is goes first and is left only for less error, so that weights which lie on a grid stay there.
 
+use pulp::{Arch, Simd, WithSimd};
+
 use super::blocks::COLUMNS;
 use super::quantise::ROUND;
 
@@ -14,98 +16,121 @@ const WIDER: [f32; 12] = [0.0, -1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0, 1
 /// What a block's largest number, with its sign, becomes; −8 first, as it is without a search.
 const ENDS: [f32; 12] = [-8.0, -9.5, -9.0, -8.5, -7.5, -7.0, -6.5, -6.0, 9.0, 8.0, 7.5, 7.0];
 
-/// Numbers that are added up beside each other.
-const LANES: usize = 16;
-
-// Loops below where closures would be shorter: a closure is a function of its own, which the compiler does not give the processor's
-// vectors.
-
-/// Σ a·b, in lanes, which the compiler turns into vectors.
-#[inline(always)]
-fn dot(a: &[f32; COLUMNS], b: &[f32; COLUMNS]) -> f64 {
-    let mut lanes = [0f32; LANES];
-    for first in (0..COLUMNS).step_by(LANES) {
-        for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += a[first + lane] * b[first + lane];
-        }
-    }
-    // In halves: one behind the other they would wait for each other.
-    let mut width = LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-        width /= 2;
-    }
-    f64::from(lanes[0])
-}
-
-/// The nearest whole number of each value times `factor`, within `ends`.
-#[inline(always)]
-fn numbers(values: &[f32; COLUMNS], factor: f32, ends: [f32; 2]) -> [f32; COLUMNS] {
-    let mut numbers = [0f32; COLUMNS];
-    for (number, value) in numbers.iter_mut().zip(values) {
-        *number = (value * factor).clamp(ends[0], ends[1]) + ROUND - ROUND;
-    }
-    numbers
-}
-
-/// a·b by column.
-#[inline(always)]
-fn weighed(a: &[f32; COLUMNS], b: &[f32; COLUMNS]) -> [f32; COLUMNS] {
-    let mut products = [0f32; COLUMNS];
-    for (product, (a, b)) in products.iter_mut().zip(a.iter().zip(b)) {
-        *product = a * b;
-    }
-    products
-}
-
 /// Scale and minimum of numbers from 0 to `top`, for values in `range`.
-#[inline(always)]
 pub(super) fn line(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], range: [f32; 2], top: f32) -> [f32; 2] {
-    const ONES: [f32; COLUMNS] = [1.0; COLUMNS];
-    let [least, most] = range;
-    let mut above = *values;
-    for value in &mut above {
-        *value -= least;
-    }
-    let weighed_above = weighed(weights, &above);
-    let (all, first) = (dot(weights, &ONES), dot(&weighed_above, &ONES));
-    let second = dot(&weighed_above, &above);
-    let mut best = (f64::INFINITY, [(most - least) / top, least]);
-    for wider in WIDER {
-        let numbers = numbers(&above, (top + wider) / (most - least), [0.0, top]);
-        let counted = weighed(weights, &numbers);
-        let (of, squares, with) = (dot(&counted, &ONES), dot(&counted, &numbers), dot(&counted, &above));
-        let determinant = all * squares - of * of;
-        let scale = (all * with - of * first) / determinant;
-        let minimum = (squares * first - of * with) / determinant;
-        let error = second + scale * scale * squares + minimum * minimum * all + 2.0 * scale * minimum * of
-            - 2.0 * scale * with
-            - 2.0 * minimum * first;
-        // Not where nothing is to be found: of one number only, or of weights that are no numbers.
-        if error < best.0 {
-            best = (error, [scale as f32, minimum as f32 + least]);
-        }
-    }
-    best.1
+    Arch::new().dispatch(Line { values, weights, range, top })
 }
 
 /// Scale of numbers from −8 to 7, where `largest` is the value of the largest size.
-#[inline(always)]
 pub(super) fn scale(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], largest: f32) -> f32 {
-    let mut best = (0.0, largest / ENDS[0]);
-    for end in ENDS {
-        let numbers = numbers(values, end / largest, [-8.0, 7.0]);
-        let counted = weighed(weights, &numbers);
-        let (squares, with) = (dot(&counted, &numbers), dot(&counted, values));
-        // What this takes of the error of no numbers at all.
-        let taken = with * with / squares;
-        if taken > best.0 {
-            best = (taken, (with / squares) as f32);
-        }
+    Arch::new().dispatch(Scale { values, weights, largest })
+}
+
+// In vectors by name, and loops where closures would be shorter. Of plain loops over blocks of a length that is known the compiler makes
+// one long piece without vectors; a closure is a function of its own, which it does not give the processor's vectors.
+
+/// The nearest whole numbers within these ends.
+#[inline(always)]
+fn whole<S: Simd>(simd: S, x: S::f32s, ends: [f32; 2]) -> S::f32s {
+    let round = simd.splat_f32s(ROUND);
+    let within = simd.min_f32s(simd.max_f32s(x, simd.splat_f32s(ends[0])), simd.splat_f32s(ends[1]));
+    simd.sub_f32s(simd.add_f32s(within, round), round)
+}
+
+/// Sums across vectors.
+#[inline(always)]
+fn totals<S: Simd, const N: usize>(simd: S, sums: [S::f32s; N]) -> [f64; N] {
+    let mut totals = [0.0; N];
+    for (total, sum) in totals.iter_mut().zip(sums) {
+        *total = f64::from(simd.reduce_sum_f32s(sum));
     }
-    best.1
+    totals
+}
+
+struct Line<'a> {
+    values: &'a [f32; COLUMNS],
+    weights: &'a [f32; COLUMNS],
+    range: [f32; 2],
+    top: f32,
+}
+
+impl WithSimd for Line<'_> {
+    type Output = [f32; 2];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> [f32; 2] {
+        let Self { range: [least, most], top, .. } = self;
+        let (values, weights) = (S::as_simd_f32s(self.values).0, S::as_simd_f32s(self.weights).0);
+        let (zero, lowest) = (simd.splat_f32s(0.0), simd.splat_f32s(least));
+        let mut sums = [zero; 3];
+        for (value, weight) in values.iter().zip(weights) {
+            let above = simd.sub_f32s(*value, lowest);
+            let weighed = simd.mul_f32s(*weight, above);
+            sums[0] = simd.add_f32s(*weight, sums[0]);
+            sums[1] = simd.add_f32s(weighed, sums[1]);
+            sums[2] = simd.mul_add_f32s(weighed, above, sums[2]);
+        }
+        let [all, first, second] = totals(simd, sums);
+        let mut best = (f64::INFINITY, [(most - least) / top, least]);
+        for wider in WIDER {
+            let factor = simd.splat_f32s((top + wider) / (most - least));
+            let mut sums = [zero; 3];
+            for (value, weight) in values.iter().zip(weights) {
+                let above = simd.sub_f32s(*value, lowest);
+                let number = whole(simd, simd.mul_f32s(above, factor), [0.0, top]);
+                let weighed = simd.mul_f32s(*weight, number);
+                sums[0] = simd.add_f32s(weighed, sums[0]);
+                sums[1] = simd.mul_add_f32s(weighed, number, sums[1]);
+                sums[2] = simd.mul_add_f32s(weighed, above, sums[2]);
+            }
+            let [of, squares, with] = totals(simd, sums);
+            let determinant = all * squares - of * of;
+            let scale = (all * with - of * first) / determinant;
+            let minimum = (squares * first - of * with) / determinant;
+            let error =
+                second + scale * scale * squares + minimum * minimum * all + 2.0 * scale * minimum * of
+                    - 2.0 * scale * with
+                    - 2.0 * minimum * first;
+            // Not where nothing is to be found: of one number only, or of weights that are no numbers.
+            if error < best.0 {
+                best = (error, [scale as f32, minimum as f32 + least]);
+            }
+        }
+        best.1
+    }
+}
+
+struct Scale<'a> {
+    values: &'a [f32; COLUMNS],
+    weights: &'a [f32; COLUMNS],
+    largest: f32,
+}
+
+impl WithSimd for Scale<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f32 {
+        let (values, weights) = (S::as_simd_f32s(self.values).0, S::as_simd_f32s(self.weights).0);
+        let mut best = (0.0, self.largest / ENDS[0]);
+        for end in ENDS {
+            let factor = simd.splat_f32s(end / self.largest);
+            let mut sums = [simd.splat_f32s(0.0); 2];
+            for (value, weight) in values.iter().zip(weights) {
+                let number = whole(simd, simd.mul_f32s(*value, factor), [-8.0, 7.0]);
+                let weighed = simd.mul_f32s(*weight, number);
+                sums[0] = simd.mul_add_f32s(weighed, number, sums[0]);
+                sums[1] = simd.mul_add_f32s(weighed, *value, sums[1]);
+            }
+            let [squares, with] = totals(simd, sums);
+            // What this takes of the error of no numbers at all.
+            let taken = with * with / squares;
+            if taken > best.0 {
+                best = (taken, (with / squares) as f32);
+            }
+        }
+        best.1
+    }
 }
 
 #[cfg(test)]

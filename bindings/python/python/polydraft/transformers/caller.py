@@ -1,6 +1,6 @@
 """Arguments that `model.generate` keeps for itself.
 
-transformers up to 5.23, at least, hands a function given as `custom_generate` only those keyword arguments that `generate` does
+transformers up to 5.24, at least, hands a function given as `custom_generate` only those keyword arguments that `generate` does
 not name in its own signature: `assistant_model` and `streamer`, which it names, do not arrive. They are read where they are, in
 the frame of that call. When a version hands them over, they arrive as arguments, and nobody looks here.
 """

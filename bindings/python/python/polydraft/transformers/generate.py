@@ -11,13 +11,13 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from .._native import Chance, Draft, Sampling, Tree, Verifier
 from .caller import kept_by_caller
 from .laws import fitted, processed
-from .scoring import rows_of, scorer
+from .scoring import CACHE_NAMES, rows_of, scorer
 
 # What `generate` can be asked to return and this does not have.
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 # What `generate` hands over for the model that is made anew here, or known. Anything else would change the target's law.
-_MADE_HERE = ("attention_mask", "position_ids", "past_key_values", "use_cache", "cache_position", "logits_to_keep")
+_MADE_HERE = ("attention_mask", "position_ids", *CACHE_NAMES, "use_cache", "cache_position", "logits_to_keep")
 
 
 @torch.no_grad()
@@ -86,7 +86,8 @@ def generate(
         tree if tree is not None else f"paths:{paths},{depth}",
         draft_sampling, streamer,
     )  # fmt: skip
-    cache = model_kwargs.get("past_key_values") if rows == 1 else None
+    given = next((model_kwargs[name] for name in CACHE_NAMES if model_kwargs.get(name) is not None), None)
+    cache = given if rows == 1 else None
     texts = []
     for row in range(rows):
         before = input_ids[row : row + 1]

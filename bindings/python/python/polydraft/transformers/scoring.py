@@ -25,6 +25,9 @@ from .._native import Draft, Outcome
 # More tokens than these are read as they are in plain decoding, before the tree.
 _TOGETHER = 16
 
+# What a model's forward calls the keys and values of tokens before: the first from transformers 5.24 on, the second before.
+CACHE_NAMES = ("cache", "past_key_values")
+
 
 class Trees:
     """Scores trees in one pass. The cache holds `cached` tokens of the text, then the nodes of `slots`."""
@@ -71,8 +74,8 @@ class Trees:
         output = model(
             input_ids=torch.tensor([tokens], device=model.device).clamp(max=self.rows - 1),
             position_ids=torch.from_numpy(np.asarray(positions, dtype=np.int64))[None].to(model.device),
-            past_key_values=self.cache,
             use_cache=True,
+            **{str(_cache_name(model)): self.cache},
             **options,
         )
         return output.logits[0, -keep:]
@@ -147,7 +150,8 @@ def _can(model: PreTrainedModel) -> bool:
     attention = getattr(model.config, "_attn_implementation", None)
     return (
         not model.config.is_encoder_decoder
-        and {"input_ids", "attention_mask", "position_ids", "past_key_values"} <= set(taken)
+        and {"input_ids", "attention_mask", "position_ids"} <= set(taken)
+        and _cache_name(model) is not None
         and attention in ("eager", "sdpa")
     )
 
@@ -192,6 +196,11 @@ def _new_cache(model: PreTrainedModel) -> DynamicCache:
 def _is_plain(cache: DynamicCache) -> bool:
     """Whether every layer keeps every token's keys and values."""
     return all(type(layer) is DynamicLayer for layer in cache.layers)
+
+
+def _cache_name(model: PreTrainedModel) -> str | None:
+    taken = inspect.signature(model.forward).parameters
+    return next((name for name in CACHE_NAMES if name in taken), None)
 
 
 def _logits_to_keep(model: PreTrainedModel, count: int) -> dict[str, Any]:
