@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use polydraft_candle::{Precision, ProductProbe};
 use pulp::Arch;
 
-const KINDS: [Precision; 7] = [
+const KINDS: [Precision; 8] = [
     Precision::F32,
     Precision::Bf16,
     Precision::Q8_0F32,
     Precision::Q8_0,
     Precision::Q4_0,
     Precision::Q4_1,
+    Precision::Q5_1,
     Precision::Q4K,
 ];
 /// Shapes `[out, in]` in turn, as the layers of a model of half a thousand million numbers have them.

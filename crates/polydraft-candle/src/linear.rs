@@ -33,6 +33,8 @@ pub enum Precision {
     Q4_0,
     /// 4 bits in blocks of 32 with a scale and a minimum; inputs rounded as for `Q8_0`.
     Q4_1,
+    /// 5 bits in blocks of 32 with a scale and a minimum; inputs rounded as for `Q8_0`.
+    Q5_1,
     /// 4 bits in blocks of 256 with two levels of scales and minima; inputs rounded as for `Q8_0`. Matrices that such
     /// blocks do not fit into are held in `Q8_0`. Slow to load: good scales are searched for.
     Q4K,
@@ -43,7 +45,7 @@ pub enum Precision {
 
 impl Precision {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -51,6 +53,7 @@ impl Precision {
         Self::Q8_0F32,
         Self::Q4_0,
         Self::Q4_1,
+        Self::Q5_1,
         Self::Q4K,
         Self::File,
     ];
@@ -65,6 +68,7 @@ impl Precision {
             Self::Q8_0F32 => "q8_0-f32",
             Self::Q4_0 => "q4_0",
             Self::Q4_1 => "q4_1",
+            Self::Q5_1 => "q5_1",
             Self::Q4K => "q4_k",
             Self::File => "file",
         }
@@ -87,7 +91,7 @@ impl Precision {
 
     /// Whether its scales are searched for where it is known what errors count.
     pub(crate) fn is_searched(self) -> bool {
-        matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q4K)
+        matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q5_1 | Self::Q4K)
     }
 
     /// How a matrix is held that is only read by rows: never quantised.
@@ -106,6 +110,7 @@ impl Precision {
             Self::Q8_0F32 => Format::Q8_0F32,
             Self::Q4_0 => Format::Q4_0,
             Self::Q4_1 => Format::Q4_1,
+            Self::Q5_1 => Format::Q5_1,
             Self::Q4K => Format::Q4K,
         }
     }
@@ -117,6 +122,7 @@ impl Precision {
             Self::Q8_0 | Self::Q8_0F32 => Some(GgmlDType::Q8_0),
             Self::Q4_0 => Some(GgmlDType::Q4_0),
             Self::Q4_1 => Some(GgmlDType::Q4_1),
+            Self::Q5_1 => Some(GgmlDType::Q5_1),
             Self::Q4K => Some(GgmlDType::Q4K),
         }
     }

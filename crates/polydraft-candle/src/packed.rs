@@ -54,9 +54,9 @@ pub(crate) enum Format {
     Q4_0,
     Q4_1,
     Q4K,
+    Q5_1,
     /// These too, as a file has them, and only so: nothing is rounded to these.
     Q5_0,
-    Q5_1,
     Q2K,
     Q3K,
     Q5K,
@@ -201,8 +201,8 @@ impl Packed {
             Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::held(out, columns, rows, weights)?)),
             Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::held(out, columns, rows, weights)?)),
             Format::Q4K => Box::new(Integer(Tiles::<Q4K>::held(out, columns, rows, weights)?)),
+            Format::Q5_1 => Box::new(Integer(Tiles::<Q5_1>::held(out, columns, rows, weights)?)),
             Format::Q5_0 => as_filed::<Q5_0, E>(out, columns, rows)?,
-            Format::Q5_1 => as_filed::<Q5_1, E>(out, columns, rows)?,
             Format::Q2K => as_filed::<Q2K, E>(out, columns, rows)?,
             Format::Q3K => as_filed::<Q3K, E>(out, columns, rows)?,
             Format::Q5K => as_filed::<Q5K, E>(out, columns, rows)?,
@@ -252,9 +252,7 @@ impl Packed {
             bail!("packed matrix: expected rows below {out}, got {id}");
         }
         let format = match self.1 {
-            Format::Q5_0 | Format::Q5_1 | Format::Q2K | Format::Q3K | Format::Q5K | Format::Q6K => {
-                Format::Q8_0
-            }
+            Format::Q5_0 | Format::Q2K | Format::Q3K | Format::Q5K | Format::Q6K => Format::Q8_0,
             format => format,
         };
         let rows = Selected { all: self.0.as_ref(), columns, ids };

@@ -528,7 +528,12 @@ impl ModelArgs {
             _ if self.device == DeviceName::Cpu => 1e-3,
             Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
             // A file may hold such blocks too.
-            Precision::Q8_0 | Precision::Q4_0 | Precision::Q4_1 | Precision::Q4K | Precision::File => 0.1,
+            Precision::Q8_0
+            | Precision::Q4_0
+            | Precision::Q4_1
+            | Precision::Q5_1
+            | Precision::Q4K
+            | Precision::File => 0.1,
         }
     }
 }

@@ -7,7 +7,7 @@
 use polydraft_gguf::TensorType;
 
 use super::quantise;
-use super::tiles::{Fill, Piece, Read, TILE};
+use super::tiles::{Piece, TILE};
 
 /// Columns that share a scale; an input is rounded in blocks of as many.
 pub(super) const COLUMNS: usize = 32;
@@ -18,12 +18,53 @@ pub(super) enum Numbers<'a> {
     Eight(&'a [[u32; TILE]; 8]),
     /// Word j of a row: columns 4j to 4j + 3 in the lower halves of its bytes, 16 columns on in the upper ones; 0 to 15.
     Four(&'a [[u32; TILE]; 4]),
-    /// Word j of a row: columns 4j to 4j + 3, a byte each; 0 to 63.
-    Bytes(&'a Bytes),
+    /// Of 2 to 6 bits, in planes.
+    Cut(Cut<'a>),
 }
 
-/// 32 columns of a tile's rows, a byte each.
-pub(super) type Bytes = [[u32; TILE]; 8];
+/// Numbers cut into planes of bits, the lowest bits first.
+pub(super) struct Cut<'a> {
+    /// A plane of b bits has b words a row: word j mod b, shifted right by b · (j div b), holds columns 4j to 4j + 3, one a byte.
+    pub words: &'a [[u32; TILE]],
+    /// Bits of the two planes; of the second there may be none.
+    pub widths: [usize; 2],
+}
+
+/// Some bits of every byte of some words.
+pub(super) struct Bits<'a> {
+    pub words: &'a [u32; TILE],
+    /// How far to the right they are to be shifted; to the left, if negative.
+    pub shift: i32,
+    /// What is then to be kept.
+    pub mask: u32,
+}
+
+/// So many bits of every byte.
+pub(super) const fn mask(bits: usize) -> u32 {
+    0x0101_0101 * ((1 << bits) - 1)
+}
+
+impl Bits<'_> {
+    /// Of one row.
+    fn of(&self, row: usize) -> u32 {
+        let words = self.words[row];
+        self.mask & if self.shift < 0 { words << -self.shift } else { words >> self.shift }
+    }
+}
+
+impl<'a> Cut<'a> {
+    /// What columns 4j to 4j + 3 are put together of: the lower bits, and the upper ones if there are any.
+    #[inline(always)]
+    pub fn bits(&self, j: usize) -> (Bits<'a>, Option<Bits<'a>>) {
+        let [low, high] = self.widths;
+        let first = Bits { words: &self.words[j % low], shift: (low * (j / low)) as i32, mask: mask(low) };
+        if high == 0 {
+            return (first, None);
+        }
+        let shift = (high * (j / high)) as i32 - low as i32;
+        (first, Some(Bits { words: &self.words[low + j % high], shift, mask: mask(high) << low }))
+    }
+}
 
 /// What every row's numbers, or its minimum, are multiplied with.
 pub(super) enum Factors<'a> {
@@ -41,13 +82,12 @@ pub(super) trait Block: Piece {
     const SPANS: usize = 1;
     /// What is to be subtracted from a number as it is held, for kernels that take it as an unsigned byte.
     const OFFSET: i32;
-    /// The largest number, of [`Numbers::Bytes`].
+    /// The largest number, of [`Numbers::Cut`].
     const MOST: u8 = 1;
     /// What ggml calls it.
     const KIND: TensorType;
 
-    /// In `room`, where they are not held as they are given.
-    fn numbers<'a>(&'a self, part: usize, room: &'a mut Bytes) -> Numbers<'a>;
+    fn numbers(&self, part: usize) -> Numbers<'_>;
     fn scales(&self, part: usize, span: usize) -> Factors<'_>;
     fn minima(&self, _part: usize, _span: usize) -> Option<Factors<'_>> {
         None
@@ -145,9 +185,11 @@ impl Numbers<'_> {
                     }
                 }
             }
-            Self::Bytes(words) => {
-                for (words, out) in words.iter().zip(out.as_chunks_mut::<4>().0) {
-                    *out = words[row].to_le_bytes().map(|b| i32::from(b) - offset);
+            Self::Cut(cut) => {
+                for (j, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    let (low, high) = cut.bits(j);
+                    let word = low.of(row) | high.map_or(0, |bits| bits.of(row));
+                    *out = word.to_le_bytes().map(|b| i32::from(b) - offset);
                 }
             }
         }
@@ -157,9 +199,8 @@ impl Numbers<'_> {
 
 /// A row of a block in f32.
 pub(super) fn values<B: Block>(block: &B, row: usize, values: &mut [f32]) {
-    let mut room = [[0; TILE]; 8];
     for (part, values) in values.chunks_exact_mut(COLUMNS).enumerate() {
-        let numbers = block.numbers(part, &mut room).of(row, B::OFFSET);
+        let numbers = block.numbers(part).of(row, B::OFFSET);
         let spans = values.chunks_exact_mut(COLUMNS / B::SPANS);
         for (span, (values, numbers)) in spans.zip(numbers.chunks_exact(COLUMNS / B::SPANS)).enumerate() {
             let scale = block.scales(part, span).of(row);
@@ -172,22 +213,17 @@ pub(super) fn values<B: Block>(block: &B, row: usize, values: &mut [f32]) {
     }
 }
 
-/// The parts of [`Piece`] that blocks share.
-macro_rules! piece {
-    ($block:ident, $columns:expr, $quantise:path, $zero:expr) => {
-        impl Piece for $block {
-            const COLUMNS: usize = $columns;
-            const ZERO: Self = $zero;
-
-            fn get(&self, row: usize, out: &mut [f32]) {
-                values(self, row, out);
-            }
-        }
-
-        impl Fill for $block {
+/// Blocks of these columns that numbers can be rounded to.
+macro_rules! fill {
+    ($block:ident, $quantise:path) => {
+        impl $crate::packed::tiles::Fill for $block {
             type Value = f32;
 
-            fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [f32]) -> Result<(), E> {
+            fn read<E>(
+                rows: &impl $crate::packed::tiles::Read<E>,
+                first: usize,
+                values: &mut [f32],
+            ) -> Result<(), E> {
                 rows.f32(first, values)
             }
 
@@ -199,6 +235,22 @@ macro_rules! piece {
                 }
             }
         }
+    };
+}
+pub(super) use fill;
+
+macro_rules! piece {
+    ($block:ident, $columns:expr, $quantise:path, $zero:expr) => {
+        impl Piece for $block {
+            const COLUMNS: usize = $columns;
+            const ZERO: Self = $zero;
+
+            fn get(&self, row: usize, out: &mut [f32]) {
+                values(self, row, out);
+            }
+        }
+
+        fill!($block, $quantise);
     };
 }
 
@@ -237,7 +289,7 @@ impl Block for Q8_0 {
     const KIND: TensorType = TensorType::Q8_0;
 
     #[inline(always)]
-    fn numbers<'a>(&'a self, _part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
+    fn numbers(&self, _part: usize) -> Numbers<'_> {
         Numbers::Eight(&self.numbers)
     }
 
@@ -258,7 +310,7 @@ impl Block for Q4_0 {
     const KIND: TensorType = TensorType::Q4_0;
 
     #[inline(always)]
-    fn numbers<'a>(&'a self, _part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
+    fn numbers(&self, _part: usize) -> Numbers<'_> {
         Numbers::Four(&self.numbers)
     }
 
@@ -279,7 +331,7 @@ impl Block for Q4_1 {
     const KIND: TensorType = TensorType::Q4_1;
 
     #[inline(always)]
-    fn numbers<'a>(&'a self, _part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
+    fn numbers(&self, _part: usize) -> Numbers<'_> {
         Numbers::Four(&self.numbers)
     }
 
@@ -307,7 +359,7 @@ impl Block for Q4K {
     const KIND: TensorType = TensorType::Q4_K;
 
     #[inline(always)]
-    fn numbers<'a>(&'a self, part: usize, _room: &'a mut Bytes) -> Numbers<'a> {
+    fn numbers(&self, part: usize) -> Numbers<'_> {
         Numbers::Four(&self.numbers[part])
     }
 

@@ -1,12 +1,12 @@
 //! Kinds of blocks whose numbers have 2, 3, 5 or 6 bits, held in as many.
 //!
-//! They are ggml's Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K to the bit; nothing is rounded to them. The numbers of 32 columns are
-//! cut into planes of 4, 2 and 1 bits; a plane of b bits has b words a row, and word j mod b, shifted right by
-//! b·(j div b), columns 4j to 4j + 3, one a byte. For a product they are put together once, for all rows of x.
+//! They are ggml's Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K to the bit; to Q5_1 numbers can be rounded. The numbers of 32 columns are cut into planes of 4, 2 and 1
+//! bits ([`Cut`]), which a product puts together in registers.
 
 use polydraft_gguf::{Integers, TensorType};
 
-use super::blocks::{Block, Bytes, COLUMNS, Factors, Numbers, values};
+use super::blocks::{Block, COLUMNS, Cut, Factors, Numbers, fill, mask, values};
+use super::quantise;
 use super::tiles::{Piece, TILE};
 
 /// `PARTS` times 32 columns of numbers of `BITS` bits, `STEPS` bytes of steps and `MINIMA` minima.
@@ -28,6 +28,17 @@ pub(super) type Q2K = Planes<2, 8, 16, 1>;
 pub(super) type Q3K = Planes<3, 8, 16, 0>;
 pub(super) type Q5K = Planes<5, 8, 16, 1>;
 pub(super) type Q6K = Planes<6, 8, 16, 0>;
+
+impl Q5_1 {
+    /// Puts a row's numbers in their place, where there are zeros.
+    #[inline(always)]
+    pub fn set(&mut self, row: usize, scale: u16, minimum: u16, numbers: &[u8; COLUMNS]) {
+        (self.scales[row], self.minima[0][row]) = (scale, minimum);
+        cut(&mut self.numbers[0], row, numbers);
+    }
+}
+
+fill!(Q5_1, quantise::q5_1);
 
 /// What differs between them.
 pub(super) trait Kind {
@@ -120,9 +131,17 @@ const fn widths(bits: usize) -> [usize; 2] {
     [low, bits - low]
 }
 
-/// So many bits of every byte.
-const fn mask(bits: usize) -> u32 {
-    0x0101_0101 * ((1 << bits) - 1)
+/// Puts a row's numbers into planes that have zeros there.
+#[inline(always)]
+fn cut<const BITS: usize>(planes: &mut [[u32; TILE]; BITS], row: usize, numbers: &[u8; COLUMNS]) {
+    let [low, high] = widths(BITS);
+    for (j, four) in numbers.as_chunks::<4>().0.iter().enumerate() {
+        let word = u32::from_le_bytes(*four);
+        planes[j % low][row] |= (word & mask(low)) << (low * (j / low));
+        if high > 0 {
+            planes[low + j % high][row] |= (word >> low & mask(high)) << (high * (j / high));
+        }
+    }
 }
 
 impl<const BITS: usize, const PARTS: usize, const STEPS: usize, const MINIMA: usize> Piece
@@ -154,24 +173,9 @@ where
     const MOST: u8 = (1 << BITS) - 1;
     const KIND: TensorType = Self::TYPE;
 
-    // No closures: the compiler does not give one the processor's vectors.
     #[inline(always)]
-    fn numbers<'a>(&'a self, part: usize, room: &'a mut Bytes) -> Numbers<'a> {
-        let [low, high] = widths(BITS);
-        let (first, second) = self.numbers[part].split_at(low);
-        for (j, bytes) in room.iter_mut().enumerate() {
-            let (plane, shift) = (&first[j % low], low * (j / low));
-            for row in 0..TILE {
-                bytes[row] = plane[row] >> shift & mask(low);
-            }
-            if high > 0 {
-                let (plane, shift) = (&second[j % high], high * (j / high));
-                for row in 0..TILE {
-                    bytes[row] |= (plane[row] >> shift & mask(high)) << low;
-                }
-            }
-        }
-        Numbers::Bytes(room)
+    fn numbers(&self, part: usize) -> Numbers<'_> {
+        Numbers::Cut(Cut { words: &self.numbers[part], widths: widths(BITS) })
     }
 
     #[inline(always)]
@@ -200,16 +204,8 @@ where
                 return Err(half.to_f32());
             }
         }
-        let [low, high] = widths(BITS);
-        for (part, planes) in self.numbers.iter_mut().enumerate() {
-            let numbers = block.numbers[part * COLUMNS..][..COLUMNS].as_chunks::<4>().0;
-            for (j, four) in numbers.iter().enumerate() {
-                let word = u32::from_le_bytes(*four);
-                planes[j % low][row] |= (word & mask(low)) << (low * (j / low));
-                if high > 0 {
-                    planes[low + j % high][row] |= (word >> low & mask(high)) << (high * (j / high));
-                }
-            }
+        for (planes, numbers) in self.numbers.iter_mut().zip(block.numbers.as_chunks().0) {
+            cut(planes, row, numbers);
         }
         self.scales[row] = block.scale;
         let turned = if matches!(Self::TYPE, TensorType::Q2_K | TensorType::Q5_K) { 0x8000 } else { 0 };

@@ -1,7 +1,7 @@
 //! Rounding of weights to blocks, as ggml's reference does it; or with scales that were searched for ([`search`](super::search)), where it
 //! is known how much an error in each column counts.
 //!
-//! Source: `quantize_row_q8_0_ref`, `_q4_0_ref` and `_q4_1_ref` of ggml, to the bit where f16 holds the scale. A scale
+//! Source: `quantize_row_q8_0_ref`, `_q4_0_ref`, `_q4_1_ref` and `_q5_1_ref` of ggml, to the bit where f16 holds the scale. A scale
 //! beyond f16's range becomes its largest number, and numbers beyond that the largest that the block has.
 
 #![allow(unsafe_code)]
@@ -10,6 +10,7 @@ use candle_core::quantized::k_quants::{BlockQ4K, GgmlType};
 use half::f16;
 
 use super::blocks::{Block, COLUMNS, Q4_0, Q4_1, Q4K, Q8_0, put};
+use super::planes::Q5_1;
 use super::search;
 
 /// How much errors count, by column.
@@ -51,11 +52,11 @@ pub(super) fn q8_0(block: &mut Q8_0, row: usize, values: &[f32; COLUMNS], _weigh
     put(&mut block.numbers, row, &bytes);
 }
 
-/// From 0 to 15: `value` plus a half, cut.
+/// From 0 to `top`: a value plus a half, cut.
 #[inline(always)]
-fn four(raised: f32) -> u8 {
+fn cut(raised: f32, top: u8) -> u8 {
     // Not below zero but for rounding errors, which the cut takes away.
-    raised.clamp(0.0, 15.0) as i32 as u8
+    raised.clamp(0.0, f32::from(top)) as i32 as u8
 }
 
 /// Lower halves: the first 16 columns.
@@ -84,13 +85,17 @@ pub(super) fn q4_0(block: &mut Q4_0, row: usize, values: &[f32; COLUMNS], weight
     block.scales[row] = half;
     let mut numbers = [0; COLUMNS];
     for (number, value) in numbers.iter_mut().zip(values) {
-        *number = four(value * inverse + 8.5);
+        *number = cut(value * inverse + 8.5, 15);
     }
     put(&mut block.numbers, row, &halves(&numbers));
 }
 
+/// Numbers from 0 to `TOP`, with a scale and a minimum, both in f16.
 #[inline(always)]
-pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS], weights: Weights<COLUMNS>) {
+fn above_minimum<const TOP: u8>(
+    values: &[f32; COLUMNS],
+    weights: Weights<COLUMNS>,
+) -> ([u16; 2], [u8; COLUMNS]) {
     // Lane by lane: in one go over the numbers the compiler would have to keep their order.
     let (mut lows, mut highs) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
     for values in values.as_chunks::<LANES>().0 {
@@ -103,21 +108,33 @@ pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS], weight
     let most = highs.into_iter().fold(f32::NEG_INFINITY, f32::max);
     // The least of very large numbers would not be finite in f16.
     let finite = |least: f32| least.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
+    let top = f32::from(TOP);
     let (exact, least) = match weights {
-        None => ((most - finite(least)) / 15.0, finite(least)),
+        None => ((most - finite(least)) / top, finite(least)),
         Some(weights) => {
-            let [scale, least] = search::line(values, weights, [least, most], 15.0);
+            let [scale, least] = search::line(values, weights, [least, most], top);
             (scale, finite(least))
         }
     };
     let (half, inverse) = scale(exact);
-    block.scales[row] = half;
-    block.minima[row] = f16::from_f32(least).to_bits();
     let mut numbers = [0; COLUMNS];
     for (number, value) in numbers.iter_mut().zip(values) {
-        *number = four((value - least) * inverse + 0.5);
+        *number = cut((value - least) * inverse + 0.5, TOP);
     }
+    ([half, f16::from_f32(least).to_bits()], numbers)
+}
+
+#[inline(always)]
+pub(super) fn q4_1(block: &mut Q4_1, row: usize, values: &[f32; COLUMNS], weights: Weights<COLUMNS>) {
+    let ([scale, minimum], numbers) = above_minimum::<15>(values, weights);
+    (block.scales[row], block.minima[row]) = (scale, minimum);
     put(&mut block.numbers, row, &halves(&numbers));
+}
+
+#[inline(always)]
+pub(super) fn q5_1(block: &mut Q5_1, row: usize, values: &[f32; COLUMNS], weights: Weights<COLUMNS>) {
+    let ([scale, minimum], numbers) = above_minimum::<31>(values, weights);
+    block.set(row, scale, minimum, &numbers);
 }
 
 /// By candle, which always searches for the scales that lose the least.

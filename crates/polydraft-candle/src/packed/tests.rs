@@ -115,6 +115,7 @@ fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
         Format::Q8_0F32 | Format::Q8_0 => by_candle(&w, columns, GgmlDType::Q8_0).0,
         Format::Q4_0 => by_candle(&w, columns, GgmlDType::Q4_0).0,
         Format::Q4_1 => by_candle(&w, columns, GgmlDType::Q4_1).0,
+        Format::Q5_1 => by_candle(&w, columns, GgmlDType::Q5_1).0,
         Format::Q4K => by_candle(&w, columns, GgmlDType::Q4K).0,
         other => panic!("{other:?} is only read"),
     };
@@ -122,7 +123,7 @@ fn matrix(format: Format, out: usize, columns: usize) -> (Packed, Vec<f32>) {
 }
 
 const EXACT: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8_0F32];
-const INTEGER: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q4K];
+const INTEGER: [Format; 5] = [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q5_1, Format::Q4K];
 
 #[test]
 fn rows_are_what_was_packed() {
@@ -193,7 +194,6 @@ fn a_row_does_not_depend_on_its_company() {
     }
 }
 
-/// Types that nothing is rounded to: held as they are.
 #[test]
 fn other_blocks_of_a_file_are_held_as_they_are() {
     for (kind, by, format) in [

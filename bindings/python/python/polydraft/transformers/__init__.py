@@ -2,7 +2,7 @@
 
     model.generate(**inputs, custom_generate=polydraft.transformers.generate, assistant_model=draft, paths=4, depth=4)
 
-Needs torch and transformers (4.56 or newer).
+Needs torch and transformers (4.57 or newer).
 """
 
 from .generate import generate

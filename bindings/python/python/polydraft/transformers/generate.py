@@ -17,7 +17,7 @@ from .scoring import CACHE_NAMES, rows_of, scorer
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 # What `generate` hands over for the model that is made anew here, or known. Anything else would change the target's law.
-_MADE_HERE = ("attention_mask", "position_ids", *CACHE_NAMES, "use_cache", "cache_position", "logits_to_keep")
+MADE_HERE = ("attention_mask", "position_ids", *CACHE_NAMES, "use_cache", "cache_position", "logits_to_keep")
 
 
 @torch.no_grad()
@@ -69,7 +69,7 @@ def generate(
         if config.return_dict_in_generate and getattr(config, unknown, None):
             raise ValueError(f"polydraft: expected {unknown} not to be asked for, which speculation does not keep")
     for name, value in model_kwargs.items():
-        if name not in _MADE_HERE and value is not None:
+        if name not in MADE_HERE and value is not None:
             raise ValueError(f"polydraft: expected a text model's inputs alone, got {name}")
     if model.config.is_encoder_decoder or getattr(config, "num_beams", 1) > 1:
         raise ValueError("polydraft: expected a causal model and one beam, got an encoder and a decoder, or several beams")

@@ -56,8 +56,21 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn sixes(words: *const u32) -> __m512i {
-        unsafe { _mm512_loadu_si512(words.cast()) }
+    unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> __m512i {
+        unsafe {
+            let words = _mm512_loadu_si512(words.cast());
+            let moved = if shift < 0 {
+                _mm512_sll_epi32(words, _mm_cvtsi32_si128(-shift))
+            } else {
+                _mm512_srl_epi32(words, _mm_cvtsi32_si128(shift))
+            };
+            _mm512_and_si512(moved, _mm512_set1_epi32(mask.cast_signed()))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The product of a tile, written once for every vector unit.
 
-use super::super::blocks::{Block, Factors, Numbers};
+use super::super::blocks::{Block, Cut, Factors, Numbers};
 use super::super::fetch::fetch;
 use super::super::inputs::Input;
 use super::super::stack;
@@ -33,8 +33,9 @@ pub(super) unsafe trait Lanes {
     unsafe fn start_fours(shift: i32) -> Self::FourSums;
     /// The lower halves of bytes, and the upper ones.
     unsafe fn fours(words: *const u32) -> [Self::Fours; 2];
-    /// Words of four bytes from 0 to 63.
-    unsafe fn sixes(words: *const u32) -> Self::Fours;
+    /// Words shifted to the right, or to the left by what is below zero, and what `mask` keeps of them: four bytes from 0 to 63.
+    unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> Self::Fours;
+    unsafe fn or(a: Self::Fours, b: Self::Fours) -> Self::Fours;
     unsafe fn add_fours(sums: Self::FourSums, w: Self::Fours, x: i32) -> Self::FourSums;
     unsafe fn end_fours(sums: Self::FourSums, shift: i32) -> Self::Integers;
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
@@ -94,17 +95,33 @@ const fn together(most: u8) -> usize {
     }
 }
 
+/// Columns 4j to 4j + 3 of a vector of rows from row `at` on.
+///
+/// # Safety
+/// As [`Lanes`]; `at + LANES` is at most [`TILE`].
+#[inline(always)]
+unsafe fn put_together<L: Lanes>(cut: &Cut, j: usize, at: usize) -> L::Fours {
+    // SAFETY: within arrays of `TILE` words; the rest is the caller's promise.
+    unsafe {
+        let (low, high) = cut.bits(j);
+        let low = L::bits(low.words.as_ptr().add(at), low.shift, low.mask);
+        match high {
+            None => low,
+            Some(high) => L::or(low, L::bits(high.words.as_ptr().add(at), high.shift, high.mask)),
+        }
+    }
+}
+
 /// Sums of products of a span of one block, for J vectors of rows from vector `first` on and N rows of x.
 ///
 /// # Safety
-/// As [`Lanes`]; `(first + J) · LANES` is at most [`TILE`]; `span` is below the block's.
+/// As [`Lanes`]; `(first + J) · LANES` is at most [`TILE`]; `SPAN` is below the block's.
 #[expect(clippy::needless_range_loop, reason = "the same index into several arrays")]
 #[inline(always)]
-unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize>(
+unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: usize>(
     numbers: &Numbers,
     x: &[Input; N],
     first: usize,
-    span: usize,
 ) -> [[L::Integers; J]; N] {
     // SAFETY: pointers lead to `LANES` words within arrays of `TILE`; the rest is the caller's promise.
     unsafe {
@@ -112,7 +129,7 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize>(
         match numbers {
             Numbers::Eight(words) => {
                 for n in 0..N {
-                    out[n] = [L::start(x[n].spans[span].shift); J];
+                    out[n] = [L::start(x[n].spans[SPAN].shift); J];
                 }
                 for (j, words) in words.iter().enumerate() {
                     for v in 0..J {
@@ -126,7 +143,7 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize>(
             Numbers::Four(words) => {
                 let mut sums = [[L::start_fours(0); J]; N];
                 for n in 0..N {
-                    sums[n] = [L::start_fours(x[n].spans[span].shift); J];
+                    sums[n] = [L::start_fours(x[n].spans[SPAN].shift); J];
                 }
                 for (j, words) in words.iter().enumerate() {
                     for v in 0..J {
@@ -141,33 +158,40 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize>(
                 }
                 for n in 0..N {
                     for v in 0..J {
-                        out[n][v] = L::end_fours(sums[n][v], x[n].spans[span].shift);
+                        out[n][v] = L::end_fours(sums[n][v], x[n].spans[SPAN].shift);
                     }
                 }
             }
-            Numbers::Bytes(words) => {
-                let (count, together) = (words.len() / B::SPANS, const { together(B::MOST) });
-                for from in (0..count).step_by(together) {
-                    let mut sums = [[L::start_fours(0); J]; N];
-                    for n in 0..N {
-                        let shift = if from == 0 { x[n].spans[span].shift } else { 0 };
-                        sums[n] = [L::start_fours(shift); J];
-                    }
-                    for j in span * count + from..span * count + from + together {
-                        for v in 0..J {
-                            let w = L::sixes(words[j].as_ptr().add((first + v) * L::LANES));
-                            for n in 0..N {
-                                sums[n][v] = L::add_fours(sums[n][v], w, word(&x[n], j));
+            Numbers::Cut(cut) => {
+                let (count, together) = (8 / B::SPANS, const { together(B::MOST) });
+                let mut sums = [[L::start_fours(0); J]; N];
+                // Written out, for only so every shift is known to the compiler.
+                macro_rules! words {
+                    ($($j:literal)*) => {$(
+                        if $j / count == SPAN {
+                            let shifts = |n: usize| if $j % count < together { x[n].spans[SPAN].shift } else { 0 };
+                            if $j % together == 0 {
+                                for n in 0..N {
+                                    sums[n] = [L::start_fours(shifts(n)); J];
+                                }
+                            }
+                            for v in 0..J {
+                                let w = put_together::<L>(cut, $j, (first + v) * L::LANES);
+                                for n in 0..N {
+                                    sums[n][v] = L::add_fours(sums[n][v], w, word(&x[n], $j));
+                                }
+                            }
+                            if $j % together == together - 1 {
+                                for n in 0..N {
+                                    for v in 0..J {
+                                        out[n][v] = L::add(out[n][v], L::end_fours(sums[n][v], shifts(n)));
+                                    }
+                                }
                             }
                         }
-                    }
-                    for n in 0..N {
-                        let shift = if from == 0 { x[n].spans[span].shift } else { 0 };
-                        for v in 0..J {
-                            out[n][v] = L::add(out[n][v], L::end_fours(sums[n][v], shift));
-                        }
-                    }
+                    )*};
                 }
+                words!(0 1 2 3 4 5 6 7);
             }
         }
         out
@@ -185,7 +209,6 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
     y: &mut [[f32; TILE]],
 ) {
     stack::align();
-    let mut room = [[0; TILE]; 8];
     // SAFETY: V and J are as the caller promised, so that every vector lies in its tile.
     unsafe {
         for first in (0..TILE / L::LANES).step_by(V) {
@@ -195,10 +218,13 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
                     if first == 0 {
                         fetch(w, part, B::PARTS);
                     }
-                    let numbers = &w.numbers(part, &mut room);
+                    let numbers = &w.numbers(part);
                     for v in (0..V).step_by(J) {
                         for span in 0..B::SPANS {
-                            let integers = block::<L, B, N, J>(numbers, x, first + v, span);
+                            let integers = match span {
+                                0 => block::<L, B, N, J, 0>(numbers, x, first + v),
+                                _ => block::<L, B, N, J, 1>(numbers, x, first + v),
+                            };
                             let (scales, minima) = (w.scales(part, span), w.minima(part, span));
                             for j in 0..J {
                                 let scale = factor::<L>(&scales, first + v + j);

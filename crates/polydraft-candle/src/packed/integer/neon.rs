@@ -82,8 +82,16 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     }
 
     #[inline(always)]
-    unsafe fn sixes(words: *const u32) -> int8x16_t {
-        unsafe { vld1q_s8(words.cast()) }
+    unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> int8x16_t {
+        unsafe {
+            let moved = vshlq_u32(vld1q_u32(words), vdupq_n_s32(-shift));
+            vreinterpretq_s8_u32(vandq_u32(moved, vdupq_n_u32(mask)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: int8x16_t, b: int8x16_t) -> int8x16_t {
+        unsafe { vorrq_s8(a, b) }
     }
 
     #[inline(always)]

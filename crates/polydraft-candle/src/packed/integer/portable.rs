@@ -8,10 +8,9 @@ use super::super::tiles::TILE;
 pub(super) fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
     let rows = y.len();
     y.fill([0.0; TILE]);
-    let mut room = [[0; TILE]; 8];
     for (w, x) in w.iter().zip(x.chunks_exact(rows * B::PARTS)) {
         for (part, x) in x.chunks_exact(rows).enumerate() {
-            let numbers = w.numbers(part, &mut room);
+            let numbers = w.numbers(part);
             for lane in 0..TILE {
                 let numbers: [i32; COLUMNS] = numbers.of(lane, B::OFFSET);
                 for (span, numbers) in numbers.chunks_exact(COLUMNS / B::SPANS).enumerate() {
