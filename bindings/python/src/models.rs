@@ -40,7 +40,7 @@ pub use with::{Language, load, use_threads};
 mod with {
     use std::str::FromStr;
 
-    use polydraft_candle::{DeviceName, LoadOptions, Precision, is_gguf};
+    use polydraft_candle::{DeviceName, LoadOptions, Opened, Precision, is_gguf};
     use polydraft_text::Message;
     use pyo3::prelude::*;
 
@@ -94,13 +94,13 @@ mod with {
         let of_file = if is_gguf(path) { Precision::File } else { Precision::F32 };
         let precision: Precision = options.dtype.map_or(Ok(of_file), parsed)?;
         let device: DeviceName = parsed(options.device)?;
+        let opened = Opened::new(path)?;
         let copy = match &options.copy {
             None => None,
-            Some(None) => Some(Precision::of_copy(device)),
+            Some(None) => Some(opened.description.best_copy(precision, device)),
             Some(Some(kind)) => Some(parsed(kind)?),
         };
-        let loaded =
-            polydraft_candle::load(path, LoadOptions { precision, device, copy, ..LoadOptions::default() })?;
+        let loaded = opened.load(LoadOptions { precision, device, copy, ..LoadOptions::default() })?;
         let copy = loaded.copy.map(|copy| Box::new(copy) as Box<dyn Model>);
         Ok((Box::new(loaded.model), Language(loaded.language), copy))
     }

@@ -17,6 +17,9 @@ use crate::transformer::Transformer;
 use crate::weights::{Listed, Weights};
 use crate::{CandleModel, Config, DeviceName, Error, Precision, Result};
 
+/// A copy must take less than this of what the model's own matrices take: its passes would be no faster.
+const COPY_SHARE: f64 = 0.7;
+
 /// How to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoadOptions {
@@ -174,6 +177,18 @@ impl Description {
     pub fn copy_bytes(&self, precision: Precision) -> u64 {
         let multiplied = self.sizes.matrices.iter().filter(|matrix| !matrix.looked_up);
         multiplied.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
+    }
+
+    /// Whether a copy is so much smaller than the model's own matrices, held in `precision`, that its passes are faster.
+    pub fn is_copy_small(&self, copy: Precision, precision: Precision) -> bool {
+        self.copy_bytes(copy) as f64 <= COPY_SHARE * self.copy_bytes(precision) as f64
+    }
+
+    /// How a copy that drafts for a model in `precision` is best held; it may be that even this one is not small enough.
+    pub fn best_copy(&self, precision: Precision, device: DeviceName) -> Precision {
+        let kinds = Precision::of_copy(device);
+        let small = kinds.iter().find(|copy| self.is_copy_small(**copy, precision));
+        small.or(kinds.last()).copied().unwrap_or_default()
     }
 
     /// Bytes that the keys and values of so many tokens take.

@@ -29,7 +29,7 @@ fn a_copy_is_the_model_loaded_in_fewer_bits() {
         assert_eq!(alone(&mut copied, &TEXT), alone(&mut whole, &TEXT), "{copy}");
         assert_ne!(copied.model.facts().name, loaded.model.facts().name);
     }
-    for copy in [Precision::Q4_0, Precision::Q4_1] {
+    for copy in [Precision::Q4_0, Precision::Q4_1, Precision::Q5_1] {
         // Without a text that shows what counts, as they come.
         let mut model = load(directory.path(), LoadOptions::default()).unwrap().model;
         let mut copied = Single::new(model.rounded(copy, &[]).unwrap());
@@ -58,7 +58,7 @@ fn what_counts_is_kept_in_four_bits() {
         };
         prompts.lines().flat_map(law).collect()
     };
-    for copy in [Precision::Q4_0, Precision::Q4_1] {
+    for copy in [Precision::Q4_0, Precision::Q4_1, Precision::Q5_1] {
         let Loaded { model, copy: found, language } = with_copy(&demo("target"), Precision::F32, copy);
         let [target, found, as_it_comes] =
             [Single::new(model), Single::new(found.unwrap()), open(&demo("target"), copy)]

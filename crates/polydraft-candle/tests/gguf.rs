@@ -336,6 +336,7 @@ fn blocks_are_held_as_they_are() {
         (GgmlDType::Q8_0, Precision::Q8_0),
         (GgmlDType::Q4_0, Precision::Q4_0),
         (GgmlDType::Q4_1, Precision::Q4_1),
+        (GgmlDType::Q5_1, Precision::Q5_1),
     ] {
         for fixture in ["llama", "llama-biases", "qwen3"] {
             let pair = pair(fixture);
@@ -364,7 +365,7 @@ fn blocks_are_held_as_they_are() {
             assert_eq!(logits(&path, Precision::F32), expected, "{fixture}, {kind:?} in f32");
         }
     }
-    // Types that nothing is rounded to: those of f32, but for inputs rounded to 8 bits.
+    // The numbers of f32, but for inputs rounded to 8 bits; of a type too that nothing is rounded to.
     let pair = pair("llama");
     for kind in [GgmlDType::Q5_0, GgmlDType::Q5_1] {
         let path = pair.write(pair.keys(), &|_| kind);

@@ -178,7 +178,7 @@ fn bad_options_are_usage_errors() {
         (&["--depth", "0"], "depth"),
         (&["--depth", "many"], "many"),
         (&["--verifier", "tokne"], "tokne"),
-        (&["--dtype", "int3"], "f32, f16, bf16, q8_0, q8_0-f32, q4_0, q4_1, q4_k"),
+        (&["--dtype", "int3"], "f32, f16, bf16, q8_0, q8_0-f32, q4_0, q4_1, q5_1, q4_k"),
         (&["--no-such-option"], "--no-such-option"),
         (&["--max-tokens", "-5"], "-5"),
     ];

@@ -19,7 +19,7 @@ const TREE: [&str; 2] = ["--tree", "paths:2,3"];
 #[test]
 fn it_drafts_and_is_named() {
     for (options, name) in [
-        (&["--draft", "self"][..], "self:q4_1"),
+        (&["--draft", "self"][..], "self:q5_1"),
         (&["--draft", "self:q4_0"], "self:q4_0"),
         (&["--draft", "self", "--draft-dtype", "q8_0"], "self:q8_0"),
         (&["--draft", "self", "--dtype", "q8_0"], "self:q4_1"),
@@ -47,7 +47,7 @@ fn it_drafts_and_is_named() {
 fn something_drafts_where_nothing_is_named() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     for (options, name, said) in [
-        (&[][..], "self:q4_1", "the target's own weights in q4_1 draft for it: "),
+        (&[][..], "self:q5_1", "the target's own weights in q5_1 draft for it: "),
         (&["--dtype", "q8_0"], "self:q4_1", "the target's own weights in q4_1 draft for it: "),
         (&["--dtype", "q4_0"], "ngram", "what the text itself has said before drafts for it"),
     ] {
@@ -101,7 +101,7 @@ fn what_makes_no_sense_is_refused() {
 fn inspect_says_what_it_takes() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     let (out, _) = ok(&["inspect", target, "self"]);
-    assert!(out.contains("self:q4_1") && out.contains("yes, it can draft: the same parameters in "), "{out}");
+    assert!(out.contains("self:q5_1") && out.contains("yes, it can draft: the same parameters in "), "{out}");
     let json: Value = serde_json::from_str(&ok(&["inspect", target, "self:q8_0", "--json"]).0).unwrap();
     let draft = &json["draft"];
     assert_eq!((&draft["directory"], &draft["fits"]), (&Value::from("self:q8_0"), &Value::from(true)));

@@ -29,7 +29,7 @@ pub struct ModelArgs {
     target: Option<String>,
     /// What drafts [default: the demo pair's where no target is named; else 'self' where that helps, or 'ngram']: a model of the same
     /// vocabulary; a draft head that was trained for the target (EAGLE); 'self': the
-    /// target's own weights once more, in q4_1 if that is much less than the target takes (on a card in q8_0), or as
+    /// target's own weights once more, in q5_1 or q4_1, the first that is much less than the target takes (on a card in q8_0), or as
     /// self:TYPE says; or 'ngram': what the text itself has said before, and no model.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
@@ -45,7 +45,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
     draft_layers: Option<Vec<usize>>,
     /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
-    /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1 or q4_k (quantised on loading; then the quantised model,
+    /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1, q5_1 or q4_k (quantised on loading; then the quantised model,
     /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
     /// inputs not rounded); file (each as its file has it, nothing rounded; blocks of other types are multiplied as f32
     /// would be) [default: file for a .gguf file, else f32].

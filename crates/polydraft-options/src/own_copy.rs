@@ -5,11 +5,6 @@ use polydraft_candle::{Bytes, Description, DeviceName, Precision};
 
 use crate::output::Usage;
 
-/// How a copy of the target is held where nothing is said and [`Precision::of_copy`] is not small enough.
-const SMALLEST: Precision = Precision::Q4_0;
-/// A copy must take less than this of what the target takes: its passes would be no faster.
-const COPY_SHARE: f64 = 0.7;
-
 /// `self` or `self:TYPE`: the target's own weights, in fewer bits, as its draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnCopy(Option<Precision>);
@@ -50,16 +45,13 @@ impl OwnCopy {
         precision: Precision,
         device: DeviceName,
     ) -> Result<(Precision, Bytes), String> {
-        let whole = target.copy_bytes(precision);
-        let most = COPY_SHARE * whole as f64;
-        let small = |copy: &Precision| target.copy_bytes(*copy) as f64 <= most;
-        let copy = self.0.or_else(|| Some(Precision::of_copy(device)).filter(small)).unwrap_or(SMALLEST);
+        let copy = self.0.unwrap_or_else(|| target.best_copy(precision, device));
         let bytes = Bytes(target.copy_bytes(copy));
-        match small(&copy) {
+        match target.is_copy_small(copy, precision) {
             true => Ok((copy, bytes)),
             false => Err(format!(
                 "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take {}: it would not be faster",
-                Bytes(whole)
+                Bytes(target.copy_bytes(precision))
             )),
         }
     }
