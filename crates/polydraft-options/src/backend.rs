@@ -63,11 +63,11 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
-    /// What computes the target in `path`. `candle` names what was asked for that only candle has; for a draft head it is the choice
-    /// where nothing is said, as it takes them of all kinds.
-    pub(crate) fn of_target(&self, path: &Path, candle: Option<&str>, has_head: bool) -> Result<Backend> {
+    /// What computes the target in `path`. `candle` names what was asked for that only candle has; beside a draft of candle's own, a
+    /// copy of the target or a head, it is the choice where nothing is said.
+    pub(crate) fn of_target(&self, path: &Path, candle: Option<&str>, with_candle: bool) -> Result<Backend> {
         match self.backend {
-            None if has_head => Ok(Backend::Candle),
+            None if with_candle => Ok(Backend::Candle),
             given => choose("--backend", given, path, candle),
         }
     }

@@ -164,8 +164,19 @@ impl ModelArgs {
 
     /// The same with a target on llama.cpp.
     fn load_llama(&self, path: &Path, with_draft: bool) -> Result<Models> {
+        // Before the target, as candle has the whole model while it makes a copy.
+        let copy = match self.own_copy()? {
+            own @ Own::Asked(_) if with_draft => Some(self.copy_beside(path, own)?),
+            _ => None,
+        };
         let LanguageModel { model: mut target, language } =
             self.backend.load_target(path, self.cache_type)?;
+        if let Some((copy, kind)) = copy {
+            let copy = Box::new(self.cut(copy, &language)?);
+            let drafter = Some(Box::new(ModelDrafter::new(copy, &target.facts().vocabulary)?) as _);
+            let draft = Some(format!("self:{kind}"));
+            return Ok(Models { engine: Engine::new(target, drafter), language, draft });
+        }
         let drafter = match with_draft {
             false => None,
             true => Some(match self.ngram(target.facts(), &language)? {
@@ -183,6 +194,13 @@ impl ModelArgs {
         Ok(Models { engine: Engine::new(target, drafter), language, draft })
     }
 
+    /// A copy, computed by candle, of the weights of a target that llama.cpp computes.
+    fn copy_beside(&self, path: &Path, own: Own) -> Result<(CandleModel, Precision)> {
+        let (loaded, kind) =
+            self.open(path, "target", own).context("--draft self is a copy that candle makes")?;
+        loaded.copy.zip(kind).context("--draft self: expected a copy, got none")
+    }
+
     /// What computes the target.
     fn target_backend(&self, path: &Path) -> Result<Backend> {
         let has_head = self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
@@ -190,10 +208,9 @@ impl ModelArgs {
         let candle = match () {
             _ if self.dtype.is_some() => Some("--dtype"),
             _ if self.device != DeviceName::Cpu => Some("--device"),
-            _ if own.is_some() => Some("--draft self"),
             _ => None,
         };
-        self.backend.of_target(path, candle, has_head)
+        self.backend.of_target(path, candle, has_head || own.is_some())
     }
 
     /// The draft's name, if one drafts that is no copy of the target.
@@ -293,7 +310,8 @@ impl ModelArgs {
             Some(name)
                 if DrafterKind::named(name).is_some() || matches!(OwnCopy::named(name), Ok(Some(_))) =>
             {
-                name.to_owned()
+                // With how a copy is held, which its name may leave open.
+                models.draft.clone().unwrap_or_else(|| name.to_owned())
             }
             name => {
                 let place =
