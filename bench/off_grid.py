@@ -4,7 +4,7 @@
   bench/off_grid.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2-off-grid.gguf
 
 Weights that come from a file of 4 bits lie on its grid, and a copy in 4 bits is then the model itself: what is measured with such a
-copy is flattered. This one's are as far from that grid as those of a model that was never rounded. The file is written in BF16, its
+copy is flattered. This one's are as far from that grid as those of a model that was never rounded. The file is written in BF16 or F32, its
 vectors in F32, all else is kept. The same seed gives the same file. Needs numpy, and gguf from the Python registry.
 """
 
@@ -29,8 +29,10 @@ def main():
     parser.add_argument("source", help="a GGUF file of the architecture llama")
     parser.add_argument("target", help="the file to write")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--type", choices=["BF16", "F32"], default="BF16", help="of the matrices; the same numbers in both")
     args = parser.parse_args()
     reader, random = GGUFReader(args.source), np.random.default_rng(args.seed)
+    kind = GGMLQuantizationType[args.type]
 
     def tensors():
         for tensor in reader.tensors:
@@ -39,8 +41,11 @@ def main():
             if numbers.ndim < 2 or shape[-1] % BLOCK:
                 yield tensor.name, numbers, None
             else:
-                bf16 = GGMLQuantizationType.BF16
-                yield tensor.name, quants.quantize(moved(numbers, random), bf16), bf16
+                narrow = GGMLQuantizationType.BF16
+                numbers = quants.quantize(moved(numbers, random), narrow)
+                if kind != narrow:
+                    numbers = quants.dequantize(numbers, narrow)
+                yield tensor.name, numbers, kind
 
     copy(reader, args.target, tensors())
 

@@ -197,7 +197,7 @@ impl ModelArgs {
     /// A copy, computed by candle, of the weights of a target that llama.cpp computes.
     fn copy_beside(&self, path: &Path, own: Own) -> Result<(CandleModel, Precision)> {
         let (loaded, kind) =
-            self.open(path, "target", own).context("--draft self is a copy that candle makes")?;
+            self.open(path, "target", own).context("making a copy of the target with candle")?;
         loaded.copy.zip(kind).context("--draft self: expected a copy, got none")
     }
 
@@ -266,19 +266,21 @@ impl ModelArgs {
 
     /// Whether a model on llama.cpp drafts.
     fn drafts_on_llama(&self) -> bool {
-        let place = self.draft.as_deref().and_then(|name| locate(name, true).ok());
-        place.is_some_and(|path| matches!(self.draft_backend(&path), Ok(Backend::Llama)))
+        self.is_on_llama(&self.draft, |path| self.draft_backend(path))
+    }
+
+    fn is_on_llama(&self, name: &Option<String>, backend: impl Fn(&Path) -> Result<Backend>) -> bool {
+        let place = name.as_deref().and_then(|name| locate(name, true).ok());
+        place.is_some_and(|path| matches!(backend(&path), Ok(Backend::Llama)))
     }
 
     /// Which of target and draft llama.cpp computes, and how.
     fn on_llama(&self) -> Vec<String> {
-        let place = |name: &Option<String>| name.as_deref().and_then(|name| locate(name, true).ok());
         let backends = [
-            ("target", place(&self.target).map(|path| self.target_backend(&path))),
-            ("draft", place(&self.draft).map(|path| self.draft_backend(&path))),
+            ("target", self.is_on_llama(&self.target, |path| self.target_backend(path))),
+            ("draft", self.drafts_on_llama()),
         ];
-        let on_llama =
-            backends.into_iter().filter(|(_, backend)| matches!(backend, Some(Ok(Backend::Llama))));
+        let on_llama = backends.into_iter().filter(|(_, on_llama)| *on_llama);
         on_llama.map(|(role, _)| format!("{role} on {}", self.backend.identity())).collect()
     }
 
@@ -388,6 +390,10 @@ impl ModelArgs {
         match self.cache_type {
             None | Some(CacheType::F32) => Ok(polydraft_candle::CacheType::F32),
             Some(CacheType::F16) => Ok(polydraft_candle::CacheType::F16),
+            // The target's then; what drafts for it here keeps to its own.
+            Some(_) if self.is_on_llama(&self.target, |path| self.target_backend(path)) => {
+                Ok(polydraft_candle::CacheType::F32)
+            }
             Some(other) => Err(Usage::error(format_args!(
                 "--cache-type {other} is llama.cpp's: expected f32 or f16 for a model on candle"
             ))),
