@@ -96,7 +96,9 @@ impl Command {
 
 fn main() {
     polydraft_options::keep_memory();
-    output::leave(run())
+    let done = run();
+    interrupts::give_way();
+    output::leave(done)
 }
 
 fn run() -> Result<()> {

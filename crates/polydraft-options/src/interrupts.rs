@@ -13,6 +13,8 @@ pub const EXIT_CODE: u8 = 130;
 /// How many look.
 static ORDERLY: AtomicUsize = AtomicUsize::new(0);
 static ASKED: AtomicBool = AtomicBool::new(false);
+/// Whether an interrupt is ending the program.
+static LEAVING: AtomicBool = AtomicBool::new(false);
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// As long as this lives, an interrupt is a question.
@@ -63,6 +65,14 @@ fn temporary() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// To be called before the program ends by itself: where an interrupt is ending it this waits for that end. What had failed may have
+/// failed because its files were being removed, and is no error of the user's.
+pub fn give_way() {
+    while LEAVING.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+}
+
 /// Listens, from the first call on.
 fn listen() {
     static ONCE: Once = Once::new();
@@ -73,6 +83,7 @@ fn listen() {
             if !again && ORDERLY.load(Ordering::SeqCst) > 0 {
                 return;
             }
+            LEAVING.store(true, Ordering::SeqCst);
             for path in temporary().drain(..) {
                 // Twice: a file may be made while the first goes on.
                 for _ in 0..2 {
