@@ -148,10 +148,7 @@ impl ModelArgs {
         let own = if with_draft { self.own_copy()? } else { Own::No };
         let (mut target, own) = self.open(&target, "target", own)?;
         let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
-            Some(copy) => {
-                let copy = self.cut(copy, &target.language)?;
-                Some(Box::new(ModelDrafter::new(Box::new(copy), &target.model.facts().vocabulary)?))
-            }
+            Some(copy) => Some(self.drafting(copy, target.model.facts(), &target.language)?),
             None if with_draft => Some(self.open_drafter(&mut target)?),
             None => None,
         };
@@ -172,8 +169,7 @@ impl ModelArgs {
         let LanguageModel { model: mut target, language } =
             self.backend.load_target(path, self.cache_type)?;
         if let Some((copy, kind)) = copy {
-            let copy = Box::new(self.cut(copy, &language)?);
-            let drafter = Some(Box::new(ModelDrafter::new(copy, &target.facts().vocabulary)?) as _);
+            let drafter = Some(self.drafting(copy, target.facts(), &language)?);
             let draft = Some(format!("self:{kind}"));
             return Ok(Models { engine: Engine::new(target, drafter), language, draft });
         }
@@ -199,6 +195,12 @@ impl ModelArgs {
         let (loaded, kind) =
             self.open(path, "target", own).context("making a copy of the target with candle")?;
         loaded.copy.zip(kind).context("--draft self: expected a copy, got none")
+    }
+
+    /// A copy of the target at work as its draft.
+    fn drafting(&self, copy: CandleModel, target: &Facts, language: &Language) -> Result<Box<dyn Drafter>> {
+        let copy = Box::new(self.cut(copy, language)?);
+        Ok(Box::new(ModelDrafter::new(copy, &target.vocabulary)?))
     }
 
     /// What computes the target.

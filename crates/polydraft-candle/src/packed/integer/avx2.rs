@@ -11,7 +11,7 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
-struct Avx2;
+pub(super) struct Avx2;
 
 // SAFETY: every function asks for AVX2, FMA or F16C only.
 unsafe impl Lanes for Avx2 {

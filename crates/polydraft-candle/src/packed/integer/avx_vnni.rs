@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::super::blocks::Block;
 use super::super::inputs::Input;
 use super::super::tiles::TILE;
+use super::avx2::Avx2;
 use super::lanes::{self, Lanes};
 
 pub(super) fn available() -> bool {
@@ -55,20 +56,12 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> __m256i {
-        unsafe {
-            let words = _mm256_loadu_si256(words.cast());
-            let moved = if shift < 0 {
-                _mm256_sll_epi32(words, _mm_cvtsi32_si128(-shift))
-            } else {
-                _mm256_srl_epi32(words, _mm_cvtsi32_si128(shift))
-            };
-            _mm256_and_si256(moved, _mm256_set1_epi32(mask.cast_signed()))
-        }
+        unsafe { Avx2::bits(words, shift, mask) }
     }
 
     #[inline(always)]
     unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
-        unsafe { _mm256_or_si256(a, b) }
+        unsafe { Avx2::or(a, b) }
     }
 
     #[inline(always)]
