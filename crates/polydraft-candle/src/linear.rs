@@ -7,6 +7,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::DeviceName;
+use crate::copy_file::CopyReader;
 use crate::importance::Importance;
 use crate::packed::{Format, Packed};
 use crate::rows::{Rows, apart};
@@ -249,6 +250,34 @@ impl Matrix {
                 Ok(Self::Quantised(QTensor::quantize_onto(&values, kind, device)?))
             }
             None => Ok(Self::Full(values.to_dtype(precision.compute(device))?)),
+        }
+    }
+
+    /// What [`rounded`](Self::rounded) made of these numbers before, from a file; `name` is the one that [`bytes_by_name`](Self::bytes_by_name) was given.
+    pub fn kept(&self, name: &str, precision: Precision, file: &CopyReader) -> crate::Result<Self> {
+        match self {
+            Self::Packed(weights) => {
+                let shape @ [_, columns] = weights.shape();
+                file.matrix(name, precision.fitting(columns).format(), shape).map(Self::Packed)
+            }
+            Self::Stacked(parts) => {
+                let parts = parts.iter().enumerate();
+                let parts = parts.map(|(n, part)| part.kept(&format!("{name}.{n}"), precision, file));
+                Ok(Self::Stacked(parts.collect::<crate::Result<_>>()?))
+            }
+            Self::Full(_) | Self::Quantised(_) => Err(file.wrong(name, "a matrix on a processor")),
+        }
+    }
+
+    /// The numbers on a processor as they lie in memory, by a name that begins with `name`.
+    pub fn bytes_by_name(&self, name: String) -> Vec<(String, &[u8])> {
+        match self {
+            Self::Packed(weights) => vec![(name, weights.as_bytes())],
+            Self::Stacked(parts) => {
+                let parts = parts.iter().enumerate();
+                parts.flat_map(|(n, part)| part.bytes_by_name(format!("{name}.{n}"))).collect()
+            }
+            Self::Full(_) | Self::Quantised(_) => Vec::new(),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::importance;
 use crate::packed::Format;
 use crate::transformer::Transformer;
 use crate::weights::{Listed, Weights};
-use crate::{CandleModel, Config, DeviceName, Error, Precision, Result};
+use crate::{CandleModel, Config, CopyFile, DeviceName, Error, Precision, Result};
 
 /// A copy must take less than this of what the model's own matrices take: its passes would be no faster.
 const COPY_SHARE: f64 = 0.7;
@@ -49,6 +49,8 @@ pub struct Loaded {
     pub model: CandleModel,
     /// The same in fewer bits, if that was asked for.
     pub copy: Option<CandleModel>,
+    /// Whether the copy came from a file where it was kept.
+    pub was_kept: bool,
     /// Its tokenizer, and all else between text and tokens.
     pub language: Language,
 }
@@ -308,6 +310,15 @@ impl Opened {
     /// # Errors
     /// As for [`load`].
     pub fn load(self, options: LoadOptions) -> Result<Loaded> {
+        self.load_with(options, None)
+    }
+
+    /// Loads the weights, and the copy from a file if it is kept there. If it is not, it is made, and can be
+    /// [written](CopyFile::write) there.
+    ///
+    /// # Errors
+    /// As for [`load`].
+    pub fn load_with(self, options: LoadOptions, kept: Option<&CopyFile>) -> Result<Loaded> {
         let Self { description, weights } = self;
         if options.device != DeviceName::Cpu && options.cache != CacheType::default() {
             return Err(Error::CacheOnCard { device: options.device, got: options.cache });
@@ -321,8 +332,11 @@ impl Opened {
             Transformer::load(&config, weights, tokens, layers, options.precision, &device)?;
         transformer.held = options.cache;
         let mut model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
+        let held = options.copy.zip(kept).and_then(|(copy, file)| model.kept(copy, file).ok());
+        let was_kept = held.is_some();
         let copy = match options.copy {
             None => None,
+            Some(_) if was_kept => held,
             Some(copy) => {
                 // What a tokenizer of few characters cannot write is left out, and what the model has no row of.
                 let lines = importance::SAMPLE.split_inclusive('\n');
@@ -331,7 +345,7 @@ impl Opened {
                 Some(model.rounded(copy, &text)?)
             }
         };
-        Ok(Loaded { model, copy, language })
+        Ok(Loaded { model, copy, was_kept, language })
     }
 }
 

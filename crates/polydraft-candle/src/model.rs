@@ -19,7 +19,7 @@ use polydraft_engine::{Error as EngineError, Facts, Feature, Model, Result, Sequ
 use crate::linear::Matrix;
 use crate::transformer::Transformer;
 use crate::transformer::pass::Part;
-use crate::{Config, Precision};
+use crate::{Config, CopyFile, Precision};
 use kept::Kept;
 use text::Text;
 
@@ -71,8 +71,17 @@ impl CandleModel {
     /// # Errors
     /// A failure of the tensor library.
     pub fn rounded(&mut self, precision: Precision, text: &[Token]) -> crate::Result<Self> {
-        let name = format!("{} in {precision}", self.facts.name);
-        Self::new(name, self.facts.vocabulary.clone(), self.transformer.rounded_for(precision, text)?)
+        let copy = self.transformer.rounded_for(precision, text)?;
+        self.copied(precision, copy)
+    }
+
+    /// The same from a file where it was kept.
+    pub(crate) fn kept(&self, precision: Precision, file: &CopyFile) -> crate::Result<Self> {
+        self.copied(precision, self.transformer.kept(precision, &file.open()?)?)
+    }
+
+    fn copied(&self, precision: Precision, copy: Transformer) -> crate::Result<Self> {
+        Self::new(format!("{} in {precision}", self.facts.name), self.facts.vocabulary.clone(), copy)
     }
 
     /// Changes how many texts are kept. Sequences that are open stay so.

@@ -130,6 +130,8 @@ trait Matrix: Debug + Send + Sync {
     /// Rows and columns.
     fn shape(&self) -> [usize; 2];
     fn bytes(&self) -> usize;
+    /// As it lies in memory.
+    fn as_bytes(&self) -> &[u8];
     /// Appends a row in f32.
     fn row(&self, row: usize, values: &mut Vec<f32>);
     /// y `[rows, out]` for x `[rows, in]`.
@@ -153,6 +155,10 @@ macro_rules! matrix {
 
             fn bytes(&self) -> usize {
                 self.0.bytes()
+            }
+
+            fn as_bytes(&self) -> &[u8] {
+                self.0.as_bytes()
             }
 
             fn row(&self, row: usize, values: &mut Vec<f32>) {
@@ -219,6 +225,41 @@ impl Packed {
             Ok(rounded) => rounded,
             Err(never) => match never {},
         }
+    }
+
+    /// A matrix as it lay in memory before ([`as_bytes`](Self::as_bytes)): `read` takes the place of the first byte and the bytes.
+    pub fn of_bytes<E: Send>(
+        format: Format,
+        [out, columns]: [usize; 2],
+        read: impl Fn(usize, &mut [u8]) -> std::result::Result<(), E> + Sync,
+    ) -> std::result::Result<Self, E> {
+        let matrix: Box<dyn Matrix> = match format {
+            Format::F32 => Box::new(Exact(Tiles::<F32>::of_bytes(out, columns, read)?)),
+            Format::Bf16 => Box::new(Exact(Tiles::<Bf16>::of_bytes(out, columns, read)?)),
+            Format::F16 => Box::new(Exact(Tiles::<F16>::of_bytes(out, columns, read)?)),
+            Format::Q8_0F32 => Box::new(Exact(Tiles::<Q8_0>::of_bytes(out, columns, read)?)),
+            Format::Q8_0 => Box::new(Integer(Tiles::<Q8_0>::of_bytes(out, columns, read)?)),
+            Format::Q4_0 => Box::new(Integer(Tiles::<Q4_0>::of_bytes(out, columns, read)?)),
+            Format::Q4_1 => Box::new(Integer(Tiles::<Q4_1>::of_bytes(out, columns, read)?)),
+            Format::Q4K => Box::new(Integer(Tiles::<Q4K>::of_bytes(out, columns, read)?)),
+            Format::Q5_1 => Box::new(Integer(Tiles::<Q5_1>::of_bytes(out, columns, read)?)),
+            Format::Q5_0 => Box::new(Integer(Tiles::<Q5_0>::of_bytes(out, columns, read)?)),
+            Format::Q2K => Box::new(Integer(Tiles::<Q2K>::of_bytes(out, columns, read)?)),
+            Format::Q3K => Box::new(Integer(Tiles::<Q3K>::of_bytes(out, columns, read)?)),
+            Format::Q5K => Box::new(Integer(Tiles::<Q5K>::of_bytes(out, columns, read)?)),
+            Format::Q6K => Box::new(Integer(Tiles::<Q6K>::of_bytes(out, columns, read)?)),
+        };
+        Ok(Self(matrix, format))
+    }
+
+    /// As it lies in memory: for this program on this machine.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// Rows, and the width of one.
+    pub fn shape(&self) -> [usize; 2] {
+        self.0.shape()
     }
 
     /// Width of a row.

@@ -14,6 +14,7 @@ use crate::packed::{Blocks, Format, Read};
 use crate::{Error, Result};
 use gguf::Blocked;
 use safetensors::Files;
+pub(crate) use safetensors::header;
 
 /// All tensors of a model by name.
 ///

@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_core::DType;
 use common::*;
 use polydraft::{Distribution, PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_candle::{Description, Error, LoadOptions, Loaded, Precision, load};
+use polydraft_candle::{CopyFile, Description, Error, LoadOptions, Loaded, Opened, Precision, load};
 use polydraft_engine::{Engine, Model, ModelDrafter, Speculation};
 use polydraft_text::Language;
 
@@ -59,7 +59,7 @@ fn what_counts_is_kept_in_four_bits() {
         prompts.lines().flat_map(law).collect()
     };
     for copy in [Precision::Q4_0, Precision::Q4_1, Precision::Q5_1] {
-        let Loaded { model, copy: found, language } = with_copy(&demo("target"), Precision::F32, copy);
+        let Loaded { model, copy: found, language, .. } = with_copy(&demo("target"), Precision::F32, copy);
         let [target, found, as_it_comes] =
             [Single::new(model), Single::new(found.unwrap()), open(&demo("target"), copy)]
                 .map(|mut model| laws(&mut model, &language));
@@ -97,7 +97,7 @@ fn it_drafts_without_changing_the_text() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(5, DType::F32));
     for (precision, copy) in [(Precision::F32, Precision::Q4_0), (Precision::Q8_0, Precision::Q4_1)] {
-        let Loaded { model, copy, language } = with_copy(directory.path(), precision, copy);
+        let Loaded { model, copy, language, .. } = with_copy(directory.path(), precision, copy);
         let drafter = ModelDrafter::new(Box::new(copy.unwrap()), &language.vocabulary).unwrap();
         let engine = Engine::new(Box::new(model), Some(Box::new(drafter)));
         let mut pair = Pair { engine, language };
@@ -126,4 +126,87 @@ fn its_memory_is_counted() {
     load(directory.path(), LoadOptions { memory: Some(most), ..alone }).unwrap();
     let error = load(directory.path(), LoadOptions { memory: Some(most), ..both }).unwrap_err();
     assert!(matches!(error, Error::Memory { .. }), "{error}");
+}
+
+/// Loads with a copy that is kept in `folder`, or that is then written there; and whether it was there.
+fn kept(directory: &Path, folder: &Path, options: LoadOptions) -> (CopyFile, Loaded) {
+    let opened = Opened::new(directory).unwrap();
+    let file = CopyFile::new(folder, &opened.description, &options).unwrap();
+    let loaded = opened.load_with(options, Some(&file)).unwrap();
+    if !loaded.was_kept {
+        file.write(loaded.copy.as_ref().unwrap()).unwrap();
+    }
+    (file, loaded)
+}
+
+#[test]
+fn a_copy_that_was_kept_is_the_one_that_was_made() {
+    let (directory, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Nobody has to make the folder.
+    let folder = &folder.path().join("copies");
+    write_model(directory.path(), &tensors(7, DType::F32));
+    let logits = |loaded: Loaded| alone(&mut Single::new(loaded.copy.unwrap()), &TEXT);
+    for (precision, copy) in [
+        (Precision::F32, Precision::Q4_0),
+        (Precision::F32, Precision::Q4_1),
+        (Precision::Bf16, Precision::Q5_1),
+        // Held in q8_0: these matrices are too narrow.
+        (Precision::F32, Precision::Q4K),
+    ] {
+        let options = LoadOptions { precision, copy: Some(copy), ..LoadOptions::default() };
+        let (file, made) = kept(directory.path(), folder, options);
+        let (again, read) = kept(directory.path(), folder, options);
+        assert_eq!((made.was_kept, read.was_kept, file.is_there()), (false, true, true), "{copy}");
+        assert_eq!(file, again);
+        assert_eq!(read.copy.as_ref().unwrap().facts(), made.copy.as_ref().unwrap().facts());
+        assert_eq!(logits(read), logits(made), "{copy}");
+    }
+    // Of each way to hold them one.
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 4);
+    // What is as fast made as read is not kept, nor what nobody asked for.
+    let description = Description::read(directory.path()).unwrap();
+    for copy in [None, Some(Precision::Q8_0)] {
+        let options = LoadOptions { copy, ..LoadOptions::default() };
+        assert_eq!(CopyFile::new(folder, &description, &options), None);
+    }
+}
+
+#[test]
+fn a_copy_of_another_model_or_with_other_bytes_is_made_anew() {
+    let (directory, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_model(directory.path(), &tensors(8, DType::F32));
+    let options = LoadOptions { copy: Some(Precision::Q5_1), ..LoadOptions::default() };
+    let (file, made) = kept(directory.path(), folder.path(), options);
+    let expected = alone(&mut Single::new(made.copy.unwrap()), &TEXT);
+    let whole = std::fs::read(file.path()).unwrap();
+    let load = || {
+        let opened = Opened::new(directory.path()).unwrap();
+        let file = CopyFile::new(folder.path(), &opened.description, &options).unwrap();
+        opened.load_with(options, Some(&file)).unwrap()
+    };
+    // Any bit of it, and any end.
+    let header = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let mut damaged = 0;
+    for (at, bit) in (0..whole.len()).step_by(whole.len() / 300).zip((0..8).cycle()) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << bit;
+        std::fs::write(file.path(), &bytes).unwrap();
+        let loaded = load();
+        // White space in the header may be other white space.
+        assert!(!loaded.was_kept || at < 8 + header, "bit {bit} of byte {at}");
+        damaged += usize::from(!loaded.was_kept);
+        assert_eq!(alone(&mut Single::new(loaded.copy.unwrap()), &TEXT), expected, "bit {bit} of byte {at}");
+    }
+    assert!(damaged > 290, "{damaged}");
+    for length in [0, 7, 8, header, 8 + header, whole.len() - 1] {
+        std::fs::write(file.path(), &whole[..length]).unwrap();
+        assert!(!load().was_kept, "{length} bytes");
+    }
+    std::fs::write(file.path(), &whole).unwrap();
+    assert!(load().was_kept);
+    // The model's weights change, and nothing else.
+    write_model(directory.path(), &tensors(9, DType::F32));
+    let loaded = load();
+    assert!(!loaded.was_kept);
+    assert_ne!(alone(&mut Single::new(loaded.copy.unwrap()), &TEXT), expected);
 }

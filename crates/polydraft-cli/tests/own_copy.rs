@@ -108,3 +108,32 @@ fn inspect_says_what_it_takes() {
     let (copy, whole) = (draft["copy_bytes"].as_f64().unwrap(), draft["parameters"].as_f64().unwrap());
     assert!(copy > whole && copy < 1.2 * whole, "{draft}");
 }
+
+/// A copy is made once: the next start says no more of it, and writes the same.
+#[test]
+fn a_copy_is_kept_for_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let copies = folder.path().join("copies");
+    let sampled = ["generate", "--prompt", "pub fn ", "-n", "40", "--seed", "1", "--draft", "self"];
+    let generate = |copies: &str| ok(&[&sampled[..], &TREE, &["--copies", copies]].concat());
+    let (text, said) = generate(copies.to_str().unwrap());
+    let files: Vec<_> = std::fs::read_dir(&copies).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert!(said.contains(&format!("note: kept for the next start: {}", files[0].display())), "{said}");
+    let (again, said) = generate(copies.to_str().unwrap());
+    assert!(again == text && !said.contains("kept"), "{again}, not {text}; {said}");
+    let (made, said) = generate("none");
+    assert!(made == text && !said.contains("kept"), "{made}, not {text}; {said}");
+    // What is damaged is made anew, and kept.
+    let whole = std::fs::read(&files[0]).unwrap();
+    std::fs::write(&files[0], &whole[..whole.len() / 2]).unwrap();
+    let (again, said) = generate(copies.to_str().unwrap());
+    assert!(again == text && said.contains("note: kept for the next start"), "{again}, not {text}; {said}");
+    assert_eq!(std::fs::metadata(&files[0]).unwrap().len(), whole.len() as u64);
+    // Where nothing can be written, the text is there all the same.
+    let (unkept, said) = generate("/dev/null/copies");
+    assert!(
+        unkept == text && said.contains("cannot write /dev/null/copies/"),
+        "{unkept}, not {text}; {said}"
+    );
+}

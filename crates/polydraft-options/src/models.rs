@@ -17,7 +17,7 @@ use polydraft_text::{Language, LanguageModel};
 use crate::backend::{Backend, BackendArgs};
 use crate::config::typed;
 use crate::output::{Usage, detail, note};
-use crate::own_copy::OwnCopy;
+use crate::own_copy::{self, Copies, OwnCopy};
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -55,6 +55,10 @@ pub struct ModelArgs {
     /// has the target's law whatever the draft is held in.
     #[arg(long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,
+    /// Where copies that --draft self made are kept, so that the next start need not make them again, or none: the ones used last,
+    /// of 20 GB together [default: the user's cache folder].
+    #[arg(long, value_name = "FOLDER|none")]
+    copies: Option<PathBuf>,
     /// How keys and values are held, the target's and a drafting model's: f32, or f16, which takes half the memory and makes
     /// long texts faster; llama.cpp has bf16, q8_0 and q4_0 too [default: f32, on llama.cpp f16]. The model with keys and
     /// values so rounded is what is sampled exactly. A draft head's stay in f32.
@@ -351,7 +355,9 @@ impl ModelArgs {
         let mut copy = copy.map(|(copy, _)| copy);
         let options =
             LoadOptions { precision, device: self.device, memory: None, cache: self.candle_cache()?, copy };
-        let loaded = match opened.load(options) {
+        let kept = Copies::of(self.copies.as_deref());
+        let kept = kept.and_then(|copies| copies.place(&opened.description, &options));
+        let loaded = match opened.load_with(options, kept.as_ref()) {
             Err(polydraft_candle::Error::Memory { .. })
                 if copy.is_some() && matches!(own, Own::IfItHelps(_)) =>
             {
@@ -362,6 +368,9 @@ impl ModelArgs {
             loaded => loaded,
         };
         let loaded = loaded.map_err(failed)?;
+        if let (Some(file), Some(copy)) = (&kept, &loaded.copy) {
+            own_copy::keep(file, copy, loaded.was_kept);
+        }
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
         let (path, dtype, device) = (path.display(), precision, self.device);
         detail(format_args!(

@@ -4,6 +4,8 @@
 //! eight neighbouring columns; those of other bits are in [`planes`](super::planes). A number is `scale · q` or
 //! `scale · q + minimum`.
 
+#![allow(unsafe_code)]
+
 use polydraft_gguf::TensorType;
 
 use super::quantise;
@@ -241,7 +243,8 @@ pub(super) use fill;
 
 macro_rules! piece {
     ($block:ident, $columns:expr, $quantise:path, $zero:expr) => {
-        impl Piece for $block {
+        // SAFETY: arrays of whole numbers, which together are as long as it is.
+        unsafe impl Piece for $block {
             const COLUMNS: usize = $columns;
             const ZERO: Self = $zero;
 

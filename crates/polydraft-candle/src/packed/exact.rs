@@ -25,6 +25,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::fetch::Ahead;
 use super::output::Output;
 use super::tiles::{TILE, Tiles};
 use super::{pool, stack};
@@ -59,7 +60,7 @@ pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> Vec<f32
     unsafe { output.written() }
 }
 
-/// Rows of x: [`DEEP`] columns of all rows behind each other; in those the rows in groups; in a group the rows' numbers of
+/// Rows of x: some columns of all rows behind each other; in those the rows in groups; in a group the rows' numbers of
 /// one column side by side. Columns are padded with zeros.
 pub(super) struct Rows {
     numbers: Vec<f32>,
@@ -67,18 +68,21 @@ pub(super) struct Rows {
     /// Rows of a group; the last may have fewer.
     group: usize,
     padded: usize,
+    /// Columns that lie together: of few rows all.
+    deep: usize,
 }
 
 impl Rows {
     pub fn new(x: &[f32], count: usize, columns: usize) -> Self {
         assert_eq!(x.len(), count * columns);
-        let group = if count <= MOST { count } else { Arch::new().dispatch(Group) };
+        let group = Arch::new().dispatch(Group { count });
         let padded = columns.next_multiple_of(STEP);
+        let deep = if count <= MOST { padded } else { DEEP };
         let mut numbers = Vec::with_capacity(count * padded);
         let room = &mut numbers.spare_capacity_mut()[..count * padded];
-        let parts: Vec<_> = room.chunks_mut(DEEP * count).enumerate().collect();
-        pool::each(parts, GRAIN / (DEEP * count) + 1, |(part, out)| {
-            let (from, deep) = (part * DEEP, out.len() / count);
+        let parts: Vec<_> = room.chunks_mut(deep * count).enumerate().collect();
+        pool::each(parts, GRAIN / (deep * count) + 1, |(part, out)| {
+            let (from, deep) = (part * deep, out.len() / count);
             for (x, out) in x.chunks(group * columns).zip(out.chunks_mut(group * deep)) {
                 let rows = x.len() / columns;
                 for (column, out) in (from..).zip(out.chunks_exact_mut(rows)) {
@@ -94,26 +98,33 @@ impl Rows {
         });
         // SAFETY: each number was written: the parts are all columns, with the padding, and in each the groups are all rows.
         unsafe { numbers.set_len(count * padded) };
-        Self { numbers, count, group, padded }
+        Self { numbers, count, group, padded, deep }
     }
 
     /// All rows' part of some columns, by group.
     fn groups(&self, part: usize) -> impl Iterator<Item = &[f32]> {
-        let deep = DEEP.min(self.padded - part * DEEP);
-        self.numbers[part * DEEP * self.count..][..deep * self.count].chunks(self.group * deep)
+        let deep = self.deep.min(self.padded - part * self.deep);
+        self.numbers[part * self.deep * self.count..][..deep * self.count].chunks(self.group * deep)
     }
 }
 
-/// How many rows a group has where there are many: with two vectors of a tile's rows, as many sums as there are registers
-/// for, beside what they need.
-struct Group;
+/// How many of so many rows a group has. Few are one where there is room for their sums with two vectors of a tile's rows, else two; of
+/// many there are as many as there are registers for so many sums, beside what they need.
+struct Group {
+    count: usize,
+}
 
 impl WithSimd for Group {
     type Output = usize;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> usize {
-        if eight_lanes::<S>() { 6 } else { MOST }
+        match eight_lanes::<S>() {
+            true if self.count <= 5 => self.count,
+            true if self.count <= MOST => self.count.div_ceil(2),
+            true => 6,
+            false => self.count.min(MOST),
+        }
     }
 }
 
@@ -138,32 +149,37 @@ impl<W: Words> WithSimd for Multiply<'_, W> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         stack::align();
-        if self.x.count <= self.x.group { self.few(simd) } else { self.many(simd) }
+        if self.x.count <= MOST { self.few(simd) } else { self.many(simd) }
     }
 }
 
 impl<W: Words> Multiply<'_, W> {
-    /// All tiles with one group.
+    /// All tiles with few rows.
     #[inline(always)]
     fn few<S: Simd>(&self, simd: S) {
-        let rows = self.x.count;
+        let (rows, group) = (self.x.count, self.x.group);
         // Where lanes are not eight there are thirty-two registers: for two vectors' sums with any number of rows.
         let vectors = match eight_lanes::<S>() {
-            true if rows * 4 <= W::SUMS[0] => 4,
-            true if rows * 2 > W::SUMS[1] => 1,
+            true if group * 4 <= W::SUMS[0] => 4,
+            true if group * 2 > W::SUMS[1] => 1,
             _ => 2,
         };
-        let panel = match vectors * S::F32_LANES < TILE {
-            true => (PANEL / size_of::<W>()).max(1),
-            false => usize::MAX,
-        };
+        let each = (TILE / S::F32_LANES / vectors).max(1);
+        let turns = rows.div_ceil(group) * each;
         for tile in self.tiles.clone() {
             let mut y = [[0f32; TILE]; MOST];
-            let (x, w, y) = (&self.x.numbers[..], self.w.tile(tile), &mut y[..rows]);
-            match vectors {
-                4 => multiply::<S, W, 4>(simd, x, w, y, 0..TILE, panel),
-                2 => multiply::<S, W, 2>(simd, x, w, y, 0..TILE, panel),
-                _ => multiply::<S, W, 1>(simd, x, w, y, 0..TILE, panel),
+            let (w, y) = (self.w.tile(tile), &mut y[..rows]);
+            let panel = if turns > 1 { (PANEL / size_of::<W>()).max(1) } else { w.len() };
+            for (number, w) in w.chunks(panel).enumerate() {
+                let column = number * panel * W::COLUMNS;
+                for (turn, (x, y)) in self.x.groups(0).zip(y.chunks_mut(group)).enumerate() {
+                    let (x, turn) = (&x[column * y.len()..], [turn * each, turns]);
+                    match vectors {
+                        4 => multiply::<S, W, 4>(simd, x, w, y, 0..TILE, turn),
+                        2 => multiply::<S, W, 2>(simd, x, w, y, 0..TILE, turn),
+                        _ => multiply::<S, W, 1>(simd, x, w, y, 0..TILE, turn),
+                    }
+                }
             }
             // SAFETY: the tiles are this thread's alone.
             unsafe { self.output.put(tile, 0, y) };
@@ -183,7 +199,7 @@ impl<W: Words> Multiply<'_, W> {
                 let wide = W::widened(simd, w, &mut room);
                 for first in (0..TILE).step_by(vectors) {
                     for (x, sums) in self.x.groups(part).zip(sums.chunks_mut(self.x.group)) {
-                        multiply::<S, W::Wide, 2>(simd, x, wide, sums, first..first + vectors, usize::MAX);
+                        multiply::<S, W::Wide, 2>(simd, x, wide, sums, first..first + vectors, [0, 1]);
                     }
                 }
             }
@@ -193,7 +209,8 @@ impl<W: Words> Multiply<'_, W> {
     }
 }
 
-/// Adds the products of one group with `rows` of a tile, V vectors of them at a time, in panels of so many pieces.
+/// Adds the products of one group with `rows` of a tile, V vectors of them at a time. Each is a turn with these
+/// pieces; the first's number is given, and how many turns there are in all.
 #[inline(always)]
 fn multiply<S: Simd, W: Add, const V: usize>(
     simd: S,
@@ -201,17 +218,17 @@ fn multiply<S: Simd, W: Add, const V: usize>(
     w: &[W],
     y: &mut [[f32; TILE]],
     rows: Range<usize>,
-    panel: usize,
+    turn: [usize; 2],
 ) {
     match y.len() {
-        1 => multiply_rows::<S, W, 1, V>(simd, x, w, y, rows, panel),
-        2 => multiply_rows::<S, W, 2, V>(simd, x, w, y, rows, panel),
-        3 => multiply_rows::<S, W, 3, V>(simd, x, w, y, rows, panel),
-        4 => multiply_rows::<S, W, 4, V>(simd, x, w, y, rows, panel),
-        5 => multiply_rows::<S, W, 5, V>(simd, x, w, y, rows, panel),
-        6 => multiply_rows::<S, W, 6, V>(simd, x, w, y, rows, panel),
-        7 => multiply_rows::<S, W, 7, V>(simd, x, w, y, rows, panel),
-        _ => multiply_rows::<S, W, MOST, V>(simd, x, w, y, rows, panel),
+        1 => multiply_rows::<S, W, 1, V>(simd, x, w, y, rows, turn),
+        2 => multiply_rows::<S, W, 2, V>(simd, x, w, y, rows, turn),
+        3 => multiply_rows::<S, W, 3, V>(simd, x, w, y, rows, turn),
+        4 => multiply_rows::<S, W, 4, V>(simd, x, w, y, rows, turn),
+        5 => multiply_rows::<S, W, 5, V>(simd, x, w, y, rows, turn),
+        6 => multiply_rows::<S, W, 6, V>(simd, x, w, y, rows, turn),
+        7 => multiply_rows::<S, W, 7, V>(simd, x, w, y, rows, turn),
+        _ => multiply_rows::<S, W, MOST, V>(simd, x, w, y, rows, turn),
     }
 }
 
@@ -223,21 +240,18 @@ fn multiply_rows<S: Simd, W: Add, const N: usize, const V: usize>(
     w: &[W],
     y: &mut [[f32; TILE]],
     rows: Range<usize>,
-    panel: usize,
+    [turn, turns]: [usize; 2],
 ) {
     let steps = x.as_chunks::<N>().0.as_chunks::<STEP>().0;
-    let panel = panel.min(w.len());
-    let deep = panel * steps.len().div_ceil(w.len());
-    for (steps, w) in steps.chunks(deep).zip(w.chunks(panel)) {
-        for first in (rows.start / S::F32_LANES..rows.end / S::F32_LANES).step_by(V) {
-            let mut sums = [[simd.splat_f32s(0.0); V]; N];
-            for (y, sums) in y.iter().zip(&mut sums) {
-                sums.copy_from_slice(&S::as_simd_f32s(y).0[first..first + V]);
-            }
-            W::add::<S, N, V>(simd, steps, w, first, &mut sums);
-            for (y, sums) in y.iter_mut().zip(sums) {
-                S::as_mut_simd_f32s(y).0[first..first + V].copy_from_slice(&sums);
-            }
+    let vectors = (rows.start / S::F32_LANES..rows.end / S::F32_LANES).step_by(V);
+    for (turn, first) in (turn..).zip(vectors) {
+        let mut sums = [[simd.splat_f32s(0.0); V]; N];
+        for (y, sums) in y.iter().zip(&mut sums) {
+            sums.copy_from_slice(&S::as_simd_f32s(y).0[first..first + V]);
+        }
+        W::add::<S, N, V>(simd, steps, w, first, Ahead::of(w, turn, turns), &mut sums);
+        for (y, sums) in y.iter_mut().zip(sums) {
+            S::as_mut_simd_f32s(y).0[first..first + V].copy_from_slice(&sums);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! They are ggml's Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K to the bit; to Q5_1 numbers can be rounded. The numbers of 32 columns are cut into planes of 4, 2 and 1
 //! bits ([`Cut`]), which a product puts together in registers.
 
+#![allow(unsafe_code)]
+
 use polydraft_gguf::{Integers, TensorType};
 
 use super::blocks::{Block, COLUMNS, Cut, Factors, Numbers, fill, mask, values};
@@ -144,7 +146,8 @@ fn cut<const BITS: usize>(planes: &mut [[u32; TILE]; BITS], row: usize, numbers:
     }
 }
 
-impl<const BITS: usize, const PARTS: usize, const STEPS: usize, const MINIMA: usize> Piece
+// SAFETY: arrays of whole numbers, which together are as long as it is.
+unsafe impl<const BITS: usize, const PARTS: usize, const STEPS: usize, const MINIMA: usize> Piece
     for Planes<BITS, PARTS, STEPS, MINIMA>
 where
     Self: Kind,

@@ -38,7 +38,10 @@ pub(crate) trait Blocks<E>: Sync {
 }
 
 /// A few columns of a tile's rows.
-pub(super) trait Piece: Copy + Send + Sync + std::fmt::Debug + 'static {
+///
+/// # Safety
+/// It lies in memory without gaps, and any bytes there are one.
+pub(super) unsafe trait Piece: Copy + Send + Sync + std::fmt::Debug + 'static {
     const COLUMNS: usize;
     const ZERO: Self;
 
@@ -112,6 +115,32 @@ impl<P: Piece> Tiles<P> {
             Arch::new().dispatch(Pack { pieces, values, columns, weights });
             Ok(())
         })
+    }
+
+    /// A matrix as it lay in memory before ([`as_bytes`](Self::as_bytes)), a tile at a time on all threads: `read` takes the place of the first
+    /// byte and the bytes.
+    pub fn of_bytes<E: Send>(
+        out: usize,
+        columns: usize,
+        read: impl Fn(usize, &mut [u8]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
+        Self::build(
+            out,
+            columns,
+            || (),
+            |first, _, (), pieces| {
+                let size = size_of_val(pieces);
+                // SAFETY: the same memory, of pieces without gaps that any bytes are.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(pieces.as_mut_ptr().cast::<u8>(), size) };
+                read(first / TILE * size, bytes)
+            },
+        )
+    }
+
+    /// The pieces as they lie in memory.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: all of it was written, for pieces have no gaps.
+        unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.bytes()) }
     }
 
     /// The pieces of a tile.

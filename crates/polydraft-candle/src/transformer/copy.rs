@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use super::pass::{Part, Sight};
 use super::{Layer, Transformer};
+use crate::copy_file::CopyReader;
 use crate::importance::{Importance, TOKENS};
-use crate::linear::Linear;
-use crate::{Precision, Result};
+use crate::linear::{Linear, Matrix};
+use crate::{Error, Precision, Result};
 
 /// Tokens whose logits are made when a text is read: enough to know the inputs of the matrix that makes them.
 const LOGITS: usize = 32;
+
+/// Names of matrices outside the layers.
+const PROJECTIONS: [&str; 2] = ["projection_in", "projection_out"];
+const HEAD: &str = "head";
 
 impl Transformer {
     /// As [`rounded`](Self::rounded), with errors that count as the inputs are large in a text, if the copy can make use of that.
@@ -49,45 +54,79 @@ impl Transformer {
     /// Every matrix that is multiplied with rounded anew, from the numbers that are held here; all else is shared: the
     /// embedding, norms, biases.
     pub fn rounded(&self, precision: Precision) -> Result<Self> {
-        let device = &self.device;
-        let linear = |of: &Linear| -> Result<Linear> {
-            let weights = of.inputs.as_ref().and_then(Importance::weights);
-            let matrix = of.matrix.rounded(precision, device, weights.as_deref())?;
-            Ok(Linear { matrix, bias: of.bias.clone(), inputs: None })
-        };
-        let layer = |of: &Layer| -> Result<Layer> {
+        self.with(|_, matrix, inputs| {
+            let weights = inputs.and_then(Importance::weights);
+            matrix.rounded(precision, &self.device, weights.as_deref())
+        })
+    }
+
+    /// The same from a file, where it was kept.
+    pub fn kept(&self, precision: Precision, file: &CopyReader) -> Result<Self> {
+        self.with(|name, matrix, _| matrix.kept(name, precision, file))
+    }
+
+    /// The matrices that a copy has of its own as they lie in memory, by the names that [`kept`](Self::kept) asks for.
+    pub fn held_matrices(&self) -> Vec<(String, &[u8])> {
+        let mut all = Vec::new();
+        for (number, layer) in self.layers.iter().enumerate() {
+            for (name, linear) in layer.products() {
+                all.extend(linear.matrix.bytes_by_name(format!("{number}.{name}")));
+            }
+        }
+        for (name, matrix) in PROJECTIONS.into_iter().zip(self.projections.iter().flatten()) {
+            all.extend(matrix.bytes_by_name(name.to_owned()));
+        }
+        all.extend(self.head().bytes_by_name(HEAD.to_owned()));
+        all
+    }
+
+    /// The same with other matrices to multiply with, each made of its name, of itself and of what is known of its inputs.
+    fn with(&self, make: impl Fn(&str, &Matrix, Option<&Importance>) -> Result<Matrix>) -> Result<Self> {
+        let layer = |(number, of): (usize, &Layer)| -> Result<Layer> {
+            let [query_key_value, output, mlp_in, mlp_out] = of.products().map(|(name, of)| {
+                let matrix = make(&format!("{number}.{name}"), &of.matrix, of.inputs.as_ref())?;
+                Ok::<_, Error>(Linear { matrix, bias: of.bias.clone(), inputs: None })
+            });
             Ok(Layer {
                 attention_norms: of.attention_norms.clone(),
-                query_key_value: linear(&of.query_key_value)?,
+                query_key_value: query_key_value?,
                 head_norms: of.head_norms.clone(),
-                output: linear(&of.output)?,
+                output: output?,
                 windowed: of.windowed,
                 mlp_norms: of.mlp_norms.clone(),
-                mlp_in: linear(&of.mlp_in)?,
-                mlp_out: linear(&of.mlp_out)?,
+                mlp_in: mlp_in?,
+                mlp_out: mlp_out?,
             })
         };
         let projections = match &self.projections {
             None => None,
-            Some([into, out]) => {
-                Some([into.rounded(precision, device, None)?, out.rounded(precision, device, None)?])
-            }
+            Some([into, out]) => Some([make(PROJECTIONS[0], into, None)?, make(PROJECTIONS[1], out, None)?]),
         };
-        let weights = self.head_inputs.as_ref().and_then(Importance::weights);
-        let head = self.head().rounded(precision, device, weights.as_deref())?;
         Ok(Self {
             config: self.config.clone(),
             embedding: Arc::clone(&self.embedding),
             projections,
             place: self.place.clone(),
-            layers: self.layers.iter().map(layer).collect::<Result<_>>()?,
+            layers: self.layers.iter().enumerate().map(layer).collect::<Result<_>>()?,
             norm: self.norm.clone(),
-            head: Some(Arc::new(head)),
+            head: Some(Arc::new(make(HEAD, self.head(), self.head_inputs.as_ref())?)),
             head_inputs: None,
             device: self.device.clone(),
             dtype: self.dtype,
             watched: Vec::new(),
             held: self.held,
         })
+    }
+}
+
+impl Layer {
+    /// All that is multiplied with, by name.
+    fn products(&self) -> [(&'static str, &Linear); 4] {
+        [
+            ("query_key_value", &self.query_key_value),
+            ("output", &self.output),
+            ("mlp_in", &self.mlp_in),
+            ("mlp_out", &self.mlp_out),
+        ]
     }
 }

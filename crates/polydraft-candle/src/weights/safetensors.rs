@@ -84,29 +84,7 @@ impl Files {
     fn add_shard(&mut self, path: PathBuf) -> Result<()> {
         let read = |source| Error::Read { path: path.clone(), source };
         let mut file = polydraft_files::open(&path).map_err(read)?;
-        let length = file.metadata().map_err(read)?.len();
-        let wrong = |problem: String| Error::File {
-            path: path.clone(),
-            problem: format!("expected a complete safetensors file, got {length} bytes: {problem}"),
-        };
-        let mut size = [0; 8];
-        if length < 8 {
-            return Err(wrong("too few for the size of a header".to_owned()));
-        }
-        file.read_exact(&mut size).map_err(read)?;
-        let header = u64::from_le_bytes(size);
-        if header > LONGEST_HEADER.min(length - 8) {
-            return Err(wrong(format!("its header would have {header}")));
-        }
-        let mut text = vec![0; header as usize];
-        file.read_exact(&mut text).map_err(read)?;
-        let metadata: Metadata =
-            serde_json::from_slice(&text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
-        let data = 8 + header;
-        let whole = data.saturating_add(metadata.data_len() as u64);
-        if whole != length {
-            return Err(wrong(format!("its header speaks of {whole}")));
-        }
+        let (metadata, data) = header(&path, &mut file)?;
         let shard = self.shards.len();
         for (name, info) in metadata.tensors() {
             if self.tensors.insert(name.clone(), (shard, info.clone())).is_some() {
@@ -219,6 +197,35 @@ impl Files {
             }),
         }
     }
+}
+
+/// The header of a safetensors file, and where the bytes of tensors begin.
+pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64)> {
+    let read = |source| Error::Read { path: path.to_owned(), source };
+    let length = file.metadata().map_err(read)?.len();
+    let wrong = |problem: String| Error::File {
+        path: path.to_owned(),
+        problem: format!("expected a complete safetensors file, got {length} bytes: {problem}"),
+    };
+    let mut size = [0; 8];
+    if length < 8 {
+        return Err(wrong("too few for the size of a header".to_owned()));
+    }
+    file.read_exact(&mut size).map_err(read)?;
+    let header = u64::from_le_bytes(size);
+    if header > LONGEST_HEADER.min(length - 8) {
+        return Err(wrong(format!("its header would have {header}")));
+    }
+    let mut text = vec![0; header as usize];
+    file.read_exact(&mut text).map_err(read)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
+    let data = 8 + header;
+    let whole = data.saturating_add(metadata.data_len() as u64);
+    if whole != length {
+        return Err(wrong(format!("its header speaks of {whole}")));
+    }
+    Ok((metadata, data))
 }
 
 /// In which a tensor loses nothing; of what cannot be read, anything.

@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::super::fetch::{fetch, fetch_share};
+use super::super::fetch::{Ahead, fetch};
 use super::super::tiles::{Piece, TILE};
 use super::wide::Wide;
 use super::{STEP, Step};
@@ -54,12 +54,13 @@ pub(super) fn word<S: Simd>(words: &[u32; TILE], v: usize) -> S::u32s {
 
 /// Some columns of a tile that can be multiplied.
 pub(in super::super) trait Add: Sized {
-    /// Adds the products of all columns, for V vectors of a tile's rows from `first` on.
+    /// Adds the products of all columns, for V vectors of a tile's rows from `first` on; what comes from memory asks `ahead`.
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
+        ahead: Ahead,
         sums: &mut Sums<S, N, V>,
     );
 }
@@ -92,10 +93,11 @@ impl<W: Widen> Add for W {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
+        ahead: Ahead,
         sums: &mut Sums<S, N, V>,
     ) {
-        for (x, w) in x.iter().zip(w) {
-            fetch_share::<S, _, V>(w, first);
+        for (piece, (x, w)) in x.iter().zip(w).enumerate() {
+            ahead.ask(piece);
             let mut wide = [[simd.splat_f32s(0.0); STEP]; V];
             for (v, wide) in wide.iter_mut().enumerate() {
                 *wide = w.widen(simd, first + v);

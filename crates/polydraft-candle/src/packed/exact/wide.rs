@@ -5,7 +5,7 @@
 use pulp::Simd;
 
 use super::super::blocks::Q8_0;
-use super::super::fetch::fetch_share;
+use super::super::fetch::Ahead;
 use super::super::tiles::TILE;
 use super::sums::{Add, Sums, add_column, add_step};
 use super::words::F32;
@@ -66,6 +66,7 @@ impl Add for Wide {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
+        _ahead: Ahead,
         sums: &mut Sums<S, N, V>,
     ) {
         for (x, w) in x.iter().zip(w) {
@@ -82,10 +83,11 @@ impl Add for F32 {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
+        ahead: Ahead,
         sums: &mut Sums<S, N, V>,
     ) {
-        for (x, w) in x.iter().zip(Wide::of(w)) {
-            fetch_share::<S, _, V>(w, first);
+        for (piece, (x, w)) in x.iter().zip(Wide::of(w)).enumerate() {
+            ahead.ask(piece);
             w.add_to(simd, x, first, sums);
         }
     }
@@ -95,8 +97,8 @@ impl Add for F32 {
 pub(super) trait Scaled {
     /// Of four columns.
     const STEPS: usize;
-    /// Asks the memory for a share of what lies ahead, if this comes from there.
-    fn fetch<S: Simd, const V: usize>(&self, first: usize);
+    /// Whether it comes from memory.
+    const FAR: bool;
     /// Vector `v` of the rows as four columns, without the scale.
     fn numbers<S: Simd>(&self, simd: S, step: usize, v: usize) -> [S::f32s; STEP];
     fn scales(&self) -> [f32; TILE];
@@ -108,11 +110,14 @@ pub(super) fn add_scaled<S: Simd, W: Scaled, const N: usize, const V: usize>(
     x: &[Step<N>],
     w: &[W],
     first: usize,
+    ahead: Ahead,
     out: &mut Sums<S, N, V>,
 ) {
     let zero = simd.splat_f32s(0.0);
-    for (x, w) in x.chunks_exact(W::STEPS).zip(w) {
-        w.fetch::<S, V>(first);
+    for (piece, (x, w)) in x.chunks_exact(W::STEPS).zip(w).enumerate() {
+        if W::FAR {
+            ahead.ask(piece);
+        }
         let mut sums: Sums<S, N, V> = [[zero; V]; N];
         for (step, x) in x.iter().enumerate() {
             let mut wide = [[zero; STEP]; V];
@@ -145,9 +150,7 @@ impl WideBlock {
 
 impl Scaled for WideBlock {
     const STEPS: usize = Q8_0::STEPS;
-
-    #[inline(always)]
-    fn fetch<S: Simd, const V: usize>(&self, _first: usize) {}
+    const FAR: bool = false;
 
     #[inline(always)]
     fn numbers<S: Simd>(&self, _simd: S, step: usize, v: usize) -> [S::f32s; STEP] {
@@ -167,8 +170,9 @@ impl Add for WideBlock {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
+        ahead: Ahead,
         sums: &mut Sums<S, N, V>,
     ) {
-        add_scaled(simd, x, w, first, sums);
+        add_scaled(simd, x, w, first, ahead, sums);
     }
 }

@@ -1,10 +1,12 @@
 //! How numbers of 32, 16 and 8 bits lie in words, and how they are widened to f32.
 
+#![allow(unsafe_code)]
+
 use half::{bf16, f16};
 use pulp::Simd;
 
 use super::super::blocks::{Q8_0, widened};
-use super::super::fetch::{fetch, fetch_share};
+use super::super::fetch::{Ahead, fetch};
 use super::super::tiles::{Fill, Piece, Read, TILE};
 use super::sums::{Add, Sums, Widen, Words, word};
 use super::wide::{Scaled, Wide, WideBlock, add_scaled};
@@ -15,7 +17,8 @@ use super::{STEP, Step};
 #[repr(C, align(64))]
 pub(in super::super) struct F32([[u32; TILE]; STEP]);
 
-impl Piece for F32 {
+// SAFETY: one array of whole numbers.
+unsafe impl Piece for F32 {
     const COLUMNS: usize = STEP;
     const ZERO: Self = Self([[0; TILE]; STEP]);
 
@@ -63,7 +66,8 @@ pub(in super::super) struct F16([[u32; TILE]; STEP / 2]);
 
 macro_rules! sixteen {
     ($piece:ident, $value:ty, $read:ident) => {
-        impl Piece for $piece {
+        // SAFETY: one array of whole numbers.
+        unsafe impl Piece for $piece {
             const COLUMNS: usize = STEP;
             const ZERO: Self = Self([[0; TILE]; STEP / 2]);
 
@@ -158,11 +162,7 @@ fn integers<S: Simd>(simd: S, words: &[u32; TILE], v: usize) -> [S::f32s; STEP] 
 
 impl Scaled for Q8_0 {
     const STEPS: usize = Self::COLUMNS / STEP;
-
-    #[inline(always)]
-    fn fetch<S: Simd, const V: usize>(&self, first: usize) {
-        fetch_share::<S, _, V>(self, first);
-    }
+    const FAR: bool = true;
 
     #[inline(always)]
     fn numbers<S: Simd>(&self, simd: S, step: usize, v: usize) -> [S::f32s; STEP] {
@@ -186,9 +186,10 @@ impl Add for Q8_0 {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
+        ahead: Ahead,
         sums: &mut Sums<S, N, V>,
     ) {
-        add_scaled(simd, x, w, first, sums);
+        add_scaled(simd, x, w, first, ahead, sums);
     }
 }
 
