@@ -7,9 +7,10 @@
 //! 1. Few rows: widened in registers, in one stream through memory while the registers hold the sums of a whole tile.
 //!    Strides through a tile cost more than sums that do not find room: one row in bf16 took 1.4 times as long.
 //! 2. A few more, whose sums do not find room: some vectors of the tile's rows at a time, in panels so small ([`PANEL`]) that the
-//!    first cache has them when it is the next vectors' turn, each of which asks the memory for its share of what lies ahead. Without
-//!    panels four rows in bf16 cost 1.36 of one, with them 1.04; eight 2.0 and 1.5; in f32 six 1.31 and 1.10, eight 1.55 and 1.23
-//!    (AVX2, two threads, weights from memory).
+//!    first cache has them when it is the next vectors' turn. Each turn asks the memory for its share of what lies ahead, in the order
+//!    of addresses ([`Ahead`]). In bf16, which is widened in every turn, rows beyond five are two groups, whose turns widen two vectors
+//!    at once. Against no panels and one group, four rows in bf16 cost 0.91 of one where it were 1.36, eight 1.34 and 2.0 (AVX2, two
+//!    threads, weights from memory).
 //! 3. Many rows: [`DEEP`] columns of a tile are widened once, and stay in a core's fastest cache for all groups of rows.
 //!
 //! Complexity: `rows · out · in` multiply-adds; `out · in` conversions and one read of w from memory.
@@ -41,8 +42,8 @@ pub(super) const STEP: usize = 4;
 const GRAIN: usize = 1 << 16;
 /// Columns that are widened together, a multiple of every piece's.
 const DEEP: usize = 256;
-/// Bytes of a panel, about. Four rows in bf16 cost 1.03 of one so, 1.05 with twice as many, 1.11 with four times.
-const PANEL: usize = 1 << 11;
+/// Bytes of a panel, about. With half as many four rows in bf16 took a seventh longer.
+const PANEL: usize = 1 << 12;
 
 /// Four columns of N rows of x.
 pub(super) type Step<const N: usize> = [[f32; N]; STEP];
@@ -52,7 +53,7 @@ pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> Vec<f32
     if rows * w.out == 0 || w.columns == 0 {
         return vec![0.0; rows * w.out];
     }
-    let (x, output) = (&Rows::new(x, rows, w.columns), Output::new(rows, w.out));
+    let (x, output) = (&Rows::new(x, rows, w.columns, W::TOGETHER), Output::new(rows, w.out));
     pool::split(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
         Arch::new().dispatch(Multiply { x, w, output: &output, tiles });
     });
@@ -73,9 +74,9 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub fn new(x: &[f32], count: usize, columns: usize) -> Self {
+    pub fn new(x: &[f32], count: usize, columns: usize, together: usize) -> Self {
         assert_eq!(x.len(), count * columns);
-        let group = Arch::new().dispatch(Group { count });
+        let group = Arch::new().dispatch(Group { count, together });
         let padded = columns.next_multiple_of(STEP);
         let deep = if count <= MOST { padded } else { DEEP };
         let mut numbers = Vec::with_capacity(count * padded);
@@ -108,10 +109,11 @@ impl Rows {
     }
 }
 
-/// How many of so many rows a group has. Few are one where there is room for their sums with two vectors of a tile's rows, else two; of
-/// many there are as many as there are registers for so many sums, beside what they need.
+/// How many of so many rows a group has: few are one, or two if only so many are to be together; of many there are as many as there are
+/// registers for their sums with two vectors of a tile's rows, beside what they need.
 struct Group {
     count: usize,
+    together: usize,
 }
 
 impl WithSimd for Group {
@@ -120,9 +122,9 @@ impl WithSimd for Group {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> usize {
         match eight_lanes::<S>() {
-            true if self.count <= 5 => self.count,
-            true if self.count <= MOST => self.count.div_ceil(2),
-            true => 6,
+            true if self.count > MOST => 6,
+            true if self.count > self.together => self.count.div_ceil(2),
+            true => self.count,
             false => self.count.min(MOST),
         }
     }

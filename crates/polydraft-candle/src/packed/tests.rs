@@ -141,7 +141,7 @@ fn rows_are_what_was_packed() {
 fn both<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
     let best = exact::product(w, x, rows);
     let output = Output::new(rows, w.out);
-    let x = &exact::Rows::new(x, rows, w.columns);
+    let x = &exact::Rows::new(x, rows, w.columns, W::TOGETHER);
     exact::Multiply { x, w, output: &output, tiles: 0..w.tiles() }.with_simd(pulp::Scalar::new());
     // SAFETY: all tiles at once.
     [best, unsafe { output.written() }]

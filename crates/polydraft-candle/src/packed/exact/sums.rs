@@ -74,6 +74,10 @@ pub(in super::super) trait Words: Piece + Add {
     /// where some sums lie in memory then. Measured.
     const SUMS: [usize; 2];
 
+    /// Rows of x that have a turn with some pieces together, at most, where there are sixteen registers: more are two groups, if that
+    /// leaves room for the sums of more vectors. Measured.
+    const TOGETHER: usize;
+
     /// The pieces in f32, in `room` where they are not so already.
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide];
 }
@@ -81,6 +85,7 @@ pub(in super::super) trait Words: Piece + Add {
 /// Pieces of four columns each of whose numbers is one of f32's.
 pub(super) trait Widen: Piece {
     const SUMS: [usize; 2];
+    const TOGETHER: usize;
 
     /// Vector `v` of the rows, by column.
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP];
@@ -110,6 +115,7 @@ impl<W: Widen> Add for W {
 impl<W: Widen> Words for W {
     type Wide = Wide;
     const SUMS: [usize; 2] = W::SUMS;
+    const TOGETHER: usize = W::TOGETHER;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {

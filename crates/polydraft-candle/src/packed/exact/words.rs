@@ -10,7 +10,7 @@ use super::super::fetch::{Ahead, fetch};
 use super::super::tiles::{Fill, Piece, Read, TILE};
 use super::sums::{Add, Sums, Widen, Words, word};
 use super::wide::{Scaled, Wide, WideBlock, add_scaled};
-use super::{STEP, Step};
+use super::{MOST, STEP, Step};
 
 /// Four columns, one number a word.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +47,7 @@ impl Fill for F32 {
 impl Words for F32 {
     type Wide = Wide;
     const SUMS: [usize; 2] = [20, 12];
+    const TOGETHER: usize = MOST;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(_simd: S, w: &'a [Self], _room: &'a mut Vec<Wide>) -> &'a [Wide] {
@@ -100,6 +101,7 @@ sixteen!(F16, f16, f16);
 
 impl Widen for Bf16 {
     const SUMS: [usize; 2] = [12, 10];
+    const TOGETHER: usize = 5;
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -136,6 +138,7 @@ impl F16 {
 
 impl Widen for F16 {
     const SUMS: [usize; 2] = [4, 8];
+    const TOGETHER: usize = MOST;
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -196,6 +199,7 @@ impl Add for Q8_0 {
 impl Words for Q8_0 {
     type Wide = WideBlock;
     const SUMS: [usize; 2] = [4, 10];
+    const TOGETHER: usize = MOST;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide] {
