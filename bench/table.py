@@ -14,6 +14,7 @@ Printed is Markdown.
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ def arguments():
     parser.add_argument("polydraft", nargs="?", type=Path, help="the program")
     parser.add_argument("target", nargs="?", help="the target model, or 'demo' for the demo pair")
     parser.add_argument("--drafts", nargs="+", default=["self", "ngram"], help="'demo' is the demo pair's own")
-    parser.add_argument("--dtypes", nargs="+", default=["f32", "q8_0"])
+    parser.add_argument("--dtypes", nargs="+", default=["f32", "q8_0"], help="'default' is what the target is held in if nothing is said")
     parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS))
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7, 1.0])
     parser.add_argument("--threads", type=int, default=2)
@@ -40,6 +41,7 @@ def arguments():
     parser.add_argument("--count", type=int, help="texts of each cell, instead of seconds")
     parser.add_argument("--tokens", type=int, default=64, help="of each text")
     parser.add_argument("--trees", nargs="+", default=GRID, help="the fixed trees")
+    parser.add_argument("--common", default="", help="options of all ways, such as '--backend llama', with --dtypes default")
     parser.add_argument("-o", "--output", type=Path, help="the record")
     parser.add_argument("--show", type=Path, metavar="RECORD", help="print the table of a record, measure nothing")
     args = parser.parse_args()
@@ -57,11 +59,14 @@ OF_CELL = ("dtype", "draft", "text", "temperature")
 
 def key_of(args, cell):
     """All that a cell's figures hang on: what of it is in a record already is not measured again."""
-    return {name: getattr(args, name) for name in OF_RUN} | dict(zip(OF_CELL, cell))
+    common = {"common": args.common} if args.common else {}
+    return {name: getattr(args, name) for name in OF_RUN} | common | dict(zip(OF_CELL, cell))
 
 
 def measure(args, dtype, draft, text, temperature):
-    command = [args.polydraft, "bench", "speed", "--json", "--threads", args.threads, "--dtype", dtype]
+    command = [args.polydraft, "bench", "speed", "--json", "--threads", args.threads, *shlex.split(args.common)]
+    if dtype != "default":
+        command += ["--dtype", dtype]
     command += ["--prompts", HERE / TEXTS[text], "-t", temperature, "-n", args.tokens]
     command += ["--texts", args.count] if args.count else ["--seconds", args.seconds]
     if args.target != "demo":
@@ -84,7 +89,7 @@ def measure(args, dtype, draft, text, temperature):
 
 def differing(cells):
     """What cells of several runs differ in, by name; those of old records say less of it."""
-    said = {name: [str(cell.get(name, cell["speed"].get(name, "-"))) for cell in cells] for name in ("target", "tokens", "threads")}
+    said = {name: [str(cell.get(name, cell["speed"].get(name, "-"))) for cell in cells] for name in ("target", "tokens", "threads", "common")}
     return {name: [Path(value).name for value in values] for name, values in said.items() if len(set(values)) > 1}
 
 

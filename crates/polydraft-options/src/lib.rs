@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod config;
 pub mod conversation;
+mod copies;
 pub mod costs;
 pub mod ends;
 #[cfg(feature = "hub")]

@@ -16,8 +16,9 @@ use polydraft_text::{Language, LanguageModel};
 
 use crate::backend::{Backend, BackendArgs};
 use crate::config::typed;
+use crate::copies::{self, Copies};
 use crate::output::{Usage, detail, note};
-use crate::own_copy::{self, Copies, OwnCopy};
+use crate::own_copy::OwnCopy;
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -369,7 +370,7 @@ impl ModelArgs {
         };
         let loaded = loaded.map_err(failed)?;
         if let (Some(file), Some(copy)) = (&kept, &loaded.copy) {
-            own_copy::keep(file, copy, loaded.was_kept);
+            copies::keep(file, copy, loaded.was_kept);
         }
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
         let (path, dtype, device) = (path.display(), precision, self.device);

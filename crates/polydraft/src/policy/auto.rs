@@ -54,9 +54,14 @@ const DEPTH: usize = 16;
 const ROOTS: usize = 32;
 /// The part of the time that may go into finding out whether drafting has become worth it.
 const PROBING: f64 = 0.01;
+/// The part that probes may have lost where the past may have been bad luck. On llama.cpp, whose pass over two rows in q8_0 takes as long
+/// as two and a half over one, a probe loses one and a half plain steps, and texts of 64 tokens lost up to a quarter before.
+const TRYING: f64 = 0.02;
 /// The part of a plain step that a probe may take and be tried for longer: near the point where drafts pay, trying costs next to
 /// nothing, and giving up at one standard deviation lost a twentieth.
 const CHEAP: f64 = 0.5;
+/// A text begins as if so many tokens had been decoded plainly.
+const START: f64 = 8.0;
 /// How fast the past is forgotten, a step.
 const DECAY: f64 = 0.98;
 /// What a tree must gain besides, in plain passes: costs are measured on a machine that is never quiet, and of many trees the one
@@ -139,7 +144,13 @@ struct Auto {
     time: f64,
     /// Tokens in the time of a plain step, of the chain that is expected to give most.
     best_chain: f64,
+    /// Seconds that probes lost.
+    lost: f64,
     plan: Plan,
+    /// Tokens that asking the draft is expected to gain, if it has read the text.
+    worth: f64,
+    /// The same of the steps since it was last asked.
+    missed: f64,
     /// What one draw may meet where the draft is not asked yet.
     ahead: Vec<Ahead>,
 }
@@ -174,11 +185,13 @@ impl Auto {
             roots: Vec::new(),
             next_root: 0,
             reckoning: Reckoning::new(settings.costs),
-            // As if some tokens had been decoded plainly.
-            tokens: 8.0,
-            time: 8.0,
+            tokens: START,
+            time: START,
             best_chain: 1.0,
+            lost: 0.0,
             plan: Plan::Plain,
+            worth: 0.0,
+            missed: 0.0,
             ahead: Vec::new(),
         };
         new.think();
@@ -188,7 +201,7 @@ impl Auto {
     /// Settles what is done in the next step.
     fn think(&mut self) {
         self.best_chain = self.best_chain();
-        self.plan = self.plan();
+        (self.plan, self.worth) = self.plan();
         self.ahead = self.ahead(&self.expected, 1);
     }
 
@@ -261,21 +274,27 @@ impl Auto {
         drawing - self.rate() * self.reckoning.draft(1.0)
     }
 
-    fn plan(&self) -> Plan {
+    /// What is done in the next step, and what asking the draft is worth.
+    fn plan(&self) -> (Plan, f64) {
         // Fewer paths where more are worth no more.
         let most = |best: (f64, usize), next: (f64, usize)| if next.0 > best.0 { next } else { best };
         let (worth, paths) = (1..=self.paths)
             .map(|paths| (self.asking(paths, &self.expected), paths))
             .fold((f64::NEG_INFINITY, 1), most);
+        // It has to read what was decided without it, once, however often it is asked then: worth it when as much was missed.
+        let reading = self.rate() * (self.reckoning.first_draft() - self.reckoning.draft(1.0));
         // Asking may cost next to nothing, as where n-grams draft: then nothing is missed by asking.
-        if worth > -PROBING {
-            return Plan::Paths(paths);
+        if worth > -PROBING && self.missed + worth.max(0.0) >= reading - PROBING {
+            return (Plan::Paths(paths), worth);
         }
         let plain = self.reckoning.target(1.0);
         let (probe, since) = (self.reckoning.probe(), self.reckoning.unasked as f64 * plain);
         let luck = if probe < CHEAP * plain { 2.0 } else { 1.0 };
-        let unlucky = self.asking(1, &self.expected.lucky(luck)) > 0.0;
-        if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain }
+        let loss = probe - (1.0 - self.expected.average()) * plain;
+        let affordable = self.lost + loss <= TRYING * (self.reckoning.choices.seconds + START * plain);
+        let unlucky = affordable && self.asking(1, &self.expected.lucky(luck)) > 0.0;
+        let plan = if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain };
+        (plan, worth)
     }
 
     fn remember(&mut self, unsure: f64) {
@@ -351,6 +370,10 @@ impl Policy for Auto {
         let seconds = self.reckoning.note(draft, outcome);
         self.tokens = DECAY * self.tokens + (outcome.accepted.len() + 1) as f64;
         self.time = DECAY * self.time + seconds / self.reckoning.target(1.0);
+        if self.plan == Plan::Probe {
+            self.lost += seconds - (outcome.accepted.len() + 1) as f64 * self.reckoning.target(1.0);
+        }
+        self.missed = if draft.asked().is_empty() { self.missed + self.worth.max(0.0) } else { 0.0 };
 
         let unsure = |node| draft.law(node).map(|law| 1.0 - law.sureness());
         if let Some(law) = draft.law(DraftTree::ROOT) {

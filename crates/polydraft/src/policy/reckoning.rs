@@ -56,6 +56,11 @@ impl Reckoning {
         self.costs.draft.at(self.texts as f64 * rows)
     }
 
+    /// Seconds of the first pass of a draft that is asked in this step, which reads what was decided without it.
+    pub fn first_draft(&self) -> f64 {
+        self.draft(1.0 + self.unasked as f64)
+    }
+
     /// Seconds of verifying a tree of so many paths for every text, one after the other.
     pub fn verification(&self, paths: usize) -> f64 {
         self.texts as f64 * self.costs.verification.at(paths as f64)
