@@ -3,7 +3,6 @@
 mod common;
 
 use std::fs;
-#[cfg(feature = "lab")]
 use std::path::Path;
 
 #[cfg(feature = "lab")]
@@ -40,12 +39,17 @@ fn generate_takes_every_verifier_and_tree() {
         &["--draft", "ngram", "--temperature", "0", "--verifier", "block"],
     ];
     // Of a quiet machine: on one that is busy while it is measured, the tree that chooses itself may choose to draft nothing.
-    let costs = concat!(env!("CARGO_TARGET_TMPDIR"), "/verifiers-costs.json");
-    let passes =
-        serde_json::json!({"target": [[1, 1.0], [8, 1.3]], "draft": [[1, 0.1]], "verification": [[1, 0.0]]});
-    let file = serde_json::json!({"machine": "", "threads": 1, "version": "", "models": [], "costs": passes});
-    fs::write(costs, file.to_string()).unwrap();
+    let costs = |name: &str, draft: f64| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verifiers-costs-{name}.json"));
+        let passes = serde_json::json!({"target": [[1, 1.0], [8, 1.3]], "draft": [[1, draft]], "verification": [[1, 0.0]]});
+        let file =
+            serde_json::json!({"machine": "", "threads": 1, "version": "", "models": [], "costs": passes});
+        fs::write(&path, file.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (of_model, of_ngram) = (costs("model", 0.1), costs("ngram", 0.001));
     for args in cases {
+        let costs = if args.contains(&"ngram") { &of_ngram } else { &of_model };
         let report = json(&[&GENERATE[..], args, &["--json", "--costs", costs]].concat());
         let ended = report["finish_reason"] == "end-token";
         assert!(ended || report["tokens"].as_array().unwrap().len() == 30, "{args:?}");

@@ -151,6 +151,8 @@ struct Auto {
     worth: f64,
     /// The same of the steps since it was last asked.
     missed: f64,
+    /// Seconds that the draft needs to read what was decided without it, up to where asking it was last worth nothing.
+    reading: f64,
     /// What one draw may meet where the draft is not asked yet.
     ahead: Vec<Ahead>,
 }
@@ -192,6 +194,7 @@ impl Auto {
             plan: Plan::Plain,
             worth: 0.0,
             missed: 0.0,
+            reading: 0.0,
             ahead: Vec::new(),
         };
         new.think();
@@ -281,10 +284,10 @@ impl Auto {
         let (worth, paths) = (1..=self.paths)
             .map(|paths| (self.asking(paths, &self.expected), paths))
             .fold((f64::NEG_INFINITY, 1), most);
-        // It has to read what was decided without it, once, however often it is asked then: worth it when as much was missed.
-        let reading = self.rate() * (self.reckoning.first_draft() - self.reckoning.draft(1.0));
+        // It reads what was decided without it once, however often it is asked then: that is worth it when as much was missed.
+        let is_worth_reading = self.missed + worth.max(0.0) >= self.rate() * self.reading - PROBING;
         // Asking may cost next to nothing, as where n-grams draft: then nothing is missed by asking.
-        if worth > -PROBING && self.missed + worth.max(0.0) >= reading - PROBING {
+        if worth > -PROBING && is_worth_reading {
             return (Plan::Paths(paths), worth);
         }
         let plain = self.reckoning.target(1.0);
@@ -373,7 +376,11 @@ impl Policy for Auto {
         if self.plan == Plan::Probe {
             self.lost += seconds - (outcome.accepted.len() + 1) as f64 * self.reckoning.target(1.0);
         }
-        self.missed = if draft.asked().is_empty() { self.missed + self.worth.max(0.0) } else { 0.0 };
+        match draft.asked().is_empty() {
+            false => (self.missed, self.reading) = (0.0, 0.0),
+            true if self.worth > 0.0 => self.missed += self.worth,
+            true => self.reading = self.reckoning.first_draft() - self.reckoning.draft(1.0),
+        }
 
         let unsure = |node| draft.law(node).map(|law| 1.0 - law.sureness());
         if let Some(law) = draft.law(DraftTree::ROOT) {
