@@ -5,9 +5,9 @@
 //! Were it wrong all the same, its drafts would be worse, and the text's law what it is.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorView};
 
 use crate::packed::{Format, Packed};
-use crate::weights::header;
+use crate::weights::{header, read_at};
 use crate::{CandleModel, Description, DeviceName, Error, LoadOptions, Result};
 
 /// To be raised when matrices lie in memory in another way, or are rounded in another.
@@ -88,8 +88,8 @@ impl CopyFile {
 
     /// Opens it, if it is of this model as it is now.
     pub(crate) fn open(&self) -> Result<CopyReader> {
-        let mut file =
-            File::open(&self.path).map_err(|source| Error::Read { path: self.path.clone(), source })?;
+        let mut file = polydraft_files::open(&self.path)
+            .map_err(|source| Error::Read { path: self.path.clone(), source })?;
         let (metadata, start) = header(&self.path, &mut file)?;
         let reader = CopyReader { path: self.path.clone(), metadata, start };
         let got = reader.said(SOURCE).unwrap_or("none");
@@ -126,14 +126,9 @@ impl CopyReader {
         if (end - begin) as u64 != format.bytes(shape[0], shape[1]) {
             return Err(self.wrong(name, &format!("{} bytes", format.bytes(shape[0], shape[1]))));
         }
-        let read = |at: usize, bytes: &mut [u8]| {
-            // A handle of its own: others read at other places meanwhile.
-            let mut file = File::open(&self.path)?;
-            file.seek(SeekFrom::Start(self.start + (begin + at) as u64))?;
-            file.read_exact(bytes)
-        };
-        let failed = |source| Error::Read { path: self.path.clone(), source };
-        let matrix = Packed::of_bytes(format, shape, read).map_err(failed)?;
+        let matrix = Packed::of_bytes(format, shape, |at, bytes| {
+            read_at(&self.path, self.start + (begin + at) as u64, bytes)
+        })?;
         match self.said(name) == Some(&sum(matrix.as_bytes())) {
             true => Ok(matrix),
             false => Err(self.wrong(name, "the bytes that were written")),

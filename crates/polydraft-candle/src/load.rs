@@ -332,18 +332,17 @@ impl Opened {
             Transformer::load(&config, weights, tokens, layers, options.precision, &device)?;
         transformer.held = options.cache;
         let mut model = CandleModel::new(language.name.clone(), vocabulary, transformer)?;
-        let held = options.copy.zip(kept).and_then(|(copy, file)| model.kept(copy, file).ok());
-        let was_kept = held.is_some();
+        let kept = options.copy.zip(kept).and_then(|(copy, file)| model.kept(copy, file).ok());
+        let was_kept = kept.is_some();
         let copy = match options.copy {
-            None => None,
-            Some(_) if was_kept => held,
-            Some(copy) => {
+            Some(copy) if !was_kept => {
                 // What a tokenizer of few characters cannot write is left out, and what the model has no row of.
                 let lines = importance::SAMPLE.split_inclusive('\n');
                 let lines = lines.filter_map(|line| language.text.encode_plain(line).ok()).flatten();
                 let text: Vec<_> = lines.filter(|token| (*token as usize) < tokens).collect();
                 Some(model.rounded(copy, &text)?)
             }
+            _ => kept,
         };
         Ok(Loaded { model, copy, was_kept, language })
     }

@@ -14,7 +14,7 @@ use crate::packed::{Blocks, Format, Read};
 use crate::{Error, Result};
 use gguf::Blocked;
 use safetensors::Files;
-pub(crate) use safetensors::header;
+pub(crate) use safetensors::{header, read_at};
 
 /// All tensors of a model by name.
 ///

@@ -228,6 +228,16 @@ pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64)> {
     Ok((metadata, data))
 }
 
+/// Reads the bytes of a file from `start` on, by a handle of its own: others read at other places meanwhile.
+pub(crate) fn read_at(path: &Path, start: u64, bytes: &mut [u8]) -> Result<()> {
+    let mut read = || {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(bytes)
+    };
+    read().map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
 /// In which a tensor loses nothing; of what cannot be read, anything.
 fn exact(dtype: Dtype) -> Format {
     match dtype {
@@ -284,12 +294,8 @@ impl Stored {
 
     /// Those of `count` entries of N bytes from entry `first` on.
     fn bytes<const N: usize>(&self, first: usize, count: usize) -> Result<Vec<[u8; N]>> {
-        let failed = |source| Error::Read { path: self.path.clone(), source };
         let mut bytes = vec![[0; N]; count];
-        // A handle of its own: others read at other places meanwhile.
-        let mut file = File::open(&self.path).map_err(failed)?;
-        file.seek(SeekFrom::Start(self.start + (first * N) as u64)).map_err(failed)?;
-        file.read_exact(bytes.as_flattened_mut()).map_err(failed)?;
+        read_at(&self.path, self.start + (first * N) as u64, bytes.as_flattened_mut())?;
         Ok(bytes)
     }
 }
