@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 
 use crate::distribution::PySampling;
 use crate::errors::{Failure, Result, lock, work, wrong_type};
-use crate::models::{Language, Loaded, Options};
+use crate::models::{Copies, Language, Loaded, Options};
 use crate::names::Named;
 use crate::session::{self, PyGeneration, PySession};
 use crate::tables::PyTableModel;
@@ -19,9 +19,10 @@ use crate::{arrays, chance, models, tree, verify};
 /// A target, what drafts for it, and any number of sessions.
 ///
 /// `target`: a directory as published on the hub or a GGUF file, or a `TableModel`. `draft`: likewise, or `"self"` (the
-/// target's own weights in 4 bits; `"self:q8_0"` in 8), or `"ngram"` (what the text has said before), or none for plain
+/// target's own weights in 5 or 4 bits; `"self:q8_0"` in 8), or `"ngram"` (what the text has said before), or none for plain
 /// decoding. `dtype` and `draft_dtype`: how weights are held, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as the
-/// file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for.
+/// file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for. `copies`: where a copy of the
+/// target's weights is kept for the next time, a folder, or `True` for the user's cache, or `False` for nowhere.
 ///
 /// >>> target = TableModel({(): [0.9, 0.1], (0,): [0.2, 0.8]})
 /// >>> engine = Engine(target, TableModel({(): [0.5, 0.5]}))
@@ -61,7 +62,7 @@ impl PyEngine {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (target, draft=None, *, dtype=None, draft_dtype=None, device="cpu"))]
+    #[pyo3(signature = (target, draft=None, *, dtype=None, draft_dtype=None, device="cpu", copies=Copies::Kept(true)))]
     fn new(
         py: Python<'_>,
         target: &Bound<'_, PyAny>,
@@ -69,10 +70,11 @@ impl PyEngine {
         dtype: Option<&str>,
         draft_dtype: Option<&str>,
         device: &str,
+        copies: Copies,
     ) -> Result<Self> {
         let named = draft.map(|draft| draft.extract::<String>().unwrap_or_default());
         let copy = named.as_deref().and_then(models::own_copy).transpose()?;
-        let options = Options { dtype, device, copy };
+        let options = Options { dtype, device, copy, copies: copies.clone() };
         let (target, language, copied) = model("target", py, target, &options)?;
         let vocabulary = target.facts().vocabulary.clone();
         let drafter: Option<Box<dyn Drafter>> = match (draft, copied) {
@@ -81,7 +83,7 @@ impl PyEngine {
             (Some(draft), None) => match named.as_deref().and_then(DrafterKind::named) {
                 Some(kind) => Some(kind.build(target.facts())?),
                 None => {
-                    let options = Options { dtype: draft_dtype.or(dtype), device, copy: None };
+                    let options = Options { dtype: draft_dtype.or(dtype), device, copy: None, copies };
                     let (draft, _, _) = model("draft", py, draft, &options)?;
                     Some(Box::new(ModelDrafter::new(draft, &vocabulary)?))
                 }

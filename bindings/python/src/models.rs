@@ -1,9 +1,10 @@
 //! Models from files, where the wheel was built with them (feature `models`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use polydraft::Token;
 use polydraft_engine::{Model, TextStream};
+use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
 
@@ -16,6 +17,19 @@ pub struct Options<'a> {
     pub device: &'a str,
     /// How a copy that drafts is held, if there is to be one: a name, or nothing for the usual.
     pub copy: Option<Option<String>>,
+    /// Where such a copy is kept for the next time.
+    pub copies: Copies,
+}
+
+/// Where copies of targets are kept.
+#[derive(Clone, FromPyObject)]
+pub enum Copies {
+    /// In the user's cache folder, or nowhere.
+    #[pyo3(transparent)]
+    Kept(bool),
+    /// In a folder.
+    #[pyo3(transparent)]
+    Folder(PathBuf),
 }
 
 /// If a draft's name says that it is the target itself, how it is to be held.
@@ -42,7 +56,6 @@ mod with {
 
     use polydraft_candle::{DeviceName, LoadOptions, Opened, Precision, is_gguf};
     use polydraft_text::Message;
-    use pyo3::prelude::*;
 
     use super::*;
 
@@ -100,7 +113,22 @@ mod with {
             Some(None) => Some(opened.description.best_copy(precision, device)),
             Some(Some(kind)) => Some(parsed(kind)?),
         };
-        let loaded = opened.load(LoadOptions { precision, device, copy, ..LoadOptions::default() })?;
+        let options_of = LoadOptions { precision, device, copy, ..LoadOptions::default() };
+        let folder = match &options.copies {
+            Copies::Kept(false) => None,
+            Copies::Kept(true) => polydraft_candle::Copies::of_user(),
+            Copies::Folder(folder) => Some(polydraft_candle::Copies::at(folder.clone())),
+        };
+        let file = folder.and_then(|folder| folder.place(&opened.description, &options_of));
+        let loaded = opened.load_with(options_of, file.as_ref())?;
+        if let (Some(file), Some(copy)) = (&file, &loaded.copy) {
+            let kept = file.keep(copy, loaded.was_kept);
+            // Only where it was asked for is it missed.
+            if let (Err(problem), Copies::Folder(_)) = (kept, &options.copies) {
+                let path = file.path().display();
+                return Err(Failure::input(format!("copies: cannot write {path}: {problem}")));
+            }
+        }
         let copy = loaded.copy.map(|copy| Box::new(copy) as Box<dyn Model>);
         Ok((Box::new(loaded.model), Language(loaded.language), copy))
     }

@@ -225,6 +225,25 @@ def test_drafts_without_a_second_model(draft):
 
 
 @models
+def test_a_copy_is_kept_where_it_is_to_be(tmp_path):
+    folder, cold = tmp_path / "copies", Sampling(temperature=0)
+
+    def written(copies):
+        return Engine(DEMO / "target", "self:q4_0", copies=copies).generate("fn", sampling=cold, max_tokens=20).tokens
+
+    texts = [written(folder)]
+    (kept,) = folder.iterdir()
+    assert kept.suffix == ".polydraft"
+    bytes_kept = kept.read_bytes()
+    texts += [written(str(folder)), written(False)]
+    assert [file.read_bytes() for file in folder.iterdir()] == [bytes_kept] and texts == [texts[0]] * 3
+    with pytest.raises(InvalidInput, match="copies: cannot write"):
+        written(kept)
+    with pytest.raises(TypeError, match="copies"):
+        written(3.5)
+
+
+@models
 def test_models_are_certified(demo):
     assert polydraft.certify(demo, ["fn main() {"], runs=1000, first=2).verdict == "pass"
     assert polydraft.certify(demo, ["fn main() {"], runs=1000, first=2, plant_fault=True).verdict == "fail"

@@ -61,11 +61,6 @@ impl CopyFile {
         &self.path
     }
 
-    /// Whether it is there, and made of this model as it is now; its matrices are looked at when they are read.
-    pub fn is_there(&self) -> bool {
-        self.open().is_ok()
-    }
-
     /// Writes a copy, whole or not at all, in the place of another.
     ///
     /// # Errors

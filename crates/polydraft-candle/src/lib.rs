@@ -7,6 +7,7 @@
 
 mod cache;
 mod config;
+mod copies;
 mod copy_file;
 mod device;
 mod error;
@@ -27,6 +28,7 @@ pub use config::{
     Activation, Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
     Scaling,
 };
+pub use copies::Copies;
 pub use copy_file::CopyFile;
 pub use device::{DeviceName, available_memory, give_back_memory, keep_memory};
 pub use error::{Bytes, Error, Result};

@@ -233,7 +233,7 @@ impl Matrix {
     ) -> crate::Result<Self> {
         let values = match self {
             Self::Packed(weights) => {
-                let format = precision.fitting(weights.columns()).format();
+                let format = precision.fitting(weights.shape()[1]).format();
                 return Ok(Self::Packed(weights.rounded(format, columns)));
             }
             Self::Stacked(parts) => {

@@ -262,11 +262,6 @@ impl Packed {
         self.0.shape()
     }
 
-    /// Width of a row.
-    pub fn columns(&self) -> usize {
-        self.0.shape()[1]
-    }
-
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.0.bytes()

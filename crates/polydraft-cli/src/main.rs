@@ -8,8 +8,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
 use polydraft_options::output::Verbosity;
 use polydraft_options::{
-    config, conversation, costs, ends, interrupts, models, output, prompts, sampling, speculation, texts,
-    threads,
+    config, conversation, costs, ends, interrupts, models, output, places, prompts, sampling, speculation,
+    texts, threads,
 };
 
 /// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.

@@ -18,7 +18,8 @@ use anyhow::Result;
 use clap::Subcommand;
 // So that modules name what commands share alike here and in the program.
 use polydraft_options::{
-    conversation, costs, interrupts, models, output, prompts, sampling, save, speculation, texts, threads,
+    conversation, costs, interrupts, models, output, places, prompts, sampling, save, speculation, texts,
+    threads,
 };
 
 /// The laws of the contents of a pair file, the target's and the drafts', as `couple` reads a file with this extension.

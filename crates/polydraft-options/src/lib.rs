@@ -15,6 +15,7 @@ pub mod interrupts;
 pub mod models;
 pub mod output;
 pub mod own_copy;
+pub mod places;
 pub mod prompts;
 pub mod sampling;
 pub mod save;

@@ -1,4 +1,4 @@
-//! Which models to load, and where the demo pair is.
+//! Which models to load, and what computes them.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -16,9 +16,10 @@ use polydraft_text::{Language, LanguageModel};
 
 use crate::backend::{Backend, BackendArgs};
 use crate::config::typed;
-use crate::copies::{self, Copies};
+use crate::copies;
 use crate::output::{Usage, detail, note};
 use crate::own_copy::OwnCopy;
+use crate::places::{demo, locate, weight_bytes};
 
 /// The models of a run.
 #[derive(Args, Debug, Clone)]
@@ -111,9 +112,6 @@ enum Own {
     Asked(OwnCopy),
     IfItHelps(OwnCopy),
 }
-
-/// Targets whose weights take less than this are computed by one thread.
-const SMALL: u64 = 64 << 20;
 
 /// The models of a run, at work.
 pub struct Models {
@@ -356,7 +354,7 @@ impl ModelArgs {
         let mut copy = copy.map(|(copy, _)| copy);
         let options =
             LoadOptions { precision, device: self.device, memory: None, cache: self.candle_cache()?, copy };
-        let kept = Copies::of(self.copies.as_deref());
+        let kept = copies::of(self.copies.as_deref());
         let kept = kept.and_then(|copies| copies.place(&opened.description, &options));
         let loaded = match opened.load_with(options, kept.as_ref()) {
             Err(polydraft_candle::Error::Memory { .. })
@@ -579,16 +577,6 @@ pub fn default_precision(path: &Path) -> Precision {
     if is_gguf(path) { Precision::File } else { Precision::F32 }
 }
 
-/// Whether a target, the demo pair's if none is named, is here and small.
-pub fn is_small(target: Option<&str>) -> bool {
-    let directory = target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
-    let bytes = |path: &Path| match is_gguf(path) {
-        true => std::fs::metadata(path).ok().map(|file| file.len()),
-        false => path.is_dir().then(|| weight_bytes(path)),
-    };
-    directory.is_ok_and(|path| bytes(&path).is_some_and(|bytes| bytes < SMALL))
-}
-
 /// The error of a model that could not be loaded, and which option helps.
 pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
     use polydraft_candle::Error;
@@ -599,38 +587,6 @@ pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
         Error::Device { .. } => anyhow!("--device: {error}"),
         _ => error.into(),
     }
-}
-
-/// The directory or the .gguf file of a model, by its path or its hub id. What is here goes first; `offline`, or
-/// `HF_HUB_OFFLINE` in the environment, asks no network.
-pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
-    if Path::new(name).exists() || is_gguf(Path::new(name)) || !is_hub_id(name) {
-        return Ok(PathBuf::from(name));
-    }
-    let variable = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
-    from_hub(name, offline || variable)
-}
-
-/// `org/name`, perhaps with `@revision`.
-fn is_hub_id(name: &str) -> bool {
-    let id = name.split_once('@').map_or(name, |(id, _)| id);
-    let is_word = |word: &str| {
-        !word.is_empty()
-            && !word.starts_with('.')
-            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    id.split_once('/').is_some_and(|(owner, model)| is_word(owner) && is_word(model))
-}
-
-#[cfg(feature = "hub")]
-use crate::hub::fetch as from_hub;
-
-#[cfg(not(feature = "hub"))]
-fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
-    bail!(
-        "{name} is no directory here; if it is a model of the hub: this program was built without the hub, build it \
-         with --features hub, or download the model and give its directory"
-    )
 }
 
 /// Where two texts at temperature 0 part, how far apart the target's logits of the two tokens are; `None` if the texts
@@ -652,57 +608,7 @@ pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token
     Ok(Some(gap?))
 }
 
-/// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
-fn weight_bytes(place: &Path) -> u64 {
-    if place.is_file() {
-        return std::fs::metadata(place).map_or(0, |m| m.len());
-    }
-    let files = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let is_weights = |path: &Path| path.extension().is_some_and(|e| e == "safetensors" || e == "bin");
-    // All of it once more, which is never read.
-    let is_copy = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("consolidated");
-    let weights = files.filter(|file| is_weights(&file.path()) && !is_copy(&file.file_name()));
-    weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
-}
-
 /// How weights are held, in words.
 fn held(dtype: Option<Precision>) -> String {
     dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string())
-}
-
-/// The folder of the demo pair, wherever the program is run from.
-fn demo() -> Result<PathBuf> {
-    const VARIABLE: &str = "POLYDRAFT_DEMO";
-    if let Some(folder) = std::env::var_os(VARIABLE) {
-        return Ok(folder.into());
-    }
-    let program = std::env::current_exe().unwrap_or_default();
-    let beside = program.ancestors().skip(1).flat_map(|a| [a.join("demo"), a.join("share/polydraft/demo")]);
-    // The checkout that it was built in, for an installed program.
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
-    let tried: Vec<PathBuf> = beside.chain([built]).collect();
-    tried.iter().find(|folder| folder.join("target/config.json").exists()).cloned().with_context(|| {
-        format!(
-            "cannot find the demo models beside {} or in the folders above it; set {VARIABLE} to their folder, or \
-             give --target DIR and --draft DIR",
-            program.display()
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_hub_id;
-
-    #[test]
-    fn hub_ids_are_told_from_paths() {
-        for id in ["org/name", "org/name@main", "Qwen/Qwen3-0.6B@v1.0", "a/b@refs/pr/3"] {
-            assert!(is_hub_id(id), "{id}");
-        }
-        for path in
-            ["", "name", "/org/name", "./name", "../name", "a/b/c", "org/", "org/na me", "a/.b", "~/x"]
-        {
-            assert!(!is_hub_id(path), "{path}");
-        }
-    }
 }

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use anyhow::Result;
 use clap::{ArgMatches, Command};
 
-use crate::models;
 use crate::output::note;
+use crate::places;
 
 static SETTLED: OnceLock<usize> = OnceLock::new();
 
@@ -32,7 +32,7 @@ fn wanted(program: &Command, matches: &ArgMatches) -> Option<usize> {
         return None;
     }
     let given = matches.get_one::<u32>("threads").copied();
-    let small = || has("target") && models::is_small(matches.get_one::<String>("target").map(String::as_str));
+    let small = || has("target") && places::is_small(matches.get_one::<String>("target").map(String::as_str));
     Some(or_all(given.or_else(|| small().then_some(1))))
 }
 

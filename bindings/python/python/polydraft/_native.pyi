@@ -214,6 +214,7 @@ class Engine:
         dtype: str | None = None,
         draft_dtype: str | None = None,
         device: str = "cpu",
+        copies: bool | str | PathLike[str] = True,
     ) -> None: ...
     @property
     def vocabulary(self) -> int: ...

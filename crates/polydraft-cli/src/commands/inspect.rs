@@ -15,8 +15,8 @@ use polydraft_engine::{DrafterKind, Feature};
 use polydraft_options::own_copy::OwnCopy;
 use serde::Serialize;
 
-use crate::models;
 use crate::output::{self, Usage};
+use crate::{models, places};
 
 /// Show what a model is and what it takes, without reading its weights.
 ///
@@ -91,7 +91,7 @@ struct Draft {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let located = |name: &str| models::locate(name, args.offline);
+    let located = |name: &str| places::locate(name, args.offline);
     let path = located(&args.model)?;
     let model = match Description::read(&path) {
         Ok(model) => model,

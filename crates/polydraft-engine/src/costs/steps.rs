@@ -4,9 +4,11 @@
 //! slower by a third as its weights lie in a cache or do not, which passes of one model alone do not show.
 //! Method: steps of a few trees and plain ones, in turn in one text, the median of each. What drifts from turn to turn is the
 //! machine: a step's time is that of its kind times that of its turn, both found by medians in turn (Tukey's median polish, 1977).
-//! 1. Where passes are short, chains say what the target's pass takes: the step less the draft's passes.
-//! 2. What a step of several paths takes beyond its passes is its verification.
-//! 3. What became of the chains' tokens is what to expect of the draft.
+//! 1. Where passes are short, chains say what the draft's passes take: a token more is a pass more, behind a first one that takes
+//!    longer, for the target has just had the caches. (By its own a copy's pass took a third longer than it does in a chain.)
+//! 2. There they say what the target's pass takes too: the step less the draft's passes.
+//! 3. What a step takes beyond its passes is its verification, and what the draft's first pass takes beyond another.
+//! 4. What became of the chains' tokens is what to expect of the draft.
 
 use std::time::{Duration, Instant};
 
@@ -56,13 +58,27 @@ struct Kind {
     turns: Vec<Turn>,
 }
 
-/// Steps of one kind behind each other: seconds, and nodes by level, the root first.
-type Turn = Vec<(f64, Vec<usize>)>;
+/// Steps of one kind behind each other.
+type Turn = Vec<Timed>;
+
+/// A step.
+struct Timed {
+    seconds: f64,
+    /// Of them, the draft's.
+    draft: f64,
+    /// Nodes by level, the root first.
+    levels: Vec<usize>,
+}
 
 impl Kind {
     /// What they usually take, less what `part` says of each.
     fn usual(&self, part: impl Fn(&[usize]) -> f64) -> Option<f64> {
-        median(self.turns.iter().flatten().map(|(seconds, levels)| seconds - part(levels)).collect())
+        median(self.turns.iter().flatten().map(|step| step.seconds - part(&step.levels)).collect())
+    }
+
+    /// What the draft usually takes of them.
+    fn usual_draft(&self) -> Option<f64> {
+        median(self.turns.iter().flatten().map(|step| step.draft).collect())
     }
 }
 
@@ -73,11 +89,14 @@ fn steady(kinds: &mut [Kind]) {
         for turn in 0..kinds[0].turns.len() {
             let mut ratios = Vec::new();
             for (kind, usual) in kinds.iter().zip(&usual) {
-                ratios.extend(kind.turns[turn].iter().filter_map(|(seconds, _)| Some(seconds / (*usual)?)));
+                ratios.extend(kind.turns[turn].iter().filter_map(|step| Some(step.seconds / (*usual)?)));
             }
             let slower = median(ratios).unwrap_or(1.0);
             let steps = kinds.iter_mut().flat_map(|kind| &mut kind.turns[turn]);
-            steps.for_each(|(seconds, _)| *seconds /= slower);
+            steps.for_each(|step| {
+                step.seconds /= slower;
+                step.draft /= slower;
+            });
         }
     }
 }
@@ -123,7 +142,8 @@ pub(crate) fn steps(
     costs.guess = nodes.guess().unwrap_or(costs.guess);
     steady(&mut kinds);
     if short {
-        costs.target = by_chains(&kinds, costs)?;
+        let first = draft_by_chains(&kinds, costs)?;
+        costs.target = target_by_chains(&kinds, costs, first)?;
     }
     let of_passes = |levels: &[usize]| {
         let drafted = levels[..levels.len() - 1].iter().map(|&rows| costs.draft.at(rows as f64));
@@ -208,7 +228,7 @@ fn take(
         if session.is_done() {
             break;
         }
-        let before = session.tokens().len();
+        let (before, drafting) = (session.tokens().len(), session.statistics().draft_time);
         let seconds = timed(|| engine.step(&mut [&mut *session]))?;
         let levels = session.draft.tree().levels();
         // Near the end of the context less is drawn.
@@ -219,15 +239,37 @@ fn take(
             nodes.note(&session.draft, (session.tokens().len() - before).saturating_sub(1));
         }
         if step >= rhythm.before {
-            turn.push((seconds, levels));
+            let draft = (session.statistics().draft_time - drafting).as_secs_f64();
+            turn.push(Timed { seconds, draft, levels });
         }
     }
     Ok(turn)
 }
 
-/// The target's passes: of few rows by the steps of chains, of others in proportion to what passes alone took.
-fn by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
-    let drafted = |levels: &[usize]| (levels.len() - 1) as f64 * costs.draft.at(1.0);
+/// Sets the draft's passes: of one row by what chains of several tokens take more than that of one, of others in proportion to what passes
+/// alone took. Returns what the first of a step takes beyond another.
+fn draft_by_chains(kinds: &[Kind], costs: &mut Costs) -> Result<f64> {
+    let chains = kinds.iter().filter(|kind| kind.paths == 1);
+    let chains: Vec<(f64, f64)> =
+        chains.filter_map(|kind| Some((kind.depth as f64, kind.usual_draft()?))).collect();
+    let (Some((least, fewest)), Some((most, all))) = (chains.first(), chains.last()) else { return Ok(0.0) };
+    let pass = (all - fewest) / (most - least);
+    if !(most > least && pass > 0.0) {
+        return Ok(0.0);
+    }
+    let scale = pass / costs.draft.at(1.0).max(LEAST);
+    let passes = costs.draft.pairs().iter().map(|&(rows, alone)| (rows, scale * alone));
+    costs.draft = Passes::new(passes.collect())?;
+    Ok((fewest - least * pass).max(0.0))
+}
+
+/// The target's passes: of few rows by the steps of chains, of others in proportion to what passes alone took; a step's first pass of the
+/// draft takes `first` more than others.
+fn target_by_chains(kinds: &[Kind], costs: &Costs, first: f64) -> Result<Passes> {
+    let drafted = |levels: &[usize]| match levels.len() - 1 {
+        0 => 0.0,
+        depth => first + depth as f64 * costs.draft.at(1.0),
+    };
     let chains = kinds.iter().filter(|kind| kind.paths < 2);
     let mut steps: Vec<(usize, f64)> =
         chains.filter_map(|kind| Some((1 + kind.depth, kind.usual(drafted)?))).collect();
@@ -255,7 +297,8 @@ mod tests {
     use super::*;
 
     fn kind(paths: usize, turns: &[&[f64]]) -> Kind {
-        let turn = |seconds: &&[f64]| seconds.iter().map(|&seconds| (seconds, vec![1])).collect();
+        let step = |&seconds: &f64| Timed { seconds, draft: 0.0, levels: vec![1] };
+        let turn = |seconds: &&[f64]| seconds.iter().map(step).collect();
         Kind { paths, depth: paths, speculation: None, turns: turns.iter().map(turn).collect() }
     }
 
@@ -320,16 +363,36 @@ mod tests {
             draft: passes(&[(1, 0.5)]),
             ..Costs::default()
         };
-        let chain = |depth: usize, seconds: f64| {
-            let turns = vec![vec![(seconds + 0.5 * depth as f64, vec![1; depth + 1])]];
-            Kind { paths: depth.min(1), depth, speculation: None, turns }
-        };
-        let found = by_chains(&[chain(0, 1.0), chain(2, 1.0), chain(7, 4.0)], &costs).unwrap();
+        let found =
+            target_by_chains(&[chain(0, 1.0, 0.0), chain(2, 1.0, 1.0), chain(7, 4.0, 3.5)], &costs, 0.0)
+                .unwrap();
         let expected = [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.2), (5, 2.8), (8, 4.0), (16, 8.0)];
         assert_eq!(found.pairs().len(), expected.len());
         for (found, expected) in found.pairs().iter().zip(expected) {
             assert!(found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-9, "{found:?}, {expected:?}");
         }
+    }
+
+    /// A chain in which the target takes so many seconds, and the draft.
+    fn chain(depth: usize, target: f64, draft: f64) -> Kind {
+        let turns = vec![vec![Timed { seconds: target + draft, draft, levels: vec![1; depth + 1] }]];
+        Kind { paths: depth.min(1), depth, speculation: None, turns }
+    }
+
+    /// What passes alone took is what they take in relation to each other.
+    #[test]
+    fn later_passes_of_the_draft_find_its_weights_in_a_cache() {
+        let kinds = || [chain(0, 1.0, 0.0), chain(1, 1.0, 0.5), chain(2, 1.25, 0.75), chain(7, 2.0, 2.0)];
+        let draft = Passes::new(vec![(1, 0.5), (4, 0.75)]).unwrap();
+        let mut costs = Costs { draft, ..Costs::default() };
+        let first = draft_by_chains(&kinds(), &mut costs).unwrap();
+        assert_eq!((first, costs.draft.pairs()), (0.25, &[(1, 0.25), (4, 0.375)][..]));
+        let target = target_by_chains(&kinds(), &costs, first).unwrap();
+        assert_eq!([1.0, 2.0, 3.0, 8.0].map(|rows| target.at(rows)), [1.0, 1.0, 1.25, 2.0]);
+        // Of chains of one length nothing can be said.
+        let before = costs.clone();
+        assert_eq!(draft_by_chains(&kinds()[..2], &mut costs).unwrap(), 0.0);
+        assert_eq!(costs, before);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::median;
 use crate::interrupts::Orderly;
 use crate::output;
 use crate::provenance::MadeBy;
-use crate::{models, threads};
+use crate::{models, places, threads};
 
 /// Measure a model: loading beside reading its file, decoding beside reading memory, and what a pass over several tokens
 /// costs relative to one.
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<()> {
         None => Some(random::write(args.random * 1_000_000).context("cannot write a random model")?),
     };
     let directory: PathBuf = match (&args.model, &made) {
-        (Some(name), _) => models::locate(name, true)?,
+        (Some(name), _) => places::locate(name, true)?,
         (None, Some(made)) => made.path().to_owned(),
         (None, None) => unreachable!("one of them was given"),
     };

@@ -56,7 +56,12 @@ const ROOTS: usize = 32;
 const PROBING: f64 = 0.01;
 /// The part that probes may have lost where the past may have been bad luck. On llama.cpp, whose pass over two rows in q8_0 takes as long
 /// as two and a half over one, a probe loses one and a half plain steps, and texts of 64 tokens lost up to a quarter before.
-const TRYING: f64 = 0.02;
+const TRYING: f64 = 0.01;
+/// The part of what drafts have gained so far that probes may have lost besides: a text in which they paid is likely to be one again.
+const OF_GAINS: f64 = 0.25;
+/// Plain steps that they may have lost besides for each node by which the guess is trusted: a copy of the target whose first three tokens were
+/// rejected was given up for the rest of a text of which it would have guessed nine in ten.
+const OF_TRUST: f64 = 0.25;
 /// The part of a plain step that a probe may take and be tried for longer: near the point where drafts pay, trying costs next to
 /// nothing, and giving up at one standard deviation lost a twentieth.
 const CHEAP: f64 = 0.5;
@@ -294,7 +299,10 @@ impl Auto {
         let (probe, since) = (self.reckoning.probe(), self.reckoning.unasked as f64 * plain);
         let luck = if probe < CHEAP * plain { 2.0 } else { 1.0 };
         let loss = probe - (1.0 - self.expected.average()) * plain;
-        let affordable = self.lost + loss <= TRYING * (self.reckoning.choices.seconds + START * plain);
+        let Choices { seconds, plain_seconds, .. } = self.reckoning.choices;
+        let gained = (plain_seconds - seconds).max(0.0);
+        let trusted = OF_TRUST * self.expected.trust() * plain;
+        let affordable = self.lost + loss <= TRYING * (seconds + START * plain) + OF_GAINS * gained + trusted;
         let unlucky = affordable && self.asking(1, &self.expected.lucky(luck)) > 0.0;
         let plan = if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain };
         (plan, worth)

@@ -21,7 +21,7 @@ pub struct Costs {
     /// Of the draft, by rows: the nodes of a level.
     pub draft: Passes,
     /// Of a step in which something is drawn, beside its passes, by the paths of its tree: draws, verification, caches cut
-    /// back. What a plain step takes beside its pass is not in it.
+    /// back, and what the draft's first pass takes beyond another. What a plain step takes beside its pass is not in it.
     #[serde(default = "Passes::free")]
     pub verification: Passes,
     /// What to expect of the draft before anything is known of a text.

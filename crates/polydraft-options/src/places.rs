@@ -1,0 +1,101 @@
+//! Where models are: here, by their path, or on the hub, by their id; and the demo pair.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use polydraft_candle::is_gguf;
+
+#[cfg(feature = "hub")]
+use crate::hub::fetch as from_hub;
+
+/// Targets whose weights take less than this are computed by one thread.
+const SMALL: u64 = 64 << 20;
+
+/// The directory or the .gguf file of a model, by its path or its hub id. What is here goes first; `offline`, or
+/// `HF_HUB_OFFLINE` in the environment, asks no network.
+pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
+    if Path::new(name).exists() || is_gguf(Path::new(name)) || !is_hub_id(name) {
+        return Ok(PathBuf::from(name));
+    }
+    let variable = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
+    from_hub(name, offline || variable)
+}
+
+/// `org/name`, perhaps with `@revision`.
+fn is_hub_id(name: &str) -> bool {
+    let id = name.split_once('@').map_or(name, |(id, _)| id);
+    let is_word = |word: &str| {
+        !word.is_empty()
+            && !word.starts_with('.')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    id.split_once('/').is_some_and(|(owner, model)| is_word(owner) && is_word(model))
+}
+
+#[cfg(not(feature = "hub"))]
+fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
+    anyhow::bail!(
+        "{name} is no directory here; if it is a model of the hub: this program was built without the hub, build it \
+         with --features hub, or download the model and give its directory"
+    )
+}
+
+/// Whether a target, the demo pair's if none is named, is here and small.
+pub fn is_small(target: Option<&str>) -> bool {
+    let directory = target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
+    let bytes = |path: &Path| match is_gguf(path) {
+        true => std::fs::metadata(path).ok().map(|file| file.len()),
+        false => path.is_dir().then(|| weight_bytes(path)),
+    };
+    directory.is_ok_and(|path| bytes(&path).is_some_and(|bytes| bytes < SMALL))
+}
+
+/// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
+pub fn weight_bytes(place: &Path) -> u64 {
+    if place.is_file() {
+        return std::fs::metadata(place).map_or(0, |m| m.len());
+    }
+    let files = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let is_weights = |path: &Path| path.extension().is_some_and(|e| e == "safetensors" || e == "bin");
+    // All of it once more, which is never read.
+    let is_copy = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("consolidated");
+    let weights = files.filter(|file| is_weights(&file.path()) && !is_copy(&file.file_name()));
+    weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
+}
+
+/// The folder of the demo pair, wherever the program is run from.
+pub fn demo() -> Result<PathBuf> {
+    const VARIABLE: &str = "POLYDRAFT_DEMO";
+    if let Some(folder) = std::env::var_os(VARIABLE) {
+        return Ok(folder.into());
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let beside = program.ancestors().skip(1).flat_map(|a| [a.join("demo"), a.join("share/polydraft/demo")]);
+    // The checkout that it was built in, for an installed program.
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
+    let tried: Vec<PathBuf> = beside.chain([built]).collect();
+    tried.iter().find(|folder| folder.join("target/config.json").exists()).cloned().with_context(|| {
+        format!(
+            "cannot find the demo models beside {} or in the folders above it; set {VARIABLE} to their folder, or \
+             give --target DIR and --draft DIR",
+            program.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_hub_id;
+
+    #[test]
+    fn hub_ids_are_told_from_paths() {
+        for id in ["org/name", "org/name@main", "Qwen/Qwen3-0.6B@v1.0", "a/b@refs/pr/3"] {
+            assert!(is_hub_id(id), "{id}");
+        }
+        for path in
+            ["", "name", "/org/name", "./name", "../name", "a/b/c", "org/", "org/na me", "a/.b", "~/x"]
+        {
+            assert!(!is_hub_id(path), "{path}");
+        }
+    }
+}
