@@ -120,6 +120,36 @@ fn finding_out_that_nothing_pays_costs_little() {
     }
 }
 
+/// Measured on llama.cpp, SmolLM2 in f32 with its copy in q5_1, whose first three tokens were rejected in a text of code: it was given up.
+#[test]
+fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
+    let target = [(1, 1.0), (2, 1.24), (3, 1.54), (4, 1.61), (5, 1.76), (6, 1.95), (8, 2.39), (16, 3.44)];
+    let costs = Costs {
+        target: Passes::new(target.to_vec()).unwrap(),
+        draft: Passes::new(vec![(1, 0.21), (8, 0.38), (32, 1.24)]).unwrap(),
+        verification: Passes::new(vec![(1, 0.31)]).unwrap(),
+        guess: Guess { rejected: 0.07, unsure: 0.4 },
+    };
+    let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
+    let (one, other) = (law(1.0), law(0.0));
+    for seed in 0..20 {
+        let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+        let mut policy = auto(4, 16, costs.clone());
+        live(&mut policy, (&one, &other), 3, rng);
+        live(&mut policy, (&one, &one), 20, rng);
+        assert!(policy.reckoning.choices.gain() > 1.2, "{:?}", policy.reckoning.choices);
+        // One that is never right, whatever was measured elsewhere, is found out after five trees.
+        let mut policy = auto(4, 16, costs.clone());
+        live(&mut policy, (&one, &other), 256, rng);
+        let Choices { steps, plain, .. } = policy.reckoning.choices;
+        assert!(
+            steps - plain < 10 && policy.reckoning.choices.gain() > 0.94,
+            "{:?}",
+            policy.reckoning.choices
+        );
+    }
+}
+
 #[test]
 fn good_drafts_make_deep_trees() {
     let mut rng = ChaCha8Rng::seed_from_u64(33);
