@@ -64,12 +64,12 @@ def row_costs(file, most):
 
 def gain(right, costs):
     """Plain decoding's time for a text over the least time in which its tokens can come, where token n can be drafted if right[n]."""
-    least = [0.0]
-    for start in reversed(range(len(right))):
-        run = next((n for n, is_right in enumerate(right[start:]) if not is_right), len(right) - start)
-        left = lambda tokens: least[-min(tokens, len(least))]
-        # So many drafted and accepted, and one token more.
-        least.append(min(costs[1 + drafted] + (left(drafted + 1) if drafted < len(right) - start else 0.0) for drafted in range(run + 1)))
+    # For the rest of the text, from its end on; and how many tokens in a row can be drafted there.
+    least, run = [0.0], 0
+    for is_right in reversed(right):
+        run = run + 1 if is_right else 0
+        # So many drafted and accepted, and one token more, which there is not behind the end.
+        least.append(min(costs[1 + drafted] + least[-min(drafted + 1, len(least))] for drafted in range(run + 1)))
     return len(right) * costs[1] / least[-1]
 
 

@@ -113,14 +113,14 @@ mod with {
             Some(None) => Some(opened.description.best_copy(precision, device)),
             Some(Some(kind)) => Some(parsed(kind)?),
         };
-        let options_of = LoadOptions { precision, device, copy, ..LoadOptions::default() };
+        let how = LoadOptions { precision, device, copy, ..LoadOptions::default() };
         let folder = match &options.copies {
             Copies::Kept(false) => None,
             Copies::Kept(true) => polydraft_candle::Copies::of_user(),
             Copies::Folder(folder) => Some(polydraft_candle::Copies::at(folder.clone())),
         };
-        let file = folder.and_then(|folder| folder.place(&opened.description, &options_of));
-        let loaded = opened.load_with(options_of, file.as_ref())?;
+        let file = folder.and_then(|folder| folder.place(&opened.description, &how));
+        let loaded = opened.load_with(how, file.as_ref())?;
         if let (Some(file), Some(copy)) = (&file, &loaded.copy) {
             let kept = file.keep(copy, loaded.was_kept);
             // Only where it was asked for is it missed.
