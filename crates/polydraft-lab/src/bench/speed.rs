@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::policy::{Auto, Costs, Reckoned};
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::{Limits, Speculation as Drawn, Statistics};
+use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
 use crate::interrupts::Orderly;
@@ -217,7 +218,8 @@ fn at_once(models: &Models, tokens: usize) -> usize {
     models.engine.room().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
 }
 
-/// One text in each of some ways, a few steps of each in turn.
+/// One text in each of some ways, a few steps of each in turn. Who goes behind whom is drawn anew for every round: behind a way with
+/// other weights a processor's cache has lost those of the next, and behind one with the same it has not.
 fn in_turn(
     models: &mut Models,
     costs: &Costs,
@@ -244,10 +246,12 @@ fn in_turn(
         for session in &mut sessions {
             while engine.prepare(session, usize::MAX)? > 0 {}
         }
+        let (mut random, mut turns) = (texts::random(seed), (0..sessions.len()).collect::<Vec<_>>());
         while sessions.iter().any(|session| !session.is_done()) {
-            for session in &mut sessions {
+            turns.shuffle(&mut random);
+            for turn in &turns {
                 for _ in 0..STEPS {
-                    engine.step(&mut [&mut *session])?;
+                    engine.step(&mut [&mut sessions[*turn]])?;
                 }
             }
         }
