@@ -246,12 +246,12 @@ fn in_turn(
         for session in &mut sessions {
             while engine.prepare(session, usize::MAX)? > 0 {}
         }
-        let (mut random, mut turns) = (texts::random(seed), (0..sessions.len()).collect::<Vec<_>>());
-        while sessions.iter().any(|session| !session.is_done()) {
+        let (mut random, mut turns) = (texts::random(seed), sessions.iter_mut().collect::<Vec<_>>());
+        while turns.iter().any(|session| !session.is_done()) {
             turns.shuffle(&mut random);
-            for turn in &turns {
+            for session in &mut turns {
                 for _ in 0..STEPS {
-                    engine.step(&mut [&mut sessions[*turn]])?;
+                    engine.step(&mut [&mut **session])?;
                 }
             }
         }
