@@ -112,6 +112,14 @@ unsafe fn put_together<L: Lanes>(cut: &Cut, j: usize, at: usize) -> L::Fours {
     }
 }
 
+/// Asks the memory for a share of what lies ahead when the first vector of a part has its turn.
+#[inline(always)]
+fn ask<B: Block>(w: &B, part: usize, first: usize, share: usize, shares: usize) {
+    if first == 0 {
+        fetch(w, shares * part + share, shares * B::PARTS);
+    }
+}
+
 /// Sums of products of a span of one block, for J vectors of rows from vector `first` on and N rows of x.
 ///
 /// # Safety
@@ -119,19 +127,22 @@ unsafe fn put_together<L: Lanes>(cut: &Cut, j: usize, at: usize) -> L::Fours {
 #[expect(clippy::needless_range_loop, reason = "the same index into several arrays")]
 #[inline(always)]
 unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: usize>(
-    numbers: &Numbers,
+    w: &B,
+    part: usize,
     x: &[Input; N],
     first: usize,
 ) -> [[L::Integers; J]; N] {
     // SAFETY: pointers lead to `LANES` words within arrays of `TILE`; the rest is the caller's promise.
     unsafe {
         let mut out = [[L::start(0); J]; N];
-        match numbers {
+        match &w.numbers(part) {
             Numbers::Eight(words) => {
                 for n in 0..N {
                     out[n] = [L::start(x[n].spans[SPAN].shift); J];
                 }
                 for (j, words) in words.iter().enumerate() {
+                    // A processor waits that is asked for so many lines at once: one row read an eighth less.
+                    ask(w, part, first, j, 8);
                     for v in 0..J {
                         let w = L::eights(words.as_ptr().add((first + v) * L::LANES));
                         for n in 0..N {
@@ -141,6 +152,7 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                 }
             }
             Numbers::Four(words) => {
+                ask(w, part, first, 0, 1);
                 let mut sums = [[L::start_fours(0); J]; N];
                 for n in 0..N {
                     sums[n] = [L::start_fours(x[n].spans[SPAN].shift); J];
@@ -163,6 +175,9 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                 }
             }
             Numbers::Cut(cut) => {
+                if SPAN == 0 {
+                    ask(w, part, first, 0, 1);
+                }
                 let (count, together) = (8 / B::SPANS, const { together(B::MOST) });
                 let mut sums = [[L::start_fours(0); J]; N];
                 // Written out, for only so every shift is known to the compiler.
@@ -215,15 +230,11 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
             let mut sums = [[L::splat(0.0); V]; N];
             for (w, x) in w.iter().zip(x.as_chunks::<N>().0.chunks_exact(B::PARTS)) {
                 for (part, x) in x.iter().enumerate() {
-                    if first == 0 {
-                        fetch(w, part, B::PARTS);
-                    }
-                    let numbers = &w.numbers(part);
                     for v in (0..V).step_by(J) {
                         for span in 0..B::SPANS {
                             let integers = match span {
-                                0 => block::<L, B, N, J, 0>(numbers, x, first + v),
-                                _ => block::<L, B, N, J, 1>(numbers, x, first + v),
+                                0 => block::<L, B, N, J, 0>(w, part, x, first + v),
+                                _ => block::<L, B, N, J, 1>(w, part, x, first + v),
                             };
                             let (scales, minima) = (w.scales(part, span), w.minima(part, span));
                             for j in 0..J {
