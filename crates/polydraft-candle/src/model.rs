@@ -8,6 +8,7 @@
 mod kept;
 mod text;
 
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -198,13 +199,13 @@ impl CandleModel {
                     room -= end - work.next;
                 }
             }
-            let logits = self.transformer.forward(&mut parts)?;
+            let mut logits = self.transformer.forward(&mut parts)?;
             let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
-            let mut rest = &logits[..];
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { number, next, .. } = work[i];
-                let own;
-                (own, rest) = rest.split_at(wanted * self.width());
+                // Nothing is copied where one text is alone.
+                let rest = logits.split_off(wanted * self.width());
+                let own = mem::replace(&mut logits, rest);
                 if let Some(text) = &mut self.texts[number] {
                     text.computed_part(next..end, own);
                 }

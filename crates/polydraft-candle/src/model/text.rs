@@ -120,17 +120,17 @@ impl Text {
     }
 
     /// Takes note of a part that is computed, with the logits that it wanted.
-    pub fn computed_part(&mut self, slots: Range<usize>, logits: &[f32]) {
+    pub fn computed_part(&mut self, slots: Range<usize>, logits: Vec<f32>) {
         let length = self.tokens.len();
         if slots.start < length {
             self.held.extend_from_slice(&self.tokens[slots.start..slots.end.min(length)]);
             self.computed = self.held.len();
         }
         if !logits.is_empty() {
-            if self.scored == 0 {
-                self.logits.clear();
+            match self.scored {
+                0 => self.logits = logits,
+                _ => self.logits.extend_from_slice(&logits),
             }
-            self.logits.extend_from_slice(logits);
             self.scored = slots.end + 1 - length;
         }
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How long a thread spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(200);
-/// Pieces of a thread's part.
+/// A thread takes what is left of a part in so many pieces: smaller ones towards the end, so that nobody waits for long.
 const STEPS: usize = 8;
 
 type Work<'a> = dyn Fn(Range<usize>) + Sync + 'a;
@@ -60,7 +60,6 @@ struct Part {
 struct Task {
     work: *const Work<'static>,
     parts: usize,
-    step: usize,
 }
 
 struct Shared {
@@ -90,12 +89,9 @@ impl Shared {
         for offset in 0..task.parts {
             let part = &self.parts[(mine + offset) % task.parts];
             let end = part.end.load(Ordering::Relaxed);
-            loop {
-                let begin = part.next.fetch_add(task.step, Ordering::Relaxed);
-                if begin >= end {
-                    break;
-                }
-                work(begin..(begin + task.step).min(end));
+            let piece = |begin: usize| (begin < end).then(|| begin + (end - begin).div_ceil(STEPS));
+            while let Ok(begin) = part.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, piece) {
+                work(begin..piece(begin).unwrap_or(end));
             }
         }
     }
@@ -147,8 +143,27 @@ struct Pool {
     /// All but the caller's.
     threads: Vec<Thread>,
     busy: AtomicBool,
-    /// The number of the process that has the threads: they do not follow into one that is forked from it.
-    process: u32,
+    /// Forks before there were the threads: they do not follow into a process that is forked from theirs.
+    forks: usize,
+}
+
+/// Forks that this process comes from, as far as it has seen them.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts forks from now on. (To ask for the process's number at every product was a system's call each.)
+fn count_forks() {
+    #[cfg(unix)]
+    {
+        extern "C" fn forked() {
+            FORKS.fetch_add(1, Ordering::Relaxed);
+        }
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: the function is there as long as the process, and does nothing that a child must not do. Should there be no memory for
+        // it, a forked process would wait for threads that it does not have, as if it had never been counted.
+        ONCE.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(forked));
+        });
+    }
 }
 
 impl Pool {
@@ -168,13 +183,17 @@ impl Pool {
         };
         // Where the system gives no more, there are fewer.
         let threads = (1..threads).map_while(|n| start(n).ok()).map(|handle| handle.thread().clone());
-        let (threads, process) = (threads.collect(), std::process::id());
-        Self { shared, threads, busy: AtomicBool::new(false), process }
+        count_forks();
+        let (threads, forks) = (threads.collect(), FORKS.load(Ordering::Relaxed));
+        Self { shared, threads, busy: AtomicBool::new(false), forks }
     }
 
     fn run(&self, count: usize, parts: usize, work: &Work) {
         let parts = parts.min(self.threads.len() + 1);
-        if parts <= 1 || self.process != std::process::id() || self.busy.swap(true, Ordering::Acquire) {
+        if parts <= 1
+            || self.forks != FORKS.load(Ordering::Relaxed)
+            || self.busy.swap(true, Ordering::Acquire)
+        {
             return work(0..count);
         }
         let busy = Busy(&self.busy);
@@ -186,7 +205,7 @@ impl Pool {
         }
         // SAFETY: the task does not outlive this call: `Closing` waits for everyone, also while a panic unwinds.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
-        let task = Task { work, parts, step: count.div_ceil(parts * STEPS) };
+        let task = Task { work, parts };
         // SAFETY: the gate is closed, nobody is inside, and `busy` keeps other callers out.
         unsafe { *shared.task.get() = Some(task) };
         let closing = Closing(self);

@@ -174,7 +174,8 @@ fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Result<Vec<f32>> {
     let rows: usize = blocks.iter().map(|block| block.stretches.len() * block.rows.len()).sum();
     let mut found = vec![0f32; rows * width];
     let mut totals = vec![Total::NOTHING; rows * rules.heads];
-    let mut tasks = Vec::with_capacity(blocks.len() * form.heads);
+    let count: usize = blocks.iter().map(|block| block.stretches.len()).sum();
+    let mut tasks = Vec::with_capacity(count * form.heads);
     let (mut rest, mut rest_of_totals) = (&mut found[..], &mut totals[..]);
     for Block { pages, sights, rows, stretches } in &blocks {
         for stretch in stretches.clone() {

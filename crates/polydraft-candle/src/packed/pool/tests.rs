@@ -47,3 +47,26 @@ fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
         assert_eq!(counts(&pool, 40, 3), vec![1; 40]);
     }
 }
+
+/// Threads do not follow into a forked process: there the caller works alone, and waits for nobody.
+#[cfg(unix)]
+#[test]
+#[expect(unsafe_code, reason = "the standard library does not fork")]
+fn a_forked_process_works_alone() {
+    let pool = Pool::start(2);
+    assert_eq!(counts(&pool, 40, 2), vec![1; 40]);
+    // SAFETY: the child counts, and leaves without running what others have registered.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let whole = Mutex::new(Vec::new());
+        pool.run(40, 2, &|range| whole.lock().unwrap().push(range));
+        let alone = whole.lock().unwrap().as_slice() == std::slice::from_ref(&(0..40));
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!alone)) };
+    }
+    let mut status = -1;
+    // SAFETY: the child's number, and a number to write to.
+    let found = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((found, status), (child, 0));
+    assert_eq!(counts(&pool, 40, 2), vec![1; 40]);
+}

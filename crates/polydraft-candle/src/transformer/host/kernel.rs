@@ -255,9 +255,13 @@ fn score<S: Simd, const N: usize, const V: usize>(
     let lines = scores.len() / N;
     for seen in seen(sight, view, page) {
         for n in 0..N {
-            for i in 0..seen.count {
-                let to = seen.from + i;
-                scores[n * lines + to / PAGE].0[to % PAGE] = found[n].0[seen.slot + i];
+            let found = &found[n].0[seen.slot..seen.slot + seen.count];
+            // Slots in their order are mostly places in theirs, or go over into the next line.
+            let (line, place) = (n * lines + seen.from / PAGE, seen.from % PAGE);
+            let (front, back) = found.split_at(found.len().min(PAGE - place));
+            scores[line].0[place..place + front.len()].copy_from_slice(front);
+            if !back.is_empty() {
+                scores[line + 1].0[..back.len()].copy_from_slice(back);
             }
         }
     }
