@@ -195,10 +195,22 @@ impl<P: Fill> pulp::NullaryFnOnce for Pack<'_, P> {
         let together = (TOGETHER / P::COLUMNS).max(1);
         for (number, pieces) in pieces.chunks_mut(together).enumerate() {
             let first = number * together * P::COLUMNS;
+            let weights = weights.map(|weights| &weights[first..]);
             for (row, values) in values.chunks_exact(columns).enumerate() {
-                for (at, piece) in (first..).step_by(P::COLUMNS).zip(&mut *pieces) {
-                    let columns = at..columns.min(at + P::COLUMNS);
-                    piece.set(row, &values[columns.clone()], weights.map(|weights| &weights[columns]));
+                let values = values[first..].chunks(P::COLUMNS);
+                // Loops, for closures have no vectors to round with.
+                match weights {
+                    None => {
+                        for (piece, values) in pieces.iter_mut().zip(values) {
+                            piece.set(row, values, None);
+                        }
+                    }
+                    Some(weights) => {
+                        let weighed = values.zip(weights.chunks(P::COLUMNS));
+                        for (piece, (values, weights)) in pieces.iter_mut().zip(weighed) {
+                            piece.set(row, values, Some(weights));
+                        }
+                    }
                 }
             }
         }

@@ -38,8 +38,14 @@ impl Fill for F32 {
 
     #[inline(always)]
     fn set(&mut self, row: usize, values: &[f32], _weights: Option<&[f32]>) {
-        for (words, value) in self.0.iter_mut().zip(values) {
-            words[row] = value.to_bits();
+        // Mostly there are all, and the compiler need not ask for each.
+        match values.first_chunk::<STEP>() {
+            Some(values) => {
+                for (words, value) in self.0.iter_mut().zip(values) {
+                    words[row % TILE] = value.to_bits();
+                }
+            }
+            None => self.0.iter_mut().zip(values).for_each(|(words, value)| words[row] = value.to_bits()),
         }
     }
 }
@@ -89,8 +95,13 @@ macro_rules! sixteen {
 
             #[inline(always)]
             fn set(&mut self, row: usize, values: &[$value], _weights: Option<&[f32]>) {
-                for (column, value) in values.iter().enumerate() {
-                    self.0[column / 2][row] |= u32::from(value.to_bits()) << (16 * (column % 2));
+                let mut whole = [<$value>::from_bits(0); STEP];
+                match values.first_chunk::<STEP>() {
+                    Some(values) => whole = *values,
+                    None => whole.iter_mut().zip(values).for_each(|(whole, value)| *whole = *value),
+                }
+                for (words, pair) in self.0.iter_mut().zip(whole.as_chunks::<2>().0) {
+                    words[row % TILE] = u32::from(pair[0].to_bits()) | u32::from(pair[1].to_bits()) << 16;
                 }
             }
         }
