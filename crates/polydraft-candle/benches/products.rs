@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use polydraft_candle::{Precision, ProductProbe};
 use pulp::Arch;
 
-const KINDS: [Precision; 8] = [
+const KINDS: [Precision; 9] = [
     Precision::F32,
     Precision::Bf16,
+    Precision::F16,
     Precision::Q8_0F32,
     Precision::Q8_0,
     Precision::Q4_0,

@@ -9,9 +9,11 @@
 //! 2. A few more, whose sums do not find room: some vectors of the tile's rows at a time, in panels so small ([`PANEL`]) that the
 //!    first cache has them when it is the next vectors' turn. Each turn asks the memory for its share of what lies ahead, in the order
 //!    of addresses ([`Ahead`]). In bf16, which is widened in every turn, rows beyond five are two groups, whose turns widen two vectors
-//!    at once. Against no panels and one group, four rows in bf16 cost 0.91 of one where it were 1.36, eight 1.34 and 2.0 (AVX2, two
+//!    at once; with more registers up to [`Words::FEW`] are few, in groups of eight. Against no panels and one group, four rows in bf16 cost 0.91 of one where it were 1.36, eight 1.34 and 2.0 (AVX2, two
 //!    threads, weights from memory).
-//! 3. Many rows: [`DEEP`] columns of a tile are widened once, and stay in a core's fastest cache for all groups of rows.
+//! 3. Many rows: [`DEEP`] columns of a tile are widened once, and stay in a core's fastest cache for all groups of rows. While one is at
+//!    that the memory waits, so for some rows more it is dearer than to widen again: sixteen in bf16 took 7.0 passes of one, and 4.8 as
+//!    few (an EPYC with AVX-512, one thread).
 //!
 //! Complexity: `rows · out · in` multiply-adds; `out · in` conversions and one read of w from memory.
 
@@ -21,6 +23,7 @@ mod sums;
 mod wide;
 mod words;
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -36,6 +39,8 @@ pub(super) use words::{Bf16, F16, F32};
 
 /// Rows of x at once, at most.
 const MOST: usize = 8;
+/// Rows that are few, at most.
+const FEW: usize = 32;
 /// Columns of x are padded to a multiple of this.
 pub(super) const STEP: usize = 4;
 /// Multiply-adds that are worth another thread.
@@ -53,7 +58,7 @@ pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> Vec<f32
     if rows * w.out == 0 || w.columns == 0 {
         return vec![0.0; rows * w.out];
     }
-    let (x, output) = (&Rows::new(x, rows, w.columns, W::TOGETHER), Output::new(rows, w.out));
+    let (x, output) = (&Rows::new::<W>(x, rows, w.columns), Output::new(rows, w.out));
     pool::split(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
         Arch::new().dispatch(Multiply { x, w, output: &output, tiles });
     });
@@ -69,16 +74,19 @@ pub(super) struct Rows {
     /// Rows of a group; the last may have fewer.
     group: usize,
     padded: usize,
+    /// Whether they are few.
+    few: bool,
     /// Columns that lie together: of few rows all.
     deep: usize,
 }
 
 impl Rows {
-    pub fn new(x: &[f32], count: usize, columns: usize, together: usize) -> Self {
+    pub fn new<W: Words>(x: &[f32], count: usize, columns: usize) -> Self {
         assert_eq!(x.len(), count * columns);
-        let group = Arch::new().dispatch(Group { count, together });
+        let [group, few] = Arch::new().dispatch(Group { count, words: PhantomData::<W> });
         let padded = columns.next_multiple_of(STEP);
-        let deep = if count <= MOST { padded } else { DEEP };
+        let few = count <= few;
+        let deep = if few { padded } else { DEEP };
         let mut numbers = Vec::with_capacity(count * padded);
         let room = &mut numbers.spare_capacity_mut()[..count * padded];
         let parts: Vec<_> = room.chunks_mut(deep * count).enumerate().collect();
@@ -99,7 +107,7 @@ impl Rows {
         });
         // SAFETY: each number was written: the parts are all columns, with the padding, and in each the groups are all rows.
         unsafe { numbers.set_len(count * padded) };
-        Self { numbers, count, group, padded, deep }
+        Self { numbers, count, group, padded, few, deep }
     }
 
     /// All rows' part of some columns, by group.
@@ -109,24 +117,26 @@ impl Rows {
     }
 }
 
-/// How many of so many rows a group has: few are one, or two if only so many are to be together; of many there are as many as there are
-/// registers for their sums with two vectors of a tile's rows, beside what they need.
-struct Group {
+/// How many of so many rows a group has, and how many are few: few are one, or two if only so many are to be together; of many there are as
+/// many as there are registers for their sums with two vectors of a tile's rows, beside what they need.
+struct Group<W> {
     count: usize,
-    together: usize,
+    words: PhantomData<W>,
 }
 
-impl WithSimd for Group {
-    type Output = usize;
+impl<W: Words> WithSimd for Group<W> {
+    type Output = [usize; 2];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) -> usize {
-        match eight_lanes::<S>() {
+    fn with_simd<S: Simd>(self, _simd: S) -> [usize; 2] {
+        let group = match eight_lanes::<S>() {
             true if self.count > MOST => 6,
-            true if self.count > self.together => self.count.div_ceil(2),
+            true if self.count > W::TOGETHER => self.count.div_ceil(2),
             true => self.count,
             false => self.count.min(MOST),
-        }
+        };
+        let few = if eight_lanes::<S>() { MOST } else { W::FEW };
+        [group, few]
     }
 }
 
@@ -151,7 +161,7 @@ impl<W: Words> WithSimd for Multiply<'_, W> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         stack::align();
-        if self.x.count <= MOST { self.few(simd) } else { self.many(simd) }
+        if self.x.few { self.few(simd) } else { self.many(simd) }
     }
 }
 
@@ -159,6 +169,7 @@ impl<W: Words> Multiply<'_, W> {
     /// All tiles with few rows.
     #[inline(always)]
     fn few<S: Simd>(&self, simd: S) {
+        const { assert!(MOST <= W::FEW && W::FEW <= FEW) };
         let (rows, group) = (self.x.count, self.x.group);
         // Where lanes are not eight there are thirty-two registers: for two vectors' sums with any number of rows.
         let vectors = match eight_lanes::<S>() {
@@ -169,7 +180,7 @@ impl<W: Words> Multiply<'_, W> {
         let each = (TILE / S::F32_LANES / vectors).max(1);
         let turns = rows.div_ceil(group) * each;
         for tile in self.tiles.clone() {
-            let mut y = [[0f32; TILE]; MOST];
+            let mut y = [[0f32; TILE]; FEW];
             let (w, y) = (self.w.tile(tile), &mut y[..rows]);
             let panel = if turns > 1 { (PANEL / size_of::<W>()).max(1) } else { w.len() };
             for (number, w) in w.chunks(panel).enumerate() {

@@ -141,7 +141,7 @@ fn rows_are_what_was_packed() {
 fn both<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
     let best = exact::product(w, x, rows);
     let output = Output::new(rows, w.out);
-    let x = &exact::Rows::new(x, rows, w.columns, W::TOGETHER);
+    let x = &exact::Rows::new::<W>(x, rows, w.columns);
     exact::Multiply { x, w, output: &output, tiles: 0..w.tiles() }.with_simd(pulp::Scalar::new());
     // SAFETY: all tiles at once.
     [best, unsafe { output.written() }]
@@ -155,7 +155,7 @@ fn products_equal_those_in_double_precision() {
             let columns = if format == Format::Q8_0F32 { columns } else { columns - 1 };
             let (_, w) = matrix(format, out, columns);
             let held = &Memory(w.clone(), columns);
-            for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 40] {
+            for rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17, 32, 33, 40] {
                 let x = values(rows * columns, 0.3);
                 let found = match format {
                     Format::F32 => both(&Tiles::<F32>::load(out, columns, held, None).unwrap(), &x, rows),

@@ -78,6 +78,9 @@ pub(in super::super) trait Words: Piece + Add {
     /// leaves room for the sums of more vectors. Measured.
     const TOGETHER: usize;
 
+    /// Rows that are widened in registers, at most, where there are thirty-two registers, up to [`FEW`](super::FEW). Measured.
+    const FEW: usize;
+
     /// The pieces in f32, in `room` where they are not so already.
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide];
 }
@@ -86,6 +89,7 @@ pub(in super::super) trait Words: Piece + Add {
 pub(super) trait Widen: Piece {
     const SUMS: [usize; 2];
     const TOGETHER: usize;
+    const FEW: usize;
 
     /// Vector `v` of the rows, by column.
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP];
@@ -116,6 +120,7 @@ impl<W: Widen> Words for W {
     type Wide = Wide;
     const SUMS: [usize; 2] = W::SUMS;
     const TOGETHER: usize = W::TOGETHER;
+    const FEW: usize = W::FEW;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {

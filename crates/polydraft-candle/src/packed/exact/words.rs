@@ -54,6 +54,7 @@ impl Words for F32 {
     type Wide = Wide;
     const SUMS: [usize; 2] = [20, 12];
     const TOGETHER: usize = MOST;
+    const FEW: usize = MOST;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(_simd: S, w: &'a [Self], _room: &'a mut Vec<Wide>) -> &'a [Wide] {
@@ -113,6 +114,7 @@ sixteen!(F16, f16, f16);
 impl Widen for Bf16 {
     const SUMS: [usize; 2] = [12, 10];
     const TOGETHER: usize = 5;
+    const FEW: usize = 32;
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -150,6 +152,7 @@ impl F16 {
 impl Widen for F16 {
     const SUMS: [usize; 2] = [4, 8];
     const TOGETHER: usize = MOST;
+    const FEW: usize = 32;
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -211,6 +214,7 @@ impl Words for Q8_0 {
     type Wide = WideBlock;
     const SUMS: [usize; 2] = [4, 10];
     const TOGETHER: usize = MOST;
+    const FEW: usize = 16;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide] {
