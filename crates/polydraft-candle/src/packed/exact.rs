@@ -179,9 +179,10 @@ impl<W: Words> Multiply<'_, W> {
         };
         let each = (TILE / S::F32_LANES / vectors).max(1);
         let turns = rows.div_ceil(group) * each;
+        let mut y = [[0f32; TILE]; FEW];
         for tile in self.tiles.clone() {
-            let mut y = [[0f32; TILE]; FEW];
             let (w, y) = (self.w.tile(tile), &mut y[..rows]);
+            y.fill([0.0; TILE]);
             let panel = if turns > 1 { (PANEL / size_of::<W>()).max(1) } else { w.len() };
             for (number, w) in w.chunks(panel).enumerate() {
                 let column = number * panel * W::COLUMNS;
