@@ -201,11 +201,16 @@ impl CandleModel {
             }
             let mut logits = self.transformer.forward(&mut parts)?;
             let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
+            let mut from = 0;
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { number, next, .. } = work[i];
+                let count = wanted * self.width();
                 // Nothing is copied where one text is alone.
-                let rest = logits.split_off(wanted * self.width());
-                let own = mem::replace(&mut logits, rest);
+                let own = match count == logits.len() {
+                    true => mem::take(&mut logits),
+                    false => logits[from..from + count].to_vec(),
+                };
+                from += count;
                 if let Some(text) = &mut self.texts[number] {
                     text.computed_part(next..end, own);
                 }

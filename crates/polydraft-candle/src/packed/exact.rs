@@ -9,8 +9,8 @@
 //! 2. A few more, whose sums do not find room: some vectors of the tile's rows at a time, in panels so small ([`PANEL`]) that the
 //!    first cache has them when it is the next vectors' turn. Each turn asks the memory for its share of what lies ahead, in the order
 //!    of addresses ([`Ahead`]). In bf16, which is widened in every turn, rows beyond five are two groups, whose turns widen two vectors
-//!    at once; with more registers up to [`Words::FEW`] are few, in groups of eight. Against no panels and one group, four rows in bf16 cost 0.91 of one where it were 1.36, eight 1.34 and 2.0 (AVX2, two
-//!    threads, weights from memory).
+//!    at once; with more registers up to [`Words::FEW`] are few, in groups of eight. Against no panels and one group, four rows in bf16
+//!    cost 0.91 of one where it were 1.36, eight 1.34 and 2.0 (AVX2, two threads, weights from memory).
 //! 3. Many rows: [`DEEP`] columns of a tile are widened once, and stay in a core's fastest cache for all groups of rows. While one is at
 //!    that the memory waits, so for some rows more it is dearer than to widen again: sixteen in bf16 took 7.0 passes of one, and 4.8 as
 //!    few (an EPYC with AVX-512, one thread).

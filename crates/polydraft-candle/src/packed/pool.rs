@@ -159,7 +159,7 @@ fn count_forks() {
         }
         static ONCE: std::sync::Once = std::sync::Once::new();
         // SAFETY: the function is there as long as the process, and does nothing that a child must not do. Should there be no memory for
-        // it, a forked process would wait for threads that it does not have, as if it had never been counted.
+        // it, a forked process offers work to threads that it does not have, and does all of it itself.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(forked));
         });
