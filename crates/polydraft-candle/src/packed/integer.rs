@@ -136,18 +136,7 @@ pub(super) fn product_by<B: Block>(kernel: Kernel, w: &Tiles<B>, x: &[f32], rows
     let cached = (CACHED / bytes).max(1);
     let groups: &[&[Input]] = &inputs.groups().collect::<Vec<_>>();
     pool::split(w.tiles(), GRAIN / (rows * w.columns * TILE) + 1, &|tiles| {
-        // One row's are cleared in no time.
-        let (mut one, mut more);
-        let sums: &mut [[f32; TILE]] = match rows {
-            1 => {
-                one = [[0f32; TILE]; 1];
-                &mut one
-            }
-            _ => {
-                more = [[0f32; TILE]; MOST];
-                &mut more
-            }
-        };
+        let mut sums = [[0f32; TILE]; MOST];
         for (part, groups) in groups.chunks(cached).enumerate() {
             for tile in tiles.clone() {
                 for (number, x) in groups.iter().enumerate() {

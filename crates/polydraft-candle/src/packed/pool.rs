@@ -89,9 +89,10 @@ impl Shared {
         for offset in 0..task.parts {
             let part = &self.parts[(mine + offset) % task.parts];
             let end = part.end.load(Ordering::Relaxed);
-            let piece = |begin: usize| (begin < end).then(|| begin + (end - begin).div_ceil(STEPS));
-            while let Ok(begin) = part.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, piece) {
-                work(begin..piece(begin).unwrap_or(end));
+            let behind = |begin: usize| begin + (end - begin).div_ceil(STEPS);
+            let take = |begin| (begin < end).then(|| behind(begin));
+            while let Ok(begin) = part.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+                work(begin..behind(begin));
             }
         }
     }

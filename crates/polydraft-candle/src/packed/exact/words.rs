@@ -12,6 +12,15 @@ use super::sums::{Add, Sums, Widen, Words, word};
 use super::wide::{Scaled, Wide, WideBlock, add_scaled};
 use super::{MOST, STEP, Step};
 
+/// A row's numbers in four columns. Mostly there are all, and the compiler need not ask for each.
+#[inline(always)]
+fn padded<T: Copy + Default>(values: &[T]) -> [T; STEP] {
+    match values.first_chunk() {
+        Some(whole) => *whole,
+        None => std::array::from_fn(|column| values.get(column).copied().unwrap_or_default()),
+    }
+}
+
 /// Four columns, one number a word.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
@@ -38,14 +47,8 @@ impl Fill for F32 {
 
     #[inline(always)]
     fn set(&mut self, row: usize, values: &[f32], _weights: Option<&[f32]>) {
-        // Mostly there are all, and the compiler need not ask for each.
-        match values.first_chunk::<STEP>() {
-            Some(values) => {
-                for (words, value) in self.0.iter_mut().zip(values) {
-                    words[row % TILE] = value.to_bits();
-                }
-            }
-            None => self.0.iter_mut().zip(values).for_each(|(words, value)| words[row] = value.to_bits()),
+        for (words, value) in self.0.iter_mut().zip(padded(values)) {
+            words[row % TILE] = value.to_bits();
         }
     }
 }
@@ -96,12 +99,7 @@ macro_rules! sixteen {
 
             #[inline(always)]
             fn set(&mut self, row: usize, values: &[$value], _weights: Option<&[f32]>) {
-                let mut whole = [<$value>::from_bits(0); STEP];
-                match values.first_chunk::<STEP>() {
-                    Some(values) => whole = *values,
-                    None => whole.iter_mut().zip(values).for_each(|(whole, value)| *whole = *value),
-                }
-                for (words, pair) in self.0.iter_mut().zip(whole.as_chunks::<2>().0) {
+                for (words, pair) in self.0.iter_mut().zip(padded(values).as_chunks::<2>().0) {
                     words[row % TILE] = u32::from(pair[0].to_bits()) | u32::from(pair[1].to_bits()) << 16;
                 }
             }
