@@ -40,3 +40,5 @@ pub use model::{CandleModel, SequenceLimits};
 #[doc(hidden)]
 pub use packed::ProductProbe;
 pub use threads::use_threads;
+#[doc(hidden)]
+pub use transformer::AttentionProbe;

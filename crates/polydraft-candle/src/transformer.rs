@@ -26,6 +26,7 @@ use crate::importance::Importance;
 use crate::linear::{Linear, Matrix};
 use crate::rows::{Rows, apart};
 use crate::{Config, Error};
+pub use host::AttentionProbe;
 use norm::{Norm, Norms};
 use pass::{Part, positions, tokens, wanted};
 

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use half::f16;
 
 use super::pages::PAGE;
+use crate::packed::fetch::Coming;
 use crate::packed::widened;
 
 /// How keys and values are held on a processor.
@@ -105,12 +106,12 @@ impl Numbers {
         }
     }
 
-    /// These lines where they are held in f32.
+    /// These lines as they are held, to ask the memory for them beforehand.
     #[inline(always)]
-    pub fn singles(&self, from: usize, count: usize) -> &[Line] {
+    pub fn coming(&self, from: usize, count: usize) -> Coming {
         match self {
-            Self::Single(lines) => &lines[from..from + count],
-            Self::Half(_) => &[],
+            Self::Single(lines) => Coming::of(&lines[from..from + count]),
+            Self::Half(lines) => Coming::of(&lines[from..from + count]),
         }
     }
 

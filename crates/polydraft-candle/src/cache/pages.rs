@@ -10,6 +10,7 @@ use candle_core::Result;
 
 use super::Form;
 use super::numbers::{Line, Numbers};
+use crate::packed::fetch::Coming;
 
 /// Slots of a page; numbers side by side in a [`Line`].
 pub(crate) const PAGE: usize = 32;
@@ -116,15 +117,14 @@ impl Pages {
         self.pages[page].blocks.lines(self.form.values(layer, head), count, room)
     }
 
-    /// The lines of [`keys`](Self::keys), and those of [`values`](Self::values), where there is such a page and they are as they are
-    /// held: to ask the memory for them beforehand.
+    /// The lines of [`keys`](Self::keys), and those of [`values`](Self::values), as they are held.
     #[inline(always)]
-    pub fn lines(&self, page: usize, layer: usize, head: usize) -> [&[Line]; 2] {
-        let Some(page) = self.pages.get(page) else { return [&[], &[]] };
+    pub fn coming(&self, page: usize, layer: usize, head: usize) -> [Coming; 2] {
+        let Some(page) = self.pages.get(page) else { return [Coming::NOTHING; 2] };
         let values = PAGE * self.form.value_lines();
         [
-            page.blocks.singles(self.form.keys(layer, head), self.form.head),
-            page.blocks.singles(self.form.values(layer, head), values),
+            page.blocks.coming(self.form.keys(layer, head), self.form.head),
+            page.blocks.coming(self.form.values(layer, head), values),
         ]
     }
 

@@ -29,7 +29,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::fetch::Ahead;
+use super::fetch::{Ahead, Cache};
 use super::output::Output;
 use super::tiles::{TILE, Tiles};
 use super::{pool, stack};
@@ -257,13 +257,14 @@ fn multiply_rows<S: Simd, W: Add, const N: usize, const V: usize>(
     [turn, turns]: [usize; 2],
 ) {
     let steps = x.as_chunks::<N>().0.as_chunks::<STEP>().0;
+    let cache = Cache::of(size_of_val(steps), size_of_val(w));
     let vectors = (rows.start / S::F32_LANES..rows.end / S::F32_LANES).step_by(V);
     for (turn, first) in (turn..).zip(vectors) {
         let mut sums = [[simd.splat_f32s(0.0); V]; N];
         for (y, sums) in y.iter().zip(&mut sums) {
             sums.copy_from_slice(&S::as_simd_f32s(y).0[first..first + V]);
         }
-        W::add::<S, N, V>(simd, steps, w, first, Ahead::of(w, turn, turns), &mut sums);
+        W::add::<S, N, V>(simd, steps, w, first, Ahead::of(w, turn, turns, cache), &mut sums);
         for (y, sums) in y.iter_mut().zip(sums) {
             S::as_mut_simd_f32s(y).0[first..first + V].copy_from_slice(&sums);
         }

@@ -10,9 +10,12 @@
 //! the pass, in the tree or in the chunk, and wherever slots were moved. What is computed for a token depends on the text
 //! up to it only.
 //! Complexity: `rows · slots · heads · head` multiply-adds, twice; every key and value is read from memory once for
-//! [`ROWS`] rows.
+//! [`ROWS`] rows. With one row the memory is the limit (17 GB/s on one thread of an EPYC with AVX-512, which reads 25 to 30), with
+//! several arithmetic (37 multiply-adds a nanosecond of 46; `benches/attention.rs`).
 
+mod join;
 mod kernel;
+mod probe;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -23,9 +26,13 @@ use pulp::Arch;
 use super::Transformer;
 use super::pass::{Part, Sight};
 use crate::Config;
+use crate::cache::pages::PAGE;
 use crate::cache::{Cache, Pages};
+use crate::packed::fetch::Coming;
 use crate::packed::pool;
+use join::Join;
 use kernel::{Scratch, Task, Total};
+pub use probe::AttentionProbe;
 
 /// Rows of one text that go through the pages together.
 const ROWS: usize = 8;
@@ -175,17 +182,22 @@ fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Result<Vec<f32>> {
     let mut found = vec![0f32; rows * width];
     let mut totals = vec![Total::NOTHING; rows * rules.heads];
     let count: usize = blocks.iter().map(|block| block.stretches.len()).sum();
-    let mut tasks = Vec::with_capacity(count * form.heads);
+    let mut tasks: Vec<Task> = Vec::with_capacity(count * form.heads);
     let (mut rest, mut rest_of_totals) = (&mut found[..], &mut totals[..]);
+    let arranged = arranged(&blocks, queries, rules, [form.heads, form.head]);
     for Block { pages, sights, rows, stretches } in &blocks {
+        let queries = &arranged[rows.start * width..rows.end * width];
         for stretch in stretches.clone() {
-            for head in 0..form.heads {
+            for (head, queries) in queries.chunks_exact(rows.len() * group).enumerate() {
                 let (out, totals);
                 (out, rest) = rest.split_at_mut(rows.len() * group);
                 (totals, rest_of_totals) = rest_of_totals.split_at_mut(rows.len() * shared);
-                let queries = &queries[rows.start * rules.stride..];
                 let places = beginning(stretch)..beginning(stretch + 1);
-                tasks.push(Task { pages, head, sights, places, queries, out, totals, rules });
+                if let Some(before) = tasks.last_mut() {
+                    [before.then, _] = pages.coming(places.start / PAGE, rules.layer, head);
+                }
+                let then = Coming::NOTHING;
+                tasks.push(Task { pages, head, sights, places, queries, out, totals, rules, then });
             }
         }
     }
@@ -199,44 +211,38 @@ fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Result<Vec<f32>> {
         return Ok(found);
     }
     let mut by_row = vec![0f32; row * width];
-    let mut parts = found.chunks_exact(form.head).zip(&totals);
+    let (mut joins, mut rest) =
+        (Vec::with_capacity(blocks.len()), (&mut by_row[..], &found[..], &totals[..]));
     for block in &blocks {
-        let out = &mut by_row[block.rows.start * width..block.rows.end * width];
-        let mut sums = vec![Total::NOTHING; block.rows.len() * rules.heads];
-        for _ in block.stretches.clone() {
-            for head in 0..form.heads {
-                for row in 0..block.rows.len() {
-                    for own in 0..shared {
-                        let Some((part, total)) = parts.next() else { return Ok(by_row) };
-                        let place = row * rules.heads + head * shared + own;
-                        join(&mut out[place * form.head..][..form.head], &mut sums[place], part, total);
-                    }
-                }
-            }
-        }
+        let (rows, stretches) = (block.rows.len(), block.stretches.len());
+        let (out, found, totals);
+        (out, rest.0) = rest.0.split_at_mut(rows * width);
+        (found, rest.1) = rest.1.split_at(stretches * rows * width);
+        (totals, rest.2) = rest.2.split_at(stretches * rows * rules.heads);
+        joins.push(Join { found, totals, shared, head: form.head, out, heads: rules.heads });
     }
+    pool::each(joins, GRAIN * blocks.len() / rows.max(1) / width + 1, |join| arch.dispatch(join));
     Ok(by_row)
 }
 
-/// Adds what a stretch gave to what those before it gave, both means of values by their weights.
-fn join(mean: &mut [f32], sum: &mut Total, part: &[f32], total: &Total) {
-    if total.sum == 0.0 {
-        return;
+/// Of each block, of each key head its queries as the loops want them.
+fn arranged(blocks: &[Block], queries: &[f32], rules: Rules, [heads, head]: [usize; 2]) -> Vec<f32> {
+    let (width, together) = (rules.heads * head, Arch::new().dispatch(kernel::Together));
+    let rows = blocks.last().map_or(0, |block| block.rows.end);
+    let (mut arranged, group) = (vec![0f32; rows * width], width / heads);
+    let (mut parts, mut rest) = (Vec::with_capacity(blocks.len()), &mut arranged[..]);
+    for Block { rows, .. } in blocks {
+        let out;
+        (out, rest) = rest.split_at_mut(rows.len() * width);
+        parts.push((rows.clone(), out));
     }
-    if sum.sum == 0.0 {
-        mean.copy_from_slice(part);
-        *sum = *total;
-        return;
-    }
-    let largest = sum.largest.max(total.largest);
-    let (before, more) =
-        (sum.sum * (sum.largest - largest).exp(), total.sum * (total.largest - largest).exp());
-    let all = before + more;
-    let (keep, add) = (before / all, more / all);
-    for (mean, part) in mean.iter_mut().zip(part) {
-        *mean = *mean * keep + part * add;
-    }
-    *sum = Total { largest, sum: all };
+    pool::each(parts, GRAIN * blocks.len() / (rows * width).max(1) + 1, |(rows, out)| {
+        for (own, out) in out.chunks_exact_mut(rows.len() * group).enumerate() {
+            let of_row = |row: usize| queries[row * rules.stride + own * group..][..group].chunks_exact(head);
+            kernel::arrange(rows.clone().flat_map(of_row), head, together, out);
+        }
+    });
+    arranged
 }
 
 #[cfg(test)]

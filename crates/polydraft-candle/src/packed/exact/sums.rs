@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::super::fetch::{Ahead, fetch};
+use super::super::fetch::{Ahead, Cache, fetch};
 use super::super::tiles::{Piece, TILE};
 use super::wide::Wide;
 use super::{STEP, Step};
@@ -126,7 +126,7 @@ impl<W: Widen> Words for W {
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {
         room.resize(w.len(), Wide::ZERO);
         for (w, room) in w.iter().zip(&mut *room) {
-            fetch(w, 0, 1);
+            fetch(w, 0, 1, Cache::Second);
             for v in 0..TILE / S::F32_LANES {
                 room.put::<S>(v, w.widen(simd, v));
             }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use pulp::Simd;
 
 use super::super::blocks::{Q8_0, widened};
-use super::super::fetch::{Ahead, fetch};
+use super::super::fetch::{Ahead, Cache, fetch};
 use super::super::tiles::{Fill, Piece, Read, TILE};
 use super::sums::{Add, Sums, Widen, Words, word};
 use super::wide::{Scaled, Wide, WideBlock, add_scaled};
@@ -218,7 +218,7 @@ impl Words for Q8_0 {
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Self::Wide>) -> &'a [Self::Wide] {
         room.resize(w.len(), WideBlock::ZERO);
         for (w, room) in w.iter().zip(&mut *room) {
-            fetch(w, 0, 1);
+            fetch(w, 0, 1, Cache::Second);
             for (step, room) in room.numbers.iter_mut().enumerate() {
                 for v in 0..TILE / S::F32_LANES {
                     room.put::<S>(v, w.numbers(simd, step, v));

@@ -1,7 +1,7 @@
 //! The product of a tile, written once for every vector unit.
 
 use super::super::blocks::{Block, Cut, Factors, Numbers};
-use super::super::fetch::fetch;
+use super::super::fetch::{Cache, fetch};
 use super::super::inputs::Input;
 use super::super::stack;
 use super::super::tiles::TILE;
@@ -114,9 +114,10 @@ unsafe fn put_together<L: Lanes>(cut: &Cut, j: usize, at: usize) -> L::Fours {
 
 /// Asks the memory for a share of what lies ahead when the first vector of a part has its turn.
 #[inline(always)]
-fn ask<B: Block>(w: &B, part: usize, first: usize, share: usize, shares: usize) {
+fn ask<B: Block, const N: usize>(w: &B, part: usize, first: usize, share: usize, shares: usize) {
     if first == 0 {
-        fetch(w, shares * part + share, shares * B::PARTS);
+        let cache = const { Cache::of(B::PARTS * N * size_of::<Input>(), size_of::<B>()) };
+        fetch(w, shares * part + share, shares * B::PARTS, cache);
     }
 }
 
@@ -142,7 +143,7 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                 }
                 for (j, words) in words.iter().enumerate() {
                     // A processor waits that is asked for so many lines at once: one row read an eighth less.
-                    ask(w, part, first, j, 8);
+                    ask::<B, N>(w, part, first, j, 8);
                     for v in 0..J {
                         let w = L::eights(words.as_ptr().add((first + v) * L::LANES));
                         for n in 0..N {
@@ -152,7 +153,7 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                 }
             }
             Numbers::Four(words) => {
-                ask(w, part, first, 0, 1);
+                ask::<B, N>(w, part, first, 0, 1);
                 let mut sums = [[L::start_fours(0); J]; N];
                 for n in 0..N {
                     sums[n] = [L::start_fours(x[n].spans[SPAN].shift); J];
@@ -176,7 +177,7 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
             }
             Numbers::Cut(cut) => {
                 if SPAN == 0 {
-                    ask(w, part, first, 0, 1);
+                    ask::<B, N>(w, part, first, 0, 1);
                 }
                 let (count, together) = (8 / B::SPANS, const { together(B::MOST) });
                 let mut sums = [[L::start_fours(0); J]; N];

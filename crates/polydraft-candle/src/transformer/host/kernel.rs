@@ -11,13 +11,10 @@ use super::Rules;
 use crate::cache::Pages;
 use crate::cache::numbers::Line;
 use crate::cache::pages::PAGE;
-use crate::packed::fetch::fetch_this;
+use crate::packed::fetch::Coming;
 use crate::packed::stack;
 use crate::transformer::exp::exp;
 use crate::transformer::pass::Sight;
-
-/// Heads that share a key head go through a page so many at a time.
-const HEADS: usize = 4;
 
 /// Some rows of one text with the query heads that share one key head.
 pub(super) struct Task<'a> {
@@ -25,15 +22,17 @@ pub(super) struct Task<'a> {
     /// The key head.
     pub head: usize,
     pub sights: &'a [Sight],
-    /// Of the text.
+    /// Of the text, whole pages.
     pub places: Range<usize>,
-    /// Of each row, a stride apart, `[heads · head]`.
+    /// As [`arrange`] puts them.
     pub queries: &'a [f32],
     /// `[rows, heads that share · head]`, zeros.
     pub out: &'a mut [f32],
     /// `[rows, heads that share]`
     pub totals: &'a mut [Total],
     pub rules: Rules,
+    /// The keys that the next task begins with.
+    pub then: Coming,
 }
 
 /// The weights that a query gave: Σ e^(score − largest).
@@ -51,12 +50,64 @@ impl Total {
 /// Room that tasks use one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// Of every query what it scores with the tokens of its text, then their weights: whole lines each.
+    /// What every query scores with the places of the stretch, then their weights: of every [`PAGE`] places a line of each query.
     scores: Vec<Line>,
+    /// The same of a page by its slots.
+    found: Vec<Line>,
     /// Of every query its sums, `[head]` in whole lines.
     sums: Vec<Line>,
     /// What a page holds in fewer bits, widened.
     wide: Vec<Line>,
+}
+
+/// How many queries go through a page together, at most: as many as there are registers for their sums.
+pub(super) struct Together;
+
+impl Together {
+    #[inline(always)]
+    const fn with<S: Simd>() -> usize {
+        match S::F32_LANES {
+            // Two vectors of a line for each, and thirty-two registers.
+            16 => 8,
+            // Four vectors, and sixteen.
+            8 => 3,
+            _ => 4,
+        }
+    }
+}
+
+impl WithSimd for Together {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> usize {
+        Self::with::<S>()
+    }
+}
+
+/// So many queries in chunks of about the same size, `most` or fewer.
+#[inline(always)]
+fn chunks(queries: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = queries.div_ceil(queries.div_ceil(most).max(1)).max(1);
+    (0..queries).step_by(size).map(move |first| first..queries.min(first + size))
+}
+
+/// Puts queries of `head` numbers in chunks of those that go through a page together, in each the numbers of a column side by side.
+pub(super) fn arrange<'q>(
+    queries: impl Iterator<Item = &'q [f32]>,
+    head: usize,
+    most: usize,
+    out: &mut [f32],
+) {
+    let mut queries = queries;
+    for chunk in chunks(out.len() / head, most) {
+        let out = &mut out[chunk.start * head..chunk.end * head];
+        for (n, query) in queries.by_ref().take(chunk.len()).enumerate() {
+            for (out, number) in out[n..].iter_mut().step_by(chunk.len()).zip(query) {
+                *out = *number;
+            }
+        }
+    }
 }
 
 pub(super) struct Attend<'a, 's> {
@@ -70,8 +121,7 @@ impl WithSimd for Attend<'_, '_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         stack::align();
-        // A line has four vectors at least: four are taken at once, and keys and values come from memory in one stream, which is
-        // worth more than room in registers for all sums.
+        // A line has four vectors at least: four are taken at once, and keys and values come from memory in one stream.
         match PAGE >= 4 * S::F32_LANES {
             true => self.task.run::<S, 4>(simd, self.scratch),
             false => self.task.run::<S, 2>(simd, self.scratch),
@@ -79,104 +129,125 @@ impl WithSimd for Attend<'_, '_> {
     }
 }
 
-/// The part of a page that a row sees: its tokens from `from` on are in the page's slots from `slot` on.
-struct Seen {
-    from: usize,
-    slot: usize,
-    count: usize,
+/// Calls a function with the number of queries of a chunk known to the compiler.
+macro_rules! with_chunk {
+    ($count:expr, $call:ident::<$S:ident, _, $V:ident>($($argument:expr),* $(,)?)) => {
+        match $count {
+            1 => $call::<$S, 1, $V>($($argument),*),
+            2 => $call::<$S, 2, $V>($($argument),*),
+            3 => $call::<$S, 3, $V>($($argument),*),
+            4 => $call::<$S, 4, $V>($($argument),*),
+            5 => $call::<$S, 5, $V>($($argument),*),
+            6 => $call::<$S, 6, $V>($($argument),*),
+            7 => $call::<$S, 7, $V>($($argument),*),
+            _ => $call::<$S, 8, $V>($($argument),*),
+        }
+    };
 }
 
 impl Task<'_> {
     /// With V vectors of a line at a time.
     #[inline(always)]
     fn run<S: Simd, const V: usize>(self, simd: S, scratch: &mut Scratch) {
-        let Scratch { scores: all_scores, sums: all_sums, wide } = scratch;
+        let Scratch { scores: all_scores, found, sums: all_sums, wide } = scratch;
         let form = self.pages.form();
-        let (head, value_lines, window) = (form.head, form.value_lines(), self.rules.window);
-        let group = self.rules.heads / form.heads;
-        let (mut longest, mut first, mut end) = (0, usize::MAX, 0);
+        let (head, value_lines, most) = (form.head, form.value_lines(), const { Together::with::<S>() });
+        let (group, total) = (self.rules.heads / form.heads, self.totals.len());
+        let (mut last, mut first, mut end) = (0, usize::MAX, 0);
         for sight in self.sights {
-            let (context, path) = sight.within(window, &self.places);
-            longest = longest.max(context.len() + path.len());
+            let (context, path) = sight.within(self.rules.window, &self.places);
             if !context.is_empty() {
                 (first, end) = (first.min(context.start), end.max(context.end));
             }
             if let (Some(own), Some(last)) = (path.first(), path.last()) {
                 (first, end) = (first.min(*own), end.max(last + 1));
             }
+            last = last.max(sight.position() + 1);
         }
-        if longest == 0 {
+        if first >= end {
             return;
         }
         let pages = first / PAGE..end.div_ceil(PAGE);
-        let view = &View { window, places: self.places };
-        let lines = longest.div_ceil(PAGE);
+        let lines = (last.min(self.places.end) - self.places.start).div_ceil(PAGE);
         all_scores.clear();
-        // What is behind a query's tokens weighs nothing.
-        all_scores.resize(self.sights.len() * group * lines, Line([f32::NEG_INFINITY; PAGE]));
+        // What a query does not see weighs nothing.
+        all_scores.resize(lines * total, Line([f32::NEG_INFINITY; PAGE]));
+        found.resize(found.len().max(total), Line::default());
         all_sums.clear();
-        all_sums.resize(self.sights.len() * group * value_lines, Line::default());
+        all_sums.resize(total * value_lines, Line::default());
+        let view = View { window: self.rules.window, places: self.places.clone() };
 
         for page in pages.clone() {
             let keys = self.pages.keys(page, self.rules.layer, self.head, wide);
             // Behind the last page's keys come the first one's values.
-            let mut next = match page + 1 < pages.end {
-                true => self.pages.lines(page + 1, self.rules.layer, self.head)[0],
-                false => self.pages.lines(pages.start, self.rules.layer, self.head)[1],
+            let mut coming = match page + 1 < pages.end {
+                true => self.pages.coming(page + 1, self.rules.layer, self.head)[0],
+                false => self.pages.coming(pages.start, self.rules.layer, self.head)[1],
             };
-            for (row, sight) in self.sights.iter().enumerate() {
-                if !sees(sight, view, page) {
-                    continue;
-                }
-                let queries =
-                    &self.queries[row * self.rules.stride + self.head * group * head..][..group * head];
-                let scores = &mut all_scores[row * group * lines..][..group * lines];
-                for (queries, scores) in queries.chunks(HEADS * head).zip(scores.chunks_mut(HEADS * lines)) {
-                    let keys = [keys, std::mem::take(&mut next)];
-                    match queries.len() / head {
-                        1 => score::<S, 1, V>(simd, queries, keys, scores, sight, view, page),
-                        2 => score::<S, 2, V>(simd, queries, keys, scores, sight, view, page),
-                        3 => score::<S, 3, V>(simd, queries, keys, scores, sight, view, page),
-                        _ => score::<S, HEADS, V>(simd, queries, keys, scores, sight, view, page),
-                    }
-                }
+            let whole = view.whole(self.sights, page);
+            let scores = match whole {
+                true => &mut all_scores[view.line(page * PAGE) * total..][..total],
+                false => &mut found[..total],
+            };
+            for chunk in chunks(total, most) {
+                let queries = &self.queries[chunk.start * head..chunk.end * head];
+                let (scores, coming) =
+                    (&mut scores[chunk.clone()], std::mem::replace(&mut coming, Coming::NOTHING));
+                with_chunk!(chunk.len(), score::<S, _, V>(simd, queries, keys, coming, scores));
             }
-        }
-        for (scores, total) in all_scores.chunks_exact_mut(lines).zip(self.totals.iter_mut()) {
-            *total = weigh(simd, scores, self.rules.softcap);
-        }
-        for page in pages.clone() {
-            let values = self.pages.values(page, self.rules.layer, self.head, wide);
-            let mut next = match page + 1 < pages.end {
-                true => self.pages.lines(page + 1, self.rules.layer, self.head)[1],
-                false => &[],
-            };
-            for (row, sight) in self.sights.iter().enumerate() {
-                let weights = &all_scores[row * group * lines..][..group * lines];
-                let sums = &mut all_sums[row * group * value_lines..][..group * value_lines];
-                let heads = weights.chunks(HEADS * lines).zip(sums.chunks_mut(HEADS * value_lines));
-                for (weights, sums) in heads {
-                    for seen in seen(sight, view, page) {
-                        let values = [values, std::mem::take(&mut next)];
-                        match sums.len() / value_lines {
-                            1 => add::<S, 1, V>(simd, weights, values, sums, &seen),
-                            2 => add::<S, 2, V>(simd, weights, values, sums, &seen),
-                            3 => add::<S, 3, V>(simd, weights, values, sums, &seen),
-                            _ => add::<S, HEADS, V>(simd, weights, values, sums, &seen),
+            if !whole {
+                for (row, sight) in self.sights.iter().enumerate() {
+                    for Seen { slot, place } in view.seen(sight, page) {
+                        for n in row * group..(row + 1) * group {
+                            all_scores[view.line(place) * total + n].0[place % PAGE] = found[n].0[slot];
                         }
                     }
                 }
             }
         }
-        let sums = all_sums.chunks_exact(value_lines).zip(self.totals.iter());
+        for (n, sum) in self.totals.iter_mut().enumerate() {
+            *sum = weigh(simd, &mut all_scores[n..], total, self.rules.softcap);
+        }
+        for page in pages.clone() {
+            let values = self.pages.values(page, self.rules.layer, self.head, wide);
+            let mut coming = match page + 1 < pages.end {
+                true => self.pages.coming(page + 1, self.rules.layer, self.head)[1],
+                false => self.then,
+            };
+            if view.whole(self.sights, page) {
+                let weights = &all_scores[view.line(page * PAGE) * total..][..total];
+                for chunk in chunks(total, most) {
+                    let sums = &mut all_sums[chunk.start * value_lines..chunk.end * value_lines];
+                    let (weights, coming) =
+                        (&weights[chunk.clone()], std::mem::replace(&mut coming, Coming::NOTHING));
+                    with_chunk!(chunk.len(), add::<S, _, V>(simd, weights, values, coming, sums));
+                }
+                continue;
+            }
+            for (row, sight) in self.sights.iter().enumerate() {
+                for chunk in chunks(group, most) {
+                    let first = row * group + chunk.start;
+                    let sums = &mut all_sums[first * value_lines..][..chunk.len() * value_lines];
+                    let weights = Weights { lines: &all_scores[first..], stride: total };
+                    with_chunk!(
+                        chunk.len(),
+                        add_seen::<S, _, V>(simd, weights, values, sums, &view, sight, page)
+                    );
+                }
+            }
+            (0..PAGE * value_lines).for_each(|line| coming.ask(line));
+        }
+        let sums = all_sums.chunks_exact_mut(value_lines).zip(self.totals.iter());
         for (out, (sums, total)) in self.out.chunks_exact_mut(head).zip(sums) {
             if total.sum == 0.0 {
                 continue;
             }
-            for (out, sum) in out.chunks_mut(PAGE).zip(sums) {
-                for (out, sum) in out.iter_mut().zip(sum.0) {
-                    *out = sum / total.sum;
+            let total = simd.splat_f32s(total.sum);
+            for (out, line) in out.chunks_mut(PAGE).zip(sums) {
+                for sum in S::as_mut_simd_f32s(&mut line.0).0 {
+                    *sum = simd.div_f32s(*sum, total);
                 }
+                out.copy_from_slice(&line.0[..out.len()]);
             }
         }
     }
@@ -188,21 +259,42 @@ struct View {
     places: Range<usize>,
 }
 
-/// Whether a row sees anything of a page.
-#[inline(always)]
-fn sees(sight: &Sight, view: &View, page: usize) -> bool {
-    seen(sight, view, page).next().is_some()
+/// A token that a row sees: a slot of a page, and its place in the text.
+struct Seen {
+    slot: usize,
+    place: usize,
 }
 
-/// What a row sees of a page, in the order of the text.
-#[inline(always)]
-fn seen<'s>(sight: &'s Sight, view: &View, page: usize) -> impl Iterator<Item = Seen> + use<'s> {
-    let (context, path) = sight.within(view.window, &view.places);
-    let (from, to) = (context.start.max(page * PAGE), context.end.min((page + 1) * PAGE));
-    let known = context.len();
-    let part = (from < to).then(|| Seen { from: from - context.start, slot: from % PAGE, count: to - from });
-    let own = path.iter().enumerate().filter(move |(_, slot)| **slot / PAGE == page);
-    part.into_iter().chain(own.map(move |(i, slot)| Seen { from: known + i, slot: slot % PAGE, count: 1 }))
+impl View {
+    /// The line of a place's scores.
+    #[inline(always)]
+    fn line(&self, place: usize) -> usize {
+        (place - self.places.start) / PAGE
+    }
+
+    /// Whether all rows see all of a page, each slot at its place.
+    #[inline(always)]
+    fn whole(&self, sights: &[Sight], page: usize) -> bool {
+        let mut whole = true;
+        for sight in sights {
+            let (context, _) = sight.within(self.window, &self.places);
+            whole &= context.start <= page * PAGE && (page + 1) * PAGE <= context.end;
+        }
+        whole
+    }
+
+    /// What a row sees of a page, in the order of the text.
+    #[inline(always)]
+    fn seen<'s>(&self, sight: &'s Sight, page: usize) -> impl Iterator<Item = Seen> + use<'s> {
+        let (context, path) = sight.within(self.window, &self.places);
+        let slots = page * PAGE..(page + 1) * PAGE;
+        let known = context.start.max(slots.start)..context.end.min(slots.end);
+        let behind = self.places.end.min(sight.position() + 1) - path.len();
+        let own = path.iter().enumerate().filter(move |(_, slot)| slots.contains(slot));
+        known
+            .map(|place| Seen { slot: place % PAGE, place })
+            .chain(own.map(move |(i, slot)| Seen { slot: slot % PAGE, place: behind + i }))
+    }
 }
 
 /// Vector `v` of a line.
@@ -211,86 +303,64 @@ fn vector<S: Simd>(line: &Line, v: usize) -> S::f32s {
     S::as_simd_f32s(&line.0).0[v]
 }
 
-/// Number `i` of lines that follow each other.
+/// What a chunk of Q queries scores with the slots of a page. The memory is asked for what is coming meanwhile: pages lie apart.
 #[inline(always)]
-fn number(lines: &[Line], i: usize) -> f32 {
-    lines[i / PAGE].0[i % PAGE]
-}
-
-/// What N queries of a row score with the tokens of a page that it sees. The memory is asked for the `next` lines meanwhile: pages
-/// lie apart.
-#[inline(always)]
-fn score<S: Simd, const N: usize, const V: usize>(
+fn score<S: Simd, const Q: usize, const V: usize>(
     simd: S,
     queries: &[f32],
-    [keys, next]: [&[Line]; 2],
+    keys: &[Line],
+    coming: Coming,
     scores: &mut [Line],
-    sight: &Sight,
-    view: &View,
-    page: usize,
 ) {
-    let head = keys.len();
-    let mut found = [Line::default(); N];
+    let (queries, scores) = (&queries.as_chunks::<Q>().0[..keys.len()], &mut scores[..Q]);
     for first in (0..PAGE / S::F32_LANES).step_by(V) {
-        let mut sums = [[simd.splat_f32s(0.0); V]; N];
-        for (i, line) in keys.iter().enumerate() {
-            if let Some(line) = next.get(i).filter(|_| first == 0) {
-                fetch_this(line);
+        let mut sums = [[simd.splat_f32s(0.0); V]; Q];
+        // By number: with iterators the compiler kept the sums in memory, and everything took twice as long.
+        for i in 0..keys.len() {
+            if first == 0 {
+                coming.ask(i);
             }
-            let mut keys = [simd.splat_f32s(0.0); V];
-            for (v, key) in keys.iter_mut().enumerate() {
-                *key = vector::<S>(line, first + v);
+            let mut line = [simd.splat_f32s(0.0); V];
+            for (v, key) in line.iter_mut().enumerate() {
+                *key = vector::<S>(&keys[i], first + v);
             }
-            for n in 0..N {
-                let query = simd.splat_f32s(queries[n * head + i]);
+            for q in 0..Q {
+                let query = simd.splat_f32s(queries[i][q]);
                 for v in 0..V {
-                    sums[n][v] = simd.mul_add_f32s(keys[v], query, sums[n][v]);
+                    sums[q][v] = simd.mul_add_f32s(line[v], query, sums[q][v]);
                 }
             }
         }
-        for n in 0..N {
-            S::as_mut_simd_f32s(&mut found[n].0).0[first..first + V].copy_from_slice(&sums[n]);
-        }
-    }
-    let lines = scores.len() / N;
-    for seen in seen(sight, view, page) {
-        for n in 0..N {
-            let found = &found[n].0[seen.slot..seen.slot + seen.count];
-            // Slots in their order are mostly places in theirs, or go over into the next line.
-            let (line, place) = (n * lines + seen.from / PAGE, seen.from % PAGE);
-            let (front, back) = found.split_at(found.len().min(PAGE - place));
-            scores[line].0[place..place + front.len()].copy_from_slice(front);
-            if !back.is_empty() {
-                scores[line + 1].0[..back.len()].copy_from_slice(back);
-            }
+        for q in 0..Q {
+            S::as_mut_simd_f32s(&mut scores[q].0).0[first..first + V].copy_from_slice(&sums[q]);
         }
     }
 }
 
-/// Makes scores, capped, the weights e^(score − the largest).
+/// Makes a query's scores, capped, the weights e^(score − the largest). Its lines are `stride` apart.
 #[inline(always)]
-fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
+fn weigh<S: Simd>(simd: S, scores: &mut [Line], stride: usize, cap: Option<f32>) -> Total {
     if let Some(cap) = cap {
-        for line in scores.iter_mut() {
+        for line in scores.iter_mut().step_by(stride) {
             for score in line.0.iter_mut().filter(|score| **score != f32::NEG_INFINITY) {
                 *score = (*score / cap).tanh() * cap;
             }
         }
     }
     let mut largest = simd.splat_f32s(f32::NEG_INFINITY);
-    for line in scores.iter() {
+    for line in scores.iter().step_by(stride) {
         for v in 0..PAGE / S::F32_LANES {
             largest = simd.max_f32s(largest, vector::<S>(line, v));
         }
     }
     let top = simd.reduce_max_f32s(largest);
     // The largest of numbers and none may be a number: what is broken must not pass for nothing.
-    if top == f32::NEG_INFINITY && !scores.iter().flat_map(|line| line.0).any(f32::is_nan) {
+    if top == f32::NEG_INFINITY && !scores.iter().step_by(stride).flat_map(|line| line.0).any(f32::is_nan) {
         return Total::NOTHING;
     }
     let largest = simd.splat_f32s(top);
     let mut sum = simd.splat_f32s(0.0);
-    for line in scores.iter_mut() {
+    for line in scores.iter_mut().step_by(stride) {
         for score in S::as_mut_simd_f32s(&mut line.0).0 {
             *score = exp(simd, simd.sub_f32s(*score, largest));
             sum = simd.add_f32s(sum, *score);
@@ -299,46 +369,105 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], cap: Option<f32>) -> Total {
     Total { largest: top, sum: simd.reduce_sum_f32s(sum) }
 }
 
-/// Adds to the sums of N heads of a row the values that it sees, by their weights; `next` as in [`score`].
+/// Adds to the sums of a chunk of Q queries the values of a page, by the weights of its slots.
 #[inline(always)]
-fn add<S: Simd, const N: usize, const V: usize>(
+fn add<S: Simd, const Q: usize, const V: usize>(
     simd: S,
     weights: &[Line],
-    [values, next]: [&[Line]; 2],
+    values: &[Line],
+    coming: Coming,
     sums: &mut [Line],
-    seen: &Seen,
 ) {
-    let (lines, value_lines) = (weights.len() / N, sums.len() / N);
+    let Some(weights) = weights.first_chunk::<Q>() else { return };
+    let value_lines = sums.len() / Q;
     for part in 0..value_lines {
         for first in (0..PAGE / S::F32_LANES).step_by(V) {
-            let mut all = [[simd.splat_f32s(0.0); V]; N];
-            for n in 0..N {
-                for (v, sum) in all[n].iter_mut().enumerate() {
-                    *sum = vector::<S>(&sums[n * value_lines + part], first + v);
+            let mut all = [[simd.splat_f32s(0.0); V]; Q];
+            load::<S, Q, V>(sums, part, first, &mut all);
+            for (slot, line) in values[part..].iter().step_by(value_lines).take(PAGE).enumerate() {
+                if first == 0 {
+                    coming.ask(slot * value_lines + part);
                 }
-            }
-            for i in 0..seen.count {
-                let place = (seen.slot + i) * value_lines + part;
-                if let Some(line) = next.get(place).filter(|_| first == 0) {
-                    fetch_this(line);
-                }
-                let line = &values[place];
                 let mut values = [simd.splat_f32s(0.0); V];
                 for (v, value) in values.iter_mut().enumerate() {
                     *value = vector::<S>(line, first + v);
                 }
-                for n in 0..N {
-                    let weight = number(&weights[n * lines..(n + 1) * lines], seen.from + i);
-                    let weight = simd.splat_f32s(weight);
+                for (weights, all) in weights.iter().zip(&mut all) {
+                    let weight = simd.splat_f32s(weights.0[slot]);
                     for v in 0..V {
-                        all[n][v] = simd.mul_add_f32s(values[v], weight, all[n][v]);
+                        all[v] = simd.mul_add_f32s(values[v], weight, all[v]);
                     }
                 }
             }
-            for n in 0..N {
-                let sums = &mut sums[n * value_lines + part].0;
-                S::as_mut_simd_f32s(sums).0[first..first + V].copy_from_slice(&all[n]);
-            }
+            store::<S, Q, V>(sums, part, first, &all);
         }
+    }
+}
+
+/// The weights of some queries side by side, by place.
+#[derive(Clone, Copy)]
+struct Weights<'a> {
+    lines: &'a [Line],
+    /// Lines from those of a page's places to the next one's.
+    stride: usize,
+}
+
+/// Adds to the sums of Q queries of one row the values that it sees of a page.
+#[inline(always)]
+fn add_seen<S: Simd, const Q: usize, const V: usize>(
+    simd: S,
+    weights: Weights,
+    values: &[Line],
+    sums: &mut [Line],
+    view: &View,
+    sight: &Sight,
+    page: usize,
+) {
+    let value_lines = sums.len() / Q;
+    for part in 0..value_lines {
+        for first in (0..PAGE / S::F32_LANES).step_by(V) {
+            let mut all = [[simd.splat_f32s(0.0); V]; Q];
+            load::<S, Q, V>(sums, part, first, &mut all);
+            for Seen { slot, place } in view.seen(sight, page) {
+                let line = &values[slot * value_lines + part];
+                let weights = &weights.lines[view.line(place) * weights.stride..][..Q];
+                for (weights, all) in weights.iter().zip(&mut all) {
+                    let weight = simd.splat_f32s(weights.0[place % PAGE]);
+                    for (v, all) in all.iter_mut().enumerate() {
+                        *all = simd.mul_add_f32s(vector::<S>(line, first + v), weight, *all);
+                    }
+                }
+            }
+            store::<S, Q, V>(sums, part, first, &all);
+        }
+    }
+}
+
+/// V vectors of a part of each query's sums.
+#[inline(always)]
+fn load<S: Simd, const Q: usize, const V: usize>(
+    sums: &[Line],
+    part: usize,
+    first: usize,
+    all: &mut [[S::f32s; V]; Q],
+) {
+    for (lines, all) in sums.chunks_exact(sums.len() / Q).zip(all) {
+        for (v, all) in all.iter_mut().enumerate() {
+            *all = vector::<S>(&lines[part], first + v);
+        }
+    }
+}
+
+/// The other way.
+#[inline(always)]
+fn store<S: Simd, const Q: usize, const V: usize>(
+    sums: &mut [Line],
+    part: usize,
+    first: usize,
+    all: &[[S::f32s; V]; Q],
+) {
+    let value_lines = sums.len() / Q;
+    for (lines, all) in sums.chunks_exact_mut(value_lines).zip(all) {
+        S::as_mut_simd_f32s(&mut lines[part].0).0[first..first + V].copy_from_slice(all);
     }
 }
