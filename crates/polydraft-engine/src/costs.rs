@@ -1,17 +1,21 @@
 //! What passes of target and draft cost here, measured: what trees that choose themselves go by.
 //!
 //! Method: a text of 128 tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then whole steps
-//! (`costs/steps.rs`). It takes ten seconds at most where passes are not long.
+//! (`costs/steps.rs`), and what a longer text adds (`costs/longer.rs`). It takes fifteen seconds at most where passes are not long.
 
+mod longer;
 mod steps;
+mod timed;
 
 use std::time::{Duration, Instant};
 
-use polydraft::policy::{Costs, Guess, Passes};
-use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token};
+use polydraft::policy::{Costs, Guess, Longer, Passes};
+use polydraft::{PolicyKind, Sampling, Token};
 
 use crate::{Drafter, Model, Request, Result};
+use longer::longer;
 pub(crate) use steps::steps;
+use timed::{Draft, Target, Timed};
 
 /// Rows of the passes that are measured: a staircase, whose steps are small where trees are.
 const TARGET: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 12, 16, 32];
@@ -44,58 +48,24 @@ pub(crate) fn passes(
     target: &mut dyn Model,
     drafter: &mut dyn Drafter,
     text: &[Token],
-    sampling: [&Sampling; 2],
+    [of_target, of_draft]: [&Sampling; 2],
 ) -> Result<Measured> {
     let size = target.facts().vocabulary.size().max(1);
-    let token = |n: usize| any_token(n, size);
     let context = target.facts().context.min(drafter.context());
     let most = context.saturating_sub(text.len()).min(size).max(1);
 
-    let sequence = target.open()?;
-    let of_target = target.extend(sequence, text).and_then(|()| {
-        repeat(&TARGET, most, |rows| {
-            target.extend(sequence, &[])?;
-            let tree = star(rows - 1, token);
-            timed(|| {
-                target.score(&[(sequence, &tree)])?;
-                (0..tree.len()).try_for_each(|node| {
-                    Distribution::from_logits(target.logits(sequence, node), sampling[0])?;
-                    Ok(())
-                })
-            })
-        })
-    });
-    // Only for drafters that read them, whose target has them.
-    let states = target.features(sequence, 0..text.len().saturating_sub(1));
-    target.close(sequence);
-    let sequence = drafter.open()?;
-    let of_draft = drafter.extend(sequence, text).and_then(|()| {
-        if drafter.told(sequence).is_some() {
-            drafter.tell(sequence, &states?)?;
-        }
-        repeat(&DRAFT, most, |rows| {
-            drafter.extend(sequence, &[])?;
-            // A pass of one row is the root's; of more, a level below it.
-            let (tree, nodes) = match rows {
-                1 => (DraftTree::new(), 0..1),
-                _ => (star(rows, token), 1..rows + 1),
-            };
-            if rows > 1 {
-                drafter.score(&[(sequence, &DraftTree::new())])?;
-            }
-            timed(|| {
-                drafter.score(&[(sequence, &tree)])?;
-                nodes.clone().try_for_each(|node| {
-                    drafter.distribution(sequence, node, sampling[1], None)?;
-                    Ok(())
-                })
-            })
-        })
-    });
-    drafter.close(sequence);
-    let ((target, busy), (draft, _)) = (of_target?, of_draft?);
-    let (target, draft) = (Passes::new(target)?, Passes::new(draft)?);
-    let costs = Costs { target, draft, verification: Passes::free(), guess: Guess::default() };
+    let mut timed = Target { target: &mut *target, sampling: of_target };
+    let (passes, busy) =
+        timed.with_text(text, |timed, text| repeat(&TARGET, most, |rows| timed.pass(text, rows)))?;
+    let of_target = (Passes::new(passes)?, longer(&mut timed, text)?);
+    let mut timed = Draft { drafter, target, sampling: of_draft };
+    let (passes, _) =
+        timed.with_text(text, |timed, text| repeat(&DRAFT, most, |rows| timed.pass(text, rows)))?;
+    let of_draft = (Passes::new(passes)?, longer(&mut timed, text)?);
+
+    let longer = Box::new(Longer { than: text.len(), target: of_target.1, draft: of_draft.1 });
+    let (target, draft) = (of_target.0, of_draft.0);
+    let costs = Costs { target, draft, verification: Passes::free(), longer, guess: Guess::default() };
     Ok(Measured { costs, busy })
 }
 
@@ -112,15 +82,6 @@ pub(crate) fn text(text: &[Token], target: &dyn Model, drafter: &dyn Drafter) ->
 /// Any tokens do: what a pass costs does not depend on them.
 fn any_token(n: usize, size: usize) -> Token {
     (n * 7919 % size) as Token
-}
-
-/// A root and so many children.
-fn star(children: usize, token: impl Fn(usize) -> Token) -> DraftTree {
-    let mut tree = DraftTree::new();
-    (0..children).for_each(|n| {
-        tree.add(DraftTree::ROOT, token(n));
-    });
-    tree
 }
 
 fn timed(mut pass: impl FnMut() -> Result<()>) -> Result<f64> {

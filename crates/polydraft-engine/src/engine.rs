@@ -252,6 +252,7 @@ impl Engine {
             session.draft.clear(&mut self.pool.spare());
             if let Some(speculation) = &mut session.speculation {
                 speculation.policy.among(session.among);
+                speculation.policy.behind(self.target.len(session.target));
             }
         }
         for session in sessions.iter() {

@@ -23,7 +23,7 @@ use crate::{texts, threads};
 const SAMPLE: &str = include_str!("costs/sample.txt");
 
 /// To be raised when costs are measured in another way.
-const METHOD: u32 = 2;
+const METHOD: u32 = 3;
 
 /// A file of costs. Where it is given by name, only the costs count; in the cache, all of it must fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -153,12 +153,17 @@ fn read(file: &Path) -> Result<Measured> {
     Ok(measured)
 }
 
+/// Where costs are kept, if the user has a cache.
+pub fn folder() -> Option<PathBuf> {
+    Some(dirs::cache_dir()?.join("polydraft/costs"))
+}
+
 /// Where costs of this kind are kept.
 fn place(measured: &Measured) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (&measured.machine, measured.threads, &measured.version, &measured.models, &measured.verifier)
         .hash(&mut hasher);
-    Some(dirs::cache_dir()?.join("polydraft/costs").join(format!("{:016x}.json", hasher.finish())))
+    Some(folder()?.join(format!("{:016x}.json", hasher.finish())))
 }
 
 /// Writes a file that is whole or not there. One that is there by now stays if it can be read.

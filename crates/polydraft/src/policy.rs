@@ -28,7 +28,7 @@ use crate::{Distribution, Error, Result};
 
 pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
-pub use costs::{Costs, Guess, Passes};
+pub use costs::{Costs, Guess, Longer, Passes};
 pub use delayed::Settings as Delayed;
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
@@ -105,6 +105,9 @@ pub trait Policy: Send {
     /// Is told before a step how many texts are in its pass, this one among them: what a row costs depends on it. It must not
     /// depend on what is drawn in the step.
     fn among(&mut self, _texts: usize) {}
+
+    /// Is told before a step how many tokens the text has so far: what a pass costs depends on it.
+    fn behind(&mut self, _tokens: usize) {}
 
     /// Takes note of what became of a draft, between steps.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}

@@ -144,6 +144,8 @@ pub(crate) fn steps(
     if short {
         let first = draft_by_chains(&kinds, costs)?;
         costs.target = target_by_chains(&kinds, costs, first)?;
+        // On average the texts were so long.
+        costs.longer.than = text.len() + GROWTH / 2;
     }
     let of_passes = |levels: &[usize]| {
         let drafted = levels[..levels.len() - 1].iter().map(|&rows| costs.draft.at(rows as f64));

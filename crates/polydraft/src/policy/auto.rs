@@ -377,6 +377,13 @@ impl Policy for Auto {
         }
     }
 
+    fn behind(&mut self, tokens: usize) {
+        if tokens != self.reckoning.tokens {
+            self.reckoning.tokens = tokens;
+            self.think();
+        }
+    }
+
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
         let seconds = self.reckoning.note(draft, outcome);
         self.tokens = DECAY * self.tokens + (outcome.accepted.len() + 1) as f64;

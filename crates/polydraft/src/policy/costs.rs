@@ -24,9 +24,31 @@ pub struct Costs {
     /// back, and what the draft's first pass takes beyond another. What a plain step takes beside its pass is not in it.
     #[serde(default = "Passes::free")]
     pub verification: Passes,
+    /// What passes take more in longer texts.
+    #[serde(default)]
+    pub longer: Box<Longer>,
     /// What to expect of the draft before anything is known of a text.
     #[serde(default)]
     pub guess: Guess,
+}
+
+/// What passes take more for every token that a text is longer: each row attends to all of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Longer {
+    /// Tokens of the text with which passes were measured.
+    pub than: usize,
+    /// Seconds a token of passes of the target, by rows.
+    pub target: Passes,
+    /// Seconds a token of passes of the draft, by rows.
+    pub draft: Passes,
+}
+
+impl Default for Longer {
+    /// Nothing.
+    fn default() -> Self {
+        Self { than: 0, target: Passes::free(), draft: Passes::free() }
+    }
 }
 
 /// How often drafts were rejected, and how unsure the draft was there, on average over nodes that were verified.
@@ -53,12 +75,29 @@ impl Default for Costs {
             target: passes(1.0),
             draft: passes(0.1),
             verification: Passes::free(),
+            longer: Box::default(),
             guess: Guess::default(),
         }
     }
 }
 
 impl Costs {
+    /// Seconds of a pass of the target over so many rows, behind a text of so many tokens.
+    pub fn target(&self, rows: f64, tokens: usize) -> f64 {
+        self.behind(&self.target, &self.longer.target, rows, tokens)
+    }
+
+    /// Seconds of a pass of the draft, likewise.
+    pub fn draft(&self, rows: f64, tokens: usize) -> f64 {
+        self.behind(&self.draft, &self.longer.draft, rows, tokens)
+    }
+
+    fn behind(&self, passes: &Passes, longer: &Passes, rows: f64, tokens: usize) -> f64 {
+        let (pass, more) = (passes.at(rows), tokens as f64 - self.longer.than as f64);
+        // What a shorter text saves is part of the pass, whatever was measured.
+        (pass + more * longer.at(rows)).max(0.5 * pass)
+    }
+
     pub(super) fn validate(&self) -> Result<()> {
         let target = self.target.pairs();
         if target.first().is_none_or(|(_, seconds)| *seconds <= 0.0) {
@@ -161,5 +200,37 @@ impl TryFrom<Vec<(usize, f64)>> for Passes {
 impl From<Passes> for Vec<(usize, f64)> {
     fn from(passes: Passes) -> Self {
         passes.pairs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_text_takes_longer() {
+        let passes = |pairs: &[(usize, f64)]| Passes::new(pairs.to_vec()).unwrap();
+        let longer =
+            Longer { than: 100, target: passes(&[(1, 0.001), (4, 0.004)]), draft: passes(&[(1, 0.001)]) };
+        let costs = Costs {
+            target: passes(&[(1, 1.0), (4, 2.0)]),
+            draft: passes(&[(1, 0.1)]),
+            longer: Box::new(longer),
+            ..Costs::default()
+        };
+        let near =
+            |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12, "{found} {expected}");
+        near(costs.target(1.0, 100), 1.0);
+        near(costs.target(1.0, 1100), 2.0);
+        near(costs.target(4.0, 600), 4.0);
+        near(costs.draft(2.0, 200), 0.4);
+        near(costs.target(1.0, 0), 0.9);
+        // A shorter one is never free.
+        near(costs.draft(1.0, 0), 0.05);
+        let text = serde_json::to_string(&costs).unwrap();
+        assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), costs);
+        // Files from before.
+        let before: Costs = serde_json::from_str(r#"{"target": [[1, 1.0]], "draft": [[1, 0.1]]}"#).unwrap();
+        near(before.target(3.0, 5000), 3.0);
     }
 }

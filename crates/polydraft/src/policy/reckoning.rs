@@ -22,6 +22,8 @@ pub struct Choices {
     pub plain_seconds: f64,
     /// Seconds that the steps took, by the costs.
     pub seconds: f64,
+    /// Of them, the draft's passes.
+    pub draft_seconds: f64,
 }
 
 impl Choices {
@@ -36,6 +38,8 @@ pub(super) struct Reckoning {
     costs: Costs,
     /// Texts in the pass, this one among them: all do as this one does.
     pub texts: usize,
+    /// Tokens of the text so far. Those of the others in the pass are taken for as long.
+    pub tokens: usize,
     /// Tokens since the draft was last asked.
     pub unasked: usize,
     pub choices: Choices,
@@ -43,17 +47,17 @@ pub(super) struct Reckoning {
 
 impl Reckoning {
     pub fn new(costs: Costs) -> Self {
-        Self { costs, texts: 1, unasked: 0, choices: Choices::default() }
+        Self { costs, texts: 1, tokens: 0, unasked: 0, choices: Choices::default() }
     }
 
     /// Seconds of a pass of the target in which every text has so many rows.
     pub fn target(&self, rows: f64) -> f64 {
-        self.costs.target.at(self.texts as f64 * rows)
+        self.costs.target(self.texts as f64 * rows, self.tokens)
     }
 
     /// Seconds of a pass of the draft in which every text has so many rows.
     pub fn draft(&self, rows: f64) -> f64 {
-        self.costs.draft.at(self.texts as f64 * rows)
+        self.costs.draft(self.texts as f64 * rows, self.tokens)
     }
 
     /// Seconds of the first pass of a draft that is asked in this step, which reads what was decided without it.
@@ -70,22 +74,24 @@ impl Reckoning {
     pub fn probe(&self) -> f64 {
         let texts = self.texts as f64;
         // The draft reads first what was decided without it.
-        let draft = self.costs.draft.at(1.0 + self.unasked as f64);
-        let row = self.costs.target.at(texts + 1.0) - self.costs.target.at(texts);
+        let draft = self.costs.draft(1.0 + self.unasked as f64, self.tokens);
+        let row = self.costs.target(texts + 1.0, self.tokens) - self.costs.target(texts, self.tokens);
         texts * (draft + row + self.costs.verification.at(1.0))
     }
 
     /// Takes note of a step. Returns its seconds.
     pub fn note(&mut self, draft: &Draft, outcome: &Outcome) -> f64 {
         let (asked, decided) = (draft.asked(), outcome.accepted.len() + 1);
-        let (mut seconds, plain) = (self.target(draft.tree().len() as f64), self.target(1.0));
-        if let Some((root, inner)) = asked.split_first() {
+        let plain = self.target(1.0);
+        let drafted = asked.split_first().map_or(0.0, |(root, inner)| {
             // What the draft had not read it read in the first pass.
-            seconds += self.draft((root + self.unasked) as f64);
-            seconds += inner.iter().map(|&rows| self.draft(rows as f64)).sum::<f64>();
-        }
+            self.draft((root + self.unasked) as f64)
+                + inner.iter().map(|&rows| self.draft(rows as f64)).sum::<f64>()
+        });
+        let mut seconds = self.target(draft.tree().len() as f64) + drafted;
         let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
         seconds += paths.map_or(0.0, |paths| self.verification(paths));
+        self.tokens += decided;
         self.unasked = if asked.is_empty() { self.unasked + decided } else { 0 };
 
         let choices = &mut self.choices;
@@ -100,6 +106,7 @@ impl Reckoning {
         }
         choices.plain_seconds += decided as f64 * plain;
         choices.seconds += seconds;
+        choices.draft_seconds += drafted;
         seconds
     }
 }
@@ -156,6 +163,11 @@ impl Policy for Reckoned {
     fn among(&mut self, texts: usize) {
         self.reckoning.texts = texts.max(1);
         self.policy.among(texts);
+    }
+
+    fn behind(&mut self, tokens: usize) {
+        self.reckoning.tokens = tokens;
+        self.policy.behind(tokens);
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {

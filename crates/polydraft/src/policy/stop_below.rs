@@ -117,6 +117,10 @@ impl Policy for Cut {
         self.of.among(texts);
     }
 
+    fn behind(&mut self, tokens: usize) {
+        self.of.behind(tokens);
+    }
+
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
         self.of.observe(draft, outcome);
     }

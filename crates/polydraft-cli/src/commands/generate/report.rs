@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::printer::legend;
 use crate::commands::score::TokenScore;
+use crate::costs;
 use crate::output::note;
 
 /// What `--json` prints.
@@ -145,6 +146,7 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     }
     if let Some(choices) = &s.choices {
         note(chosen(choices));
+        note_if_wrong(s, choices);
     }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     note(format_args!(
@@ -154,6 +156,33 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
         share(s.verify_time),
         s.prompt_time.as_secs_f64() * 1e3
     ));
+}
+
+/// How many times as long as the costs say drafts must have taken beside the rest, or that beside drafts, to be worth a note.
+const WRONG: f64 = 1.5;
+/// Seconds of steps that tell, and the share of them that drafts must have had: of cheap ones most is draws, which the costs count as
+/// verification.
+const TELLING: f64 = 1.0;
+const SHARE: f64 = 0.2;
+
+/// Costs that were kept may be those of a machine that was busy, or is another one by now.
+fn note_if_wrong(s: &Statistics, choices: &Choices) {
+    let shares = [
+        choices.draft_seconds / choices.seconds.max(1e-9),
+        s.draft_time.as_secs_f64() / s.total_time.as_secs_f64().max(1e-9),
+    ];
+    if s.total_time.as_secs_f64() < TELLING || shares.iter().all(|share| *share < SHARE) {
+        return;
+    }
+    let [by_costs, by_clock] = shares.map(|share| share / (1.0 - share).max(1e-9));
+    let off = by_clock / by_costs.max(1e-9);
+    if choices.draft_seconds > 0.0 && !(1.0 / WRONG..WRONG).contains(&off) {
+        note(format_args!(
+            "note: beside the target drafts took {off:.1} times as long as the costs say by which --tree auto chose; if that \
+             stays so, have them measured anew: give --costs a new file, or remove those in {}",
+            costs::folder().map_or_else(|| "the cache".to_owned(), |folder| folder.display().to_string())
+        ));
+    }
 }
 
 /// What a tree that chooses itself did.

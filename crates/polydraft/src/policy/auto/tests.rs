@@ -3,7 +3,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::conformance::tree::{ContextLaws, draw, exact, random_pair};
-use crate::policy::{Guess, Passes};
+use crate::policy::{Guess, Longer, Passes};
 use crate::{Chance, PolicyKind, Sampling, VerifierKind};
 
 fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
@@ -12,8 +12,14 @@ fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
         target: Passes::new(target.to_vec()).unwrap(),
         draft,
         verification: Passes::free(),
-        guess: Guess::default(),
+        ..Costs::default()
     }
+}
+
+/// Passes that take more for every token beyond so many.
+fn longer(than: usize, target: f64, draft: f64) -> Box<Longer> {
+    let [target, draft] = [target, draft].map(|more| Passes::new(vec![(1, more)]).unwrap());
+    Box::new(Longer { than, target, draft })
 }
 
 /// Bound by memory: rows cost nothing.
@@ -48,7 +54,9 @@ fn exact_after_every_past() {
             _ => costs(&[(1, 1.0), (2, 1.9), (8, 7.0)], 0.02),
         };
         let guess = Guess { rejected: rng.random(), unsure: rng.random() };
-        let mut policy = auto(1 + round % 3, 3, Costs { guess, ..costs });
+        let costs = Costs { guess, longer: longer(100, 1e-4, 1e-4), ..costs };
+        let mut policy = auto(1 + round % 3, 3, costs);
+        policy.behind(rng.random_range(0..2000));
         let alike = [0.1, 0.5, 0.9][round % 3];
         let pair = random_pair(2, 4, alike, round % 2 == 0, &mut rng).unwrap();
         policy.among([1, 1, 2, 7][round / 3 % 4]);
@@ -107,6 +115,7 @@ fn finding_out_that_nothing_pays_costs_little() {
         draft: Passes::new(draft.to_vec()).unwrap(),
         verification: Passes::new(vec![(1, 0.36)]).unwrap(),
         guess: Guess { rejected: 0.14, unsure: 0.36 },
+        ..Costs::default()
     };
     let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
     for (target, draft) in
@@ -129,6 +138,7 @@ fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
         draft: Passes::new(vec![(1, 0.21), (8, 0.38), (32, 1.24)]).unwrap(),
         verification: Passes::new(vec![(1, 0.31)]).unwrap(),
         guess: Guess { rejected: 0.07, unsure: 0.4 },
+        ..Costs::default()
     };
     let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
     let (one, other) = (law(1.0), law(0.0));
@@ -242,6 +252,24 @@ fn trees_give_way_to_neighbours() {
     let mut new = auto(4, 16, costs(&stairs, 0.1));
     new.among(32);
     assert_eq!(new.plan, Plan::Plain);
+}
+
+/// A copy of the target that takes a twentieth of its pass, and as much more with every token: behind a long text drafting hardly pays.
+#[test]
+fn trees_give_way_to_long_texts() {
+    let mut rng = ChaCha8Rng::seed_from_u64(36);
+    let target = Always(Distribution::new(vec![0.7, 0.3]).unwrap());
+    let draft = Always(Distribution::new(vec![0.6, 0.4]).unwrap());
+    let costs = Costs { longer: longer(128, 1e-3, 1e-3), ..costs(&[(1, 1.0), (8, 1.1)], 0.05) };
+    let mut depth = |tokens: usize| {
+        let mut policy = auto(1, 16, costs.clone());
+        policy.behind(tokens);
+        live(&mut policy, (&target, &draft), 300, &mut rng);
+        let choices = policy.reckoning.choices;
+        choices.depth * (choices.steps - choices.plain) as f64 / choices.steps as f64
+    };
+    let (short, long) = (depth(128), depth(20_000));
+    assert!(short > 1.5 && long < 0.1, "{short}, {long}");
 }
 
 /// At temperature 0 a law says nothing of how sure its maker was; what is kept beside it does, and is gone by.

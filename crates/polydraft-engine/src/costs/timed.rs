@@ -1,0 +1,141 @@
+//! A target, or a draft, whose passes are timed, each with the distributions that are made of it at every node.
+
+use polydraft::{Distribution, DraftTree, Sampling, Token};
+
+use super::{any_token, timed};
+use crate::{Drafter, Model, Result, Sequence};
+
+pub(super) trait Timed {
+    /// Texts that may be open at once, and tokens of one, or of all together.
+    fn room(&self) -> [usize; 2];
+
+    /// Begins a text. It is computed by its first pass.
+    fn open(&mut self, text: &[Token]) -> Result<Sequence>;
+
+    fn close(&mut self, sequence: Sequence);
+
+    /// Seconds of a pass over so many rows.
+    fn pass(&mut self, sequence: Sequence, rows: usize) -> Result<f64>;
+
+    /// Does something with a text, and closes it whatever becomes of that.
+    fn with_text<T>(
+        &mut self,
+        text: &[Token],
+        work: impl FnOnce(&mut Self, Sequence) -> Result<T>,
+    ) -> Result<T>
+    where
+        Self: Sized,
+    {
+        let sequence = self.open(text)?;
+        let done = work(self, sequence);
+        self.close(sequence);
+        done
+    }
+}
+
+pub(super) struct Target<'m> {
+    pub target: &'m mut dyn Model,
+    pub sampling: &'m Sampling,
+}
+
+pub(super) struct Draft<'m> {
+    pub drafter: &'m mut dyn Drafter,
+    /// A drafter may read its hidden states.
+    pub target: &'m mut dyn Model,
+    pub sampling: &'m Sampling,
+}
+
+impl Timed for Target<'_> {
+    fn room(&self) -> [usize; 2] {
+        let facts = self.target.facts();
+        [facts.sequences, facts.context.min(self.target.room().unwrap_or(usize::MAX))]
+    }
+
+    fn open(&mut self, text: &[Token]) -> Result<Sequence> {
+        let sequence = self.target.open()?;
+        let read = self.target.extend(sequence, text);
+        if read.is_err() {
+            self.close(sequence);
+        }
+        read.map(|()| sequence)
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        self.target.close(sequence);
+    }
+
+    fn pass(&mut self, sequence: Sequence, rows: usize) -> Result<f64> {
+        self.target.extend(sequence, &[])?;
+        let tree = star(rows - 1, self.target.facts().vocabulary.size());
+        timed(|| {
+            self.target.score(&[(sequence, &tree)])?;
+            (0..tree.len()).try_for_each(|node| {
+                Distribution::from_logits(self.target.logits(sequence, node), self.sampling)?;
+                Ok(())
+            })
+        })
+    }
+}
+
+impl Timed for Draft<'_> {
+    fn room(&self) -> [usize; 2] {
+        let facts = self.target.facts();
+        let room = self.drafter.room().into_iter().chain(self.target.room()).min();
+        [
+            facts.sequences.min(self.drafter.sequences()),
+            facts.context.min(self.drafter.context()).min(room.unwrap_or(usize::MAX)),
+        ]
+    }
+
+    fn open(&mut self, text: &[Token]) -> Result<Sequence> {
+        let sequence = self.drafter.open()?;
+        let read = self.drafter.extend(sequence, text).and_then(|()| {
+            // Only for drafters that read them, whose target has them.
+            if self.drafter.told(sequence).is_none() {
+                return Ok(());
+            }
+            let mut target = Target { target: &mut *self.target, sampling: self.sampling };
+            let states = target.with_text(text, |target, sequence| {
+                target.pass(sequence, 1)?;
+                target.target.features(sequence, 0..text.len().saturating_sub(1))
+            })?;
+            self.drafter.tell(sequence, &states)
+        });
+        if read.is_err() {
+            self.close(sequence);
+        }
+        read.map(|()| sequence)
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        self.drafter.close(sequence);
+    }
+
+    fn pass(&mut self, sequence: Sequence, rows: usize) -> Result<f64> {
+        self.drafter.extend(sequence, &[])?;
+        // A pass of one row is the root's; of more, a level below it.
+        let (tree, nodes) = match rows {
+            1 => (DraftTree::new(), 0..1),
+            _ => (star(rows, self.target.facts().vocabulary.size()), 1..rows + 1),
+        };
+        if rows > 1 {
+            self.drafter.score(&[(sequence, &DraftTree::new())])?;
+        }
+        timed(|| {
+            self.drafter.score(&[(sequence, &tree)])?;
+            nodes.clone().try_for_each(|node| {
+                self.drafter.distribution(sequence, node, self.sampling, None)?;
+                Ok(())
+            })
+        })
+    }
+}
+
+/// A root and so many children.
+fn star(children: usize, size: usize) -> DraftTree {
+    let mut tree = DraftTree::new();
+    (0..children).for_each(|n| {
+        tree.add(DraftTree::ROOT, any_token(n, size.max(1)));
+    });
+    tree
+}
