@@ -53,7 +53,7 @@ def run(command):
 def theirs_plain(args, model, threads):
     """Tokens per second of a prompt and of decoding."""
     command = [args.llama / "llama-bench", "-m", model, "-t", threads, "-r", 1, "-o", "json"]
-    results = json.loads(run(command + ["-p", args.prompt_tokens, "-n", args.tokens]).stdout)
+    results = json.loads(run(command + ["-p", args.prompt_tokens, "-n", args.tokens, "-d", args.behind]).stdout)
     speed = {("decode" if result["n_gen"] else "prompt"): result["avg_ts"] for result in results}
     return speed.get("prompt", 0.0), speed["decode"]
 
@@ -65,17 +65,23 @@ def ours(args, model, threads, tokens, *options):
 
 def ours_plain(args, model, threads):
     plain = ("--verifier", "none")
-    decode = lambda: ours(args, model, threads, args.tokens, *plain, "--prompt", "Once upon")["stats"]["tokens_per_second"]
-    if args.prompt_tokens == 0:
-        return 0.0, decode()
-    # Words of one token each; a few more are left out than are missing.
-    text = " ".join(["time"] * args.prompt_tokens)
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(text)
-        file.flush()
-        read = ours(args, model, threads, 1, *plain, "--prompt-file", file.name)
-    prompt = 1000 * (read["prompt_tokens"] - 1) / read["stats"]["time_ms"]["prompt"]
-    return prompt, decode()
+
+    def behind(words, tokens):
+        # Words of one token each; a few more are left out than are missing.
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(" ".join(["time"] * words))
+            file.flush()
+            return ours(args, model, threads, tokens, *plain, "--prompt-file", file.name)
+
+    prompt = 0.0
+    if args.prompt_tokens > 0:
+        read = behind(args.prompt_tokens, 1)
+        prompt = 1000 * (read["prompt_tokens"] - 1) / read["stats"]["time_ms"]["prompt"]
+    if args.behind > 0:
+        decode = behind(args.behind, args.tokens)
+    else:
+        decode = ours(args, model, threads, args.tokens, *plain, "--prompt", "Once upon")
+    return prompt, decode["stats"]["tokens_per_second"]
 
 
 def started(command):
@@ -166,6 +172,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=96, help="tokens of a text [default: 96]")
     parser.add_argument("--prompt-tokens", type=int, default=512, help="tokens of the prompt that is read; 0 for none [default: 512]")
+    parser.add_argument("--behind", type=int, default=0, metavar="N", help="plain: decode behind so many tokens, without --prompt-tokens [default: 0]")
     parser.add_argument("--temperatures", default="0,1", help="for speculation [default: 0,1]")
     parser.add_argument("--draft", type=Path, metavar="GGUF", help="the draft of llama.cpp's speculation")
     parser.add_argument("--draft-tokens", type=int, default=3, help="tokens that llama.cpp drafts [default: 3, as there]")
@@ -174,6 +181,8 @@ def main():
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all rounds to a file")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts for speculation, a JSON object a line with \"prompt\" [default: one of code, prose and chat]")
     args = parser.parse_args()
+    if args.behind > 0:
+        args.prompt_tokens = 0
     args.texts = PROMPTS
     if args.prompts:
         lines = [json.loads(line)["prompt"] for line in args.prompts.read_text().splitlines()]

@@ -9,6 +9,9 @@ pub(super) trait Timed {
     /// Texts that may be open at once, and tokens of one, or of all together.
     fn room(&self) -> [usize; 2];
 
+    /// Tokens that there are: no more rows can be beside each other.
+    fn vocabulary(&self) -> usize;
+
     /// Begins a text. It is computed by its first pass.
     fn open(&mut self, text: &[Token]) -> Result<Sequence>;
 
@@ -46,6 +49,10 @@ pub(super) struct Draft<'m> {
 }
 
 impl Timed for Target<'_> {
+    fn vocabulary(&self) -> usize {
+        self.target.facts().vocabulary.size().max(1)
+    }
+
     fn room(&self) -> [usize; 2] {
         let facts = self.target.facts();
         [facts.sequences, facts.context.min(self.target.room().unwrap_or(usize::MAX))]
@@ -66,7 +73,7 @@ impl Timed for Target<'_> {
 
     fn pass(&mut self, sequence: Sequence, rows: usize) -> Result<f64> {
         self.target.extend(sequence, &[])?;
-        let tree = star(rows - 1, self.target.facts().vocabulary.size());
+        let tree = star(rows - 1, self.vocabulary());
         timed(|| {
             self.target.score(&[(sequence, &tree)])?;
             (0..tree.len()).try_for_each(|node| {
@@ -78,6 +85,10 @@ impl Timed for Target<'_> {
 }
 
 impl Timed for Draft<'_> {
+    fn vocabulary(&self) -> usize {
+        self.target.facts().vocabulary.size().max(1)
+    }
+
     fn room(&self) -> [usize; 2] {
         let facts = self.target.facts();
         let room = self.drafter.room().into_iter().chain(self.target.room()).min();
@@ -116,7 +127,7 @@ impl Timed for Draft<'_> {
         // A pass of one row is the root's; of more, a level below it.
         let (tree, nodes) = match rows {
             1 => (DraftTree::new(), 0..1),
-            _ => (star(rows, self.target.facts().vocabulary.size()), 1..rows + 1),
+            _ => (star(rows, self.vocabulary()), 1..rows + 1),
         };
         if rows > 1 {
             self.drafter.score(&[(sequence, &DraftTree::new())])?;
@@ -135,7 +146,7 @@ impl Timed for Draft<'_> {
 fn star(children: usize, size: usize) -> DraftTree {
     let mut tree = DraftTree::new();
     (0..children).for_each(|n| {
-        tree.add(DraftTree::ROOT, any_token(n, size.max(1)));
+        tree.add(DraftTree::ROOT, any_token(n, size));
     });
     tree
 }
