@@ -7,6 +7,7 @@ mod longer;
 mod steps;
 mod timed;
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use polydraft::policy::{Costs, Guess, Longer, Passes};
@@ -26,7 +27,7 @@ const LONG: Duration = Duration::from_millis(200);
 /// Tokens of the text: as many as texts usually have before long, for every row attends to all of them.
 const TEXT: usize = 128;
 /// Passes of each kind: as many as fit in the time, within these.
-const PASSES: std::ops::RangeInclusive<usize> = 3..=15;
+const PASSES: RangeInclusive<usize> = 3..=15;
 const TIME: Duration = Duration::from_millis(2500);
 /// Passes of one kind whose median is so many times the least tell of a machine that does something else.
 const BUSY: f64 = 1.4;
@@ -55,18 +56,26 @@ pub(crate) fn passes(
     let most = context.saturating_sub(text.len()).min(size).max(1);
 
     let mut timed = Target { target: &mut *target, sampling: of_target };
-    let (passes, busy) =
-        timed.with_text(text, |timed, text| repeat(&TARGET, most, |rows| timed.pass(text, rows)))?;
-    let of_target = (Passes::new(passes)?, longer(&mut timed, text)?);
-    let mut timed = Draft { drafter, target, sampling: of_draft };
-    let (passes, _) =
-        timed.with_text(text, |timed, text| repeat(&DRAFT, most, |rows| timed.pass(text, rows)))?;
-    let of_draft = (Passes::new(passes)?, longer(&mut timed, text)?);
-
-    let longer = Box::new(Longer { than: text.len(), target: of_target.1, draft: of_draft.1 });
-    let (target, draft) = (of_target.0, of_draft.0);
+    let (of_target, busy) = by_rows(&mut timed, text, &TARGET, most)?;
+    let (of_draft, _) = by_rows(&mut Draft { drafter, target, sampling: of_draft }, text, &DRAFT, most)?;
+    let ([target, more_of_target], [draft, more_of_draft]) = (of_target, of_draft);
+    let longer = Box::new(Longer { than: text.len(), target: more_of_target, draft: more_of_draft });
     let costs = Costs { target, draft, verification: Passes::free(), longer, guess: Guess::default() };
     Ok(Measured { costs, busy })
+}
+
+/// Passes of one of both, what a token of the text adds to them, and whether the machine was busy.
+fn by_rows(
+    timed: &mut impl Timed,
+    text: &[Token],
+    rows: &[usize],
+    most: usize,
+) -> Result<([Passes; 2], bool)> {
+    timed.with_text(text, |timed, short| {
+        let reading = timed.pass(short, 1)?;
+        let (passes, busy) = repeat(rows, most, |rows| timed.pass(short, rows))?;
+        Ok(([Passes::new(passes)?, longer(timed, short, text, reading)?], busy))
+    })
 }
 
 /// The text, or a made-up one, as far as there is room.
@@ -101,19 +110,10 @@ fn repeat(
     let long = pass(1)? > LONG.as_secs_f64();
     let rows: Vec<usize> =
         if long { &FEW } else { rows }.iter().copied().filter(|&rows| rows == 1 || rows < most).collect();
-    let mut seconds = vec![Vec::new(); rows.len()];
     for &rows in rows.iter().filter(|_| !long) {
         pass(rows)?;
     }
-    let start = Instant::now();
-    for round in 0..*PASSES.end() {
-        if round >= *PASSES.start() && start.elapsed() > TIME {
-            break;
-        }
-        for (&rows, seconds) in rows.iter().zip(&mut seconds) {
-            seconds.push(pass(rows)?);
-        }
-    }
+    let seconds = in_turn(&rows, PASSES, TIME, pass)?;
     let least = seconds.iter().map(|seconds| seconds.iter().copied().fold(f64::INFINITY, f64::min));
     let least: Vec<f64> = least.collect();
     // What is usual, not the least: caches are rarely as warm.
@@ -122,6 +122,25 @@ fn repeat(
     let busy = spread / rows.len() as f64 > BUSY;
     never_cheaper(&mut usual);
     Ok((rows.into_iter().zip(usual).collect(), busy))
+}
+
+/// What passes over so many rows take, by rows: as many turns as fit in the time, within these.
+fn in_turn(
+    rows: &[usize],
+    turns: RangeInclusive<usize>,
+    time: Duration,
+    mut pass: impl FnMut(usize) -> Result<f64>,
+) -> Result<Vec<Vec<f64>>> {
+    let (mut seconds, start) = (vec![Vec::new(); rows.len()], Instant::now());
+    for turn in 0..*turns.end() {
+        if turn >= *turns.start() && start.elapsed() > time {
+            break;
+        }
+        for (&rows, seconds) in rows.iter().zip(&mut seconds) {
+            seconds.push(pass(rows)?);
+        }
+    }
+    Ok(seconds)
 }
 
 /// Between the two in the middle where there is none: of two samples the larger one is no middle.

@@ -4,14 +4,15 @@
 //! its target hardly longer: trees that were right at the beginning of a text are too deep later.
 //! Method: passes in a short text and in a long one in turn, the median of the differences, a line between them.
 
-use std::time::{Duration, Instant};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use polydraft::Token;
 use polydraft::policy::Passes;
 
 use super::timed::Timed;
-use super::{LONG, median, never_cheaper};
-use crate::Result;
+use super::{LONG, in_turn, median, never_cheaper};
+use crate::{Result, Sequence};
 
 /// Rows of the passes: with one the memory is the limit, with several arithmetic, which grows with them.
 const ROWS: [usize; 3] = [1, 4, 8];
@@ -21,49 +22,37 @@ const LEAST: usize = 2;
 /// How long computing it may take.
 const READING: Duration = Duration::from_secs(2);
 /// Turns, and how long they may take together.
-const TURNS: std::ops::RangeInclusive<usize> = 3..=15;
+const TURNS: RangeInclusive<usize> = 3..=15;
 const TIME: Duration = Duration::from_millis(1200);
 
-/// Seconds a token by rows; nothing where a long text would take too long, or there is no room for it.
-pub(super) fn longer(timed: &mut impl Timed, text: &[Token]) -> Result<Passes> {
+/// Seconds a token by rows, beside a `short` text that holds `text`, which took so many seconds to compute; nothing where a long one would
+/// take too long, or there is no room for it.
+pub(super) fn longer(
+    timed: &mut impl Timed,
+    short: Sequence,
+    text: &[Token],
+    reading: f64,
+) -> Result<Passes> {
     let [texts, room] = timed.room();
     if texts < 2 || text.is_empty() {
         return Ok(Passes::free());
     }
-    timed.with_text(text, |timed, short| {
-        let clock = Instant::now();
-        timed.pass(short, 1)?;
-        let (reading, pass) = (clock.elapsed().as_secs_f64(), timed.pass(short, 1)?);
-        let longest = (READING.as_secs_f64() / reading * text.len() as f64) as usize;
-        let most = (room / 2).saturating_sub(text.len());
-        let count = longest.min(MOST).min(most);
-        if count < LEAST * text.len() || pass > LONG.as_secs_f64() {
-            return Ok(Passes::free());
-        }
-        let long: Vec<Token> = text.iter().copied().cycle().take(count).collect();
-        timed.with_text(&long, |timed, long| between(timed, [short, long], count - text.len()))
-    })
-}
-
-/// By passes in two texts of which one is longer by so many tokens.
-fn between(timed: &mut impl Timed, [short, long]: [crate::Sequence; 2], tokens: usize) -> Result<Passes> {
+    let longest = (READING.as_secs_f64() / reading * text.len() as f64) as usize;
+    let most = (room / 2).saturating_sub(text.len());
+    let count = longest.min(MOST).min(most);
+    if count < LEAST * text.len() || timed.pass(short, 1)? > LONG.as_secs_f64() {
+        return Ok(Passes::free());
+    }
     let rows: Vec<usize> = ROWS.into_iter().filter(|&rows| rows == 1 || rows < timed.vocabulary()).collect();
-    for &rows in &rows {
+    let long: Vec<Token> = text.iter().copied().cycle().take(count).collect();
+    let differences = timed.with_text(&long, |timed, long| {
+        let mut difference = |rows| Ok(timed.pass(long, rows)? - timed.pass(short, rows)?);
         // The first of each kind pays for memory.
-        timed.pass(long, rows)?;
-        timed.pass(short, rows)?;
-    }
-    let mut differences = vec![Vec::new(); rows.len()];
-    let start = Instant::now();
-    for turn in 0..*TURNS.end() {
-        if turn >= *TURNS.start() && start.elapsed() > TIME {
-            break;
-        }
-        for (&rows, differences) in rows.iter().zip(&mut differences) {
-            differences.push(timed.pass(long, rows)? - timed.pass(short, rows)?);
-        }
-    }
-    let usual = differences.into_iter().filter_map(median).map(|seconds| (seconds / tokens as f64).max(0.0));
+        rows.iter().try_for_each(|&rows| difference(rows).map(drop))?;
+        in_turn(&rows, TURNS, TIME, difference)
+    })?;
+    let tokens = (count - text.len()) as f64;
+    let usual = differences.into_iter().filter_map(median).map(|seconds| (seconds / tokens).max(0.0));
     let mut usual: Vec<f64> = usual.collect();
     never_cheaper(&mut usual);
     Passes::new(rows.into_iter().zip(usual).collect()).map_err(Into::into)

@@ -3,22 +3,30 @@
 use polydraft::{Distribution, DraftTree, Sampling, Token};
 
 use super::{any_token, timed};
-use crate::{Drafter, Model, Result, Sequence};
+use crate::{Drafter, Facts, Model, Result, Sequence};
 
 pub(super) trait Timed {
+    /// Of the target.
+    fn facts(&self) -> &Facts;
+
     /// Texts that may be open at once, and tokens of one, or of all together.
     fn room(&self) -> [usize; 2];
 
-    /// Tokens that there are: no more rows can be beside each other.
-    fn vocabulary(&self) -> usize;
+    /// Begins an empty text.
+    fn open(&mut self) -> Result<Sequence>;
 
-    /// Begins a text. It is computed by its first pass.
-    fn open(&mut self, text: &[Token]) -> Result<Sequence>;
+    /// Makes it this text, which its first pass computes.
+    fn read(&mut self, sequence: Sequence, text: &[Token]) -> Result<()>;
 
     fn close(&mut self, sequence: Sequence);
 
     /// Seconds of a pass over so many rows.
     fn pass(&mut self, sequence: Sequence, rows: usize) -> Result<f64>;
+
+    /// Tokens that there are: no more rows can be beside each other.
+    fn vocabulary(&self) -> usize {
+        self.facts().vocabulary.size().max(1)
+    }
 
     /// Does something with a text, and closes it whatever becomes of that.
     fn with_text<T>(
@@ -29,8 +37,8 @@ pub(super) trait Timed {
     where
         Self: Sized,
     {
-        let sequence = self.open(text)?;
-        let done = work(self, sequence);
+        let sequence = self.open()?;
+        let done = self.read(sequence, text).and_then(|()| work(self, sequence));
         self.close(sequence);
         done
     }
@@ -49,8 +57,8 @@ pub(super) struct Draft<'m> {
 }
 
 impl Timed for Target<'_> {
-    fn vocabulary(&self) -> usize {
-        self.target.facts().vocabulary.size().max(1)
+    fn facts(&self) -> &Facts {
+        self.target.facts()
     }
 
     fn room(&self) -> [usize; 2] {
@@ -58,13 +66,12 @@ impl Timed for Target<'_> {
         [facts.sequences, facts.context.min(self.target.room().unwrap_or(usize::MAX))]
     }
 
-    fn open(&mut self, text: &[Token]) -> Result<Sequence> {
-        let sequence = self.target.open()?;
-        let read = self.target.extend(sequence, text);
-        if read.is_err() {
-            self.close(sequence);
-        }
-        read.map(|()| sequence)
+    fn open(&mut self) -> Result<Sequence> {
+        self.target.open()
+    }
+
+    fn read(&mut self, sequence: Sequence, text: &[Token]) -> Result<()> {
+        self.target.extend(sequence, text)
     }
 
     fn close(&mut self, sequence: Sequence) {
@@ -85,8 +92,8 @@ impl Timed for Target<'_> {
 }
 
 impl Timed for Draft<'_> {
-    fn vocabulary(&self) -> usize {
-        self.target.facts().vocabulary.size().max(1)
+    fn facts(&self) -> &Facts {
+        self.target.facts()
     }
 
     fn room(&self) -> [usize; 2] {
@@ -98,24 +105,22 @@ impl Timed for Draft<'_> {
         ]
     }
 
-    fn open(&mut self, text: &[Token]) -> Result<Sequence> {
-        let sequence = self.drafter.open()?;
-        let read = self.drafter.extend(sequence, text).and_then(|()| {
-            // Only for drafters that read them, whose target has them.
-            if self.drafter.told(sequence).is_none() {
-                return Ok(());
-            }
-            let mut target = Target { target: &mut *self.target, sampling: self.sampling };
-            let states = target.with_text(text, |target, sequence| {
-                target.pass(sequence, 1)?;
-                target.target.features(sequence, 0..text.len().saturating_sub(1))
-            })?;
-            self.drafter.tell(sequence, &states)
-        });
-        if read.is_err() {
-            self.close(sequence);
+    fn open(&mut self) -> Result<Sequence> {
+        self.drafter.open()
+    }
+
+    fn read(&mut self, sequence: Sequence, text: &[Token]) -> Result<()> {
+        self.drafter.extend(sequence, text)?;
+        // Only for drafters that read them, whose target has them.
+        if self.drafter.told(sequence).is_none() {
+            return Ok(());
         }
-        read.map(|()| sequence)
+        let mut target = Target { target: &mut *self.target, sampling: self.sampling };
+        let states = target.with_text(text, |target, sequence| {
+            target.pass(sequence, 1)?;
+            target.target.features(sequence, 0..text.len().saturating_sub(1))
+        })?;
+        self.drafter.tell(sequence, &states)
     }
 
     fn close(&mut self, sequence: Sequence) {
