@@ -54,9 +54,13 @@ const DEPTH: usize = 16;
 const ROOTS: usize = 32;
 /// The part of the time that may go into finding out whether drafting has become worth it.
 const PROBING: f64 = 0.01;
-/// The part that probes may have lost where the past may have been bad luck. On llama.cpp, whose pass over two rows in q8_0 takes as long
-/// as two and a half over one, a probe loses one and a half plain steps, and texts of 64 tokens lost up to a quarter before.
+/// The part that probes may have lost where the past may have been bad luck.
 const TRYING: f64 = 0.01;
+/// Plain steps that they may have lost besides: half of a hundredth of a text of some tens of tokens, and enough for several cheap probes. A
+/// draft whose first two tokens were rejected was given up for the rest of a text in which others like it made 1.3 of plain. On llama.cpp, whose
+/// pass over two rows in q8_0 takes as long as two and a half over one, a probe loses one and a half, and texts of 64 tokens lost up to a
+/// quarter.
+const FREE: f64 = 0.5;
 /// The part of what drafts have gained so far that probes may have lost besides: a text in which they paid is likely to be one again.
 const OF_GAINS: f64 = 0.25;
 /// Plain steps that they may have lost besides for each node by which the guess is trusted: a copy of the target whose first three tokens were
@@ -260,14 +264,13 @@ impl Auto {
     /// What so many draws may meet where the draft is not asked yet: what they would at the last roots.
     fn ahead(&self, expected: &Expected, draws: usize) -> Vec<Ahead> {
         let average = expected.average();
-        let ahead = |&unsure: &f64| Ahead {
+        let ahead = |unsure| Ahead {
             unsure,
             here: expected.rejection(unsure, draws),
             // Sureness lasts: the nodes below are half like this one.
             later: 0.5 * (expected.rejection(unsure, 1) + average),
         };
-        let first = [expected.unsure()];
-        if self.roots.is_empty() { &first[..] } else { &self.roots }.iter().map(ahead).collect()
+        expected.ahead(&self.roots, ROOTS).map(ahead).collect()
     }
 
     /// What drawing is worth where the draft is not asked yet: on average, and nothing where it will turn out to be too unsure.
@@ -302,7 +305,7 @@ impl Auto {
         let Choices { seconds, plain_seconds, .. } = self.reckoning.choices;
         let gained = (plain_seconds - seconds).max(0.0);
         let trusted = OF_TRUST * self.expected.trust() * plain;
-        let affordable = self.lost + loss <= TRYING * (seconds + START * plain) + OF_GAINS * gained + trusted;
+        let affordable = self.lost + loss <= TRYING * seconds + FREE * plain + OF_GAINS * gained + trusted;
         let unlucky = affordable && self.asking(1, &self.expected.lucky(luck)) > 0.0;
         let plan = if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain };
         (plan, worth)

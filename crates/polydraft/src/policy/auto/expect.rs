@@ -13,6 +13,8 @@
 //! Both shapes were measured by counting rejections at 4,000 nodes of the demo pair and 700 to 1,000 of SmolLM2 with its head.
 //! Deviations: none.
 
+use std::iter;
+
 use super::super::Guess;
 use crate::Distribution;
 
@@ -62,11 +64,23 @@ impl Expected {
         self.weight() - GUESS[0]
     }
 
+    /// How unsure the draft is at each of the nodes that the guess counts as. Where it is surer than guessed, as many of its tokens
+    /// are rejected all the same, until it is known better.
+    fn guessed(&self) -> f64 {
+        let mean = if self.nodes > 0.0 { self.unsure / self.nodes } else { f64::INFINITY };
+        self.guess.unsure.min(mean)
+    }
+
+    /// How unsure the draft is where it is not asked yet, each as likely: at the last roots, and at the nodes that the guess counts as while
+    /// there is room for them.
+    pub fn ahead<'a>(&self, roots: &'a [f64], room: usize) -> impl Iterator<Item = f64> + use<'a> {
+        let guessed = iter::repeat_n(self.guessed(), self.weight().round() as usize);
+        roots.iter().copied().chain(guessed).take(room)
+    }
+
     /// κ.
     fn scale(&self) -> f64 {
-        // Where the draft is surer than guessed, as many of its tokens are rejected all the same, until it is known better.
-        let mean = if self.nodes > 0.0 { self.units / self.nodes } else { f64::INFINITY };
-        let (guessed, weight) = (self.shape(self.guess.unsure).min(mean), self.weight());
+        let (guessed, weight) = (self.shape(self.guessed()), self.weight());
         (self.rejected + weight * self.guess.rejected).max(0.0) / (self.units + weight * guessed)
     }
 
@@ -102,7 +116,7 @@ impl Expected {
 
     /// How unsure the draft is, on average.
     pub fn unsure(&self) -> f64 {
-        (self.unsure + self.weight() * self.guess.unsure) / (self.nodes + self.weight())
+        (self.unsure + self.weight() * self.guessed()) / (self.nodes + self.weight())
     }
 
     /// The probability that one draw is rejected at a node like those before.
