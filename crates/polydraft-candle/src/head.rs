@@ -14,7 +14,7 @@ mod vocabulary;
 use std::ops::Range;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
-use polydraft_engine::{Drafter, Error as EngineError, Result, Sequence};
+use polydraft_engine::{Drafter, Error as EngineError, Model, Reads, Result, Sequence};
 
 use net::{Found, Net};
 use text::Text;
@@ -154,21 +154,24 @@ impl Drafter for Head {
         Ok(())
     }
 
-    fn told(&self, sequence: Sequence) -> Option<usize> {
-        Some(self.text(sequence).told())
+    fn reads(&self) -> Reads {
+        Reads::States
     }
 
-    fn tell(&mut self, sequence: Sequence, features: &[f32]) -> Result<()> {
-        let (width, text) = (self.net.features, self.text(sequence));
-        let most = text.len().saturating_sub(1 + text.told());
-        if !features.len().is_multiple_of(width) || features.len() / width > most {
+    fn read(&mut self, sequence: Sequence, target: &dyn Model, of: Sequence, known: usize) -> Result<()> {
+        let told = self.text(sequence).told();
+        if known <= told {
+            return Ok(());
+        }
+        let (width, features) = (self.net.features, target.features(of, told..known)?);
+        if known >= self.text(sequence).len() || features.len() != (known - told) * width {
             return Err(EngineError::Setting {
                 setting: "hidden states of the target",
                 expected: "those that were asked for, of tokens before the last",
-                got: format!("{} numbers, {width} a token, for {most} tokens", features.len()),
+                got: format!("{} numbers, {width} a token, for {} tokens", features.len(), known - told),
             });
         }
-        self.text_mut(sequence).tell(features, width);
+        self.text_mut(sequence).tell(&features, width);
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 mod kept;
 mod text;
 
+use std::any::Any;
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub struct CandleModel {
     kept: Kept,
     /// The tokens that logits are of, where not all.
     outputs: Option<Vec<Token>>,
+    /// Whether it goes on behind the texts of the model that it is a copy of.
+    follows: bool,
 }
 
 impl CandleModel {
@@ -62,7 +65,14 @@ impl CandleModel {
         let limits = SequenceLimits::default();
         let facts =
             Facts { name, vocabulary, context, hidden: Some(hidden), begins: false, sequences: limits.open };
-        Ok(Self { facts, transformer, texts: Vec::new(), kept: Kept::new(limits), outputs: None })
+        Ok(Self {
+            facts,
+            transformer,
+            texts: Vec::new(),
+            kept: Kept::new(limits),
+            outputs: None,
+            follows: false,
+        })
     }
 
     /// The same model with its weights rounded to `precision`: a draft that needs no second model. Embeddings, norms and
@@ -82,7 +92,10 @@ impl CandleModel {
     }
 
     fn copied(&self, precision: Precision, copy: Transformer) -> crate::Result<Self> {
-        Self::new(format!("{} in {precision}", self.facts.name), self.facts.vocabulary.clone(), copy)
+        let name = format!("{} in {precision}", self.facts.name);
+        // On a card every step would copy all that the target keeps.
+        let follows = self.transformer.device.is_cpu();
+        Ok(Self { follows, ..Self::new(name, self.facts.vocabulary.clone(), copy)? })
     }
 
     /// Changes how many texts are kept. Sequences that are open stay so.
@@ -282,12 +295,15 @@ impl Model for CandleModel {
 
     fn close(&mut self, sequence: Sequence) {
         if let Some(text) = self.texts[sequence.number()].take() {
-            self.kept.keep(text);
+            if !self.follows {
+                self.kept.keep(text);
+            }
         }
     }
 
     fn token_bytes(&self) -> u64 {
-        self.transformer.token_bytes()
+        // One that follows holds the target's, and a page of its own.
+        if self.follows { 0 } else { self.transformer.token_bytes() }
     }
 
     fn len(&self, sequence: Sequence) -> usize {
@@ -321,6 +337,23 @@ impl Model for CandleModel {
             self.compute(work).map_err(|e| self.failed(e))?;
         }
         Ok(last.saturating_sub(self.text(sequence).computed()))
+    }
+
+    fn follows(&self) -> bool {
+        self.follows
+    }
+
+    fn follow(&mut self, sequence: Sequence, leader: &dyn Model, of: Sequence, known: usize) -> Result<()> {
+        let leader = (leader as &dyn Any).downcast_ref::<Self>();
+        let Some(leader) = leader.filter(|leader| self.transformer.is_copy_of(&leader.transformer)) else {
+            return Ok(());
+        };
+        let text = leader.text(of);
+        let known = known.min(text.computed());
+        let cache = text.cache.share(known).map_err(|e| self.failed(e))?;
+        let held = text.tokens()[..known].to_vec();
+        self.text_mut(sequence).follow(held, cache);
+        Ok(())
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {

@@ -6,8 +6,10 @@ use std::path::Path;
 
 use candle_core::DType;
 use common::*;
-use polydraft::{Distribution, PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_candle::{CopyFile, Description, Error, LoadOptions, Loaded, Opened, Precision, load};
+use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_candle::{
+    CandleModel, CopyFile, Description, Error, LoadOptions, Loaded, Opened, Precision, load,
+};
 use polydraft_engine::{Engine, Model, ModelDrafter, Speculation};
 use polydraft_text::Language;
 
@@ -112,6 +114,64 @@ fn it_drafts_without_changing_the_text() {
         assert_eq!(drafted.tokens, plain.tokens);
         assert!(drafted.statistics.block_efficiency() > 2.0, "{}", drafted.statistics.block_efficiency());
     }
+}
+
+/// One with the same weights computes behind what the model computed what the model itself does, and changes nothing there.
+#[test]
+fn it_goes_on_behind_what_the_model_computed() {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(7, DType::BF16));
+    let loaded = with_copy(directory.path(), Precision::Bf16, Precision::Bf16);
+    let (mut model, mut copy) = (loaded.model, loaded.copy.unwrap());
+    assert!(copy.follows() && !model.follows());
+    // More than a page of tokens, and some of another one, to which both write.
+    let text: Vec<Token> = TEXT.iter().copied().cycle().take(40).collect();
+    let mut tree = DraftTree::new();
+    let child = tree.add(DraftTree::ROOT, 7);
+    tree.add(DraftTree::ROOT, 8);
+    tree.add(child, 9);
+    let logits = |model: &CandleModel, sequence| -> Vec<Vec<f32>> {
+        (0..tree.len()).map(|node| model.logits(sequence, node).to_vec()).collect()
+    };
+    let (own, its) = (model.open().unwrap(), copy.open().unwrap());
+    model.extend(own, &text).unwrap();
+    copy.extend(its, &text).unwrap();
+    let left = model.prepare(own, 36).unwrap();
+    assert_eq!(left, 3);
+    // What is not computed there it computes.
+    for known in [36, 20, 0] {
+        copy.follow(its, &model, own, known).unwrap();
+        assert_eq!(copy.computed(its), known);
+        copy.score(&[(its, &tree)]).unwrap();
+    }
+    let by_itself = logits(&copy, its);
+    model.prepare(own, 99).unwrap();
+    copy.follow(its, &model, own, 39).unwrap();
+    assert_eq!(copy.computed(its), 39);
+    copy.score(&[(its, &tree)]).unwrap();
+    model.score(&[(own, &tree)]).unwrap();
+    assert_eq!(logits(&copy, its), logits(&model, own));
+    assert_eq!(logits(&copy, its), by_itself);
+
+    // Texts that go different ways: neither sees what the other one writes.
+    model.commit(own, &tree, &[child, 3]).unwrap();
+    copy.commit(its, &tree, &[2]).unwrap();
+    let mut alone = Single::new(load(directory.path(), LoadOptions::default()).unwrap().model);
+    for (model, sequence, more) in [(&mut copy, its, &[8, 1][..]), (&mut model, own, &[7, 9, 1])] {
+        model.extend(sequence, &[1]).unwrap();
+        model.score(&[(sequence, &DraftTree::new())]).unwrap();
+        let whole = [&text[..], more].concat();
+        assert_eq!(model.logits(sequence, DraftTree::ROOT), self::alone(&mut alone, &whole));
+    }
+    // Behind another model it computes everything itself.
+    let mut other = load(directory.path(), LoadOptions::default()).unwrap().model;
+    let another = other.open().unwrap();
+    let computed = copy.computed(its);
+    copy.follow(its, &other, another, 0).unwrap();
+    assert_eq!(copy.computed(its), computed);
+    // What it was given is not kept for later texts: the model keeps it.
+    copy.close(its);
+    assert_eq!(copy.cache_bytes(), 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use polydraft::policy::{Costs, Guess, Longer, Passes};
 use polydraft::{PolicyKind, Sampling, Token};
 
-use crate::{Drafter, Model, Request, Result};
+use crate::{Drafter, Model, Reads, Request, Result};
 use longer::longer;
 pub(crate) use steps::steps;
 use timed::{Draft, Target, Timed};
@@ -55,12 +55,14 @@ pub(crate) fn passes(
     let context = target.facts().context.min(drafter.context());
     let most = context.saturating_sub(text.len()).min(size).max(1);
 
+    let follows = drafter.reads() == Reads::Kept;
     let mut timed = Target { target: &mut *target, sampling: of_target };
     let (of_target, busy) = by_rows(&mut timed, text, &TARGET, most)?;
     let (of_draft, _) = by_rows(&mut Draft { drafter, target, sampling: of_draft }, text, &DRAFT, most)?;
     let ([target, more_of_target], [draft, more_of_draft]) = (of_target, of_draft);
     let longer = Box::new(Longer { than: text.len(), target: more_of_target, draft: more_of_draft });
-    let costs = Costs { target, draft, verification: Passes::free(), longer, guess: Guess::default() };
+    let costs =
+        Costs { target, draft, verification: Passes::free(), follows, longer, guess: Guess::default() };
     Ok(Measured { costs, busy })
 }
 

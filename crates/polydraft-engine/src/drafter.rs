@@ -13,9 +13,20 @@ use std::str::FromStr;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
-use crate::{Error, Facts, Result, Sequence};
+use crate::{Error, Facts, Model, Result, Sequence};
 
 pub use model::ModelDrafter;
+
+/// What a drafter reads of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// Its tokens.
+    Tokens,
+    /// The target's hidden states too, of every token.
+    States,
+    /// What the target keeps of the tokens, in place of computing it: nothing is left to be read, however late it is asked.
+    Kept,
+}
 
 /// Proposes, for any number of sequences.
 ///
@@ -88,18 +99,17 @@ pub trait Drafter: Send {
         Ok(0)
     }
 
-    /// Of how many committed tokens it knows the target's hidden states; none where it reads none. One that does is told of
-    /// all but the last token before it is asked to score or to prepare, so far as the target has computed them.
-    fn told(&self, _sequence: Sequence) -> Option<usize> {
-        None
+    /// What it reads of a text.
+    fn reads(&self) -> Reads {
+        Reads::Tokens
     }
 
-    /// Takes the target's hidden states of the next committed tokens, as [`Model::features`](crate::Model::features)
-    /// gives them.
+    /// Reads what `target` has computed of its text `of`, the same one: of the first `known` tokens. One that reads more than tokens is
+    /// shown all but the last before it is asked to score, and those that the target has computed before it is to prepare.
     ///
     /// # Errors
-    /// Another number of values than of tokens times what was asked for.
-    fn tell(&mut self, _sequence: Sequence, _features: &[f32]) -> Result<()> {
+    /// A target that does not have what is read.
+    fn read(&mut self, _sequence: Sequence, _target: &dyn Model, _of: Sequence, _known: usize) -> Result<()> {
         Ok(())
     }
 

@@ -9,8 +9,10 @@ use polydraft::{Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, To
 use crate::costs::{self, Measured};
 use crate::laws::{Changed, Pool, StepLaws};
 use crate::session::with_clocks;
+
 use crate::{
-    Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Scored, Session, Speculation, Trace,
+    Drafter, Error, Facts, Generation, Model, Piece, Reads, Request, Result, Scored, Session, Speculation,
+    Trace,
 };
 use bookkeeping::{Clock, record};
 use growth::{depth, frontier, grow};
@@ -176,7 +178,7 @@ impl Engine {
     pub fn prepare(&mut self, session: &mut Session, most: usize) -> Result<usize> {
         let clock = Clock::start();
         let mut left = self.target.prepare(session.target, most)?;
-        self.tell(session, left)?;
+        self.show(session, left)?;
         if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
             left = left.max(drafter.prepare(sequence, most)?);
         }
@@ -232,18 +234,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells a drafter that reads the target's hidden states those of what is decided; `left` tokens before the last are
-    /// not computed yet.
-    fn tell(&mut self, session: &Session, left: usize) -> Result<()> {
+    /// Shows a drafter that reads what the target computes that of what is decided; `left` tokens before the last are not computed
+    /// yet.
+    fn show(&mut self, session: &Session, left: usize) -> Result<()> {
         let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else { return Ok(()) };
-        let known = self.target.len(session.target).saturating_sub(1 + left);
-        match drafter.told(sequence) {
-            Some(told) if told < known => {
-                let features = self.target.features(session.target, told..known)?;
-                drafter.tell(sequence, &features)
-            }
-            _ => Ok(()),
+        if drafter.reads() == Reads::Tokens {
+            return Ok(());
         }
+        let known = self.target.len(session.target).saturating_sub(1 + left);
+        drafter.read(sequence, self.target.as_ref(), session.target, known)
     }
 
     /// Draws every session's tree, level by level, each level from one pass of the drafter.
@@ -255,16 +254,17 @@ impl Engine {
                 speculation.policy.behind(self.target.len(session.target));
             }
         }
-        for session in sessions.iter() {
-            let told = session.drafter.and_then(|sequence| self.drafter.as_ref()?.told(sequence));
-            if told.is_some() {
+        let Some(drafter) = &self.drafter else { return Ok(()) };
+        let reads = drafter.reads();
+        let depths: Vec<usize> =
+            sessions.iter().map(|session| depth(session, self.target.as_ref(), drafter.as_ref())).collect();
+        for (session, _) in sessions.iter().zip(&depths).filter(|(_, depth)| **depth > 0) {
+            if reads != Reads::Tokens {
                 while self.target.prepare(session.target, PROMPT_CHUNK)? > 0 {}
-                self.tell(session, 0)?;
+                self.show(session, 0)?;
             }
         }
         let Some(drafter) = &mut self.drafter else { return Ok(()) };
-        let depths: Vec<usize> =
-            sessions.iter().map(|session| depth(session, self.target.as_ref(), drafter.as_ref())).collect();
         // The nodes that are not asked yet, by session.
         let mut asked = vec![0; sessions.len()];
         loop {

@@ -24,7 +24,7 @@ pub mod table;
 mod trace;
 pub mod vocabulary;
 
-pub use drafter::{Drafter, DrafterKind, ModelDrafter};
+pub use drafter::{Drafter, DrafterKind, ModelDrafter, Reads};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use model::{Facts, Feature, Model, Sequence};

@@ -1,5 +1,6 @@
 //! What decoding needs of a language model: many texts at once, a tree behind each.
 
+use std::any::Any;
 use std::ops::Range;
 
 use polydraft::{DraftTree, NodeId, Token};
@@ -80,7 +81,7 @@ pub enum Feature {
 /// ```
 ///
 /// `examples/own_model.rs` is one of one's own.
-pub trait Model: Send {
+pub trait Model: Send + Any {
     /// What is known of it.
     fn facts(&self) -> &Facts;
 
@@ -124,6 +125,27 @@ pub trait Model: Send {
     /// # Errors
     /// Failures of the computation; more tokens than the context holds.
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize>;
+
+    /// Whether it can go on behind what another model has computed, as a copy of that model in fewer bits can: their keys and values are of
+    /// the same shape, and the other one's are the better ones.
+    fn follows(&self) -> bool {
+        false
+    }
+
+    /// Takes what `leader` has computed of the first `known` tokens of its text `of` for its own of the same text, and drops the tree. Where
+    /// it cannot, what it needs it computes itself.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    fn follow(
+        &mut self,
+        _sequence: Sequence,
+        _leader: &dyn Model,
+        _of: Sequence,
+        _known: usize,
+    ) -> Result<()> {
+        Ok(())
+    }
 
     /// Computes, in one pass for all, the logits after every node of each tree, its root included, that has none yet.
     /// No sequence is named twice.

@@ -9,7 +9,7 @@ use polydraft::{
 };
 use polydraft_engine::certify::law_after;
 use polydraft_engine::{
-    Drafter, Engine, Facts, Feature, Limits, Model, NoText, Request, Result, Sequence, Speculation,
+    Drafter, Engine, Facts, Feature, Limits, Model, NoText, Reads, Request, Result, Sequence, Speculation,
     TableModel,
 };
 use rand::{RngExt, SeedableRng};
@@ -129,15 +129,15 @@ impl Drafter for Reader {
         text.paths.clear();
         Ok(())
     }
-    fn told(&self, sequence: Sequence) -> Option<usize> {
-        Some(self.texts[sequence.number()].states.len())
+    fn reads(&self) -> Reads {
+        Reads::States
     }
-    fn tell(&mut self, sequence: Sequence, features: &[f32]) -> Result<()> {
+    fn read(&mut self, sequence: Sequence, target: &dyn Model, of: Sequence, known: usize) -> Result<()> {
         let text = &mut self.texts[sequence.number()];
-        for value in features {
+        for value in target.features(of, text.states.len()..known)? {
             let place = text.states.len();
-            assert_eq!(*value, state(place, text.tokens[place]));
-            text.states.push(*value);
+            assert_eq!(value, state(place, text.tokens[place]));
+            text.states.push(value);
         }
         Ok(())
     }

@@ -60,6 +60,13 @@ impl Text {
         (self.held, self.cache) = (held, cache);
     }
 
+    /// Takes another cache, which holds these tokens, in place of its own, and drops the tree.
+    pub fn follow(&mut self, held: Vec<Token>, cache: Cache) {
+        self.adopt(held, cache);
+        self.computed = self.known(&self.tokens);
+        self.scored = 0;
+    }
+
     pub fn extend(&mut self, tokens: &[Token]) {
         if self.computed == self.tokens.len() {
             self.computed += common(&self.held[self.computed..], tokens);

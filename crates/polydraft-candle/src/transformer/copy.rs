@@ -60,6 +60,11 @@ impl Transformer {
         })
     }
 
+    /// Whether it was made so of the other one, or the other one of it.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.embedding, &other.embedding)
+    }
+
     /// The same from a file, where it was kept.
     pub fn kept(&self, precision: Precision, file: &CopyReader) -> Result<Self> {
         self.with(|name, matrix, _| matrix.kept(name, precision, file))

@@ -3,7 +3,8 @@
 use polydraft::{Distribution, DraftTree, Sampling, Token};
 
 use super::{any_token, timed};
-use crate::{Drafter, Facts, Model, Result, Sequence};
+
+use crate::{Drafter, Facts, Model, Reads, Result, Sequence};
 
 pub(super) trait Timed {
     /// Of the target.
@@ -51,7 +52,7 @@ pub(super) struct Target<'m> {
 
 pub(super) struct Draft<'m> {
     pub drafter: &'m mut dyn Drafter,
-    /// A drafter may read its hidden states.
+    /// A drafter may read what it computes.
     pub target: &'m mut dyn Model,
     pub sampling: &'m Sampling,
 }
@@ -111,16 +112,15 @@ impl Timed for Draft<'_> {
 
     fn read(&mut self, sequence: Sequence, text: &[Token]) -> Result<()> {
         self.drafter.extend(sequence, text)?;
-        // Only for drafters that read them, whose target has them.
-        if self.drafter.told(sequence).is_none() {
+        if self.drafter.reads() == Reads::Tokens {
             return Ok(());
         }
         let mut target = Target { target: &mut *self.target, sampling: self.sampling };
-        let states = target.with_text(text, |target, sequence| {
-            target.pass(sequence, 1)?;
-            target.target.features(sequence, 0..text.len().saturating_sub(1))
-        })?;
-        self.drafter.tell(sequence, &states)
+        let drafter = &mut *self.drafter;
+        target.with_text(text, |target, of| {
+            target.pass(of, 1)?;
+            drafter.read(sequence, target.target, of, text.len().saturating_sub(1))
+        })
     }
 
     fn close(&mut self, sequence: Sequence) {

@@ -2,7 +2,7 @@
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
-use super::Drafter;
+use super::{Drafter, Reads};
 use crate::{Error, Model, Result, Sequence, Vocabulary};
 
 /// A model that shares the target's vocabulary.
@@ -58,9 +58,17 @@ impl Drafter for ModelDrafter {
         self.model.extend(sequence, tokens)
     }
 
+    fn reads(&self) -> Reads {
+        if self.model.follows() { Reads::Kept } else { Reads::Tokens }
+    }
+
+    fn read(&mut self, sequence: Sequence, target: &dyn Model, of: Sequence, known: usize) -> Result<()> {
+        self.model.follow(sequence, target, of, known)
+    }
+
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        // What is longer than its context it will never be asked about.
-        if self.model.len(sequence) > self.model.facts().context {
+        // What the target computes it need not; what is longer than its context it will never be asked about.
+        if self.model.follows() || self.model.len(sequence) > self.model.facts().context {
             return Ok(0);
         }
         self.model.prepare(sequence, most)

@@ -24,6 +24,10 @@ pub struct Costs {
     /// back, and what the draft's first pass takes beyond another. What a plain step takes beside its pass is not in it.
     #[serde(default = "Passes::free")]
     pub verification: Passes,
+    /// Whether what was decided without the draft costs it nothing when it is asked again: it goes on behind what the target
+    /// computed.
+    #[serde(default)]
+    pub follows: bool,
     /// What passes take more in longer texts.
     #[serde(default)]
     pub longer: Box<Longer>,
@@ -75,6 +79,7 @@ impl Default for Costs {
             target: passes(1.0),
             draft: passes(0.1),
             verification: Passes::free(),
+            follows: false,
             longer: Box::default(),
             guess: Guess::default(),
         }

@@ -60,9 +60,14 @@ impl Reckoning {
         self.costs.draft(self.texts as f64 * rows, self.tokens)
     }
 
+    /// Tokens that the draft has to read before it can be asked.
+    fn unread(&self) -> f64 {
+        if self.costs.follows { 0.0 } else { self.unasked as f64 }
+    }
+
     /// Seconds of the first pass of a draft that is asked in this step, which reads what was decided without it.
     pub fn first_draft(&self) -> f64 {
-        self.draft(1.0 + self.unasked as f64)
+        self.draft(1.0 + self.unread())
     }
 
     /// Seconds of verifying a tree of so many paths for every text, one after the other.
@@ -74,7 +79,7 @@ impl Reckoning {
     pub fn probe(&self) -> f64 {
         let texts = self.texts as f64;
         // The draft reads first what was decided without it.
-        let draft = self.costs.draft(1.0 + self.unasked as f64, self.tokens);
+        let draft = self.costs.draft(1.0 + self.unread(), self.tokens);
         let row = self.costs.target(texts + 1.0, self.tokens) - self.costs.target(texts, self.tokens);
         texts * (draft + row + self.costs.verification.at(1.0))
     }
@@ -85,7 +90,7 @@ impl Reckoning {
         let plain = self.target(1.0);
         let drafted = asked.split_first().map_or(0.0, |(root, inner)| {
             // What the draft had not read it read in the first pass.
-            self.draft((root + self.unasked) as f64)
+            self.draft(*root as f64 + self.unread())
                 + inner.iter().map(|&rows| self.draft(rows as f64)).sum::<f64>()
         });
         let mut seconds = self.target(draft.tree().len() as f64) + drafted;

@@ -54,7 +54,8 @@ fn exact_after_every_past() {
             _ => costs(&[(1, 1.0), (2, 1.9), (8, 7.0)], 0.02),
         };
         let guess = Guess { rejected: rng.random(), unsure: rng.random() };
-        let costs = Costs { guess, longer: longer(100, 1e-4, 1e-4), ..costs };
+        let follows = rng.random();
+        let costs = Costs { guess, follows, longer: longer(100, 1e-4, 1e-4), ..costs };
         let mut policy = auto(1 + round % 3, 3, costs);
         policy.behind(rng.random_range(0..2000));
         let alike = [0.1, 0.5, 0.9][round % 3];
@@ -90,6 +91,22 @@ fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
     // Were they better from here on, it would notice.
     live(&mut policy, (&target, &target), 4000, &mut rng);
     assert!(policy.reckoning.choices.plain < choices.plain + 3000, "{:?}", policy.reckoning.choices);
+}
+
+/// A draft that must read what was decided without it costs more the longer it was not asked; one that follows the target does not.
+#[test]
+fn one_that_follows_has_nothing_to_read() {
+    let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
+    let probe = |follows| {
+        let draft = Passes::new(vec![(1, 0.3), (64, 19.2)]).unwrap();
+        let mut policy = auto(1, 4, Costs { draft, follows, ..flat(0.3) });
+        live(&mut policy, (&law(1.0), &law(0.0)), 40, &mut ChaCha8Rng::seed_from_u64(35));
+        assert!(policy.reckoning.unasked > 8, "{:?}", policy.reckoning.choices);
+        (policy.reckoning.probe(), policy.reckoning.first_draft())
+    };
+    assert_eq!(probe(true), (0.3, 0.3));
+    let (seconds, first) = probe(false);
+    assert!(seconds > 2.5 && first == seconds, "{seconds}, {first}");
 }
 
 /// Measured on llama.cpp, SmolLM2 in q8_0 with its copy in q4_1: a pass over two rows takes two and a half over one, and the draft has
