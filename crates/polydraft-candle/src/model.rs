@@ -55,7 +55,7 @@ pub struct CandleModel {
     kept: Kept,
     /// The tokens that logits are of, where not all.
     outputs: Option<Vec<Token>>,
-    /// Whether it goes on behind the texts of the model that it is a copy of.
+    /// Whether it goes on behind the texts of the model that it is a copy of, which keeps what was computed.
     follows: bool,
 }
 
@@ -92,10 +92,13 @@ impl CandleModel {
     }
 
     fn copied(&self, precision: Precision, copy: Transformer) -> crate::Result<Self> {
-        let name = format!("{} in {precision}", self.facts.name);
-        // On a card every step would copy all that the target keeps.
-        let follows = self.transformer.device.is_cpu();
-        Ok(Self { follows, ..Self::new(name, self.facts.vocabulary.clone(), copy)? })
+        Self::new(format!("{} in {precision}", self.facts.name), self.facts.vocabulary.clone(), copy)
+    }
+
+    /// The model, if this one is a copy of it.
+    fn original<'m>(&self, model: &'m dyn Model) -> Option<&'m Self> {
+        let model = (model as &dyn Any).downcast_ref::<Self>()?;
+        self.transformer.is_copy_of(&model.transformer).then_some(model)
     }
 
     /// Changes how many texts are kept. Sequences that are open stay so.
@@ -302,8 +305,7 @@ impl Model for CandleModel {
     }
 
     fn token_bytes(&self) -> u64 {
-        // One that follows holds the target's, and a page of its own.
-        if self.follows { 0 } else { self.transformer.token_bytes() }
+        self.transformer.token_bytes()
     }
 
     fn len(&self, sequence: Sequence) -> usize {
@@ -339,15 +341,14 @@ impl Model for CandleModel {
         Ok(last.saturating_sub(self.text(sequence).computed()))
     }
 
-    fn follows(&self) -> bool {
+    fn follow(&mut self, leader: &dyn Model) -> bool {
+        // On a card every step would copy all that the leader keeps.
+        self.follows = self.transformer.device.is_cpu() && self.original(leader).is_some();
         self.follows
     }
 
-    fn follow(&mut self, sequence: Sequence, leader: &dyn Model, of: Sequence, known: usize) -> Result<()> {
-        let leader = (leader as &dyn Any).downcast_ref::<Self>();
-        let Some(leader) = leader.filter(|leader| self.transformer.is_copy_of(&leader.transformer)) else {
-            return Ok(());
-        };
+    fn catch_up(&mut self, sequence: Sequence, leader: &dyn Model, of: Sequence, known: usize) -> Result<()> {
+        let Some(leader) = self.original(leader).filter(|_| self.follows) else { return Ok(()) };
         let text = leader.text(of);
         let known = known.min(text.computed());
         let cache = text.cache.share(known).map_err(|e| self.failed(e))?;

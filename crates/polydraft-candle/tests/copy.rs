@@ -123,7 +123,8 @@ fn it_goes_on_behind_what_the_model_computed() {
     write_model(directory.path(), &tensors(7, DType::BF16));
     let loaded = with_copy(directory.path(), Precision::Bf16, Precision::Bf16);
     let (mut model, mut copy) = (loaded.model, loaded.copy.unwrap());
-    assert!(copy.follows() && !model.follows());
+    let mut other = load(directory.path(), LoadOptions::default()).unwrap().model;
+    assert!(!copy.follow(&other) && copy.follow(&model));
     // More than a page of tokens, and some of another one, to which both write.
     let text: Vec<Token> = TEXT.iter().copied().cycle().take(40).collect();
     let mut tree = DraftTree::new();
@@ -140,13 +141,13 @@ fn it_goes_on_behind_what_the_model_computed() {
     assert_eq!(left, 3);
     // What is not computed there it computes.
     for known in [36, 20, 0] {
-        copy.follow(its, &model, own, known).unwrap();
+        copy.catch_up(its, &model, own, known).unwrap();
         assert_eq!(copy.computed(its), known);
         copy.score(&[(its, &tree)]).unwrap();
     }
     let by_itself = logits(&copy, its);
     model.prepare(own, 99).unwrap();
-    copy.follow(its, &model, own, 39).unwrap();
+    copy.catch_up(its, &model, own, 39).unwrap();
     assert_eq!(copy.computed(its), 39);
     copy.score(&[(its, &tree)]).unwrap();
     model.score(&[(own, &tree)]).unwrap();
@@ -164,10 +165,9 @@ fn it_goes_on_behind_what_the_model_computed() {
         assert_eq!(model.logits(sequence, DraftTree::ROOT), self::alone(&mut alone, &whole));
     }
     // Behind another model it computes everything itself.
-    let mut other = load(directory.path(), LoadOptions::default()).unwrap().model;
     let another = other.open().unwrap();
     let computed = copy.computed(its);
-    copy.follow(its, &other, another, 0).unwrap();
+    copy.catch_up(its, &other, another, 0).unwrap();
     assert_eq!(copy.computed(its), computed);
     // What it was given is not kept for later texts: the model keeps it.
     copy.close(its);

@@ -99,6 +99,9 @@ pub trait Drafter: Send {
         Ok(0)
     }
 
+    /// Is shown the target that it drafts for, before a text is open.
+    fn meet(&mut self, _target: &dyn Model) {}
+
     /// What it reads of a text.
     fn reads(&self) -> Reads {
         Reads::Tokens

