@@ -297,10 +297,9 @@ impl Model for CandleModel {
     }
 
     fn close(&mut self, sequence: Sequence) {
-        if let Some(text) = self.texts[sequence.number()].take() {
-            if !self.follows {
-                self.kept.keep(text);
-            }
+        let text = self.texts[sequence.number()].take();
+        if let Some(text) = text.filter(|_| !self.follows) {
+            self.kept.keep(text);
         }
     }
 
