@@ -257,7 +257,7 @@ impl CandleModel {
         } else if in_open > own
             && let Some(text) = open
         {
-            let (held, cache) = (tokens[..in_open].to_vec(), text.cache.share(in_open)?);
+            let (held, cache) = text.beginning(in_open)?;
             self.text_mut(sequence).adopt(held, cache);
         }
         Ok(())
@@ -349,9 +349,7 @@ impl Model for CandleModel {
     fn catch_up(&mut self, sequence: Sequence, leader: &dyn Model, of: Sequence, known: usize) -> Result<()> {
         let Some(leader) = self.original(leader).filter(|_| self.follows) else { return Ok(()) };
         let text = leader.text(of);
-        let known = known.min(text.computed());
-        let cache = text.cache.share(known).map_err(|e| self.failed(e))?;
-        let held = text.tokens()[..known].to_vec();
+        let (held, cache) = text.beginning(known.min(text.computed())).map_err(|e| self.failed(e))?;
         self.text_mut(sequence).follow(held, cache);
         Ok(())
     }

@@ -108,7 +108,7 @@ pub trait Drafter: Send {
     }
 
     /// Reads what `target` has computed of its text `of`, the same one: of the first `known` tokens. One that reads more than tokens is
-    /// shown all but the last before it is asked to score, and those that the target has computed before it is to prepare.
+    /// shown all but the last before it is asked to score; one that reads states also those that there are before it is to prepare.
     ///
     /// # Errors
     /// A target that does not have what is read.

@@ -9,7 +9,6 @@ use polydraft::{Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, To
 use crate::costs::{self, Measured};
 use crate::laws::{Changed, Pool, StepLaws};
 use crate::session::with_clocks;
-
 use crate::{
     Drafter, Error, Facts, Generation, Model, Piece, Reads, Request, Result, Scored, Session, Speculation,
     Trace,
@@ -62,8 +61,7 @@ const PROMPT_CHUNK: usize = 4096;
 
 impl Engine {
     /// Without a drafter there is plain decoding only.
-    pub fn new(target: Box<dyn Model>, drafter: Option<Box<dyn Drafter>>) -> Self {
-        let mut drafter = drafter;
+    pub fn new(target: Box<dyn Model>, mut drafter: Option<Box<dyn Drafter>>) -> Self {
         if let Some(drafter) = &mut drafter {
             drafter.meet(target.as_ref());
         }
@@ -182,7 +180,10 @@ impl Engine {
     pub fn prepare(&mut self, session: &mut Session, most: usize) -> Result<usize> {
         let clock = Clock::start();
         let mut left = self.target.prepare(session.target, most)?;
-        self.show(session, left)?;
+        // What reads what the target keeps has nothing to prepare, and would only make the target copy what both hold.
+        if self.drafter.as_ref().is_some_and(|drafter| drafter.reads() != Reads::Kept) {
+            self.show(session, left)?;
+        }
         if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
             left = left.max(drafter.prepare(sequence, most)?);
         }
@@ -262,8 +263,8 @@ impl Engine {
         let reads = drafter.reads();
         let depths: Vec<usize> =
             sessions.iter().map(|session| depth(session, self.target.as_ref(), drafter.as_ref())).collect();
-        for (session, _) in sessions.iter().zip(&depths).filter(|(_, depth)| **depth > 0) {
-            if reads != Reads::Tokens {
+        for (session, &depth) in sessions.iter().zip(&depths) {
+            if depth > 0 && reads != Reads::Tokens {
                 while self.target.prepare(session.target, PROMPT_CHUNK)? > 0 {}
                 self.show(session, 0)?;
             }

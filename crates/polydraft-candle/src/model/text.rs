@@ -60,6 +60,11 @@ impl Text {
         (self.held, self.cache) = (held, cache);
     }
 
+    /// The first of its tokens that are computed, so many, and a cache that holds them.
+    pub fn beginning(&self, tokens: usize) -> candle_core::Result<(Vec<Token>, Cache)> {
+        Ok((self.held[..tokens].to_vec(), self.cache.share(tokens)?))
+    }
+
     /// Takes another cache, which holds these tokens, in place of its own, and drops the tree.
     pub fn follow(&mut self, held: Vec<Token>, cache: Cache) {
         self.adopt(held, cache);

@@ -3,7 +3,6 @@
 use polydraft::{Distribution, DraftTree, Sampling, Token};
 
 use super::{any_token, timed};
-
 use crate::{Drafter, Facts, Model, Reads, Result, Sequence};
 
 pub(super) trait Timed {

@@ -118,7 +118,7 @@ impl Expected {
     }
 
     /// How unsure the draft is, on average.
-    pub fn unsure(&self) -> f64 {
+    fn unsure(&self) -> f64 {
         (self.unsure + self.weight() * self.guessed()) / (self.nodes + self.weight())
     }
 
