@@ -35,7 +35,8 @@ fn generate_takes_every_verifier_and_tree() {
         &["--tree", "fixed:0,0,1,1", "--verifier", "traversal"],
         &["--depth", "8", "--stop-below", "0.2"],
         &["--stop-below", "0.3", "--tree", "3,2,2", "--verifier", "specinfer"],
-        // At temperature 1 the demo target repeats itself too little for trees that choose themselves to be sure to draw something.
+        // At temperature 1 the demo target repeats itself too little for a tree that chooses itself to draw much without a text to quote.
+        &["--draft", "ngram", "--corpus", concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/corpus/lib.rs")],
         &["--draft", "ngram", "--tree", "paths:1,2"],
         &["--draft", "ngram", "--temperature", "0", "--verifier", "block"],
     ];
