@@ -30,8 +30,7 @@ pub enum Reads {
 
 /// Proposes, for any number of sequences.
 ///
-/// As with a [`Model`](crate::Model), a tree only grows between commits, and each [`score`](Self::score) makes ready the
-/// nodes that are new.
+/// As with a [`Model`], a tree only grows between commits, and each [`score`](Self::score) makes ready the nodes that are new.
 ///
 /// # Panics
 /// All methods may panic on a sequence that is not open, and [`distribution`](Self::distribution) on a node that was not
@@ -72,12 +71,12 @@ pub trait Drafter: Send {
     /// Forgets a text.
     fn close(&mut self, sequence: Sequence);
 
-    /// As [`Model::token_bytes`](crate::Model::token_bytes).
+    /// As [`Model::token_bytes`].
     fn token_bytes(&self) -> u64 {
         0
     }
 
-    /// As [`Model::room`](crate::Model::room).
+    /// As [`Model::room`].
     fn room(&self) -> Option<usize> {
         None
     }
@@ -91,7 +90,7 @@ pub trait Drafter: Send {
     /// A token outside the vocabulary.
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
 
-    /// As [`Model::prepare`](crate::Model::prepare).
+    /// As [`Model::prepare`].
     ///
     /// # Errors
     /// Failures of the computation.
