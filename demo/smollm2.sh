@@ -6,9 +6,10 @@
 #   demo/smollm2.sh --bench [OPTIONS]          tokens per second with and without drafts, in turn: options as for 'bench speed'
 #   demo/smollm2.sh COMMAND [OPTIONS]          chat, serve, certify, generate or inspect with this model
 # Needs cargo, and Python with pip or venv. DTYPE=q8_0 (or bf16, file, ..; f32 if it is not set) holds the model in another type: in q8_0
-# it writes the fastest text. DRAFT=self, head, ngram (or a model's folder) is another draft; FOLDER is where the model is kept.
+# it writes the fastest text. DRAFT=self, head, ngram (or a model's folder) is another draft; FOLDER is where the model is kept;
+# POLYDRAFT=PROGRAM spares the build.
 set -euo pipefail
-case ${1-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;; esac
+case ${1-} in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${FOLDER:-${XDG_CACHE_HOME:-$HOME/.cache}/polydraft/models}
 model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -21,9 +22,13 @@ if [ ! -f "$model" ]; then
     echo "fetching SmolLM2-135M-Instruct into $folder" >&2
     "$here/../bench/fetch_models.sh" smollm2 "$folder" >/dev/null
 fi
-# Says what it builds, the first time.
-cargo run --release --locked --manifest-path "$here/../Cargo.toml" -- --version >/dev/null
-polydraft() { cargo run --release --quiet --locked --manifest-path "$here/../Cargo.toml" -- "$@"; }
+if [ -n "${POLYDRAFT:-}" ]; then
+    polydraft() { "$POLYDRAFT" "$@"; }
+else
+    # Says what it builds, the first time.
+    cargo run --release --locked --manifest-path "$here/../Cargo.toml" -- --version >/dev/null
+    polydraft() { cargo run --release --quiet --locked --manifest-path "$here/../Cargo.toml" -- "$@"; }
+fi
 pair=(--target "$model" --draft "$draft" --dtype "$dtype")
 
 case ${1-} in
