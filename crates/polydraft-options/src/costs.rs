@@ -25,6 +25,9 @@ const SAMPLE: &str = include_str!("costs/sample.txt");
 /// To be raised when costs are measured in another way.
 const METHOD: u32 = 4;
 
+/// A program that was built for tests is slower, and not in all alike: its costs are not the other's.
+const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+
 /// A file of costs. Where it is given by name, only the costs count; in the cache, all of it must fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Measured {
@@ -76,7 +79,7 @@ pub fn find(
     let mut measured = Measured {
         machine: machine(),
         threads: threads::settled(),
-        version: format!("{}, costs {METHOD}", env!("CARGO_PKG_VERSION")),
+        version: format!("{}, {BUILD}, costs {METHOD}", env!("CARGO_PKG_VERSION")),
         models: args.identity(models),
         // Where nothing is drawn, laws are single tokens and verification is hardly any work.
         verifier: if sampling.temperature == 0.0 {
