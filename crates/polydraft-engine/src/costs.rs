@@ -61,8 +61,15 @@ pub(crate) fn passes(
     let (of_draft, _) = by_rows(&mut Draft { drafter, target, sampling: of_draft }, text, &DRAFT, most)?;
     let ([target, more_of_target], [draft, more_of_draft]) = (of_target, of_draft);
     let longer = Box::new(Longer { than: text.len(), target: more_of_target, draft: more_of_draft });
-    let costs =
-        Costs { target, draft, verification: Passes::free(), follows, longer, guess: Guess::default() };
+    let costs = Costs {
+        target,
+        draft,
+        first: 0.0,
+        verification: Passes::free(),
+        follows,
+        longer,
+        guess: Guess::default(),
+    };
     Ok(Measured { costs, busy })
 }
 

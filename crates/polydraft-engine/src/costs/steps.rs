@@ -7,7 +7,8 @@
 //! 1. Where passes are short, chains say what the draft's passes take: a token more is a pass more, behind a first one that takes
 //!    longer, for the target has just had the caches. (By its own a copy's pass took a third longer than it does in a chain.)
 //! 2. There they say what the target's pass takes too: the step less the draft's passes.
-//! 3. What a step takes beyond its passes is its verification, and what the draft's first pass takes beyond another.
+//! 3. What a step takes beyond its passes is its verification; of models whose passes are not short, what the draft's first pass
+//!    takes beyond another as well.
 //! 4. What became of the chains' tokens is what to expect of the draft.
 
 use std::time::{Duration, Instant};
@@ -142,14 +143,15 @@ pub(crate) fn steps(
     costs.guess = nodes.guess().unwrap_or(costs.guess);
     steady(&mut kinds);
     if short {
-        let first = draft_by_chains(&kinds, costs)?;
-        costs.target = target_by_chains(&kinds, costs, first)?;
+        draft_by_chains(&kinds, costs)?;
+        costs.target = target_by_chains(&kinds, costs)?;
         // On average the texts were so long.
         costs.longer.than = text.len() + GROWTH / 2;
     }
     let of_passes = |levels: &[usize]| {
+        let first = if levels.len() > 1 { costs.first } else { 0.0 };
         let drafted = levels[..levels.len() - 1].iter().map(|&rows| costs.draft.at(rows as f64));
-        costs.target.at(levels.iter().sum::<usize>() as f64) + drafted.sum::<f64>()
+        costs.target.at(levels.iter().sum::<usize>() as f64) + first + drafted.sum::<f64>()
     };
     // A plain step has a rest too, which is none of verification's.
     let plain =
@@ -249,28 +251,28 @@ fn take(
 }
 
 /// Sets the draft's passes: of one row by what chains of several tokens take more than that of one, of others in proportion to what passes
-/// alone took. Returns what the first of a step takes beyond another.
-fn draft_by_chains(kinds: &[Kind], costs: &mut Costs) -> Result<f64> {
+/// alone took; and what the first of a step takes beyond another.
+fn draft_by_chains(kinds: &[Kind], costs: &mut Costs) -> Result<()> {
     let chains = kinds.iter().filter(|kind| kind.paths == 1);
     let chains: Vec<(f64, f64)> =
         chains.filter_map(|kind| Some((kind.depth as f64, kind.usual_draft()?))).collect();
-    let (Some((least, fewest)), Some((most, all))) = (chains.first(), chains.last()) else { return Ok(0.0) };
+    let (Some((least, fewest)), Some((most, all))) = (chains.first(), chains.last()) else { return Ok(()) };
     let pass = (all - fewest) / (most - least);
     if !(most > least && pass > 0.0) {
-        return Ok(0.0);
+        return Ok(());
     }
     let scale = pass / costs.draft.at(1.0).max(LEAST);
     let passes = costs.draft.pairs().iter().map(|&(rows, alone)| (rows, scale * alone));
     costs.draft = Passes::new(passes.collect())?;
-    Ok((fewest - least * pass).max(0.0))
+    costs.first = (fewest - least * pass).max(0.0);
+    Ok(())
 }
 
-/// The target's passes: of few rows by the steps of chains, of others in proportion to what passes alone took; a step's first pass of the
-/// draft takes `first` more than others.
-fn target_by_chains(kinds: &[Kind], costs: &Costs, first: f64) -> Result<Passes> {
+/// The target's passes: of few rows by the steps of chains, of others in proportion to what passes alone took.
+fn target_by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
     let drafted = |levels: &[usize]| match levels.len() - 1 {
         0 => 0.0,
-        depth => first + depth as f64 * costs.draft.at(1.0),
+        depth => costs.first + depth as f64 * costs.draft.at(1.0),
     };
     let chains = kinds.iter().filter(|kind| kind.paths < 2);
     let mut steps: Vec<(usize, f64)> =
@@ -366,8 +368,7 @@ mod tests {
             ..Costs::default()
         };
         let found =
-            target_by_chains(&[chain(0, 1.0, 0.0), chain(2, 1.0, 1.0), chain(7, 4.0, 3.5)], &costs, 0.0)
-                .unwrap();
+            target_by_chains(&[chain(0, 1.0, 0.0), chain(2, 1.0, 1.0), chain(7, 4.0, 3.5)], &costs).unwrap();
         let expected = [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.2), (5, 2.8), (8, 4.0), (16, 8.0)];
         assert_eq!(found.pairs().len(), expected.len());
         for (found, expected) in found.pairs().iter().zip(expected) {
@@ -387,13 +388,13 @@ mod tests {
         let kinds = || [chain(0, 1.0, 0.0), chain(1, 1.0, 0.5), chain(2, 1.25, 0.75), chain(7, 2.0, 2.0)];
         let draft = Passes::new(vec![(1, 0.5), (4, 0.75)]).unwrap();
         let mut costs = Costs { draft, ..Costs::default() };
-        let first = draft_by_chains(&kinds(), &mut costs).unwrap();
-        assert_eq!((first, costs.draft.pairs()), (0.25, &[(1, 0.25), (4, 0.375)][..]));
-        let target = target_by_chains(&kinds(), &costs, first).unwrap();
+        draft_by_chains(&kinds(), &mut costs).unwrap();
+        assert_eq!((costs.first, costs.draft.pairs()), (0.25, &[(1, 0.25), (4, 0.375)][..]));
+        let target = target_by_chains(&kinds(), &costs).unwrap();
         assert_eq!([1.0, 2.0, 3.0, 8.0].map(|rows| target.at(rows)), [1.0, 1.0, 1.25, 2.0]);
         // Of chains of one length nothing can be said.
         let before = costs.clone();
-        assert_eq!(draft_by_chains(&kinds()[..2], &mut costs).unwrap(), 0.0);
+        draft_by_chains(&kinds()[..2], &mut costs).unwrap();
         assert_eq!(costs, before);
     }
 

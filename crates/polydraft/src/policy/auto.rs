@@ -226,13 +226,13 @@ impl Auto {
     /// Tokens in the time of a plain step, of the best chain of nodes of average sureness; 1 where plain decoding is better.
     fn best_chain(&self) -> f64 {
         let (plain, accepted) = (self.reckoning.target(1.0), 1.0 - self.expected.average());
-        let beside = self.reckoning.verification(1) + CAUTION * plain;
+        let (draft, first) = (self.reckoning.draft(1.0), self.reckoning.first_draft());
+        let beside = first - draft + self.reckoning.verification(1) + CAUTION * plain;
         let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0_f64);
         for depth in 1..=self.depth {
             reached *= accepted;
             tokens += reached;
-            let seconds =
-                self.reckoning.target(1.0 + depth as f64) + depth as f64 * self.reckoning.draft(1.0) + beside;
+            let seconds = self.reckoning.target(1.0 + depth as f64) + depth as f64 * draft + beside;
             best = best.max(tokens * plain / seconds);
         }
         best
@@ -286,7 +286,7 @@ impl Auto {
     /// What asking the draft at a root is worth, with so many paths.
     fn asking(&self, paths: usize, expected: &Expected) -> f64 {
         let drawing = self.unseen(&self.ahead(expected, paths), |unsure| self.root(paths, unsure));
-        drawing - self.rate() * self.reckoning.draft(1.0)
+        drawing - self.rate() * self.reckoning.first_draft()
     }
 
     /// What is done in the next step, and what asking the draft is worth.
@@ -401,7 +401,7 @@ impl Policy for Auto {
         match draft.asked().is_empty() {
             false => (self.missed, self.reading) = (0.0, 0.0),
             true if self.worth > 0.0 => self.missed += self.worth,
-            true => self.reading = self.reckoning.first_draft() - self.reckoning.draft(1.0),
+            true => self.reading = self.reckoning.reading(),
         }
 
         let unsure = |node| draft.law(node).map(|law| 1.0 - law.sureness());

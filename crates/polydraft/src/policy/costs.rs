@@ -20,8 +20,12 @@ pub struct Costs {
     pub target: Passes,
     /// Of the draft, by rows: the nodes of a level.
     pub draft: Passes,
+    /// What the draft's first pass in a step takes beyond another: the target has just had the caches. Whoever asks the draft pays it,
+    /// drawn or not.
+    #[serde(default)]
+    pub first: f64,
     /// Of a step in which something is drawn, beside its passes, by the paths of its tree: draws, verification, caches cut
-    /// back, and what the draft's first pass takes beyond another. What a plain step takes beside its pass is not in it.
+    /// back. What a plain step takes beside its pass is not in it.
     #[serde(default = "Passes::free")]
     pub verification: Passes,
     /// Whether what was decided without the draft costs it nothing when it is asked again: it goes on behind what the target
@@ -78,6 +82,7 @@ impl Default for Costs {
         Self {
             target: passes(1.0),
             draft: passes(0.1),
+            first: 0.0,
             verification: Passes::free(),
             follows: false,
             longer: Box::default(),
@@ -110,6 +115,13 @@ impl Costs {
                 setting: "costs of the target",
                 expected: "more than no time",
                 got: format!("{target:?}"),
+            });
+        }
+        if !(self.first.is_finite() && self.first >= 0.0) {
+            return Err(Error::Setting {
+                setting: "costs of the draft's first pass",
+                expected: "no time or more",
+                got: self.first.to_string(),
             });
         }
         let Guess { rejected, unsure } = self.guess;

@@ -65,9 +65,14 @@ impl Reckoning {
         if self.costs.follows { 0.0 } else { self.unasked as f64 }
     }
 
-    /// Seconds of the first pass of a draft that is asked in this step, which reads what was decided without it.
+    /// Seconds of the first pass of a draft in a step, where it has read all that was decided.
     pub fn first_draft(&self) -> f64 {
-        self.draft(1.0 + self.unread())
+        self.draft(1.0) + self.costs.first
+    }
+
+    /// Seconds more, in which it reads what was decided without it.
+    pub fn reading(&self) -> f64 {
+        self.draft(1.0 + self.unread()) - self.draft(1.0)
     }
 
     /// Seconds of verifying a tree of so many paths for every text, one after the other.
@@ -79,7 +84,7 @@ impl Reckoning {
     pub fn probe(&self) -> f64 {
         let texts = self.texts as f64;
         // The draft reads first what was decided without it.
-        let draft = self.costs.draft(1.0 + self.unread(), self.tokens);
+        let draft = self.costs.draft(1.0 + self.unread(), self.tokens) + self.costs.first;
         let row = self.costs.target(texts + 1.0, self.tokens) - self.costs.target(texts, self.tokens);
         texts * (draft + row + self.costs.verification.at(1.0))
     }
@@ -90,7 +95,8 @@ impl Reckoning {
         let plain = self.target(1.0);
         let drafted = asked.split_first().map_or(0.0, |(root, inner)| {
             // What the draft had not read it read in the first pass.
-            self.draft(*root as f64 + self.unread())
+            self.costs.first
+                + self.draft(*root as f64 + self.unread())
                 + inner.iter().map(|&rows| self.draft(rows as f64)).sum::<f64>()
         });
         let mut seconds = self.target(draft.tree().len() as f64) + drafted;
