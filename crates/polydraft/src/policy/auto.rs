@@ -226,13 +226,14 @@ impl Auto {
     /// Tokens in the time of a plain step, of the best chain of nodes of average sureness; 1 where plain decoding is better.
     fn best_chain(&self) -> f64 {
         let (plain, accepted) = (self.reckoning.target(1.0), 1.0 - self.expected.average());
-        let (draft, first) = (self.reckoning.draft(1.0), self.reckoning.first_draft());
-        let beside = first - draft + self.reckoning.verification(1) + CAUTION * plain;
+        let (first, draft) = (self.reckoning.first_draft(), self.reckoning.draft(1.0));
+        let beside = self.reckoning.verification(1) + CAUTION * plain;
         let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0_f64);
         for depth in 1..=self.depth {
             reached *= accepted;
             tokens += reached;
-            let seconds = self.reckoning.target(1.0 + depth as f64) + depth as f64 * draft + beside;
+            let drafted = first + (depth - 1) as f64 * draft;
+            let seconds = self.reckoning.target(1.0 + depth as f64) + drafted + beside;
             best = best.max(tokens * plain / seconds);
         }
         best
