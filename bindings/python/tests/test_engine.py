@@ -84,7 +84,8 @@ def test_a_session_can_be_looked_at_while_another_thread_steps():
     start = time.perf_counter()
     while not done.is_set():
         one = sessions[len(looks) % len(sessions)]
-        looks.append((len(one.tokens) == len(one.origins), one.text, one.finish, one.is_done))
+        # A step may end between two looks at one session: what is read later is no shorter.
+        looks.append((len(one.tokens) <= len(one.origins), one.text, one.finish, one.is_done))
         time.sleep(0.001)
     took = time.perf_counter() - start
     worker.join()
