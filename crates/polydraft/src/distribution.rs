@@ -46,6 +46,8 @@ pub struct Distribution {
     /// Sum of `mass` up to the end of each block of [`BLOCK`] entries.
     cumulative: Vec<f64>,
     support_size: usize,
+    /// Σ p².
+    collision: f64,
     scratch: sampling::Scratch,
 }
 
@@ -291,6 +293,7 @@ impl Distribution {
             mass: Vec::new(),
             cumulative: Vec::new(),
             support_size: 0,
+            collision: 0.0,
             scratch,
         }
     }
@@ -300,7 +303,7 @@ impl Distribution {
         self.cumulative.clear();
         self.cumulative.resize(self.mass.len().div_ceil(BLOCK), 0.0);
         let finish = Finish { mass: &mut self.mass, cumulative: &mut self.cumulative, scale };
-        self.support_size = Arch::new().dispatch(finish);
+        (self.support_size, self.collision) = Arch::new().dispatch(finish);
     }
 
     /// Number of tokens in the vocabulary, of probability 0 or not.
@@ -397,7 +400,7 @@ impl Distribution {
 
     /// Σ p²: the probability that two draws are equal.
     pub fn collision(&self) -> f64 {
-        sum_in_lanes(&self.mass, |p| p * p)
+        self.collision
     }
 
     /// How sure a draft is of what it proposes, from 0 to 1: how likely what is drawn is right, where it was said
@@ -486,7 +489,7 @@ fn check_ascending(operation: &'static str, vocabulary: usize, tokens: &[Token])
     Ok(())
 }
 
-/// Scales the masses, sums them up block by block, and counts the positive ones.
+/// Scales the masses, sums them up block by block, counts the positive ones, and sums their squares.
 struct Finish<'a> {
     mass: &'a mut [f64],
     /// One for each block.
@@ -495,18 +498,19 @@ struct Finish<'a> {
 }
 
 impl NullaryFnOnce for Finish<'_> {
-    type Output = usize;
+    type Output = (usize, f64);
 
     #[inline(always)]
-    fn call(self) -> usize {
-        let (mut sum, mut support) = (0.0, 0.0);
+    fn call(self) -> (usize, f64) {
+        let (mut sum, mut support, mut collision) = (0.0, 0.0, 0.0);
         for (block, cumulative) in self.mass.chunks_mut(BLOCK).zip(self.cumulative) {
             block.iter_mut().for_each(|p| *p *= self.scale);
             sum += sum_in_lanes(block, |p| p);
             support += sum_in_lanes(block, |p| if p > 0.0 { 1.0 } else { 0.0 });
+            collision += sum_in_lanes(block, |p| p * p);
             *cumulative = sum;
         }
-        support as usize
+        (support as usize, collision)
     }
 }
 

@@ -8,8 +8,6 @@ mod form;
 mod path;
 mod tree;
 
-use std::sync::OnceLock;
-
 use crate::chance::Chance;
 use crate::drafting::{Drafting, Draws, Proposal};
 use crate::policy::{Growth, Policy};
@@ -26,8 +24,6 @@ struct Drawn {
     /// Whether the draws began here; otherwise every path that came here went on with one.
     fresh: bool,
     law: Distribution,
-    /// Of the law, once somebody has asked.
-    sureness: OnceLock<f64>,
 }
 
 /// A tree of drafted tokens that knows the law of every draw.
@@ -162,7 +158,7 @@ impl Draft {
         }
         self.form.note(draws, fresh && node != DraftTree::ROOT);
         self.drawn.resize_with(self.tree.len(), || None);
-        self.drawn[node] = Some(Drawn { draws, fresh, law, sureness: OnceLock::new() });
+        self.drawn[node] = Some(Drawn { draws, fresh, law });
     }
 
     /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the distribution

@@ -1,8 +1,8 @@
 //! The way to a node, as far as a policy may know it.
 
 use super::{Draft, DraftTree, NodeId};
-use crate::Token;
 use crate::drafting::Drafting;
+use crate::{Distribution, Token};
 
 /// The tokens from the root to one node and the draft's distributions along them; nothing of what was drawn elsewhere in
 /// the tree. A decision that knows no more than this keeps every verifier exact.
@@ -40,9 +40,7 @@ impl<'a> Path<'a> {
     /// [`Distribution::sureness`]: crate::Distribution::sureness
     pub fn sureness(&self) -> impl Iterator<Item = f64> + 'a {
         let draft = self.draft;
-        self.parents()
-            .filter_map(|node| draft.at(node))
-            .map(|drawn| *drawn.sureness.get_or_init(|| drawn.law.sureness()))
+        self.parents().filter_map(|node| draft.law(node)).map(Distribution::sureness)
     }
 
     /// For each token on the way, the first one first, how many others were drawn before it at its node. It is part of

@@ -18,7 +18,8 @@
 //!
 //! All of it is a function of the past, of the distributions on the way to a node and of the one at it before anything is
 //! drawn, so every verifier that is exact for independent paths stays exact.
-//! Complexity: some thousand operations a step, most of them in what is thought before it: 35 µs with seven nodes. Deviations: none.
+//! Complexity: some thousand operations a step: 6 µs with three nodes of one path, 11 with as many of up to four, 26 with six
+//! (`cargo bench -p polydraft --bench policy`). Deviations: none.
 
 mod expect;
 
@@ -151,8 +152,9 @@ struct Auto {
     /// Tokens, and time in plain steps of that time, the past forgotten by and by.
     tokens: f64,
     time: f64,
-    /// Tokens in the time of a plain step, of the chain that is expected to give most.
-    best_chain: f64,
+    /// Tokens per second that more tokens must bring: what plain decoding gives, what was reached so far, or what chains are expected to
+    /// give, whatever is most. With the past alone time was worth too little where a text begins, and trees were too deep.
+    rate: f64,
     /// Seconds that probes lost.
     lost: f64,
     plan: Plan,
@@ -170,7 +172,7 @@ struct Auto {
 struct Ahead {
     /// How unsure the draft was.
     unsure: f64,
-    /// The probability that all draws are rejected here, and that one is at nodes below.
+    /// The probability that one draw is rejected here, and at nodes below.
     here: f64,
     later: f64,
 }
@@ -198,7 +200,7 @@ impl Auto {
             reckoning: Reckoning::new(settings.costs),
             tokens: START,
             time: START,
-            best_chain: 1.0,
+            rate: 0.0,
             lost: 0.0,
             plan: Plan::Plain,
             worth: 0.0,
@@ -212,15 +214,9 @@ impl Auto {
 
     /// Settles what is done in the next step.
     fn think(&mut self) {
-        self.best_chain = self.best_chain();
+        self.rate = (self.tokens / self.time).max(self.best_chain()) / self.reckoning.target(1.0);
+        self.ahead = self.ahead(&self.expected);
         (self.plan, self.worth) = self.plan();
-        self.ahead = self.ahead(&self.expected, 1);
-    }
-
-    /// Tokens per second: what plain decoding gives, what was reached so far, or what chains are expected to give, whatever is
-    /// most. With the past alone time was worth too little where a text begins, and trees were too deep.
-    fn rate(&self) -> f64 {
-        (self.tokens / self.time).max(self.best_chain) / self.reckoning.target(1.0)
     }
 
     /// Tokens in the time of a plain step, of the best chain of nodes of average sureness; 1 where plain decoding is better.
@@ -243,13 +239,13 @@ impl Auto {
     /// `here` is the probability that all draws at the node are rejected, `later` the same at nodes below.
     fn worth(&self, at: Standing, here: f64, later: f64) -> f64 {
         let rows = |depth: usize| self.reckoning.target(1.0 + depth as f64 * at.wide);
-        let (rate, before, draft) = (self.rate(), rows(at.depth), self.reckoning.draft(at.wide));
+        let (before, draft) = (rows(at.depth), self.reckoning.draft(at.wide));
         let (mut accepted, mut gain, mut best) = (at.reached * (1.0 - here), 0.0, f64::NEG_INFINITY);
         for more in 1..=self.depth.saturating_sub(at.depth) {
             gain += accepted;
             accepted *= 1.0 - later;
             let drafted = (more - 1) as f64 * draft;
-            let seconds = rate * (rows(at.depth + more) - before + drafted + at.verification);
+            let seconds = self.rate * (rows(at.depth + more) - before + drafted + at.verification);
             best = best.max(gain - seconds);
             // More takes no less, and what can still be accepted is all that there is to gain.
             if gain + accepted / later - seconds <= best {
@@ -266,39 +262,40 @@ impl Auto {
         Standing { wide, depth: 0, reached: 1.0, verification }
     }
 
-    /// What so many draws may meet where the draft is not asked yet: what they would at the last roots.
-    fn ahead(&self, expected: &Expected, draws: usize) -> Vec<Ahead> {
-        let average = expected.average();
-        let ahead = |unsure| Ahead {
-            unsure,
-            here: expected.rejection(unsure, draws),
+    /// What draws may meet where the draft is not asked yet: what they would at the last roots.
+    fn ahead(&self, expected: &Expected) -> Vec<Ahead> {
+        let ahead = |unsure| {
+            let here = expected.rejection(unsure);
             // Sureness lasts: the nodes below are half like this one.
-            later: 0.5 * (expected.rejection(unsure, 1) + average),
+            Ahead { unsure, here, later: 0.5 * (here + expected.average()) }
         };
         expected.ahead(&self.roots, ROOTS).map(ahead).collect()
     }
 
-    /// What drawing is worth where the draft is not asked yet: on average, and nothing where it will turn out to be too unsure.
-    fn unseen(&self, ahead: &[Ahead], at: impl Fn(f64) -> Standing) -> f64 {
-        let worth = |node: &Ahead| self.worth(at(node.unsure), node.here, node.later).max(0.0);
-        ahead.iter().map(worth).sum::<f64>() / ahead.len() as f64
+    /// What drawing is worth on average where it comes to one of these, and nothing where it will turn out that the draft is too unsure.
+    fn unseen(ahead: &[Ahead], worth: impl Fn(&Ahead) -> f64) -> f64 {
+        ahead.iter().map(|node| worth(node).max(0.0)).sum::<f64>() / ahead.len() as f64
     }
 
     /// What asking the draft at a root is worth, with so many paths.
-    fn asking(&self, paths: usize, expected: &Expected) -> f64 {
-        let drawing = self.unseen(&self.ahead(expected, paths), |unsure| self.root(paths, unsure));
-        drawing - self.rate() * self.reckoning.first_draft()
+    fn asking(&self, paths: usize, ahead: &[Ahead]) -> f64 {
+        let drawing = Self::unseen(ahead, |node| {
+            let here = self.expected.all_rejected(node.here, node.unsure, paths);
+            self.worth(self.root(paths, node.unsure), here, node.later)
+        });
+        drawing - self.rate * self.reckoning.first_draft()
     }
 
     /// What is done in the next step, and what asking the draft is worth.
     fn plan(&self) -> (Plan, f64) {
         // Fewer paths where more are worth no more.
         let most = |best: (f64, usize), next: (f64, usize)| if next.0 > best.0 { next } else { best };
-        let (worth, paths) = (1..=self.paths)
-            .map(|paths| (self.asking(paths, &self.expected), paths))
+        let paths = if self.expected.differ(1.0) > 0.0 { self.paths } else { 1 };
+        let (worth, paths) = (1..=paths)
+            .map(|paths| (self.asking(paths, &self.ahead), paths))
             .fold((f64::NEG_INFINITY, 1), most);
         // It reads what was decided without it once, however often it is asked then: that is worth it when as much was missed.
-        let is_worth_reading = self.missed + worth.max(0.0) >= self.rate() * self.reading - PROBING;
+        let is_worth_reading = self.missed + worth.max(0.0) >= self.rate * self.reading - PROBING;
         // Asking may cost next to nothing, as where n-grams draft: then nothing is missed by asking.
         if worth > -PROBING && is_worth_reading {
             return (Plan::Paths(paths), worth);
@@ -311,9 +308,14 @@ impl Auto {
         let gained = (plain_seconds - seconds).max(0.0);
         let trusted = OF_TRUST * self.expected.trust() * plain;
         let affordable = self.lost + loss <= TRYING * seconds + FREE * plain + OF_GAINS * gained + trusted;
-        let unlucky = affordable && self.asking(1, &self.expected.lucky(luck)) > 0.0;
+        let unlucky = affordable && self.asking(1, &self.ahead(&self.expected.lucky(luck))) > 0.0;
         let plan = if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain };
         (plan, worth)
+    }
+
+    /// The probability that all draws at a root are rejected, where the draft is so unsure.
+    fn rejection(&self, unsure: f64, paths: usize) -> f64 {
+        self.expected.all_rejected(self.expected.rejection(unsure), unsure, paths)
     }
 
     fn remember(&mut self, unsure: f64) {
@@ -329,8 +331,8 @@ impl Auto {
         let Plan::Paths(paths) = self.plan else { return self.root(1, 0.0) };
         let unsure: Vec<f64> = path.sureness().map(|sure| 1.0 - sure).collect();
         let Some((&root, inner)) = unsure.split_last() else { return self.root(paths, 0.0) };
-        let inner: f64 = inner.iter().map(|&unsure| 1.0 - self.expected.rejection(unsure, 1)).product();
-        let reached = inner * (1.0 - self.expected.rejection(root, paths));
+        let inner: f64 = inner.iter().map(|&unsure| 1.0 - self.expected.rejection(unsure)).product();
+        let reached = inner * (1.0 - self.rejection(root, paths));
         Standing { depth: unsure.len(), reached, verification: 0.0, ..self.root(paths, root) }
     }
 }
@@ -343,7 +345,8 @@ impl Policy for Auto {
             (Plan::Probe, _) => false,
             (Plan::Paths(_), _) => {
                 let at = self.standing(path);
-                self.unseen(&self.ahead, |_| at) > self.rate() * self.reckoning.draft(at.wide)
+                let drawing = Self::unseen(&self.ahead, |node| self.worth(at, node.here, node.later));
+                drawing > self.rate * self.reckoning.draft(at.wide)
             }
         }
     }
@@ -354,12 +357,12 @@ impl Policy for Auto {
             (Plan::Plain, _) => None,
             (Plan::Probe, depth) => (depth == 0).then_some(Growth::Fresh(Draws::iid(1))),
             (Plan::Paths(paths), 0) => {
-                let here = self.expected.rejection(unsure, paths);
+                let here = self.rejection(unsure, paths);
                 let worth = self.worth(self.root(paths, unsure), here, average);
                 (worth > 0.0).then_some(Growth::Fresh(Draws::iid(paths)))
             }
             (Plan::Paths(_), _) => {
-                let here = self.expected.rejection(unsure, 1);
+                let here = self.expected.rejection(unsure);
                 let worth = self.worth(self.standing(path), here, average) > 0.0;
                 worth.then_some(Growth::Continue)
             }
@@ -379,15 +382,13 @@ impl Policy for Auto {
     }
 
     fn among(&mut self, texts: usize) {
-        if texts != self.reckoning.texts {
-            self.reckoning.texts = texts.max(1);
+        if self.reckoning.among(texts) {
             self.think();
         }
     }
 
     fn behind(&mut self, tokens: usize) {
-        if tokens != self.reckoning.tokens {
-            self.reckoning.tokens = tokens;
+        if self.reckoning.behind(tokens) {
             self.think();
         }
     }

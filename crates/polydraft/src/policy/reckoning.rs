@@ -1,5 +1,7 @@
 //! What steps cost by what passes cost: no clock, so the same seed gives the same numbers on any machine, however busy.
 
+use std::{array, mem};
+
 use serde::Serialize;
 
 use super::{Costs, Growth, Policy};
@@ -37,22 +39,58 @@ impl Choices {
 pub(super) struct Reckoning {
     costs: Costs,
     /// Texts in the pass, this one among them: all do as this one does.
-    pub texts: usize,
+    texts: usize,
     /// Tokens of the text so far. Those of the others in the pass are taken for as long.
-    pub tokens: usize,
+    tokens: usize,
+    /// Seconds of passes of the target, by the rows of a text: who thinks asks for them some hundred times a step.
+    target: [f64; LOOKED_UP],
     /// Tokens since the draft was last asked.
     pub unasked: usize,
     pub choices: Choices,
 }
 
+/// Rows of a text that are looked up.
+const LOOKED_UP: usize = 40;
+
 impl Reckoning {
     pub fn new(costs: Costs) -> Self {
-        Self { costs, texts: 1, tokens: 0, unasked: 0, choices: Choices::default() }
+        let target = [0.0; LOOKED_UP];
+        let mut new = Self { costs, texts: 1, tokens: 0, target, unasked: 0, choices: Choices::default() };
+        new.look_up();
+        new
+    }
+
+    fn look_up(&mut self) {
+        self.target = array::from_fn(|rows| self.costs.target((self.texts * rows) as f64, self.tokens));
+    }
+
+    /// So many texts in a pass from here on. Whether that is new.
+    pub fn among(&mut self, texts: usize) -> bool {
+        let is_new = mem::replace(&mut self.texts, texts.max(1)) != self.texts;
+        if is_new {
+            self.look_up();
+        }
+        is_new
+    }
+
+    /// So many tokens of the text. Whether that is new.
+    pub fn behind(&mut self, tokens: usize) -> bool {
+        let is_new = mem::replace(&mut self.tokens, tokens) != self.tokens;
+        if is_new {
+            self.look_up();
+        }
+        is_new
     }
 
     /// Seconds of a pass of the target in which every text has so many rows.
     pub fn target(&self, rows: f64) -> f64 {
-        self.costs.target(self.texts as f64 * rows, self.tokens)
+        let below = rows as usize;
+        let part = rows - below as f64;
+        match self.target.get(below..below.saturating_add(2)) {
+            // Costs are lines between whole rows; those of several texts have more of these on the way.
+            Some(ends) if self.texts == 1 || part == 0.0 => ends[0] + part * (ends[1] - ends[0]),
+            _ => self.costs.target(self.texts as f64 * rows, self.tokens),
+        }
     }
 
     /// Seconds of a pass of the draft in which every text has so many rows.
@@ -102,7 +140,7 @@ impl Reckoning {
         let mut seconds = self.target(draft.tree().len() as f64) + drafted;
         let paths = draft.draws(DraftTree::ROOT).map(|draws| draws.count);
         seconds += paths.map_or(0.0, |paths| self.verification(paths));
-        self.tokens += decided;
+        self.behind(self.tokens + decided);
         self.unasked = if asked.is_empty() { self.unasked + decided } else { 0 };
 
         let choices = &mut self.choices;
@@ -172,12 +210,12 @@ impl Policy for Reckoned {
     }
 
     fn among(&mut self, texts: usize) {
-        self.reckoning.texts = texts.max(1);
+        self.reckoning.among(texts);
         self.policy.among(texts);
     }
 
     fn behind(&mut self, tokens: usize) {
-        self.reckoning.tokens = tokens;
+        self.reckoning.behind(tokens);
         self.policy.behind(tokens);
     }
 

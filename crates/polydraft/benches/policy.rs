@@ -1,0 +1,116 @@
+//! What `auto` thinks in a step, by the clock: what it asks itself at each node, and what it takes from the outcome for the next
+//! step. Texts are decoded with laws of four tokens, so that nothing else takes long.
+//!
+//! `cargo bench -p polydraft --bench policy`
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use polydraft::conformance::tree::{ContextLaws, TargetOf, draw, random_pair};
+use polydraft::draft::{Draft, Form, Path};
+use polydraft::policy::{Costs, Growth, Guess, Longer, Passes};
+use polydraft::{Distribution, Policy, PolicyKind, Token, VerifierKind, verify::Outcome};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+const STEPS: usize = 5_000;
+
+/// Laws that hang on the last four tokens.
+struct Last<'a>(&'a dyn ContextLaws);
+
+impl ContextLaws for Last<'_> {
+    fn law(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
+        self.0.law(&text[text.len().saturating_sub(4)..])
+    }
+}
+
+/// A policy under a clock.
+struct Timed {
+    policy: Box<dyn Policy>,
+    growing: Cell<Duration>,
+    observing: Duration,
+}
+
+impl Timed {
+    fn grow<T>(&self, ask: impl FnOnce(&dyn Policy) -> T) -> T {
+        let start = Instant::now();
+        let answer = ask(self.policy.as_ref());
+        self.growing.set(self.growing.get() + start.elapsed());
+        answer
+    }
+}
+
+impl Policy for Timed {
+    fn goes_on(&self, path: &Path) -> bool {
+        self.grow(|policy| policy.goes_on(path))
+    }
+
+    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+        self.grow(|policy| policy.draws(path, law))
+    }
+
+    fn depth(&self) -> usize {
+        self.policy.depth()
+    }
+
+    fn form(&self) -> Form {
+        self.policy.form()
+    }
+
+    fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
+        let start = Instant::now();
+        self.policy.observe(draft, outcome);
+        self.observing += start.elapsed();
+    }
+}
+
+/// Microseconds of a step while it grows and behind it, nodes of its tree, and the part of steps in which the draft is asked.
+fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
+    let mut kind: PolicyKind = tree.parse()?;
+    kind.auto_mut().expect("auto").costs = costs.clone();
+    let mut timed = Timed { policy: kind.build()?, growing: Cell::default(), observing: Duration::ZERO };
+    let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let pair = random_pair(4, 4, alike, false, &mut rng)?;
+    let (target, drafter) = (Last(&pair.target), Last(&pair.draft));
+    let (mut nodes, mut asked) = (0, 0);
+    for step in 0..STEPS {
+        if step % 64 == 0 {
+            timed.policy = kind.build()?;
+        }
+        timed.policy.behind(256 + step % 64);
+        let draft = draw(&timed, &drafter, &mut rng)?;
+        nodes += draft.tree().len() - 1;
+        asked += usize::from(!draft.asked().is_empty());
+        let outcome = verifier.verify(&draft, &TargetOf::new(draft.tree(), &target), &mut rng)?;
+        timed.observe(&draft, &outcome);
+    }
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / STEPS as f64;
+    let part = |count: usize| count as f64 / STEPS as f64;
+    Ok([micros(timed.growing.get()), micros(timed.observing), part(nodes), part(asked)])
+}
+
+fn main() -> polydraft::Result<()> {
+    // SmolLM2 in f32 with its own copy, measured on an EPYC.
+    let target = [(1, 1.0), (3, 1.0), (5, 1.04), (6, 1.14), (8, 1.22), (16, 1.94), (32, 3.37)];
+    let longer = [(1, 1e-4), (8, 2e-4)];
+    let costs = Costs {
+        target: Passes::new(target.to_vec())?,
+        draft: Passes::new(vec![(1, 0.27), (4, 0.29), (32, 1.85)])?,
+        longer: Box::new(Longer {
+            than: 192,
+            target: Passes::new(longer.to_vec())?,
+            draft: Passes::new(longer.to_vec())?,
+        }),
+        guess: Guess { rejected: 0.3, unsure: 0.4 },
+        ..Costs::default()
+    };
+    println!("{:8} {:>6} {:>8} {:>9} {:>6} {:>6}", "tree", "alike", "growing", "observing", "nodes", "asked");
+    for tree in ["auto", "auto:1"] {
+        for alike in [0.2, 0.6, 0.9] {
+            let [growing, observing, nodes, asked] = time(tree, &costs, alike)?;
+            println!("{tree:8} {alike:6.1} {growing:5.1} us {observing:6.1} us {nodes:6.2} {asked:6.2}");
+        }
+    }
+    Ok(())
+}
