@@ -148,11 +148,8 @@ pub(crate) fn steps(
         // On average the texts were so long.
         costs.longer.than = text.len() + GROWTH / 2;
     }
-    let of_passes = |levels: &[usize]| {
-        let first = if levels.len() > 1 { costs.first } else { 0.0 };
-        let drafted = levels[..levels.len() - 1].iter().map(|&rows| costs.draft.at(rows as f64));
-        costs.target.at(levels.iter().sum::<usize>() as f64) + first + drafted.sum::<f64>()
-    };
+    let of_passes =
+        |levels: &[usize]| costs.target.at(levels.iter().sum::<usize>() as f64) + drafted(costs, levels);
     // A plain step has a rest too, which is none of verification's.
     let plain =
         kinds.iter().find(|kind| kind.paths == 0).and_then(|kind| kind.usual(of_passes)).unwrap_or(0.0);
@@ -268,15 +265,17 @@ fn draft_by_chains(kinds: &[Kind], costs: &mut Costs) -> Result<()> {
     Ok(())
 }
 
+/// Seconds of the draft's passes in a step with so many nodes by level: one for each but the last.
+fn drafted(costs: &Costs, levels: &[usize]) -> f64 {
+    costs.drafted(levels[..levels.len() - 1].iter().map(|&rows| rows as f64))
+}
+
 /// The target's passes: of few rows by the steps of chains, of others in proportion to what passes alone took.
 fn target_by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
-    let drafted = |levels: &[usize]| match levels.len() - 1 {
-        0 => 0.0,
-        depth => costs.first + depth as f64 * costs.draft.at(1.0),
-    };
     let chains = kinds.iter().filter(|kind| kind.paths < 2);
-    let mut steps: Vec<(usize, f64)> =
-        chains.filter_map(|kind| Some((1 + kind.depth, kind.usual(drafted)?))).collect();
+    let mut steps: Vec<(usize, f64)> = chains
+        .filter_map(|kind| Some((1 + kind.depth, kind.usual(|levels| drafted(costs, levels))?)))
+        .collect();
     let Some(&(_, plain)) = steps.first() else { return Ok(costs.target.clone()) };
     // On a busy machine the draft's passes may have taken longer alone than the steps that they are part of.
     steps.iter_mut().for_each(|(_, seconds)| *seconds = seconds.max(plain));

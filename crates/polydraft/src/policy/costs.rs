@@ -102,6 +102,14 @@ impl Costs {
         self.behind(&self.draft, &self.longer.draft, rows, tokens)
     }
 
+    /// Seconds of a step's passes of the draft over so many rows each, the first one first, behind a text as long as that with which they
+    /// were measured.
+    pub fn drafted(&self, passes: impl IntoIterator<Item = f64>) -> f64 {
+        let mut seconds = passes.into_iter().map(|rows| self.draft.at(rows));
+        let Some(root) = seconds.next() else { return 0.0 };
+        self.first + root + seconds.sum::<f64>()
+    }
+
     fn behind(&self, passes: &Passes, longer: &Passes, rows: f64, tokens: usize) -> f64 {
         let (pass, more) = (passes.at(rows), tokens as f64 - self.longer.than as f64);
         // What a shorter text saves is part of the pass, whatever was measured.

@@ -1,6 +1,6 @@
 //! What steps cost by what passes cost: no clock, so the same seed gives the same numbers on any machine, however busy.
 
-use std::{array, mem};
+use std::array;
 
 use serde::Serialize;
 
@@ -55,31 +55,33 @@ const LOOKED_UP: usize = 40;
 impl Reckoning {
     pub fn new(costs: Costs) -> Self {
         let target = [0.0; LOOKED_UP];
-        let mut new = Self { costs, texts: 1, tokens: 0, target, unasked: 0, choices: Choices::default() };
-        new.look_up();
+        let mut new = Self { costs, texts: 0, tokens: 0, target, unasked: 0, choices: Choices::default() };
+        new.among(1);
         new
-    }
-
-    fn look_up(&mut self) {
-        self.target = array::from_fn(|rows| self.costs.target((self.texts * rows) as f64, self.tokens));
     }
 
     /// So many texts in a pass from here on. Whether that is new.
     pub fn among(&mut self, texts: usize) -> bool {
-        let is_new = mem::replace(&mut self.texts, texts.max(1)) != self.texts;
-        if is_new {
-            self.look_up();
-        }
-        is_new
+        self.look_up(texts.max(1), self.tokens)
     }
 
     /// So many tokens of the text. Whether that is new.
     pub fn behind(&mut self, tokens: usize) -> bool {
-        let is_new = mem::replace(&mut self.tokens, tokens) != self.tokens;
+        self.look_up(self.texts, tokens)
+    }
+
+    fn look_up(&mut self, texts: usize, tokens: usize) -> bool {
+        let is_new = (texts, tokens) != (self.texts, self.tokens);
         if is_new {
-            self.look_up();
+            (self.texts, self.tokens) = (texts, tokens);
+            self.target = array::from_fn(|rows| self.computed(rows as f64));
         }
         is_new
+    }
+
+    /// [`target`](Self::target), not looked up.
+    fn computed(&self, rows: f64) -> f64 {
+        self.costs.target(self.texts as f64 * rows, self.tokens)
     }
 
     /// Seconds of a pass of the target in which every text has so many rows.
@@ -89,7 +91,7 @@ impl Reckoning {
         match self.target.get(below..below.saturating_add(2)) {
             // Costs are lines between whole rows; those of several texts have more of these on the way.
             Some(ends) if self.texts == 1 || part == 0.0 => ends[0] + part * (ends[1] - ends[0]),
-            _ => self.costs.target(self.texts as f64 * rows, self.tokens),
+            _ => self.computed(rows),
         }
     }
 

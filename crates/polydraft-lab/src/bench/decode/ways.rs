@@ -1,5 +1,7 @@
 //! The ways to decode that are compared.
 
+use std::iter;
+
 use anyhow::Result;
 use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling};
@@ -87,7 +89,7 @@ impl Way {
         let paths = self.paths_and_depth().map_or(1, |(paths, _)| paths);
         // The first level's law comes from one row; the others' from the nodes of the level before, about as many in each.
         let level = (nodes / depth as f64).max(1.0);
-        let draft = costs.first + costs.draft.at(1.0) + (depth - 1) as f64 * costs.draft.at(level);
+        let draft = costs.drafted(iter::once(1.0).chain(iter::repeat_n(level, depth - 1)));
         Some(draft + costs.target.at(1.0 + nodes) + costs.verification.at(paths as f64))
     }
 

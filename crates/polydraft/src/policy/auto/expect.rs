@@ -43,8 +43,7 @@ pub(super) struct Expected {
 struct Shape {
     /// a: the part of the rejections that sureness says nothing about.
     floor: f64,
-    /// How likely it is, before anything is seen and now.
-    prior: f64,
+    /// How likely it is.
     weight: f64,
     /// κ.
     scale: f64,
@@ -74,8 +73,8 @@ impl Default for Expected {
 }
 
 impl Shape {
-    fn new((floor, prior): (f64, f64)) -> Self {
-        Self { floor, prior, weight: prior, scale: 1.0, units: 0.0, evidence: 0.0 }
+    fn new((floor, weight): (f64, f64)) -> Self {
+        Self { floor, weight, scale: 1.0, units: 0.0, evidence: 0.0 }
     }
 
     /// h, by s.
@@ -222,9 +221,9 @@ impl Expected {
         let (spread, rejected) = (self.spread(guessed), self.rejected + weight * self.guess.rejected);
         let best = self.shapes.iter().map(|shape| shape.evidence).fold(f64::NEG_INFINITY, f64::max);
         let mut all = 0.0;
-        for shape in &mut self.shapes {
+        for (shape, (_, prior)) in self.shapes.iter_mut().zip(SHAPES) {
             shape.scale = rejected.max(0.0) / (shape.units + weight * shape.height(spread));
-            shape.weight = shape.prior * (shape.evidence - best).exp();
+            shape.weight = prior * (shape.evidence - best).exp();
             all += shape.weight;
         }
         self.shapes.iter_mut().for_each(|shape| shape.weight /= all);
