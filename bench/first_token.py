@@ -94,7 +94,8 @@ async def measure(port, turns, whole):
     # Warm; it also learns how fast prompts are read.
     read = await first_token(port, prompt(LONG if whole else LONG // 10))
     alone, beside = [], []
-    # By turns, so that a drift of the machine hits both alike; whoever asked for the long prompt goes away in the middle of it.
+    # By turns, so that a drift of the machine hits both alike; whoever asked for the long prompt
+    # goes away in the middle of it.
     for _ in range(turns):
         alone += [await short() for _ in range(3)]
         long = asyncio.create_task(first_token(port, prompt(LONG)))

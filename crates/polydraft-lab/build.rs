@@ -12,8 +12,8 @@ fn main() {
     let out = env::var("OUT_DIR").unwrap_or_default();
     let profile = Path::new(&out).ancestors().nth(3).and_then(|folder| folder.file_name());
     let profile = profile.map_or_else(unknown, |name| name.to_string_lossy().into_owned());
-    let features =
-        env::vars().filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_lowercase()));
+    let features = env::vars()
+        .filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_lowercase()));
     let mut features: Vec<String> = features.collect();
     features.sort();
     println!("cargo:rustc-env=POLYDRAFT_COMMIT={}", commit.unwrap_or_else(unknown));
@@ -30,7 +30,8 @@ fn main() {
     watch(Path::new("../../Cargo.lock"));
     for entry in std::fs::read_dir("..").into_iter().flatten().flatten() {
         // The programs are built on this crate, not into it.
-        if !["polydraft-cli", "polydraft-train"].iter().any(|program| entry.file_name() == *program) {
+        if !["polydraft-cli", "polydraft-train"].iter().any(|program| entry.file_name() == *program)
+        {
             watch(&entry.path().join("src"));
         }
     }
@@ -45,8 +46,11 @@ fn watch(path: &Path) {
 
 /// The first line that a program prints, if it runs and succeeds.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    let output =
-        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;
     text.lines().next().map(str::to_owned).filter(|line| !line.is_empty())
 }

@@ -52,7 +52,8 @@ def pair(args):
 
 def ways(draft, depth, temperature):
     ours = {"custom_generate": polydraft.transformers.generate, "assistant_model": draft}
-    # Without sampling paths that are drawn would all be one: the four likeliest first tokens, and the likeliest behind each.
+    # Without sampling paths that are drawn would all be one: the four likeliest first tokens, and
+    # the likeliest behind each.
     likeliest = {"tree": "4" + ",1" * (depth - 1) + "/top-k", "verifier": "walk:naive", "draft_sampling": polydraft.Sampling()}
     name = "nested-priority" if temperature else "walk:naive, top-k"
     return {

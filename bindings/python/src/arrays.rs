@@ -1,8 +1,8 @@
 //! Arrays of Python, looked at where they lie.
 //!
-//! numpy arrays and whatever speaks DLPack (torch's tensors, JAX's arrays) are not copied; lists are. Numbers are f32 or
-//! f64, memory is the processor's, and the numbers of a row lie behind each other. Anything else is refused, with what
-//! would help.
+//! numpy arrays and whatever speaks DLPack (torch's tensors, JAX's arrays) are not copied; lists
+//! are. Numbers are f32 or f64, memory is the processor's, and the numbers of a row lie behind each
+//! other. Anything else is refused, with what would help.
 
 use numpy::ndarray::{ArrayViewD, Axis};
 use numpy::{Element, PyArray1, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
@@ -27,7 +27,9 @@ impl Row<'_> {
     pub fn law(self, sampling: &Sampling) -> polydraft::Result<Distribution> {
         match self {
             Self::F32(logits) => pool::law(logits, sampling),
-            Self::F64(logits) => pool::law(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>(), sampling),
+            Self::F64(logits) => {
+                pool::law(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>(), sampling)
+            }
         }
     }
 
@@ -107,7 +109,11 @@ fn slices<'a, T>(
         return Ok(());
     }
     for index in 0..view.shape()[0] {
-        into.push(row(view.clone().index_axis_move(Axis(0), index).to_slice().ok_or_else(|| gaps(what))?));
+        into.push(row(view
+            .clone()
+            .index_axis_move(Axis(0), index)
+            .to_slice()
+            .ok_or_else(|| gaps(what))?));
     }
     Ok(())
 }
@@ -121,8 +127,12 @@ fn gaps(what: &str) -> Failure {
 fn held<'py>(what: &str, value: &Bound<'py, PyAny>, dimensions: usize) -> Result<Held<'py>> {
     let array = array(what, value)?;
     if array.ndim() != dimensions {
-        let shape = ["a row, of shape [vocabulary]", "rows, of shape [rows, vocabulary]"][dimensions - 1];
-        return Err(Failure::input(format!("{what}: expected {shape}, got shape {:?}", array.shape())));
+        let shape =
+            ["a row, of shape [vocabulary]", "rows, of shape [rows, vocabulary]"][dimensions - 1];
+        return Err(Failure::input(format!(
+            "{what}: expected {shape}, got shape {:?}",
+            array.shape()
+        )));
     }
     if let Ok(array) = array.cast::<numpy::PyArrayDyn<f32>>() {
         return Ok(Held::F32(readable(what, array)?));
@@ -131,7 +141,9 @@ fn held<'py>(what: &str, value: &Bound<'py, PyAny>, dimensions: usize) -> Result
         Ok(array) => Ok(Held::F64(readable(what, array)?)),
         Err(_) => {
             let got = array.dtype();
-            Err(Failure::input(format!("{what}: expected numbers in float32 or float64, got {got}")))
+            Err(Failure::input(format!(
+                "{what}: expected numbers in float32 or float64, got {got}"
+            )))
         }
     }
 }
@@ -141,7 +153,8 @@ fn readable<'py, T: Element>(
     array: &Bound<'py, numpy::PyArrayDyn<T>>,
 ) -> Result<PyReadonlyArrayDyn<'py, T>> {
     use numpy::PyArrayMethods;
-    // The view counts strides in numbers and rounds those that are none, as between the fields of packed records.
+    // The view counts strides in numbers and rounds those that are none, as between the fields of
+    // packed records.
     let size = size_of::<T>() as isize;
     let mut steps = array.shape().iter().zip(array.strides());
     if steps.any(|(length, stride)| *length > 1 && stride % size != 0) {
@@ -176,9 +189,12 @@ fn array<'py>(what: &str, value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyUnty
             )));
         }
         numpy.call_method1("from_dlpack", (value,)).map_err(|error| {
-            let kind =
-                value.getattr("dtype").map_or_else(|_| "unknown".to_owned(), |dtype| dtype.to_string());
-            Failure::input(format!("{what}: expected an array in float32 or float64, got {kind}: {error}"))
+            let kind = value
+                .getattr("dtype")
+                .map_or_else(|_| "unknown".to_owned(), |dtype| dtype.to_string());
+            Failure::input(format!(
+                "{what}: expected an array in float32 or float64, got {kind}: {error}"
+            ))
         })?
     } else {
         let given = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
@@ -230,6 +246,7 @@ pub fn integers(what: &str, value: &Bound<'_, PyAny>) -> Result<Vec<i64>> {
         true => value.call_method0("tolist")?,
         false => value.clone(),
     };
-    let wrong = || crate::errors::wrong_type(what, "a list or a one-dimensional array of integers", value);
+    let wrong =
+        || crate::errors::wrong_type(what, "a list or a one-dimensional array of integers", value);
     list.extract().map_err(|_| wrong())
 }

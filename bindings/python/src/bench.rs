@@ -1,5 +1,5 @@
-//! The step of the Rust bench `verify`, on arrays that Python hands over: for `bench/verify.py`, and only in wheels that are built
-//! for it.
+//! The step of the Rust bench `verify`, on arrays that Python hands over: for `bench/verify.py`,
+//! and only in wheels that are built for it.
 
 use std::hint::black_box;
 use std::sync::{Mutex, OnceLock};
@@ -36,8 +36,8 @@ impl TargetLaws for Lazy<'_> {
     }
 }
 
-/// Seconds of one step in Rust, by seed: the softmax of the draft's logits at nodes with children, into memory that is used
-/// again, and the decision of the verifier; and the tokens that it emits.
+/// Seconds of one step in Rust, by seed: the softmax of the draft's logits at nodes with children,
+/// into memory that is used again, and the decision of the verifier; and the tokens that it emits.
 #[pyfunction]
 pub fn _rust_step(
     py: Python<'_>,
@@ -47,17 +47,24 @@ pub fn _rust_step(
     target_logits: &Bound<'_, PyAny>,
     seeds: Vec<u64>,
 ) -> Result<Vec<(f64, Vec<polydraft::Token>)>> {
-    let [draft_rows, target_rows] = [Rows::new("draft", draft_logits)?, Rows::new("target", target_logits)?];
-    let (draft_rows, target_rows) = (singles(draft_rows.slices()?)?, singles(target_rows.slices()?)?);
+    let [draft_rows, target_rows] =
+        [Rows::new("draft", draft_logits)?, Rows::new("target", target_logits)?];
+    let (draft_rows, target_rows) =
+        (singles(draft_rows.slices()?)?, singles(target_rows.slices()?)?);
     let draft = &draft.draft;
     work(py, || {
         let mut working = verifier.build()?;
-        let nodes: Vec<NodeId> = (0..draft.tree().len()).filter(|node| draft.law(*node).is_some()).collect();
+        let nodes: Vec<NodeId> =
+            (0..draft.tree().len()).filter(|node| draft.law(*node).is_some()).collect();
         let law = |logits: &[f32]| Distribution::from_logits(logits, &Sampling::default());
-        let mut drawn =
-            nodes.iter().map(|node| law(draft_rows[*node])).collect::<polydraft::Result<Vec<_>>>()?;
-        let mut spare =
-            target_rows.iter().map(|row| law(row).map(Some)).collect::<polydraft::Result<Vec<_>>>()?;
+        let mut drawn = nodes
+            .iter()
+            .map(|node| law(draft_rows[*node]))
+            .collect::<polydraft::Result<Vec<_>>>()?;
+        let mut spare = target_rows
+            .iter()
+            .map(|row| law(row).map(Some))
+            .collect::<polydraft::Result<Vec<_>>>()?;
         seeds
             .into_iter()
             .map(|seed| {

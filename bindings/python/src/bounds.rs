@@ -23,12 +23,13 @@ pub fn optimal_acceptance(
     scheme: &str,
 ) -> Result<f64> {
     let py = target.py();
-    let (target, drafts) = (distribution::given("target", target)?, Owned::new(draft, drafts, scheme)?);
+    let (target, drafts) =
+        (distribution::given("target", target)?, Owned::new(draft, drafts, scheme)?);
     work(py, || Ok(acceptance::optimal(&Problem::new(&target, drafts.get()?)?)?))
 }
 
-/// The largest acceptance and the tokens that limit it, ascending: those of which more are drafted than the target wants.
-/// By another way than `optimal_acceptance`.
+/// The largest acceptance and the tokens that limit it, ascending: those of which more are drafted
+/// than the target wants. By another way than `optimal_acceptance`.
 #[pyfunction]
 #[pyo3(signature = (target, draft, drafts=1, scheme="iid"))]
 pub fn limiting_tokens(
@@ -38,7 +39,8 @@ pub fn limiting_tokens(
     scheme: &str,
 ) -> Result<(f64, Vec<polydraft::Token>)> {
     let py = target.py();
-    let (target, drafts) = (distribution::given("target", target)?, Owned::new(draft, drafts, scheme)?);
+    let (target, drafts) =
+        (distribution::given("target", target)?, Owned::new(draft, drafts, scheme)?);
     let best = work(py, || Ok(optimum::best(&Problem::new(&target, drafts.get()?)?)?))?;
     Ok((best.acceptance, best.tokens))
 }
@@ -50,13 +52,15 @@ pub fn acceptance_bounds(
     draft: &Bound<'_, PyAny>,
     drafts: usize,
 ) -> Result<(f64, f64)> {
-    let (target, draft) = (distribution::given("target", target)?, Owned::new(draft, drafts, "iid")?);
+    let (target, draft) =
+        (distribution::given("target", target)?, Owned::new(draft, drafts, "iid")?);
     let problem = Problem::new(&target, draft.get()?)?;
     Ok(acceptance::bounds(problem.target, problem.proposal.law(0), drafts))
 }
 
-/// The most tokens per call of the target that any verifier can emit on average: of `paths` independent paths of `depth`
-/// tokens that table models draft and score. A linear program; exponential in all there is.
+/// The most tokens per call of the target that any verifier can emit on average: of `paths`
+/// independent paths of `depth` tokens that table models draft and score. A linear program;
+/// exponential in all there is.
 #[pyfunction]
 #[pyo3(signature = (target, draft, paths, depth, seconds=60.0))]
 pub fn optimal_block_efficiency(

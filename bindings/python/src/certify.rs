@@ -17,9 +17,10 @@ use crate::names::Named;
 use crate::tree::{self, PyTree};
 use crate::verify::{self, PyVerifier};
 
-/// What a test of losslessness found. `verdict`: `pass`, `fail`, or `not-enough-data`; the G-test of the first tokens' joint law:
-/// its `statistic`, `freedom` and `p_value`; and at temperature 0 the texts that were equal to plain decoding's
-/// (`greedy_equal`), parted at a tie within rounding (`greedy_ties`) or differed (`greedy_different`).
+/// What a test of losslessness found. `verdict`: `pass`, `fail`, or `not-enough-data`; the G-test
+/// of the first tokens' joint law: its `statistic`, `freedom` and `p_value`; and at temperature 0
+/// the texts that were equal to plain decoding's (`greedy_equal`), parted at a tie within rounding
+/// (`greedy_ties`) or differed (`greedy_different`).
 #[pyclass(name = "Certificate", module = "polydraft", frozen, get_all)]
 pub struct PyCertificate {
     verdict: &'static str,
@@ -35,7 +36,9 @@ pub struct PyCertificate {
 impl PyCertificate {
     fn __repr__(&self) -> String {
         let Self { verdict, statistic, freedom, p_value, .. } = self;
-        format!("Certificate('{verdict}', G={statistic:.1}, freedom={freedom}, p_value={p_value:.1e})")
+        format!(
+            "Certificate('{verdict}', G={statistic:.1}, freedom={freedom}, p_value={p_value:.1e})"
+        )
     }
 }
 
@@ -78,11 +81,19 @@ impl Test<'_> {
         })
     }
 
-    /// Where the text at temperature 0 parts from plain decoding's, how far apart the logits of the two tokens are.
-    fn greedy(&self, engine: &mut Engine, prompt: &[Token], tokens: usize, seed: u64) -> Result<Option<f32>> {
+    /// Where the text at temperature 0 parts from plain decoding's, how far apart the logits of the
+    /// two tokens are.
+    fn greedy(
+        &self,
+        engine: &mut Engine,
+        prompt: &[Token],
+        tokens: usize,
+        seed: u64,
+    ) -> Result<Option<f32>> {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         let with = self.request(prompt, sampling, Some(tokens), seed)?;
-        let plain = Request { speculation: None, ..self.request(prompt, sampling, Some(tokens), seed)? };
+        let plain =
+            Request { speculation: None, ..self.request(prompt, sampling, Some(tokens), seed)? };
         let [plain, with] = [plain, with].map(|request| engine.generate(request, &mut |_| true));
         parting(engine.target(), prompt, &plain?.tokens, &with?.tokens)
     }
@@ -102,7 +113,8 @@ impl Test<'_> {
         let mut counts = Counts::new();
         for _ in 0..runs {
             interrupted()?;
-            for (text, count) in count_texts(&mut lock(engine), length, 1, &mut next, &mut || true)? {
+            for (text, count) in count_texts(&mut lock(engine), length, 1, &mut next, &mut || true)?
+            {
                 *counts.entry(text).or_default() += count;
             }
         }
@@ -110,14 +122,20 @@ impl Test<'_> {
     }
 }
 
-/// Runs Python's signal handlers, which may end the test. Never while the engine is locked: a handler may want it, if only
-/// to give back a session that it forgets.
+/// Runs Python's signal handlers, which may end the test. Never while the engine is locked: a
+/// handler may want it, if only to give back a session that it forgets.
 fn interrupted() -> Result<()> {
     Ok(Python::attach(|py| py.check_signals())?)
 }
 
-/// Where two texts part, how far apart the target's logits of the two tokens are; none if they are equal.
-fn parting(target: &mut dyn Model, prompt: &[Token], one: &[Token], other: &[Token]) -> Result<Option<f32>> {
+/// Where two texts part, how far apart the target's logits of the two tokens are; none if they are
+/// equal.
+fn parting(
+    target: &mut dyn Model,
+    prompt: &[Token],
+    one: &[Token],
+    other: &[Token],
+) -> Result<Option<f32>> {
     let common = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     let (a, b) = match (one.get(common), other.get(common)) {
         (None, None) => return Ok(None),
@@ -126,7 +144,9 @@ fn parting(target: &mut dyn Model, prompt: &[Token], one: &[Token], other: &[Tok
     };
     let sequence = target.open()?;
     let text = [prompt, &one[..common]].concat();
-    let scored = target.extend(sequence, &text).and_then(|()| target.score(&[(sequence, &DraftTree::new())]));
+    let scored = target
+        .extend(sequence, &text)
+        .and_then(|()| target.score(&[(sequence, &DraftTree::new())]));
     let gap = scored.map(|()| {
         let logits = target.logits(sequence, DraftTree::ROOT);
         (logits[a] - logits[b]).abs()
@@ -135,14 +155,16 @@ fn parting(target: &mut dyn Model, prompt: &[Token], one: &[Token], other: &[Tok
     Ok(Some(gap?))
 }
 
-/// Tests on an engine's own models that its text is the target's: at temperature 0 token for token as plain decoding's (but for
-/// ties within rounding), and the joint law of the `first` tokens after each prompt, decoded `runs` times, by a G-test.
+/// Tests on an engine's own models that its text is the target's: at temperature 0 token for token
+/// as plain decoding's (but for ties within rounding), and the joint law of the `first` tokens
+/// after each prompt, decoded `runs` times, by a G-test.
 ///
-/// A lossless verifier fails with the probability `false_alarm`. `plant_fault` decodes wrongly on purpose: then it must fail.
+/// A lossless verifier fails with the probability `false_alarm`. `plant_fault` decodes wrongly on
+/// purpose: then it must fail.
 ///
-/// >>> engine = Engine(TableModel({(): [0.5, 0.3, 0.2]}), TableModel({(): [0.2, 0.3, 0.5]}))
-/// >>> certify(engine, [[0]], runs=1000).verdict, certify(engine, [[0]], runs=1000, plant_fault=True).verdict
-/// ('pass', 'fail')
+/// >>> engine = Engine(TableModel({(): [0.5, 0.3, 0.2]}), TableModel({(): [0.2, 0.3, 0.5]})) >>>
+/// certify(engine, [[0]], runs=1000).verdict, certify(engine, [[0]], runs=1000,
+/// plant_fault=True).verdict ('pass', 'fail')
 #[pyfunction]
 #[pyo3(signature = (engine, prompts, *, verifier="nested-priority".into(), tree="paths:2,3".into(), sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=1e-3, seed=0, plant_fault=false))]
 #[pyo3(

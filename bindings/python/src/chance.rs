@@ -10,7 +10,10 @@ use rand_chacha::ChaCha12Rng;
 use crate::errors::{Failure, Result, wrong_type};
 
 /// Where decisions come from.
-#[allow(clippy::large_enum_variant, reason = "there is one for each caller, and it is used at every turn")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one for each caller, and it is used at every turn"
+)]
 pub enum Source {
     /// Drawn. The generator is that of the program: a seed gives there what it gives here.
     Random(ChaCha12Rng),
@@ -43,9 +46,9 @@ impl Chance for Source {
 
 /// The source of all random decisions.
 ///
-/// `Chance(seed)` draws them; the same seed gives the same decisions as in the `polydraft` program. `Chance.every()` goes
-/// through all of them, one series after the other, for those who want the exact law of what they do; see
-/// `polydraft.enumerate_decisions`.
+/// `Chance(seed)` draws them; the same seed gives the same decisions as in the `polydraft` program.
+/// `Chance.every()` goes through all of them, one series after the other, for those who want the
+/// exact law of what they do; see `polydraft.enumerate_decisions`.
 ///
 /// >>> one, other = Chance(7), Chance(7)
 /// >>> [one.coin(0.5) for _ in range(8)] == [other.coin(0.5) for _ in range(8)]
@@ -62,7 +65,8 @@ impl PyChance {
         Self { source: Source::Random(seeded(seed)) }
     }
 
-    /// Goes through every series of decisions: run, `advance()`, run, ... until `advance()` says that none is left.
+    /// Goes through every series of decisions: run, `advance()`, run, ... until `advance()` says
+    /// that none is left.
     #[staticmethod]
     fn every() -> Self {
         Self { source: Source::Every(Enumerator::new()) }
@@ -71,7 +75,9 @@ impl PyChance {
     /// True with this probability.
     fn coin(&mut self, probability: f64) -> Result<bool> {
         if !(0.0..=1.0).contains(&probability) {
-            return Err(Failure::input(format!("probability: expected one from 0 to 1, got {probability}")));
+            return Err(Failure::input(format!(
+                "probability: expected one from 0 to 1, got {probability}"
+            )));
         }
         Ok(self.source.coin(probability))
     }
@@ -115,14 +121,17 @@ pub fn seeded(seed: u64) -> ChaCha12Rng {
 }
 
 /// A chance, or a seed of one, or nothing for one that nobody has seen before.
-pub fn given<'py>(py: Python<'py>, value: Option<&Bound<'py, PyAny>>) -> Result<Bound<'py, PyChance>> {
+pub fn given<'py>(
+    py: Python<'py>,
+    value: Option<&Bound<'py, PyAny>>,
+) -> Result<Bound<'py, PyChance>> {
     let seed: u64 = match value {
         None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
         Some(value) => match value.cast::<PyChance>() {
             Ok(chance) => return Ok(chance.clone()),
-            Err(_) => value
-                .extract()
-                .map_err(|_| wrong_type("chance", "a Chance or a seed from 0 to 2^64 - 1", value))?,
+            Err(_) => value.extract().map_err(|_| {
+                wrong_type("chance", "a Chance or a seed from 0 to 2^64 - 1", value)
+            })?,
         },
     };
     Ok(Bound::new(py, PyChance::new(seed))?)

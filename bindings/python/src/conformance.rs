@@ -11,9 +11,10 @@ use crate::tables::PyTableModel;
 use crate::tree::PyTree;
 use crate::{tree, verify};
 
-/// What a verifier does with the drafts of one tree: expected tokens per draft (`block_efficiency`), the largest difference
-/// between the probability of a text and that under the target (`law_deviation`: rounding, or the verifier is wrong), and the
-/// number of different drafts (`trees`).
+/// What a verifier does with the drafts of one tree: expected tokens per draft
+/// (`block_efficiency`), the largest difference between the probability of a text and that under
+/// the target (`law_deviation`: rounding, or the verifier is wrong), and the number of different
+/// drafts (`trees`).
 #[pyclass(name = "Exact", module = "polydraft", frozen, get_all)]
 pub struct PyExact {
     block_efficiency: f64,
@@ -39,13 +40,15 @@ fn within(tree: &PyTree, draft: &PyTableModel) -> Result<()> {
     match count <= MOST {
         true => Ok(()),
         false => {
-            let message = format!("enumeration: expected at most {MOST:.0e} drafts, got {count:.1e}");
+            let message =
+                format!("enumeration: expected at most {MOST:.0e} drafts, got {count:.1e}");
             Err(Failure::Library("TooLarge", message))
         }
     }
 }
 
-/// Something that looks at all drafts of a tree, with a verifier for them, if they are not too many.
+/// Something that looks at all drafts of a tree, with a verifier for them, if they are not too
+/// many.
 fn enumerated<T: Send>(
     py: Python<'_>,
     (verifier, tree): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
@@ -83,7 +86,8 @@ pub fn exact_law(
     })
 }
 
-/// The law of what one step emits: a dictionary from the emitted tokens (tuples, of one token or more) to their probability.
+/// The law of what one step emits: a dictionary from the emitted tokens (tuples, of one token or
+/// more) to their probability.
 #[pyfunction]
 pub fn emitted_law(
     py: Python<'_>,
@@ -102,8 +106,9 @@ pub fn emitted_law(
     Ok(dict.unbind())
 }
 
-/// The G-test: do counts agree with a law that is known? `probabilities` and `counts` are of all cells; those expected fewer
-/// than five times are pooled. Gives the statistic, its degrees of freedom and the probability of a larger one.
+/// The G-test: do counts agree with a law that is known? `probabilities` and `counts` are of all
+/// cells; those expected fewer than five times are pooled. Gives the statistic, its degrees of
+/// freedom and the probability of a larger one.
 ///
 /// >>> [round(value, 3) for value in g_test([0.5, 0.5], [60, 40])]
 /// [4.027, 1, 0.045]
@@ -120,7 +125,9 @@ pub fn g_test(probabilities: Vec<f64>, counts: Vec<u64>) -> Result<(f64, usize, 
     }
     let sum: f64 = probabilities.iter().sum();
     if (sum - 1.0).abs() > 1e-3 {
-        return Err(Failure::input(format!("probabilities: expected the sum 1 within 1e-3, got {sum}")));
+        return Err(Failure::input(format!(
+            "probabilities: expected the sum 1 within 1e-3, got {sum}"
+        )));
     }
     let test = GTest::new(probabilities.into_iter().zip(counts));
     Ok((test.statistic, test.freedom, test.p_value()))

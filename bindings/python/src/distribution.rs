@@ -10,8 +10,9 @@ use crate::arrays::{Row, Rows};
 use crate::chance;
 use crate::errors::{Failure, Result, work};
 
-/// How a model's logits become the distribution that tokens are drawn from: temperature (0 takes the largest logit always),
-/// then top-k, top-p and min-p, in the order of Hugging Face transformers.
+/// How a model's logits become the distribution that tokens are drawn from: temperature (0 takes
+/// the largest logit always), then top-k, top-p and min-p, in the order of Hugging Face
+/// transformers.
 ///
 /// >>> Sampling(temperature=0.7, top_p=0.9)
 /// Sampling(temperature=0.7, top_k=None, top_p=0.9, min_p=0.0)
@@ -58,7 +59,9 @@ impl PySampling {
     fn __repr__(&self) -> String {
         let Sampling { temperature, top_k, top_p, min_p } = self.settings;
         let top_k = top_k.map_or("None".to_owned(), |k| k.to_string());
-        format!("Sampling(temperature={temperature:?}, top_k={top_k}, top_p={top_p:?}, min_p={min_p:?})")
+        format!(
+            "Sampling(temperature={temperature:?}, top_k={top_k}, top_p={top_p:?}, min_p={min_p:?})"
+        )
     }
 
     fn __eq__(&self, other: &Self) -> bool {
@@ -66,7 +69,8 @@ impl PySampling {
     }
 }
 
-/// A probability vector over the tokens `0..vocabulary`: finite, not negative, summing to 1. It is never changed.
+/// A probability vector over the tokens `0..vocabulary`: finite, not negative, summing to 1. It is
+/// never changed.
 ///
 /// `Distribution(probabilities)` checks them, shape `[vocabulary]`, f32 or f64.
 ///
@@ -93,9 +97,9 @@ impl PyDistribution {
         let (expected, got) = (self.law.vocabulary(), other.law.vocabulary());
         match got == expected {
             true => Ok(()),
-            false => {
-                Err(Failure::input(format!("other: expected a law of {expected} tokens, got one of {got}")))
-            }
+            false => Err(Failure::input(format!(
+                "other: expected a law of {expected} tokens, got one of {got}"
+            ))),
         }
     }
 }
@@ -120,8 +124,13 @@ impl PyDistribution {
     /// The softmax of logits, shape `[vocabulary]`, after the filters of `sampling`.
     #[staticmethod]
     #[pyo3(signature = (logits, sampling=None))]
-    fn from_logits(py: Python<'_>, logits: &Bound<'_, PyAny>, sampling: Option<PySampling>) -> Result<Self> {
-        let (rows, sampling) = (Rows::one("logits", logits)?, sampling.unwrap_or_default().settings);
+    fn from_logits(
+        py: Python<'_>,
+        logits: &Bound<'_, PyAny>,
+        sampling: Option<PySampling>,
+    ) -> Result<Self> {
+        let (rows, sampling) =
+            (Rows::one("logits", logits)?, sampling.unwrap_or_default().settings);
         let row = rows.slices()?[0];
         work(py, || Ok(row.law(&sampling)?.into()))
     }
@@ -163,7 +172,9 @@ impl PyDistribution {
         copy: Option<bool>,
     ) -> Result<Bound<'py, PyAny>> {
         if copy == Some(false) {
-            return Err(Failure::unsupported("array of a distribution: expected that a copy may be made"));
+            return Err(Failure::unsupported(
+                "array of a distribution: expected that a copy may be made",
+            ));
         }
         let array = self.to_numpy(py).into_any();
         match dtype {
@@ -172,8 +183,12 @@ impl PyDistribution {
         }
     }
 
-    /// The tokens of positive probability, ascending, and their probabilities: two arrays of shape `[support_size]`.
-    fn support<'py>(&self, py: Python<'py>) -> (Bound<'py, PyArray1<Token>>, Bound<'py, PyArray1<f64>>) {
+    /// The tokens of positive probability, ascending, and their probabilities: two arrays of shape
+    /// `[support_size]`.
+    fn support<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (Bound<'py, PyArray1<Token>>, Bound<'py, PyArray1<f64>>) {
         let (tokens, mass): (Vec<_>, Vec<_>) = self.law.support().unzip();
         (PyArray1::from_vec(py, tokens), PyArray1::from_vec(py, mass))
     }
@@ -223,8 +238,10 @@ impl PyDistribution {
 
     fn __repr__(&self) -> String {
         let likeliest = self.law.most_likely(3);
-        let shown: Vec<String> =
-            likeliest.iter().map(|token| format!("{token}: {:.4}", self.law.probability(*token))).collect();
+        let shown: Vec<String> = likeliest
+            .iter()
+            .map(|token| format!("{token}: {:.4}", self.law.probability(*token)))
+            .collect();
         format!("Distribution({} tokens; {}, ..)", self.law.vocabulary(), shown.join(", "))
     }
 }
@@ -247,8 +264,13 @@ pub enum Laws<'py> {
 }
 
 impl<'py> Laws<'py> {
-    /// From a list of distributions, or from logits, `[rows, vocabulary]`, to which `sampling` is applied.
-    pub fn new(what: &'static str, value: &Bound<'py, PyAny>, sampling: Option<PySampling>) -> Result<Self> {
+    /// From a list of distributions, or from logits, `[rows, vocabulary]`, to which `sampling` is
+    /// applied.
+    pub fn new(
+        what: &'static str,
+        value: &Bound<'py, PyAny>,
+        sampling: Option<PySampling>,
+    ) -> Result<Self> {
         if let Ok(list) = value.extract::<Vec<PyRef<'py, PyDistribution>>>()
             && !list.is_empty()
         {

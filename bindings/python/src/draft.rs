@@ -12,11 +12,12 @@ use crate::{arrays, chance, pool};
 
 /// A tree of drafted tokens that knows how each was drawn.
 ///
-/// Node 0 is the root: the text so far, whose last token is `root`. Every other node is a token behind its parent; nodes are
-/// numbered parents first. Arrays of nodes have an entry for the root, so that row i of the target's logits belongs to node i.
+/// Node 0 is the root: the text so far, whose last token is `root`. Every other node is a token
+/// behind its parent; nodes are numbered parents first. Arrays of nodes have an entry for the root,
+/// so that row i of the target's logits belongs to node i.
 ///
-/// `Draft(tree, root, depth)` is grown level by level with the draft's laws, and no deeper than `depth`: what room there is
-/// left, never anything that depends on tokens.
+/// `Draft(tree, root, depth)` is grown level by level with the draft's laws, and no deeper than
+/// `depth`: what room there is left, never anything that depends on tokens.
 ///
 /// >>> draft = Draft("paths:3,2")
 /// >>> while (nodes := draft.frontier()):
@@ -36,8 +37,8 @@ pub struct PyDraft {
     root: Token,
 }
 
-/// Draws in one tree that somebody else has drawn, a shared node as often as it was drawn: as many as a trace can have. They
-/// are written out one by one.
+/// Draws in one tree that somebody else has drawn, a shared node as often as it was drawn: as many
+/// as a trace can have. They are written out one by one.
 const MOST_DRAWS: u64 = 1 << 20;
 
 impl Drop for PyDraft {
@@ -57,8 +58,9 @@ impl PyDraft {
 
     fn frontier_of(&self, policy: &dyn Policy) -> Vec<NodeId> {
         let tree = self.draft.tree();
-        let within =
-            |node: &NodeId| tree.depth(*node) < self.depth && policy.goes_on(&self.draft.path(*node));
+        let within = |node: &NodeId| {
+            tree.depth(*node) < self.depth && policy.goes_on(&self.draft.path(*node))
+        };
         (self.asked..tree.len()).filter(within).collect()
     }
 
@@ -75,7 +77,9 @@ impl PyDraft {
         let nodes = self.draft.tree().len();
         match node < nodes {
             true => Ok(()),
-            false => Err(Failure::input(format!("draft: expected a node below {nodes}, got {node}"))),
+            false => {
+                Err(Failure::input(format!("draft: expected a node below {nodes}, got {node}")))
+            }
         }
     }
 }
@@ -97,8 +101,8 @@ impl PyDraft {
         }
     }
 
-    /// Draws below the nodes of `frontier()`. `laws` has the draft's logits there, `[nodes, vocabulary]`, to which `sampling`
-    /// is applied, or a list of distributions.
+    /// Draws below the nodes of `frontier()`. `laws` has the draft's logits there, `[nodes,
+    /// vocabulary]`, to which `sampling` is applied, or a list of distributions.
     #[pyo3(signature = (laws, chance=None, sampling=None))]
     fn grow<'py>(
         &mut self,
@@ -142,9 +146,10 @@ impl PyDraft {
         Ok(())
     }
 
-    /// Takes independent paths that somebody else has drawn: tokens `[paths, depth]`, and the laws that they were drawn from:
-    /// logits `[paths, depth, vocabulary]`, to which `sampling` is applied. Common beginnings become one node; the law there is
-    /// that of the first path that has it.
+    /// Takes independent paths that somebody else has drawn: tokens `[paths, depth]`, and the laws
+    /// that they were drawn from: logits `[paths, depth, vocabulary]`, to which `sampling` is
+    /// applied. Common beginnings become one node; the law there is that of the first path that has
+    /// it.
     ///
     /// >>> logits = np.zeros((2, 3, 5), dtype=np.float32)
     /// >>> Draft.from_paths([[1, 2, 3], [1, 4, 0]], logits).tokens
@@ -158,11 +163,15 @@ impl PyDraft {
         root: Token,
         sampling: Option<PySampling>,
     ) -> Result<Self> {
-        let paths: Vec<Vec<Token>> =
-            tokens.try_iter()?.map(|path| arrays::tokens("tokens", &path?)).collect::<Result<_>>()?;
+        let paths: Vec<Vec<Token>> = tokens
+            .try_iter()?
+            .map(|path| arrays::tokens("tokens", &path?))
+            .collect::<Result<_>>()?;
         let depth = paths.first().map_or(0, Vec::len);
         if paths.iter().any(|path| path.len() != depth) {
-            return Err(Failure::input("tokens: expected paths of one length, shape [paths, depth]"));
+            return Err(Failure::input(
+                "tokens: expected paths of one length, shape [paths, depth]",
+            ));
         }
         let rows: Vec<Laws<'_>> = laws
             .try_iter()?
@@ -183,12 +192,15 @@ impl PyDraft {
                 let mut nodes = ends.clone();
                 nodes.sort_unstable();
                 nodes.dedup();
-                let here =
-                    |node: NodeId| (0..paths.len()).filter(|path| ends[*path] == node).collect::<Vec<_>>();
+                let here = |node: NodeId| {
+                    (0..paths.len()).filter(|path| ends[*path] == node).collect::<Vec<_>>()
+                };
                 let through: Vec<Vec<usize>> = nodes.iter().map(|node| here(*node)).collect();
-                let made: Vec<_> = through.par_iter().map(|paths| views[paths[0]].law(level)).collect();
+                let made: Vec<_> =
+                    through.par_iter().map(|paths| views[paths[0]].law(level)).collect();
                 for ((node, through), law) in nodes.into_iter().zip(through).zip(made) {
-                    let drawn: Vec<Token> = through.iter().map(|path| paths[*path][level]).collect();
+                    let drawn: Vec<Token> =
+                        through.iter().map(|path| paths[*path][level]).collect();
                     let growth = match level {
                         0 => Growth::Fresh(Draws::iid(drawn.len())),
                         _ => Growth::Continue,
@@ -205,15 +217,17 @@ impl PyDraft {
         Ok(Self { draft, tree: None, asked, depth: 0, root })
     }
 
-    /// Takes a tree that somebody else has drawn. Arrays have an entry for each node, the root first, whose own are not looked
-    /// at but for `tokens[0]`.
+    /// Takes a tree that somebody else has drawn. Arrays have an entry for each node, the root
+    /// first, whose own are not looked at but for `tokens[0]`.
     ///
-    /// `tokens` and `parents`: shape `[nodes]`, parents first, the children of a node in the order of their draws; `laws`: the
-    /// draft's logits that a node's *children* were drawn from, `[nodes, vocabulary]`, to which `sampling` is applied; rows of
-    /// leaves are not looked at, and those behind the last node with children may be missing. `counts`: how often each node
-    /// was drawn (default: once), 2^20 in all at most. `scheme`: how children are drawn (`polydraft.DRAFTINGS`). `begins`: for
-    /// each node, whether draws begin there; where they do not, every path that came there goes on with one draw (default:
-    /// they begin at the root alone for `iid`, everywhere for the others). All of it is the caller's word: verifiers are exact
+    /// `tokens` and `parents`: shape `[nodes]`, parents first, the children of a node in the order
+    /// of their draws; `laws`: the draft's logits that a node's *children* were drawn from,
+    /// `[nodes, vocabulary]`, to which `sampling` is applied; rows of leaves are not looked at, and
+    /// those behind the last node with children may be missing. `counts`: how often each node was
+    /// drawn (default: once), 2^20 in all at most. `scheme`: how children are drawn
+    /// (`polydraft.DRAFTINGS`). `begins`: for each node, whether draws begin there; where they do
+    /// not, every path that came there goes on with one draw (default: they begin at the root alone
+    /// for `iid`, everywhere for the others). All of it is the caller's word: verifiers are exact
     /// if it is true.
     #[staticmethod]
     #[pyo3(name = "given")]
@@ -230,7 +244,8 @@ impl PyDraft {
         sampling: Option<PySampling>,
     ) -> Result<Self> {
         let scheme: Drafting = scheme.parse()?;
-        let (tokens, parents) = (arrays::tokens("tokens", tokens)?, arrays::integers("parents", parents)?);
+        let (tokens, parents) =
+            (arrays::tokens("tokens", tokens)?, arrays::integers("parents", parents)?);
         let nodes = tokens.len();
         let counts = match counts {
             None => vec![1; nodes],
@@ -246,7 +261,8 @@ impl PyDraft {
         }
         let draws: u64 = counts[1..].iter().map(|count| u64::from(*count)).sum();
         if draws > MOST_DRAWS {
-            let message = format!("counts: expected at most {MOST_DRAWS} draws in all, got {draws}");
+            let message =
+                format!("counts: expected at most {MOST_DRAWS} draws in all, got {draws}");
             return Err(Failure::Library("TooLarge", message));
         }
         let mut children = vec![Vec::new(); nodes];
@@ -261,7 +277,8 @@ impl PyDraft {
         }
         let laws = Laws::new("laws", laws, sampling)?;
         let view = laws.view()?;
-        let last = (0..nodes).rev().find(|node| !children[*node].is_empty()).map_or(0, |node| node + 1);
+        let last =
+            (0..nodes).rev().find(|node| !children[*node].is_empty()).map_or(0, |node| node + 1);
         if view.len() < last {
             return Err(Failure::input(format!(
                 "laws: expected at least {last} rows, one for each node, got {}",
@@ -269,7 +286,8 @@ impl PyDraft {
             )));
         }
         let draft = work(py, || {
-            let drawn_at: Vec<NodeId> = (0..nodes).filter(|node| !children[*node].is_empty()).collect();
+            let drawn_at: Vec<NodeId> =
+                (0..nodes).filter(|node| !children[*node].is_empty()).collect();
             let made: Vec<_> = drawn_at.par_iter().map(|node| view.law(*node)).collect();
             let mut draft = Draft::new();
             for (node, law) in drawn_at.into_iter().zip(made) {
@@ -302,19 +320,27 @@ impl PyDraft {
         self.draft.tree().len()
     }
 
-    /// The token of each node, `root` first: uint32 `[nodes]`. With `positions` and `mask`, the inputs of a pass of the target.
+    /// The token of each node, `root` first: uint32 `[nodes]`. With `positions` and `mask`, the
+    /// inputs of a pass of the target.
     #[getter]
     fn tokens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<Token>> {
-        self.array(py, |tree, node| if node == DraftTree::ROOT { self.root } else { tree.token(node) })
+        self.array(
+            py,
+            |tree, node| if node == DraftTree::ROOT { self.root } else { tree.token(node) },
+        )
     }
 
     /// The parent of each node, -1 for the root: int64 `[nodes]`.
     #[getter]
     fn parents<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        self.array(py, |tree, node| if node == DraftTree::ROOT { -1 } else { tree.parent(node) as i64 })
+        self.array(
+            py,
+            |tree, node| if node == DraftTree::ROOT { -1 } else { tree.parent(node) as i64 },
+        )
     }
 
-    /// Tokens from the root to each node: int64 `[nodes]`. Added to the root's position, the positions of a pass.
+    /// Tokens from the root to each node: int64 `[nodes]`. Added to the root's position, the
+    /// positions of a pass.
     #[getter]
     fn depths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.array(py, |tree, node| tree.depth(node) as i64)

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use polydraft::{PolicyKind, Token};
-use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation};
+use polydraft_engine::{
+    Drafter, DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -18,11 +20,13 @@ use crate::{arrays, chance, models, tree, verify};
 
 /// A target, what drafts for it, and any number of sessions.
 ///
-/// `target`: a directory as published on the hub or a GGUF file, or a `TableModel`. `draft`: likewise, or `"self"` (the
-/// target's own weights in 5 or 4 bits; `"self:q8_0"` in 8), or `"ngram"` (what the text has said before), or none for plain
-/// decoding. `dtype` and `draft_dtype`: how weights are held, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as the
-/// file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for. `copies`: where a copy of the
-/// target's weights is kept for the next time, a folder, or `True` for the user's cache, or `False` for nowhere.
+/// `target`: a directory as published on the hub or a GGUF file, or a `TableModel`. `draft`:
+/// likewise, or `"self"` (the target's own weights in 5 or 4 bits; `"self:q8_0"` in 8), or
+/// `"ngram"` (what the text has said before), or none for plain decoding. `dtype` and
+/// `draft_dtype`: how weights are held, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as
+/// the file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for.
+/// `copies`: where a copy of the target's weights is kept for the next time, a folder, or `True`
+/// for the user's cache, or `False` for nowhere.
 ///
 /// >>> target = TableModel({(): [0.9, 0.1], (0,): [0.2, 0.8]})
 /// >>> engine = Engine(target, TableModel({(): [0.5, 0.5]}))
@@ -53,8 +57,11 @@ impl PyEngine {
     }
 
     fn language(&self) -> Result<&Language> {
-        let none =
-            || Failure::unsupported("text: expected a model with a tokenizer, got a table; give token ids");
+        let none = || {
+            Failure::unsupported(
+                "text: expected a model with a tokenizer, got a table; give token ids",
+            )
+        };
         self.language.as_ref().ok_or_else(none)
     }
 }
@@ -83,13 +90,15 @@ impl PyEngine {
             (Some(draft), None) => match named.as_deref().and_then(DrafterKind::named) {
                 Some(kind) => Some(kind.build(target.facts())?),
                 None => {
-                    let options = Options { dtype: draft_dtype.or(dtype), device, copy: None, copies };
+                    let options =
+                        Options { dtype: draft_dtype.or(dtype), device, copy: None, copies };
                     let (draft, _, _) = model("draft", py, draft, &options)?;
                     Some(Box::new(ModelDrafter::new(draft, &vocabulary)?))
                 }
             },
         };
-        let (drafts, vocabulary, context) = (drafter.is_some(), vocabulary.size(), target.facts().context);
+        let (drafts, vocabulary, context) =
+            (drafter.is_some(), vocabulary.size(), target.facts().context);
         let engine = Mutex::new(Engine::new(target, drafter));
         Ok(Self { engine, language, drafts, vocabulary, context })
     }
@@ -123,17 +132,19 @@ impl PyEngine {
             let target = engine.target();
             let sequence = target.open()?;
             let tree = polydraft::DraftTree::new();
-            let scored = target.extend(sequence, &prompt).and_then(|()| target.score(&[(sequence, &tree)]));
-            let logits = scored.map(|()| target.logits(sequence, polydraft::DraftTree::ROOT).to_vec());
+            let scored =
+                target.extend(sequence, &prompt).and_then(|()| target.score(&[(sequence, &tree)]));
+            let logits =
+                scored.map(|()| target.logits(sequence, polydraft::DraftTree::ROOT).to_vec());
             target.close(sequence);
             Ok(logits?)
         })?;
         Ok(numpy::PyArray1::from_vec(py, logits))
     }
 
-    /// What passes and steps cost on this machine, and what to expect of drafts behind a prompt like yours, in a second or two:
-    /// `tree={"tree": "auto", "costs": engine.costs()}` chooses by it, and gives the same text for a seed as long as the costs are
-    /// the same.
+    /// What passes and steps cost on this machine, and what to expect of drafts behind a prompt
+    /// like yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by
+    /// it, and gives the same text for a seed as long as the costs are the same.
     #[pyo3(signature = (prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None))]
     #[pyo3(
         text_signature = "($self, prompt=None, *, verifier='nested-priority', sampling=None, draft_sampling=None)"
@@ -163,15 +174,17 @@ impl PyEngine {
             })
         };
         let costs = work(py, || Ok(lock(&self.engine).costs(&text, &mut request)?.costs))?;
-        let json = serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
+        let json =
+            serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
         Ok(py.import("json")?.call_method1("loads", (json,))?)
     }
 
     /// Begins a text; iterate over it for its tokens, or advance several together with `step`.
     ///
-    /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or none for plain decoding; `tree`: where drafts
-    /// grow. `sampling` makes the target's logits the law of the text; `draft_sampling` the draft's that drafts are drawn from
-    /// (default: the same). It ends after `max_tokens`, with one of `end_tokens` (default: the model's), or before one of the
+    /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or none for plain
+    /// decoding; `tree`: where drafts grow. `sampling` makes the target's logits the law of the
+    /// text; `draft_sampling` the draft's that drafts are drawn from (default: the same). It ends
+    /// after `max_tokens`, with one of `end_tokens` (default: the model's), or before one of the
     /// strings `stop`. The same `seed` gives the same text, here and in the `polydraft` program.
     #[pyo3(signature = (prompt, *, verifier=Some("nested-priority".into()), tree="paths:2,3".into(), sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![], seed=None))]
     #[pyo3(
@@ -202,7 +215,9 @@ impl PyEngine {
             _ => None,
         };
         if !stop.is_empty() && engine.language.is_none() {
-            return Err(Failure::unsupported("stop: expected a model with a tokenizer, got a table"));
+            return Err(Failure::unsupported(
+                "stop: expected a model with a tokenizer, got a table",
+            ));
         }
         let of_model = || engine.language.as_ref().map_or_else(Vec::new, Language::end_tokens);
         let seed: u64 = match seed {
@@ -248,12 +263,15 @@ impl PyEngine {
         session.close(py)
     }
 
-    /// Advances several texts in one pass of the target. What each gets does not depend on the others, to the last bit.
+    /// Advances several texts in one pass of the target. What each gets does not depend on the
+    /// others, to the last bit.
     fn step(&self, py: Python<'_>, sessions: Vec<PyRef<'_, PySession>>) -> Result<()> {
         let sessions: Vec<&PySession> = sessions.iter().map(|session| &**session).collect();
         for (index, session) in sessions.iter().enumerate() {
             if !std::ptr::eq(session.engine.get(), self) {
-                return Err(Failure::input("step: expected sessions of this engine, got one of another"));
+                return Err(Failure::input(
+                    "step: expected sessions of this engine, got one of another",
+                ));
             }
             if sessions[..index].iter().any(|other| std::ptr::eq(*other, *session)) {
                 return Err(Failure::input("step: expected each session once, got one twice"));
@@ -263,7 +281,8 @@ impl PyEngine {
     }
 }
 
-/// A model by its path, or a table; its language, if it has one, and a copy of it that drafts, if that was asked for.
+/// A model by its path, or a table; its language, if it has one, and a copy of it that drafts, if
+/// that was asked for.
 fn model(
     role: &'static str,
     py: Python<'_>,
@@ -272,11 +291,14 @@ fn model(
 ) -> Result<Loaded<Option<Language>>> {
     if let Ok(table) = value.cast::<PyTableModel>() {
         if options.copy.is_some() {
-            return Err(Failure::unsupported("draft self: expected a target with weights, got a table"));
+            return Err(Failure::unsupported(
+                "draft self: expected a target with weights, got a table",
+            ));
         }
         return Ok((Box::new((*table.get().model).clone()), None, None));
     }
-    let path: PathBuf = value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))?;
+    let path: PathBuf =
+        value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))?;
     let (model, language, copy) = work(py, || models::load(&path, options))?;
     Ok((model, Some(language), copy))
 }

@@ -1,4 +1,5 @@
-//! What goes wrong, as exceptions of `polydraft.errors`; and the one door through which Python hands work to Rust.
+//! What goes wrong, as exceptions of `polydraft.errors`; and the one door through which Python
+//! hands work to Rust.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +11,8 @@ use crate::threads;
 /// Result with the binding's [`Failure`].
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// What went wrong: something that Python raised, or an error of the library with the exception that stands for it.
+/// What went wrong: something that Python raised, or an error of the library with the exception
+/// that stands for it.
 #[derive(Debug)]
 pub enum Failure {
     /// Raised by Python code that was called.
@@ -77,8 +79,8 @@ impl From<polydraft_trace::Error> for Failure {
 }
 
 #[cfg(feature = "models")]
-impl From<polydraft_candle::Error> for Failure {
-    fn from(error: polydraft_candle::Error) -> Self {
+impl From<polydraft_models::Error> for Failure {
+    fn from(error: polydraft_models::Error) -> Self {
         Self::Library("ModelError", error.to_string())
     }
 }
@@ -106,12 +108,16 @@ impl From<Failure> for PyErr {
     }
 }
 
-/// Runs a piece of work without the interpreter's lock. A panic is an exception, `polydraft.errors.InternalError`.
+/// Runs a piece of work without the interpreter's lock. A panic is an exception,
+/// `polydraft.errors.InternalError`.
 pub fn work<T: Send>(py: Python<'_>, job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     py.detach(|| catch_unwind(AssertUnwindSafe(|| threads::run(job)))).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Err(Failure::Library("InternalError", format!("a bug in polydraft, please report it: {said}")))
+        Err(Failure::Library(
+            "InternalError",
+            format!("a bug in polydraft, please report it: {said}"),
+        ))
     })
 }
 
@@ -122,7 +128,8 @@ pub fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_,
 
 /// The error of a value that is none of what an argument can be.
 pub fn wrong_type(argument: &str, expected: &str, got: &Bound<'_, PyAny>) -> Failure {
-    let got = got.get_type().name().map_or_else(|_| "another type".to_owned(), |name| name.to_string());
+    let got =
+        got.get_type().name().map_or_else(|_| "another type".to_owned(), |name| name.to_string());
     Failure::input(format!("{argument}: expected {expected}, got {got}"))
 }
 

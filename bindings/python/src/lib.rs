@@ -1,8 +1,9 @@
 //! polydraft for Python: the native part of the wheel.
 //!
-//! Each file is one concern: `arrays` (what Python's memory may be looked at), `errors` (exceptions, and the door out of
-//! the interpreter's lock), then what the library offers, from distributions to engines. Python's own part, in
-//! `python/polydraft`, has what is easier said there.
+//! Each file is one concern: `arrays` (what Python's memory may be looked at), `errors`
+//! (exceptions, and the door out of the interpreter's lock), then what the library offers, from
+//! distributions to engines. Python's own part, in `python/polydraft`, has what is easier said
+//! there.
 
 mod arrays;
 #[cfg(feature = "bench")]
@@ -41,7 +42,10 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("RULES", RuleKind::all().iter().map(RuleKind::to_string).collect::<Vec<_>>())?;
     module.add("DRAFTINGS", Drafting::ALL.map(Drafting::name).to_vec())?;
-    module.add("VERIFIERS", VerifierKind::all().iter().map(VerifierKind::to_string).collect::<Vec<_>>())?;
+    module.add(
+        "VERIFIERS",
+        VerifierKind::all().iter().map(VerifierKind::to_string).collect::<Vec<_>>(),
+    )?;
     module.add("TREES", PolicyKind::all().iter().map(PolicyKind::to_string).collect::<Vec<_>>())?;
     module.add_class::<chance::PyChance>()?;
     module.add_class::<distribution::PySampling>()?;

@@ -54,7 +54,7 @@ pub use with::{Language, load, use_threads};
 mod with {
     use std::str::FromStr;
 
-    use polydraft_candle::{DeviceName, LoadOptions, Opened, Precision, is_gguf};
+    use polydraft_models::{DeviceName, LoadOptions, Opened, Precision, is_gguf};
     use polydraft_text::Message;
 
     use super::*;
@@ -88,7 +88,8 @@ mod with {
                     "chat: expected a role of system, user, assistant, got {role:?}"
                 ))),
             };
-            let messages: Vec<Message> = messages.into_iter().map(message).collect::<Result<_>>()?;
+            let messages: Vec<Message> =
+                messages.into_iter().map(message).collect::<Result<_>>()?;
             Ok(self.0.encode_chat(&messages)?)
         }
 
@@ -116,8 +117,8 @@ mod with {
         let how = LoadOptions { precision, device, copy, ..LoadOptions::default() };
         let folder = match &options.copies {
             Copies::Kept(false) => None,
-            Copies::Kept(true) => polydraft_candle::Copies::of_user(),
-            Copies::Folder(folder) => Some(polydraft_candle::Copies::at(folder.clone())),
+            Copies::Kept(true) => polydraft_models::Copies::of_user(),
+            Copies::Folder(folder) => Some(polydraft_models::Copies::at(folder.clone())),
         };
         let file = folder.and_then(|folder| folder.place(&opened.description, &how));
         let loaded = opened.load_with(how, file.as_ref())?;
@@ -136,7 +137,7 @@ mod with {
     /// Settles how many threads compute, before anything has been computed.
     #[pyfunction]
     pub fn use_threads(threads: usize) -> Result<()> {
-        polydraft_candle::use_threads(threads)?;
+        polydraft_models::use_threads(threads)?;
         Ok(())
     }
 }

@@ -24,7 +24,10 @@ impl From<&str> for Named<'_> {
 
 impl<'py> Named<'py> {
     /// The description that is meant; a dictionary is read as the JSON of the library's records.
-    pub fn described<T: DeserializeOwned>(self, by_name: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    pub fn described<T: DeserializeOwned>(
+        self,
+        by_name: impl FnOnce(&str) -> Result<T>,
+    ) -> Result<T> {
         match self {
             Self::Name(name) => by_name(&name),
             Self::Other(settings) => {

@@ -1,4 +1,5 @@
-//! Distributions whose memory is used again: a law over a large vocabulary takes longer to allocate than to fill.
+//! Distributions whose memory is used again: a law over a large vocabulary takes longer to allocate
+//! than to fill.
 
 use std::sync::Mutex;
 

@@ -23,7 +23,10 @@ impl Owned {
         let many = laws.is_instance_of::<PyList>() || laws.is_instance_of::<PyTuple>();
         let several = many && laws.get_item(0).is_ok_and(|first| first.extract::<f64>().is_err());
         let laws: Vec<Arc<Distribution>> = match several {
-            true => laws.try_iter()?.map(|law| distribution::given("draft", &law?)).collect::<Result<_>>()?,
+            true => laws
+                .try_iter()?
+                .map(|law| distribution::given("draft", &law?))
+                .collect::<Result<_>>()?,
             false => vec![distribution::given("draft", laws)?],
         };
         let owned = Self {
@@ -40,7 +43,8 @@ impl Owned {
     }
 }
 
-/// The law of the tuple of drafts at a node: `count` of them from `draft` by `scheme`, one of `polydraft.DRAFTINGS`.
+/// The law of the tuple of drafts at a node: `count` of them from `draft` by `scheme`, one of
+/// `polydraft.DRAFTINGS`.
 ///
 /// `draft` is a distribution, or a list of `count` of them where the scheme is `distinct`.
 ///
@@ -77,7 +81,9 @@ impl PyProposal {
         let count = self.owned.draws.count;
         match index < count {
             true => Ok(self.owned.get()?.law(index).clone().into()),
-            false => Err(Failure::input(format!("draft: expected an index below {count}, got {index}"))),
+            false => {
+                Err(Failure::input(format!("draft: expected an index below {count}, got {index}")))
+            }
         }
     }
 
@@ -99,14 +105,16 @@ impl PyProposal {
         Ok(if proposal.check(&drafts).is_ok() { proposal.probability(&drafts) } else { 0.0 })
     }
 
-    /// Every tuple of positive probability: pairs of probability and tokens. Exponential in the number of drafts.
+    /// Every tuple of positive probability: pairs of probability and tokens. Exponential in the
+    /// number of drafts.
     fn tuples(&self, py: Python<'_>) -> Result<Vec<(f64, Vec<Token>)>> {
         /// As many as memory holds at ease.
         const MOST: f64 = 1e6;
         let proposal = self.owned.get()?;
         let bound = proposal.tuple_bound();
         if bound > MOST {
-            let message = format!("tuples: expected at most {MOST:.0e} of them, got up to {bound:.1e}");
+            let message =
+                format!("tuples: expected at most {MOST:.0e} of them, got up to {bound:.1e}");
             return Err(Failure::Library("TooLarge", message));
         }
         work(py, || Ok(proposal.tuples()))

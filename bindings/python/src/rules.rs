@@ -14,7 +14,8 @@ use crate::names::Named;
 use crate::proposal::Owned;
 use crate::{arrays, chance, distribution};
 
-/// A rule prepared for one node: the target's law there, and how drafts were drawn. `polydraft.couple` makes it.
+/// A rule prepared for one node: the target's law there, and how drafts were drawn.
+/// `polydraft.couple` makes it.
 #[pyclass(name = "Coupling", module = "polydraft", frozen)]
 pub struct PyCoupling {
     rule: Mutex<Box<dyn Rule>>,
@@ -37,7 +38,8 @@ impl PyEmission {
     }
 }
 
-/// The law of an emitted token: `probabilities`, f64 of shape `[vocabulary]`, and the probability that a draft is `accepted`.
+/// The law of an emitted token: `probabilities`, f64 of shape `[vocabulary]`, and the probability
+/// that a draft is `accepted`.
 #[pyclass(name = "Law", module = "polydraft", frozen, get_all)]
 pub struct PyLaw {
     probabilities: Py<PyArray1<f64>>,
@@ -69,9 +71,10 @@ impl PyAcceptance {
 
 /// Prepares a rule for one node.
 ///
-/// `rule` is one of `polydraft.RULES`, or a dictionary with its name as `"rule"` and its settings. `target` is a distribution
-/// or an array of probabilities, shape `[vocabulary]`, and so is `draft`, from which `drafts` tokens are drawn by `scheme`
-/// (a list of laws for the scheme `distinct`).
+/// `rule` is one of `polydraft.RULES`, or a dictionary with its name as `"rule"` and its settings.
+/// `target` is a distribution or an array of probabilities, shape `[vocabulary]`, and so is
+/// `draft`, from which `drafts` tokens are drawn by `scheme` (a list of laws for the scheme
+/// `distinct`).
 ///
 /// >>> coupling = couple("priority", [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], drafts=2)
 /// >>> round(coupling.acceptance().probability, 12)
@@ -120,9 +123,14 @@ impl PyCoupling {
 
 #[pymethods]
 impl PyCoupling {
-    /// The probability that a draft is accepted: by formula, else by enumeration, else estimated, which alone uses `chance`.
+    /// The probability that a draft is accepted: by formula, else by enumeration, else estimated,
+    /// which alone uses `chance`.
     #[pyo3(signature = (chance=None))]
-    fn acceptance(&self, py: Python<'_>, chance: Option<&Bound<'_, PyAny>>) -> Result<PyAcceptance> {
+    fn acceptance(
+        &self,
+        py: Python<'_>,
+        chance: Option<&Bound<'_, PyAny>>,
+    ) -> Result<PyAcceptance> {
         let found = self.random(py, chance, |coupling, source| Ok(coupling.acceptance(source)))?;
         Ok(PyAcceptance { probability: found.probability, standard_error: found.standard_error })
     }
@@ -137,7 +145,8 @@ impl PyCoupling {
         })
     }
 
-    /// Decides what to emit for these drafts, which were drawn as the node says: token ids, shape `[drafts]`.
+    /// Decides what to emit for these drafts, which were drawn as the node says: token ids, shape
+    /// `[drafts]`.
     #[pyo3(signature = (drafts, chance=None))]
     fn emit(
         &self,
@@ -146,7 +155,8 @@ impl PyCoupling {
         chance: Option<&Bound<'_, PyAny>>,
     ) -> Result<PyEmission> {
         let drafts = arrays::tokens("drafts", drafts)?;
-        let emission = self.random(py, chance, |coupling, source| Ok(coupling.emit(&drafts, source)?))?;
+        let emission =
+            self.random(py, chance, |coupling, source| Ok(coupling.emit(&drafts, source)?))?;
         Ok(PyEmission { token: emission.token, accepted: emission.accepted })
     }
 
@@ -157,7 +167,8 @@ impl PyCoupling {
         Ok(PyLaw::new(py, law.probabilities, law.accepted))
     }
 
-    /// The law of the emitted token over all drafts, every decision followed to its end: the target's, if the rule is exact.
+    /// The law of the emitted token over all drafts, every decision followed to its end: the
+    /// target's, if the rule is exact.
     fn emitted(&self, py: Python<'_>) -> Result<PyLaw> {
         let all = work(py, || {
             let problem = Problem::new(&self.target, self.drafts.get()?)?;
@@ -170,7 +181,9 @@ impl PyCoupling {
     fn fallback(&self, py: Python<'_>) -> Result<Option<String>> {
         work(py, || {
             self.with(|coupling| {
-                Ok(coupling.fallback().map(|fallback| format!("{}: {}", fallback.rule, fallback.reason)))
+                Ok(coupling
+                    .fallback()
+                    .map(|fallback| format!("{}: {}", fallback.rule, fallback.reason)))
             })
         })
     }

@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 use crate::engine::PyEngine;
 use crate::errors::{Failure, Result, lock, work};
 
-/// A text at work. Iterating gives its tokens as they are decided; `close()`, or the end of a `with` block, gives it back to the
-/// engine and says what it cost.
+/// A text at work. Iterating gives its tokens as they are decided; `close()`, or the end of a
+/// `with` block, gives it back to the engine and says what it cost.
 ///
 /// >>> engine = Engine(TableModel({(): [0.5, 0.5]}))
 /// >>> with engine.session([0], max_tokens=5, seed=1) as session:
@@ -75,8 +75,8 @@ fn name_of_finish(finish: polydraft_engine::Finish) -> &'static str {
     }
 }
 
-/// One step of several sessions, none of which is there twice. Locks are taken in this order everywhere: engine, sessions, what
-/// is told of them.
+/// One step of several sessions, none of which is there twice. Locks are taken in this order
+/// everywhere: engine, sessions, what is told of them.
 pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
     let mut locked: Vec<MutexGuard<'_, Option<Session<'static>>>> =
         sessions.iter().map(|session| lock(&session.session)).collect();
@@ -107,7 +107,8 @@ impl PySession {
 
 impl Drop for PySession {
     fn drop(&mut self) {
-        // Its sequences would stay open. Who has the engine may need the interpreter, and runs nothing that could drop this.
+        // Its sequences would stay open. Who has the engine may need the interpreter, and runs
+        // nothing that could drop this.
         if let Some(session) = lock(&self.session).take() {
             let engine = &self.engine.get().engine;
             let _ = Python::attach(|py| work(py, || Ok(lock(engine).close(session)?)));
@@ -141,7 +142,13 @@ impl PySession {
         slf
     }
 
-    fn __exit__(&self, py: Python<'_>, _kind: Py<PyAny>, _error: Py<PyAny>, _trace: Py<PyAny>) -> Result<()> {
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: Py<PyAny>,
+        _error: Py<PyAny>,
+        _trace: Py<PyAny>,
+    ) -> Result<()> {
         self.close(py).map(|_| ())
     }
 
@@ -151,8 +158,8 @@ impl PySession {
         lock(&self.told).tokens.clone()
     }
 
-    /// Where each token came from: `accepted` (a draft), `correction` (in place of rejected ones) or `bonus` (behind accepted
-    /// ones, or where nothing was drafted).
+    /// Where each token came from: `accepted` (a draft), `correction` (in place of rejected ones)
+    /// or `bonus` (behind accepted ones, or where nothing was drafted).
     #[getter]
     fn origins(&self) -> Vec<&'static str> {
         lock(&self.told).origins.clone()
@@ -164,7 +171,8 @@ impl PySession {
         lock(&self.told).text.clone()
     }
 
-    /// Why it ended: `end-token`, `stop-string`, `max-tokens`, `context`, `stopped`; none while it goes on.
+    /// Why it ended: `end-token`, `stop-string`, `max-tokens`, `context`, `stopped`; none while it
+    /// goes on.
     #[getter]
     fn finish(&self) -> Option<&'static str> {
         lock(&self.told).finish
@@ -198,8 +206,8 @@ impl PySession {
     }
 }
 
-/// A finished text: `tokens`, the `text` of them, why it ended (`finish`), where each token came from (`origins`), and what it
-/// cost: `statistics`, a dictionary.
+/// A finished text: `tokens`, the `text` of them, why it ended (`finish`), where each token came
+/// from (`origins`), and what it cost: `statistics`, a dictionary.
 #[pyclass(name = "Generation", module = "polydraft", frozen, get_all)]
 pub struct PyGeneration {
     text: String,
@@ -220,7 +228,12 @@ impl PyGeneration {
 #[pymethods]
 impl PyGeneration {
     fn __repr__(&self) -> String {
-        format!("Generation({} tokens, finish='{}', text={:?})", self.tokens.len(), self.finish, self.text)
+        format!(
+            "Generation({} tokens, finish='{}', text={:?})",
+            self.tokens.len(),
+            self.finish,
+            self.text
+        )
     }
 }
 

@@ -17,8 +17,9 @@ use crate::errors::{Failure, Result, work};
 
 /// A model of explicit probabilities, for exact tests and for teaching.
 ///
-/// `TableModel(laws)`: a dictionary from contexts (tuples of token ids) to next-token probabilities, shape `[vocabulary]`.
-/// A context is looked up by its longest suffix that is listed; `()` must be.
+/// `TableModel(laws)`: a dictionary from contexts (tuples of token ids) to next-token
+/// probabilities, shape `[vocabulary]`. A context is looked up by its longest suffix that is
+/// listed; `()` must be.
 ///
 /// >>> model = TableModel({(): [0.5, 0.5], (1,): [0.25, 0.75]})
 /// >>> model.law([0, 1]).probability(0)
@@ -79,8 +80,8 @@ impl ContextLaws for PyTableModel {
     }
 }
 
-/// A random target and a draft that agrees with it more or less (`agreement`, from 0 to 1), with a law for every text of up
-/// to `depth` tokens.
+/// A random target and a draft that agrees with it more or less (`agreement`, from 0 to 1), with a
+/// law for every text of up to `depth` tokens.
 #[pyfunction]
 #[pyo3(signature = (vocabulary, depth, agreement=0.5, seed=0))]
 pub fn random_tables(
@@ -90,7 +91,8 @@ pub fn random_tables(
     agreement: f64,
     seed: u64,
 ) -> Result<(PyTableModel, PyTableModel)> {
-    /// Numbers of each model's table at most: the tokens of its texts, and a probability for each token behind them.
+    /// Numbers of each model's table at most: the tokens of its texts, and a probability for each
+    /// token behind them.
     const MOST: f64 = 3e7;
     if vocabulary == 0 || !(0.0..=1.0).contains(&agreement) {
         return Err(Failure::input(
@@ -102,8 +104,9 @@ pub fn random_tables(
         numbers += texts * (length as f64 + vocabulary as f64);
         texts *= vocabulary as f64;
         if numbers > MOST {
-            let message =
-                format!("random tables: expected at most {MOST:.0e} numbers, got more than {numbers:.1e}");
+            let message = format!(
+                "random tables: expected at most {MOST:.0e} numbers, got more than {numbers:.1e}"
+            );
             return Err(Failure::Library("TooLarge", message));
         }
     }

@@ -1,4 +1,5 @@
-//! The threads of a piece of work. Those of a process do not follow into one that is forked from it, as Python's workers are.
+//! The threads of a piece of work. Those of a process do not follow into one that is forked from
+//! it, as Python's workers are.
 
 use std::process;
 use std::sync::{LazyLock, Mutex};
@@ -30,7 +31,8 @@ fn forked() -> Result<&'static ThreadPool> {
             // As many as before: that number is known without the threads.
             let pool = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads()).build();
             let pool = pool.map_err(|e| Failure::Python(PyRuntimeError::new_err(e.to_string())))?;
-            // For the process's life: one that came from elsewhere cannot be ended, for its threads are not there.
+            // For the process's life: one that came from elsewhere cannot be ended, for its threads
+            // are not there.
             let pool = &*Box::leak(Box::new(pool));
             *started = Some((process::id(), pool));
             Ok(pool)

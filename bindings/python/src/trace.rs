@@ -15,7 +15,8 @@ use crate::distribution::PyDistribution;
 use crate::draft::PyDraft;
 use crate::errors::{Failure, Result, work};
 
-/// What `polydraft trace` recorded: a folder, or one of its files. An item is what one prompt gave, checked when it is read.
+/// What `polydraft trace` recorded: a folder, or one of its files. An item is what one prompt gave,
+/// checked when it is read.
 ///
 /// >>> for shard in Trace("traces/demo"):                            # doctest: +SKIP
 /// ...     for position in shard:
@@ -72,8 +73,8 @@ impl PyTrace {
     }
 }
 
-/// The items one after the other, each made when it is asked for. Python would do so by `__getitem__` alone, but type checkers
-/// do not know that.
+/// The items one after the other, each made when it is asked for. Python would do so by
+/// `__getitem__` alone, but type checkers do not know that.
 fn items<'py>(whole: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let builtins = whole.py().import("builtins")?;
     let indices = builtins.call_method1("range", (whole.len()?,))?;
@@ -145,8 +146,8 @@ impl PyShard {
     }
 }
 
-/// A position of a text: the number of the `text`, how many of its tokens are before it (`at`), the `draft` there, with the law
-/// of every draw, and the `target`'s laws at its nodes.
+/// A position of a text: the number of the `text`, how many of its tokens are before it (`at`), the
+/// `draft` there, with the law of every draw, and the `target`'s laws at its nodes.
 #[pyclass(name = "Position", module = "polydraft", frozen, get_all)]
 pub struct PyPosition {
     text: usize,
@@ -160,8 +161,9 @@ type Plain = (usize, usize, usize, Vec<f64>);
 /// Those of each prompt's texts; none where nothing was looked at.
 type ByPrompt = Vec<Vec<Option<Plain>>>;
 
-/// What the verifiers find in the prompts of traces, or of files of them: the tree, the verifiers that are exact for it, and by
-/// prompt and text (positions, drafts, nodes, tokens of each verifier). On all threads.
+/// What the verifiers find in the prompts of traces, or of files of them: the tree, the verifiers
+/// that are exact for it, and by prompt and text (positions, drafts, nodes, tokens of each
+/// verifier). On all threads.
 #[pyfunction]
 #[pyo3(signature = (paths, verifiers, tree=None))]
 pub fn _replay(
@@ -170,7 +172,8 @@ pub fn _replay(
     verifiers: Vec<String>,
     tree: Option<String>,
 ) -> Result<(String, Vec<String>, ByPrompt)> {
-    let verifiers = verifiers.iter().map(|name| Ok(name.parse()?)).collect::<Result<Vec<VerifierKind>>>()?;
+    let verifiers =
+        verifiers.iter().map(|name| Ok(name.parse()?)).collect::<Result<Vec<VerifierKind>>>()?;
     work(py, || {
         let traces = Trace::together(&paths)?;
         let Some(first) = traces.first() else {
@@ -179,10 +182,13 @@ pub fn _replay(
         let recorded = &first.header().tree;
         let tree: PolicyKind = tree.map_or(Ok(recorded.clone()), |tree| tree.parse())?;
         let one = Replay::new(recorded, &tree, &verifiers)?;
-        let shards = traces.iter().flat_map(|trace| (0..trace.len()).map(move |number| (trace, number)));
+        let shards =
+            traces.iter().flat_map(|trace| (0..trace.len()).map(move |number| (trace, number)));
         let prompts = shards.collect::<Vec<_>>().into_par_iter().map(|(trace, number)| {
-            let samples = replay(&trace.shard(number)?, std::slice::from_ref(&one), number)?.swap_remove(0);
-            let plain = |sample: Sample| (sample.positions, sample.drafts, sample.nodes, sample.tokens);
+            let samples =
+                replay(&trace.shard(number)?, std::slice::from_ref(&one), number)?.swap_remove(0);
+            let plain =
+                |sample: Sample| (sample.positions, sample.drafts, sample.nodes, sample.tokens);
             Ok(samples.into_iter().map(|sample| sample.map(plain)).collect())
         });
         let prompts = prompts.collect::<polydraft_trace::Result<_>>()?;
@@ -191,12 +197,19 @@ pub fn _replay(
     })
 }
 
-/// Samples of prompts as means, errors and sums: texts, positions, drafts, nodes per draft, and for each verifier its tokens per
-/// call, their standard error, the difference to the first and its error, and the sum over texts.
+/// Samples of prompts as means, errors and sums: texts, positions, drafts, nodes per draft, and for
+/// each verifier its tokens per call, their standard error, the difference to the first and its
+/// error, and the sum over texts.
 #[pyfunction]
 pub fn _summary<'py>(py: Python<'py>, prompts: ByPrompt) -> Result<Bound<'py, PyDict>> {
     let sample = |prompt: usize, plain: Option<Plain>| {
-        plain.map(|(positions, drafts, nodes, tokens)| Sample { prompt, positions, drafts, nodes, tokens })
+        plain.map(|(positions, drafts, nodes, tokens)| Sample {
+            prompt,
+            positions,
+            drafts,
+            nodes,
+            tokens,
+        })
     };
     let texts = |(prompt, texts): (usize, Vec<Option<Plain>>)| {
         texts.into_iter().map(|plain| sample(prompt, plain)).collect()
@@ -207,12 +220,14 @@ pub fn _summary<'py>(py: Python<'py>, prompts: ByPrompt) -> Result<Bound<'py, Py
     };
     let rows = (0..first.tokens.len()).map(|index| {
         let (tokens, error) = mean(&samples, |sample| sample.tokens[index]);
-        let (difference, difference_error) = mean(&samples, |sample| sample.tokens[index] - sample.tokens[0]);
+        let (difference, difference_error) =
+            mean(&samples, |sample| sample.tokens[index] - sample.tokens[0]);
         let sum: f64 = samples.iter().map(|sample| sample.tokens[index]).sum();
         (tokens, error, difference, difference_error, sum)
     });
-    let (drafts, nodes): (usize, usize) =
-        samples.iter().fold((0, 0), |(drafts, nodes), sample| (drafts + sample.drafts, nodes + sample.nodes));
+    let (drafts, nodes): (usize, usize) = samples
+        .iter()
+        .fold((0, 0), |(drafts, nodes), sample| (drafts + sample.drafts, nodes + sample.nodes));
     let dict = PyDict::new(py);
     dict.set_item("texts", samples.len())?;
     dict.set_item("positions", samples.iter().map(|sample| sample.positions).sum::<usize>())?;

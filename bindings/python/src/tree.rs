@@ -10,8 +10,9 @@ use crate::errors::{Result, lock, work};
 use crate::names::{self, Named};
 use crate::verify::PyOutcome;
 
-/// Where a draft's tree grows, by the name that users type: `paths:4,8`, `delayed:2,3,2`, `3,2,1`, `stop-below:0.2,paths:2,8`,
-/// `auto`, .. (`polydraft.TREES`), or a dictionary with the name as `"tree"` and settings.
+/// Where a draft's tree grows, by the name that users type: `paths:4,8`, `delayed:2,3,2`, `3,2,1`,
+/// `stop-below:0.2,paths:2,8`, `auto`, .. (`polydraft.TREES`), or a dictionary with the name as
+/// `"tree"` and settings.
 ///
 /// >>> tree = Tree("paths:4,8")
 /// >>> tree.describe(), tree.depth, tree.nodes
@@ -23,8 +24,13 @@ pub struct PyTree {
 }
 
 impl PyTree {
-    /// Looks at the policy without the interpreter's lock: an enumeration on another thread has it for long.
-    pub fn with<T: Send>(&self, py: Python<'_>, look: impl FnOnce(&mut dyn Policy) -> T + Send) -> Result<T> {
+    /// Looks at the policy without the interpreter's lock: an enumeration on another thread has it
+    /// for long.
+    pub fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&mut dyn Policy) -> T + Send,
+    ) -> Result<T> {
         work(py, || Ok(look(lock(&self.policy).as_mut())))
     }
 }

@@ -16,8 +16,8 @@ use crate::names::{self, Named};
 use crate::pool;
 use crate::tree::PyTree;
 
-/// What a verifier decided: the `accepted` nodes from a child of the root downwards, one more `token`, and both as the
-/// `tokens` to emit.
+/// What a verifier decided: the `accepted` nodes from a child of the root downwards, one more
+/// `token`, and both as the `tokens` to emit.
 #[pyclass(name = "Outcome", module = "polydraft", frozen)]
 pub struct PyOutcome {
     pub outcome: Outcome,
@@ -65,7 +65,8 @@ impl<'a> Lazy<'a> {
             )));
         }
         if let Some(expected) = draft.law(DraftTree::ROOT).map(Distribution::vocabulary)
-            && let Some(got) = (0..nodes).map(|node| laws.vocabulary(node)).find(|size| *size != expected)
+            && let Some(got) =
+                (0..nodes).map(|node| laws.vocabulary(node)).find(|size| *size != expected)
         {
             return Err(Failure::input(format!(
                 "target: expected {expected} tokens, as the draft has, got {got}"
@@ -93,12 +94,14 @@ impl TargetLaws for Lazy<'_> {
 
 impl Drop for Lazy<'_> {
     fn drop(&mut self) {
-        pool::give_back(std::mem::take(&mut self.made).into_iter().filter_map(OnceLock::into_inner));
+        pool::give_back(
+            std::mem::take(&mut self.made).into_iter().filter_map(OnceLock::into_inner),
+        );
     }
 }
 
-/// Decides what to emit, by the name that users type (`polydraft.VERIFIERS`), or a dictionary with it as `"verifier"` and
-/// settings. The text has the target's law, whatever the draft's is.
+/// Decides what to emit, by the name that users type (`polydraft.VERIFIERS`), or a dictionary with
+/// it as `"verifier"` and settings. The text has the target's law, whatever the draft's is.
 ///
 /// >>> verifier = Verifier("nested-priority")
 /// >>> verifier.supports("paths:4,8"), Verifier("token").supports("paths:4,8")
@@ -149,7 +152,8 @@ impl PyVerifier {
     #[pyo3(signature = (verifier="nested-priority".into()))]
     fn new(verifier: Named<'_>) -> Result<Self> {
         let kind: VerifierKind = verifier.described(|name| Ok(name.parse()?))?;
-        let verifier = Self { idle: Mutex::new(vec![kind.build()?]), fallbacks: Mutex::new(0), kind };
+        let verifier =
+            Self { idle: Mutex::new(vec![kind.build()?]), fallbacks: Mutex::new(0), kind };
         Ok(verifier)
     }
 
@@ -184,8 +188,9 @@ impl PyVerifier {
         *lock(&self.fallbacks)
     }
 
-    /// Decides on a draft. `target`: the target's logits at the draft's nodes, `[nodes, vocabulary]`, to which `sampling` is
-    /// applied, made into laws only where the verifier looks; or a list of distributions. `chance` is a `Chance` or a seed.
+    /// Decides on a draft. `target`: the target's logits at the draft's nodes, `[nodes,
+    /// vocabulary]`, to which `sampling` is applied, made into laws only where the verifier looks;
+    /// or a list of distributions. `chance` is a `Chance` or a seed.
     #[pyo3(signature = (draft, target, chance=None, sampling=None))]
     fn verify<'py>(
         &self,
@@ -203,8 +208,8 @@ impl PyVerifier {
         work(py, || self.decide(draft, &view, source))
     }
 
-    /// Decides on many drafts, on all threads: lists of one length. What one gets does not depend on the others, so each has a
-    /// chance of its own.
+    /// Decides on many drafts, on all threads: lists of one length. What one gets does not depend
+    /// on the others, so each has a chance of its own.
     #[pyo3(signature = (drafts, targets, chances, sampling=None))]
     fn verify_batch<'py>(
         &self,
@@ -227,8 +232,10 @@ impl PyVerifier {
             )));
         }
         let views: Vec<LawsView<'_>> = targets.iter().map(Laws::view).collect::<Result<_>>()?;
-        let mut chances: Vec<PyRefMut<'py, PyChance>> =
-            chances.iter().map(|one| one.try_borrow_mut().map_err(PyErr::from)).collect::<PyResult<_>>()?;
+        let mut chances: Vec<PyRefMut<'py, PyChance>> = chances
+            .iter()
+            .map(|one| one.try_borrow_mut().map_err(PyErr::from))
+            .collect::<PyResult<_>>()?;
         let tasks: Vec<_> = drafts
             .iter()
             .zip(&views)
@@ -236,12 +243,16 @@ impl PyVerifier {
             .map(|((draft, view), chance)| (&draft.draft, view, &mut chance.source))
             .collect();
         let outcomes = work(py, || {
-            let decided = tasks.into_par_iter().map(|(draft, view, source)| self.decide(draft, view, source));
+            let decided =
+                tasks.into_par_iter().map(|(draft, view, source)| self.decide(draft, view, source));
             decided.collect::<Result<Vec<_>>>()
         })?;
         Ok(PyList::new(
             py,
-            outcomes.into_iter().map(|outcome| Py::new(py, outcome)).collect::<PyResult<Vec<_>>>()?,
+            outcomes
+                .into_iter()
+                .map(|outcome| Py::new(py, outcome))
+                .collect::<PyResult<Vec<_>>>()?,
         )?
         .unbind())
     }

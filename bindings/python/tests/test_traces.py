@@ -36,7 +36,8 @@ def test_sums_are_the_programs():
     for name, row in found.verifiers.items():
         theirs = next(row for row in program["verifiers"] if row["verifier"] == name)
         ours = (row.tokens, row.error, row.difference, row.difference_error)
-        # Kept in a file: a verifier that adds up in another order later may differ in the last bits.
+        # Kept in a file: a verifier that adds up in another order later may differ in the last
+        # bits.
         assert ours == pytest.approx([theirs[key] for key in KEYS], rel=0, abs=1e-12)
         assert row.sum == pytest.approx(row.tokens * found.texts)
 

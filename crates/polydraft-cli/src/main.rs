@@ -8,14 +8,15 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 // So that commands name what they share with the laboratory as it does.
 use polydraft_options::output::Verbosity;
 use polydraft_options::{
-    config, conversation, costs, ends, interrupts, models, output, places, prompts, sampling, speculation,
-    texts, threads,
+    config, conversation, costs, ends, interrupts, models, output, places, prompts, sampling,
+    speculation, texts, threads,
 };
 
-/// Lossless multi-draft speculative decoding: text with exactly the target model's distribution, faster.
+/// Lossless multi-draft speculative decoding: text with exactly the target model's distribution,
+/// faster.
 ///
-/// A small draft model proposes several tokens, the target model scores them all in one pass, and a verifier decides
-/// what to emit such that not a bit of quality is lost.
+/// A small draft model proposes several tokens, the target model scores them all in one pass, and a
+/// verifier decides what to emit such that not a bit of quality is lost.
 #[derive(Parser)]
 #[command(name = "polydraft", version, propagate_version = true, args_override_self = true)]
 struct Cli {
@@ -29,8 +30,9 @@ struct Cli {
     /// Say what is done and how.
     #[arg(long, short, global = true, conflicts_with = "quiet")]
     verbose: bool,
-    /// Take the options' defaults from this file [default: polydraft/config.toml below $XDG_CONFIG_HOME, or below
-    /// ~/.config]. Its keys are long names of options, for all commands or in a table such as [generate] for one.
+    /// Take the options' defaults from this file [default: polydraft/config.toml below
+    /// $XDG_CONFIG_HOME, or below ~/.config]. Its keys are long names of options, for all commands
+    /// or in a table such as [generate] for one.
     #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config")]
     config: Option<std::path::PathBuf>,
     /// Take no defaults from a file.
@@ -120,7 +122,9 @@ fn run() -> Result<()> {
     done.map_err(|error| match defaults {
         Some(file) if error.is::<output::Usage>() => {
             let file = file.display();
-            output::note(format_args!("note: some options are from {file}; --no-config leaves it out"));
+            output::note(format_args!(
+                "note: some options are from {file}; --no-config leaves it out"
+            ));
             error
         }
         _ => error,
@@ -130,7 +134,8 @@ fn run() -> Result<()> {
 /// The program, which takes -1 for a number, so that the option says what it expects instead.
 fn program() -> clap::Command {
     fn all(command: clap::Command) -> clap::Command {
-        let number = |arg: clap::Arg| match arg.get_action().takes_values() && !arg.is_positional() {
+        let number = |arg: clap::Arg| match arg.get_action().takes_values() && !arg.is_positional()
+        {
             true => arg.allow_negative_numbers(true),
             false => arg,
         };
@@ -142,7 +147,9 @@ fn program() -> clap::Command {
 /// Who asks for help gets it, whatever is wrong with the file of defaults.
 fn helped(line: &[std::ffi::OsString], problem: anyhow::Error) -> anyhow::Error {
     match Cli::command().try_get_matches_from(line) {
-        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => help.into(),
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            help.into()
+        }
         _ => problem,
     }
 }

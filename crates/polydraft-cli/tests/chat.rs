@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 /// A fixture of the model crate with a chat template.
 fn model(name: &str) -> tempfile::TempDir {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-candle/tests/fixtures").join(name);
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-models/tests/fixtures").join(name);
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {
         fs::copy(source.join(file), folder.path().join(file)).unwrap();
@@ -30,7 +31,8 @@ fn path(folder: &tempfile::TempDir) -> &str {
 
 fn run(arguments: &[&str], input: &str) -> (Output, String, String) {
     let output = fed(arguments, input.as_bytes());
-    let [out, err] = [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
+    let [out, err] =
+        [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
     assert!(!err.contains("panicked"), "{err}");
     (output, out, err)
 }
@@ -45,8 +47,13 @@ fn a_conversation_is_what_its_template_makes_of_it() {
     assert!(output.status.success(), "{err}");
     let generate = |prompt: &str| {
         let (output, out, err) = run(
-            &[&["generate"], &pair[..], &options[..], &["-q", "--verifier", "none", "--prompt", prompt]]
-                .concat(),
+            &[
+                &["generate"],
+                &pair[..],
+                &options[..],
+                &["-q", "--verifier", "none", "--prompt", prompt],
+            ]
+            .concat(),
             "",
         );
         assert!(output.status.success(), "{err}");
@@ -58,18 +65,24 @@ fn a_conversation_is_what_its_template_makes_of_it() {
     assert_eq!(out, format!("{first}\n{second}\n"));
     assert_eq!(err.matches("block efficiency").count(), 2, "{err}");
     // One message by the other command.
-    let once =
-        [&["generate"], &pair[..], &options[..], &["--chat", "--system", "go", "--prompt", "hi", "-q"]]
-            .concat();
+    let once = [
+        &["generate"],
+        &pair[..],
+        &options[..],
+        &["--chat", "--system", "go", "--prompt", "hi", "-q"],
+    ]
+    .concat();
     assert_eq!(run(&once, "").1, format!("{first}\n"));
 }
 
 #[test]
 fn commands_and_mistakes_leave_the_conversation_usable() {
     let target = model("qwen3");
-    let chat = ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
+    let chat =
+        ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
     let long = "x".repeat(80);
-    let (output, out, err) = run(&chat, &format!("hi\nno\n/halp\n{long}\n/help\n/reset\nhi\n/exit\nhi\n"));
+    let (output, out, err) =
+        run(&chat, &format!("hi\nno\n/halp\n{long}\n/help\n/reset\nhi\n/exit\nhi\n"));
     // A script is told that messages were refused.
     assert_eq!(output.status.code(), Some(1), "{err}");
     let answers: Vec<&str> = out.split_terminator('\n').collect();
@@ -89,7 +102,10 @@ fn models_without_a_template_say_so() {
     for command in [&["chat"][..], &["generate", "--chat", "--prompt", "hi"]] {
         let (output, out, err) = run(&[command, &plain].concat(), "hi\n");
         assert_eq!(output.status.code(), Some(1));
-        assert!(out.is_empty() && err.contains("chat template") && err.contains("not trained"), "{err}");
+        assert!(
+            out.is_empty() && err.contains("chat template") && err.contains("not trained"),
+            "{err}"
+        );
     }
     let (output, _, err) = run(&["generate", "--prompt", "hi", "--system", "go"], "");
     assert_eq!(output.status.code(), Some(2), "{err}");
@@ -98,10 +114,20 @@ fn models_without_a_template_say_so() {
 #[test]
 fn published_sampling_is_the_default_of_conversations_only() {
     let target = model("qwen3");
-    let published = json!({"do_sample": true, "temperature": 0.01, "top_k": 1, "repetition_penalty": 1.1});
+    let published =
+        json!({"do_sample": true, "temperature": 0.01, "top_k": 1, "repetition_penalty": 1.1});
     fs::write(target.path().join("generation_config.json"), published.to_string()).unwrap();
     let text = |options: &[&str]| {
-        let base = ["generate", "--target", path(&target), "--verifier", "none", "-n", "20", "--ignore-end"];
+        let base = [
+            "generate",
+            "--target",
+            path(&target),
+            "--verifier",
+            "none",
+            "-n",
+            "20",
+            "--ignore-end",
+        ];
         let (output, out, err) = run(&[&base, options].concat(), "");
         assert!(output.status.success(), "{err}");
         (out, err)
@@ -139,7 +165,10 @@ fn inspect_tells_what_a_model_takes_and_who_can_draft() {
     assert_eq!(json["weights"][0]["dtype"], "f32");
     let demo: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/draft");
     let (output, out, _) = run(&["inspect", path(&target), demo.to_str().unwrap()], "");
-    assert!(output.status.success() && out.contains("no: target and draft must share a vocabulary"), "{out}");
+    assert!(
+        output.status.success() && out.contains("no: target and draft must share a vocabulary"),
+        "{out}"
+    );
     for (arguments, code, part) in [
         (&["inspect"][..], 2, "MODEL"),
         (&["inspect", "/no/such"], 1, "nothing there"),
@@ -168,7 +197,8 @@ fn every_dtype_decodes_and_absent_devices_are_explained() {
         "0",
         "-q",
     ];
-    let [wide, narrow] = ["f32", "bf16"].map(|dtype| run(&[&base[..], &["--dtype", dtype]].concat(), "").1);
+    let [wide, narrow] =
+        ["f32", "bf16"].map(|dtype| run(&[&base[..], &["--dtype", dtype]].concat(), "").1);
     // Stored in bf16: nothing is lost.
     assert_eq!(wide, narrow);
     for dtype in ["f16", "q8_0", "q4_k"] {
@@ -185,7 +215,8 @@ fn every_dtype_decodes_and_absent_devices_are_explained() {
 
 #[test]
 fn the_demo_pair_can_be_talked_to() {
-    let (output, out, err) = run(&["chat", "-n", "8", "-t", "0"], "Returns the length\nAnd the name\n");
+    let (output, out, err) =
+        run(&["chat", "-n", "8", "-t", "0"], "Returns the length\nAnd the name\n");
     assert!(output.status.success(), "{err}");
     assert!(err.contains("seed ") && err.matches("block efficiency").count() == 2, "{err}");
     let once = ["generate", "--prompt", "/// Returns the length\n", "-n", "8", "-t", "0", "-q"];
@@ -195,9 +226,11 @@ fn the_demo_pair_can_be_talked_to() {
 #[test]
 fn bytes_that_are_no_text_do_not_end_a_conversation() {
     let target = model("qwen3");
-    let chat = ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
+    let chat =
+        ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
     let output = fed(&chat, b"hi\n\xff\xfe\nhi\0\n/reset\nhi\n");
-    let [out, err] = [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
+    let [out, err] =
+        [&output.stdout, &output.stderr].map(|b| String::from_utf8(b.clone()).unwrap());
     let answers: Vec<&str> = out.split_terminator('\n').collect();
     assert!(answers.len() == 2 && answers[0] == answers[1], "{out:?} {err}");
     assert!(err.contains("UTF-8") && err.contains("zero byte"), "{err}");

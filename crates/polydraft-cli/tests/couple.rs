@@ -36,9 +36,13 @@ fn close(value: &Value, expected: f64) {
 #[test]
 fn one_rule() {
     let report = json(PAIR, &["--rule", "priority", "--drafts", "2", "--given", "2, 1"]);
-    let mut keys: Vec<_> = report.as_object().expect("an object").keys().map(String::as_str).collect();
+    let mut keys: Vec<_> =
+        report.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
-    assert_eq!(keys, ["acceptance", "drafting", "drafts", "law", "optimal", "rule", "status", "time_us"]);
+    assert_eq!(
+        keys,
+        ["acceptance", "drafting", "drafts", "law", "optimal", "rule", "status", "time_us"]
+    );
     // H = {2}: 1 + 0.2 − 0.25; H = {1, 2}: 1 + 0.5 − 0.64.
     close(&report["acceptance"], 0.86);
     close(&report["optimal"], 0.86);
@@ -81,7 +85,8 @@ fn all_rules() {
     }
     let table = String::from_utf8(couple(PAIR, &[]).stdout).expect("UTF-8");
     assert!(table.contains("acceptance") && table.lines().count() == reports.len() + 1, "{table}");
-    let distinct = json(r#"{"target": [0.5, 0.5], "draft": [[1, 0], [0, 1]]}"#, &["--rule", "recursive"]);
+    let distinct =
+        json(r#"{"target": [0.5, 0.5], "draft": [[1, 0], [0, 1]]}"#, &["--rule", "recursive"]);
     assert_eq!(distinct["drafting"], "distinct");
     close(&distinct["acceptance"], 1.0);
 }
@@ -89,7 +94,8 @@ fn all_rules() {
 #[test]
 fn settings() {
     let with = |setting| {
-        json(PAIR, &["--rule", "importance", "--drafts", "2", "--set", setting])["acceptance"].clone()
+        json(PAIR, &["--rule", "importance", "--drafts", "2", "--set", setting])["acceptance"]
+            .clone()
     };
     close(&with("alphabet=null"), 0.86);
     assert!(with("alphabet=1").as_f64() <= Some(0.5));
@@ -125,19 +131,30 @@ fn reference_solvers() {
     let report = json(PAIR, &small);
     close(&report["acceptance"], 0.86);
     assert_eq!(report["fallback"]["rule"], "priority");
-    assert!(report["fallback"]["reason"].as_str().expect("text").contains("limit is 1"), "{report}");
+    assert!(
+        report["fallback"]["reason"].as_str().expect("text").contains("limit is 1"),
+        "{report}"
+    );
     let text = String::from_utf8(couple(PAIR, &small).stdout).expect("UTF-8");
     assert!(text.contains("fallback    priority, since its"), "{text}");
     let (code, message) = failure(PAIR, &[&small[..], &["--set", "mode=published"]].concat());
     assert!(code == Some(1) && message.contains("limit is 1"), "{message}");
     let (code, message) = failure(PAIR, &["--rule", "max-flow", "--set", "max_variables=3"]);
-    assert!(code == Some(1) && message.contains("9 variables") && message.contains("would fit"), "{message}");
-    for (setting, expected) in [("tau=2", "below 1"), ("tau=small", "expected f64"), ("epsilon=1", "tau")] {
+    assert!(
+        code == Some(1) && message.contains("9 variables") && message.contains("would fit"),
+        "{message}"
+    );
+    for (setting, expected) in
+        [("tau=2", "below 1"), ("tau=small", "expected f64"), ("epsilon=1", "tau")]
+    {
         let (code, message) = failure(PAIR, &["--rule", "global-resolution", "--set", setting]);
         assert!(code == Some(2) && message.contains(expected), "{setting}: {message}");
     }
     let (code, message) = failure(PAIR, &["--rule", "globalresolution"]);
-    assert!(code == Some(2) && message.contains("max-flow") && message.contains("priority"), "{message}");
+    assert!(
+        code == Some(2) && message.contains("max-flow") && message.contains("priority"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -202,14 +219,16 @@ fn arrays() {
     };
     let (p, q) = (weights(1.2), weights(1.0));
     let bytes = |law: &[f64]| law.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
-    let singles =
-        |law: &[f64]| law.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect::<Vec<_>>();
+    let singles = |law: &[f64]| {
+        law.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect::<Vec<_>>()
+    };
 
     npy(&at("p.npy"), "<f8", "(50000,)", &bytes(&p));
     npy(&at("q.npy"), "<f4", "(50000,)", &singles(&q));
     npy(&at("pair.npy"), "<f8", "(2, 50000)", &[bytes(&p), bytes(&q)].concat());
     let view = |data| {
-        safetensors::tensor::TensorView::new(safetensors::Dtype::F64, vec![50_000], data).expect("a view")
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F64, vec![50_000], data)
+            .expect("a view")
     };
     let (p_bytes, q_bytes) = (bytes(&p), bytes(&q));
     let tensors = [("target", view(&p_bytes)), ("draft", view(&q_bytes))];
@@ -217,15 +236,21 @@ fn arrays() {
 
     let path = |name: &str| at(name).display().to_string();
     let (p_file, q_file) = (path("p.npy"), path("q.npy"));
-    let two_files = ["--target", &p_file, "--draft", &q_file, "--rule", "priority", "--drafts", "4"];
+    let two_files =
+        ["--target", &p_file, "--draft", &q_file, "--rule", "priority", "--drafts", "4"];
     let acceptances = [
         json("", &two_files)["acceptance"].clone(),
         json("", &[&path("pair.npy"), "--rule", "priority", "--drafts", "4"])["acceptance"].clone(),
-        json("", &[&path("pair.safetensors"), "--rule", "priority", "--drafts", "4"])["acceptance"].clone(),
+        json("", &[&path("pair.safetensors"), "--rule", "priority", "--drafts", "4"])["acceptance"]
+            .clone(),
     ];
-    let exact = json("", &[&path("pair.npy"), "--rule", "priority", "--drafts", "4", "--set", "form=exact"]);
+    let exact = json(
+        "",
+        &[&path("pair.npy"), "--rule", "priority", "--drafts", "4", "--set", "form=exact"],
+    );
     for acceptance in acceptances {
-        let loss = exact["optimal"].as_f64().expect("a number") - acceptance.as_f64().expect("a number");
+        let loss =
+            exact["optimal"].as_f64().expect("a number") - acceptance.as_f64().expect("a number");
         assert!(loss.abs() < 1e-6, "{loss}");
     }
 
@@ -233,9 +258,12 @@ fn arrays() {
     npy(&at("short.npy"), "<f8", "(4,)", &bytes(&[0.5, 0.5]));
     npy(&at("whole.npy"), "<i8", "(2,)", &bytes(&[0.5, 0.5]));
     std::fs::write(at("not.npy"), "no").expect("written");
-    for (name, expected) in
-        [("nan.npy", "entry 1"), ("short.npy", "needs 4 values"), ("whole.npy", "float"), ("not.npy", ".npy")]
-    {
+    for (name, expected) in [
+        ("nan.npy", "entry 1"),
+        ("short.npy", "needs 4 values"),
+        ("whole.npy", "float"),
+        ("not.npy", ".npy"),
+    ] {
         let file = path(name);
         let (code, message) = failure("", &["--target", &file, "--draft", &file]);
         assert!(code == Some(1) && message.contains(expected), "{name}: {message}");

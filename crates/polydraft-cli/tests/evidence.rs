@@ -13,7 +13,8 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Every paper's command measures something in a second, with the paper's figures beside it, and its record is shown again.
+/// Every paper's command measures something in a second, with the paper's figures beside it, and
+/// its record is shown again.
 #[test]
 fn papers_have_tables() {
     let folder = tempfile::tempdir().unwrap();
@@ -31,12 +32,16 @@ fn papers_have_tables() {
         let printed = ok(&args);
         assert!(printed.contains("on their models"), "{printed}");
         let record: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-        assert!(record["command"].as_str().unwrap().starts_with("polydraft bench paper"), "{record}");
+        assert!(
+            record["command"].as_str().unwrap().starts_with("polydraft bench paper"),
+            "{record}"
+        );
         let tables = record["tables"].as_array().unwrap();
         let table = tables.iter().find(|measured| measured["name"] == table).unwrap();
         let entries = table["entries"].as_array().unwrap();
-        let both =
-            |entry: &&Value| entry["theirs"].as_array().unwrap().iter().any(|theirs| !theirs.is_null());
+        let both = |entry: &&Value| {
+            entry["theirs"].as_array().unwrap().iter().any(|theirs| !theirs.is_null())
+        };
         let entry = entries.iter().filter(|entry| entry["column"] == column).find(both).unwrap();
         assert!(entry["ours"]["value"].as_f64().unwrap() > 0.0, "{entry}");
         assert_eq!(ok(&["bench", "paper", "--from", path(&file)]), printed);
@@ -47,10 +52,13 @@ fn papers_have_tables() {
     assert!(folder.path().join("chart-efficiency.svg").exists());
     let page = folder.path().join("page.html");
     let args =
-        [vec!["report"], records.iter().map(|file| path(file)).collect(), vec!["-o", path(&page)]].concat();
+        [vec!["report"], records.iter().map(|file| path(file)).collect(), vec!["-o", path(&page)]]
+            .concat();
     ok(&args);
     let page = fs::read_to_string(page).unwrap();
-    assert!(page.contains("theirs a, on their models") && page.contains("polydraft bench paper gbv"));
+    assert!(
+        page.contains("theirs a, on their models") && page.contains("polydraft bench paper gbv")
+    );
     fails(&["bench", "paper", "nobody"], 2, &["spectr", "delayed"]);
     fails(&["bench", "paper"], 2, &["NAME"]);
 }
@@ -82,7 +90,8 @@ fn quality_is_unchanged() {
     assert_eq!(texts["different"], 0);
     assert_eq!(texts["equal"].as_u64().unwrap() + texts["ties"].as_u64().unwrap(), 78);
     // The demo pair writes Rust, if nothing else.
-    let rust = record["kinds"].as_array().unwrap().iter().find(|kind| kind["kind"] == "Rust").unwrap();
+    let rust =
+        record["kinds"].as_array().unwrap().iter().find(|kind| kind["kind"] == "Rust").unwrap();
     assert!(rust["plain"].as_f64().unwrap() > 0.2, "{rust}");
     let ends = scores[1]["interval"].as_array().unwrap();
     let difference = scores[1]["difference"].as_f64().unwrap();
@@ -99,12 +108,26 @@ fn programs_are_run_on_demand() {
     let file = folder.path().join("human.jsonl");
     let item = r#"{"prompt": "def one():\n", "test": "def check(f): assert f() == 1", "entry_point": "one"}"#;
     fs::write(&file, format!("{item}\n{item}\n")).unwrap();
-    let args = ["bench", "quality", "--prompts", path(&file), "-n", "4", "-t", "0", "--paths", "1", "--json"];
+    let args = [
+        "bench",
+        "quality",
+        "--prompts",
+        path(&file),
+        "-n",
+        "4",
+        "-t",
+        "0",
+        "--paths",
+        "1",
+        "--json",
+    ];
     fails(&args, 1, &["line 1", "--run"]);
     let record: Value =
-        serde_json::from_str(&ok(&[&args[..], &["--run", "grep -q 'check(one)'"]].concat())).unwrap();
+        serde_json::from_str(&ok(&[&args[..], &["--run", "grep -q 'check(one)'"]].concat()))
+            .unwrap();
     assert_eq!(record["scores"][0]["plain"], 1.0);
-    let record: Value = serde_json::from_str(&ok(&[&args[..], &["--run", "false"]].concat())).unwrap();
+    let record: Value =
+        serde_json::from_str(&ok(&[&args[..], &["--run", "false"]].concat())).unwrap();
     assert_eq!(record["scores"][0]["plain"], 0.0);
     fails(&["bench", "quality", "--verifier", "none"], 2, &["--verifier none"]);
     fails(&["bench", "quality", "--run-seconds", "3"], 2, &["--run"]);
@@ -117,7 +140,18 @@ fn reports_of_any_records() {
     let (records, page) = (folder.path().join("certify.json"), folder.path().join("page.html"));
     let mut all = String::new();
     for seed in ["1", "2"] {
-        let runs = ["--max-prompts", "1", "--runs", "1500", "--first", "2", "--paths", "2", "--depth", "2"];
+        let runs = [
+            "--max-prompts",
+            "1",
+            "--runs",
+            "1500",
+            "--first",
+            "2",
+            "--paths",
+            "2",
+            "--depth",
+            "2",
+        ];
         all += &ok(&[&["certify", "--json", "--seed", seed], &runs[..]].concat());
     }
     all += r#"{"what": "<script>", "list": [{"a": 1.5}]}"#;

@@ -64,7 +64,8 @@ fn seeds_reproduce_texts() {
 
 #[test]
 fn json_has_the_promised_fields() {
-    let (out, err) = ok(&["--prompt", "impl ", "-n", "50", "--json", "--depth", "3", "--seed", "4"]);
+    let (out, err) =
+        ok(&["--prompt", "impl ", "-n", "50", "--json", "--depth", "3", "--seed", "4"]);
     assert!(err.is_empty(), "{err}");
     let json: Value = serde_json::from_str(&out).unwrap();
     assert!(json["text"].is_string());
@@ -88,8 +89,17 @@ fn json_has_the_promised_fields() {
 #[test]
 fn plain_decoding_needs_no_draft() {
     let target = demo().join("target");
-    let args =
-        ["--target", target.to_str().unwrap(), "--verifier", "none", "--prompt", "fn", "-n", "9", "--json"];
+    let args = [
+        "--target",
+        target.to_str().unwrap(),
+        "--verifier",
+        "none",
+        "--prompt",
+        "fn",
+        "-n",
+        "9",
+        "--json",
+    ];
     let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
     assert_eq!(json["stats"]["target_calls"], 9);
     assert_eq!(json["stats"]["block_efficiency"], 1.0);
@@ -112,8 +122,10 @@ fn prompts_come_from_anywhere() {
     let (echoed, _) = ok(&[&["--prompt", "fn é", "--echo"], &arguments[..]].concat());
     assert_eq!(echoed, format!("fn é{expected}"));
     // From anywhere on the disk, too.
-    let elsewhere =
-        command(&[&["--prompt", "fn é"], &arguments[..]].concat()).current_dir("/").output().unwrap();
+    let elsewhere = command(&[&["--prompt", "fn é"], &arguments[..]].concat())
+        .current_dir("/")
+        .output()
+        .unwrap();
     assert_eq!(text(&elsewhere.stdout), expected);
 
     fs::write(&file, [b'a', 0xff, b'b']).unwrap();
@@ -128,7 +140,8 @@ fn prompts_come_from_anywhere() {
 fn stop_strings_end_the_text() {
     let whole = ok(&["--prompt", "/// Returns the", "-n", "120", "--seed", "5", "-q"]).0;
     let stop = &whole[10..13];
-    let args = ["--prompt", "/// Returns the", "-n", "120", "--seed", "5", "--stop", stop, "--json"];
+    let args =
+        ["--prompt", "/// Returns the", "-n", "120", "--seed", "5", "--stop", stop, "--json"];
     let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
     assert_eq!(json["finish_reason"], "stop-string");
     assert_eq!(json["text"].as_str().unwrap(), &whole[..whole.find(stop).unwrap()]);
@@ -141,7 +154,8 @@ fn the_context_ends_the_text() {
     )
     .unwrap();
     assert_eq!(json["finish_reason"], "context");
-    let count = json["tokens"].as_array().unwrap().len() + json["prompt_tokens"].as_u64().unwrap() as usize;
+    let count =
+        json["tokens"].as_array().unwrap().len() + json["prompt_tokens"].as_u64().unwrap() as usize;
     assert_eq!(count, 512);
     fails(&["--prompt", &"word ".repeat(600)], 1, &["prompt has", "context holds 512"]);
 }
@@ -154,7 +168,8 @@ fn drafts_are_shown_with_and_without_colour() {
     assert!(legend.contains("accepted draft · [correction] · {bonus}"), "{legend}");
     let (coloured, _) = ok(&[&args[..], &["--color", "always"]].concat());
     assert!(coloured.contains("\u{1b}["));
-    let quiet = command(&[&args[..], &["--color", "auto"]].concat()).env("NO_COLOR", "1").output().unwrap();
+    let quiet =
+        command(&[&args[..], &["--color", "auto"]].concat()).env("NO_COLOR", "1").output().unwrap();
     assert_eq!(text(&quiet.stdout), marked);
     let (plain, _) = ok(&args[..6]);
     let mut stripped = coloured;
@@ -191,7 +206,14 @@ fn bad_options_are_usage_errors() {
 fn bad_models_are_named() {
     let target = demo().join("target");
     let try_draft = |path: &Path, expected: &[&str]| {
-        let args = ["--target", target.to_str().unwrap(), "--draft", path.to_str().unwrap(), "--prompt", "x"];
+        let args = [
+            "--target",
+            target.to_str().unwrap(),
+            "--draft",
+            path.to_str().unwrap(),
+            "--prompt",
+            "x",
+        ];
         fails(&args, 1, expected);
     };
     try_draft(Path::new("/no/such/model"), &["draft", "/no/such/model"]);
@@ -217,7 +239,8 @@ fn bad_models_are_named() {
     });
     try_draft(spoilt.path(), &["4096 tokens", "4095", "unheard-of"]);
     // A spoilt demo is reported, not searched for elsewhere.
-    let output = command(&["--prompt", "x"]).env("POLYDRAFT_DEMO", "/no/such/demo").output().unwrap();
+    let output =
+        command(&["--prompt", "x"]).env("POLYDRAFT_DEMO", "/no/such/demo").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("/no/such/demo/target"));
 }
@@ -259,7 +282,8 @@ fn memory_stays_small() {
 #[test]
 fn help_teaches() {
     let (help, _) = ok(&["--help"]);
-    for part in ["Examples:", "--prompt-file", "--verifier", "--draft-temperature", "[default: 1]"] {
+    for part in ["Examples:", "--prompt-file", "--verifier", "--draft-temperature", "[default: 1]"]
+    {
         assert!(help.contains(part), "{part}");
     }
 }
@@ -267,12 +291,16 @@ fn help_teaches() {
 #[test]
 fn the_last_of_an_option_counts() {
     let json: Value = serde_json::from_str(
-        &ok(&["--prompt", "fn", "-n", "9", "--prompt", "impl ", "-n", "3", "--json", "--seed", "1"]).0,
+        &ok(&[
+            "--prompt", "fn", "-n", "9", "--prompt", "impl ", "-n", "3", "--json", "--seed", "1",
+        ])
+        .0,
     )
     .unwrap();
     assert_eq!(json["tokens"].as_array().unwrap().len(), 3);
     let alone: Value =
-        serde_json::from_str(&ok(&["--prompt", "impl ", "-n", "3", "--json", "--seed", "1"]).0).unwrap();
+        serde_json::from_str(&ok(&["--prompt", "impl ", "-n", "3", "--json", "--seed", "1"]).0)
+            .unwrap();
     assert_eq!(json["text"], alone["text"]);
 }
 

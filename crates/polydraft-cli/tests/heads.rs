@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 fn head(name: &str) -> String {
-    folder("../polydraft-candle/tests/heads").join(name).to_string_lossy().into_owned()
+    folder("../polydraft-models/tests/heads").join(name).to_string_lossy().into_owned()
 }
 
 fn folder(path: &str) -> PathBuf {
@@ -14,7 +14,9 @@ fn folder(path: &str) -> PathBuf {
 }
 
 fn run(args: &[&str]) -> Output {
-    common::run(&[&["generate", "--prompt", "to be", "--temperature", "0", "-n", "20"], args].concat())
+    common::run(
+        &[&["generate", "--prompt", "to be", "--temperature", "0", "-n", "20"], args].concat(),
+    )
 }
 
 fn ok(args: &[&str]) -> String {
@@ -37,14 +39,26 @@ fn a_head_drafts_and_the_text_stays() {
     for name in ["original", "speculators", "eagle1"] {
         let draft = head(name);
         assert_eq!(ok(&["--target", &target, "--draft", &draft]), plain, "{name}");
-        let more = ["--target", &target, "--draft", &draft, "--draft-vocabulary", "30", "-k", "3", "-d", "4"];
+        let more = [
+            "--target",
+            &target,
+            "--draft",
+            &draft,
+            "--draft-vocabulary",
+            "30",
+            "-k",
+            "3",
+            "-d",
+            "4",
+        ];
         assert_eq!(ok(&more), plain, "{name}");
     }
     let specforge = head("specforge");
     assert_eq!(ok(&["--target", &target, "--draft", &specforge, "--draft-layers", "0,2,6"]), plain);
 }
 
-/// Layers in the file of defaults are those of the draft that it names, or of any head where it names none.
+/// Layers in the file of defaults are those of the draft that it names, or of any head where it
+/// names none.
 #[test]
 fn layers_of_the_file_of_defaults() {
     let (target, specforge) = (head("target"), head("specforge"));
@@ -69,7 +83,10 @@ fn a_draft_of_fewer_words_leaves_the_text_as_it_is() {
     std::fs::write(list.path(), "[5, 3, 900, 17]").unwrap();
     assert_eq!(ok(&["--draft-vocabulary", &list.path().to_string_lossy()]), plain);
     std::fs::write(list.path(), "[5, 5000]").unwrap();
-    fails(&["--draft-vocabulary", &list.path().to_string_lossy()], "expected tokens below 4096, got 5000");
+    fails(
+        &["--draft-vocabulary", &list.path().to_string_lossy()],
+        "expected tokens below 4096, got 5000",
+    );
     fails(&["--draft-vocabulary", "0"], "expected at least 1, got 0");
     fails(&["--draft", "ngram", "--draft-vocabulary", "9"], "for drafts with weights");
     fails(&["--draft-layers", "1,2"], "--draft-layers is for draft heads");
@@ -85,7 +102,8 @@ fn a_head_of_another_target_is_refused() {
 #[test]
 fn inspect_says_what_a_head_is_and_whom_it_is_for() {
     let inspect = |target: &str, draft: &str| common::ok(&["inspect", target, draft]);
-    for (name, kind) in [("original", "EAGLE-3"), ("speculators", "EAGLE-3"), ("eagle1", "EAGLE-1")] {
+    for (name, kind) in [("original", "EAGLE-3"), ("speculators", "EAGLE-3"), ("eagle1", "EAGLE-1")]
+    {
         let said = inspect(&head("target"), &head(name));
         assert!(said.contains("it can draft: a head of") && said.contains(kind), "{said}");
     }

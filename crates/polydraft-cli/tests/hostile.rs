@@ -1,4 +1,5 @@
-//! What strangers hand over, and users who change their mind: no hang, no abort, nothing left behind.
+//! What strangers hand over, and users who change their mind: no hang, no abort, nothing left
+//! behind.
 
 mod common;
 
@@ -53,7 +54,9 @@ fn fails(args: &[&str], code: i32, expected: &[&str]) {
 
 #[cfg(unix)]
 fn interrupt(child: &Child, signal: &str) {
-    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success()
+    );
 }
 
 /// A copy of the demo draft, with its small files changed.
@@ -73,7 +76,9 @@ fn devices_and_pipes_are_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    for path in ["/dev/zero", "/dev/urandom", folder.path().to_str().unwrap(), pipe.to_str().unwrap()] {
+    for path in
+        ["/dev/zero", "/dev/urandom", folder.path().to_str().unwrap(), pipe.to_str().unwrap()]
+    {
         fails(&["generate", "-f", path], 1, &[path, "expected a regular file"]);
         fails(
             &["generate", "-p", "x", "--draft", "ngram", "--corpus", path],
@@ -82,11 +87,22 @@ fn devices_and_pipes_are_no_files() {
         );
         if cfg!(feature = "lab") {
             fails(&["couple", path], 1, &[path, "expected a regular file"]);
-            fails(&["efficiency", "--target", path, "--draft", path], 1, &[path, "expected a regular file"]);
+            fails(
+                &["efficiency", "--target", path, "--draft", path],
+                1,
+                &[path, "expected a regular file"],
+            );
         }
         let model = copy();
-        let target =
-            ["generate", "-p", "x", "--verifier", "none", "--target", model.path().to_str().unwrap()];
+        let target = [
+            "generate",
+            "-p",
+            "x",
+            "--verifier",
+            "none",
+            "--target",
+            model.path().to_str().unwrap(),
+        ];
         for file in [
             "config.json",
             "tokenizer.json",
@@ -104,8 +120,10 @@ fn devices_and_pipes_are_no_files() {
         }
     }
     // The shell's own pipes are streams.
-    let mut child =
-        program(&["generate", "-f", "/dev/stdin", "-n", "3"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = program(&["generate", "-f", "/dev/stdin", "-n", "3"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(b"fn ").unwrap();
     assert!(end(child).status.success());
 }
@@ -129,7 +147,10 @@ fn a_prompt_of_fifty_megabytes_is_refused_in_little_memory() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let message = text(&output.stderr);
-    assert!(message.contains("55000000 bytes") && message.contains("context holds 512"), "{message}");
+    assert!(
+        message.contains("55000000 bytes") && message.contains("context holds 512"),
+        "{message}"
+    );
     assert!(peak < 400_000, "{peak} kB");
     assert!(start.elapsed() < Duration::from_secs(10));
 }
@@ -137,7 +158,8 @@ fn a_prompt_of_fifty_megabytes_is_refused_in_little_memory() {
 #[test]
 #[cfg(unix)]
 fn an_interrupted_text_has_a_summary() {
-    let mut child = program(&["generate", "-p", "fn main", "-n", "0", "--ignore-end", "-v"]).spawn().unwrap();
+    let mut child =
+        program(&["generate", "-p", "fn main", "-n", "0", "--ignore-end", "-v"]).spawn().unwrap();
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
     interrupt(&child, "-INT");
     let output = end(child);
@@ -177,11 +199,15 @@ fn an_interrupted_measurement_keeps_what_it_has() {
     let few = ["--prompts", prompts, "-n", "4", "--rounds", "1000000", "--json"];
     let decode = [&["bench", "decode", "--verifiers", "block", "--depths", "2"], &few[..]].concat();
     let save = folder.path().join("saved.json");
-    let acceptance = [&["bench", "acceptance", "--save", save.to_str().unwrap()], &few[..]].concat();
-    let drafting = vec!["bench", "drafting", "--prompts", prompts, "--positions", "100000", "--json"];
-    for (args, field, done) in
-        [(decode, "results", "rounds"), (acceptance, "acceptance", "rounds"), (drafting, "rows", "positions")]
-    {
+    let acceptance =
+        [&["bench", "acceptance", "--save", save.to_str().unwrap()], &few[..]].concat();
+    let drafting =
+        vec!["bench", "drafting", "--prompts", prompts, "--positions", "100000", "--json"];
+    for (args, field, done) in [
+        (decode, "results", "rounds"),
+        (acceptance, "acceptance", "rounds"),
+        (drafting, "rows", "positions"),
+    ] {
         let child = program(&args).spawn().unwrap();
         std::thread::sleep(Duration::from_secs(4));
         interrupt(&child, "-INT");
@@ -260,12 +286,17 @@ fn the_file_of_defaults() {
     let args = ["generate", "--json", "-p", "fn", "--config", other.to_str().unwrap()];
     assert_eq!(tokens(&run(defaults, &args).1), 4);
     let (code, _, err) = run("\nmax-tokns = 5\n", &["generate", "-p", "fn"]);
-    assert!(code == Some(2) && err.contains("config.toml, line 2") && err.contains("max-tokns"), "{err}");
-    // Help is there whatever the file says, and an option that nobody typed is known by where it is from.
+    assert!(
+        code == Some(2) && err.contains("config.toml, line 2") && err.contains("max-tokns"),
+        "{err}"
+    );
+    // Help is there whatever the file says, and an option that nobody typed is known by where it is
+    // from.
     for help in [&["--help"][..], &["generate", "--help"], &["--version"]] {
         assert_eq!(run("max-tokns = 5\n", help).0, Some(0), "{help:?}");
     }
-    let (code, _, err) = run("[generate]\npaths = 2\nverifier = 'none'\n", &["generate", "-p", "fn"]);
+    let (code, _, err) =
+        run("[generate]\npaths = 2\nverifier = 'none'\n", &["generate", "-p", "fn"]);
     assert!(code == Some(2) && err.contains("--paths") && err.contains("config.toml"), "{err}");
     let (code, _, err) = run("", &["generate", "--config", "/no/such/file"]);
     assert!(code == Some(1) && err.contains("/no/such/file"), "{err}");
@@ -287,6 +318,9 @@ fn quiet_and_verbose() {
             && !normal.contains("verifier nested")
     );
     let verbose = said(&["-v"]);
-    assert!(verbose.contains("verifier nested-priority") && verbose.contains("target"), "{verbose}");
+    assert!(
+        verbose.contains("verifier nested-priority") && verbose.contains("target"),
+        "{verbose}"
+    );
     fails(&["-q", "generate", "-p", "fn", "--depth", "0"], 2, &["error:"]);
 }

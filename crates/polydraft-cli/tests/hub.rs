@@ -26,7 +26,7 @@ struct Hub {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-candle/tests/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-models/tests/fixtures").join(name)
 }
 
 /// Serves until the test ends; returns the address.
@@ -65,10 +65,12 @@ fn answer(stream: &TcpStream, hub: &Mutex<Hub>) -> Option<()> {
     let (status, kind, body) = match path.strip_prefix("/api/models/org/tiny/") {
         _ if !allowed => ("401 Unauthorized", "text/plain", b"log in".to_vec()),
         Some(rest)
-            if rest.starts_with("revision/main") || rest.starts_with(&format!("revision/{COMMIT}")) =>
+            if rest.starts_with("revision/main")
+                || rest.starts_with(&format!("revision/{COMMIT}")) =>
         {
             let names: Vec<_> = hub.files.keys().map(|name| json!({"rfilename": name})).collect();
-            let info = json!({"id": "org/tiny", "modelId": "org/tiny", "sha": COMMIT, "siblings": names});
+            let info =
+                json!({"id": "org/tiny", "modelId": "org/tiny", "sha": COMMIT, "siblings": names});
             ("200 OK", "application/json", info.to_string().into_bytes())
         }
         Some(rest) if rest.starts_with("tree/") => {
@@ -76,7 +78,9 @@ fn answer(stream: &TcpStream, hub: &Mutex<Hub>) -> Option<()> {
             let list: Vec<_> = hub.files.iter().map(entry).collect();
             ("200 OK", "application/json", json!(list).to_string().into_bytes())
         }
-        _ => match path.strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/")).map(|name| hub.files.get(name))
+        _ => match path
+            .strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/"))
+            .map(|name| hub.files.get(name))
         {
             Some(Some(bytes)) => ("200 OK", "application/octet-stream", bytes.clone()),
             _ => ("404 Not Found", "text/plain", b"nothing".to_vec()),
@@ -122,7 +126,9 @@ fn hub() -> Arc<Mutex<Hub>> {
     // What nobody asked for.
     hub.files.insert("pytorch_model.bin".to_owned(), vec![0; 100]);
     hub.files.insert("README.md".to_owned(), b"read me".to_vec());
-    for name in ["consolidated.safetensors", "consolidated.safetensors.index.json", "onnx/config.json"] {
+    for name in
+        ["consolidated.safetensors", "consolidated.safetensors.index.json", "onnx/config.json"]
+    {
         hub.files.insert(name.to_owned(), vec![0; 100]);
     }
     Arc::new(Mutex::new(hub))
@@ -170,7 +176,10 @@ fn a_model_is_fetched_once_and_then_found_offline() {
     let first = run(&address, cache.path(), &generate, None);
     assert!(first.status.success(), "{}", message(&first));
     let requests = std::mem::take(&mut hub.lock().unwrap().requests);
-    assert!(requests.iter().any(|r| r.starts_with("GET") && r.contains("model.safetensors")), "{requests:?}");
+    assert!(
+        requests.iter().any(|r| r.starts_with("GET") && r.contains("model.safetensors")),
+        "{requests:?}"
+    );
     for unread in [".bin", "README", "consolidated", "onnx"] {
         assert!(!requests.iter().any(|r| r.contains(unread)), "{unread}: {requests:?}");
     }
@@ -190,7 +199,11 @@ fn a_model_is_fetched_once_and_then_found_offline() {
     // By its commit, too, and for the other commands.
     let id = format!("org/tiny@{COMMIT}");
     let inspected = run(&address, cache.path(), &["inspect", &id, "org/tiny", "--offline"], None);
-    assert!(String::from_utf8_lossy(&inspected.stdout).contains("it can draft"), "{}", message(&inspected));
+    assert!(
+        String::from_utf8_lossy(&inspected.stdout).contains("it can draft"),
+        "{}",
+        message(&inspected)
+    );
 }
 
 #[test]

@@ -24,15 +24,24 @@ fn fails(args: &[&str], code: i32, expected: &[&str]) -> String {
 fn a_verifier_that_does_not_fit_says_what_would() {
     let base = ["generate", "-p", "x", "-n", "2"];
     let fails = |args: &[&str], expected: &[&str]| fails(&[&base, args].concat(), 2, expected);
-    fails(&["--verifier", "walk:hub"], &["trees for walk:hub", "--drafting hub", "--drafting greedy"]);
+    fails(
+        &["--verifier", "walk:hub"],
+        &["trees for walk:hub", "--drafting hub", "--drafting greedy"],
+    );
     fails(
         &["--verifier", "block", "--tree", "binary"],
         &["verifiers for this tree", "traversal", "--paths 1"],
     );
-    fails(&["--verifier", "block", "-k", "2"], &["verifiers for this tree", "nested-priority", "--paths 1"]);
+    fails(
+        &["--verifier", "block", "-k", "2"],
+        &["verifiers for this tree", "nested-priority", "--paths 1"],
+    );
     fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
     fails(&["--tree", "sequoia:0"], &["sequoia:N", "from 1 to 4096"]);
-    fails(&["--verifier", "none", "--draft-temperature", "2"], &["--draft-temperature has no meaning"]);
+    fails(
+        &["--verifier", "none", "--draft-temperature", "2"],
+        &["--draft-temperature has no meaning"],
+    );
 }
 
 /// What the file of defaults says gives way where it is at odds with what was typed.
@@ -73,8 +82,17 @@ fn the_command_line_wins_over_the_file() {
     }
     // What was typed is not left out.
     std::fs::write(&file, "depth = 4").unwrap();
-    let line =
-        ["generate", "-p", "x", "--config", file.to_str().unwrap(), "--verifier", "none", "--paths", "2"];
+    let line = [
+        "generate",
+        "-p",
+        "x",
+        "--config",
+        file.to_str().unwrap(),
+        "--verifier",
+        "none",
+        "--paths",
+        "2",
+    ];
     fails(&line, 2, &["--paths has no meaning with --verifier none"]);
 }
 
@@ -130,7 +148,10 @@ fn drafts_are_inspected_for_what_they_are() {
 fn a_note_names_no_option_that_the_command_lacks() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/README.md");
     let (_, _, message) = said(&["score", demo, "--draft", "ngram"]);
-    assert!(message.contains("--draft is not used") && !message.contains("--verifier"), "{message}");
+    assert!(
+        message.contains("--draft is not used") && !message.contains("--verifier"),
+        "{message}"
+    );
 }
 
 /// Nobody reads three hundred digits.
@@ -159,7 +180,11 @@ fn numbers_are_as_short_as_they_were_given() {
 #[test]
 fn a_draft_that_is_not_there_says_what_would_do() {
     for name in ["slef", "ngrams", "none"] {
-        fails(&["generate", "-p", "x", "--draft", name], 1, &[name, "self:TYPE", "ngram", "--verifier none"]);
+        fails(
+            &["generate", "-p", "x", "--draft", name],
+            1,
+            &[name, "self:TYPE", "ngram", "--verifier none"],
+        );
     }
     fails(&["generate", "-p", "x", "--tree", "auto", "--depth", "3"], 2, &["--tree auto:4,3"]);
     fails(&["generate", "-p", "x", "--tree", "sequoia:99999999"], 2, &["from 1 to 4096"]);
@@ -206,8 +231,11 @@ fn files_are_spoken_of_in_their_own_words() {
         fails(&["efficiency", "--target", path, "--draft", path], 1, &["expected a whole number"]);
     }
     // A cause is told once.
-    let message =
-        fails(&["generate", "-p", "x", "--draft", "ngram", "--corpus", "/no/such"], 1, &["No such file"]);
+    let message = fails(
+        &["generate", "-p", "x", "--draft", "ngram", "--corpus", "/no/such"],
+        1,
+        &["No such file"],
+    );
     assert_eq!(message.matches("No such file").count(), 1, "{message}");
 }
 
@@ -227,19 +255,35 @@ fn models_that_contradict_themselves_are_inspected_with_an_error() {
     let layers = wrong["num_hidden_layers"].as_u64().unwrap();
     wrong["num_hidden_layers"] = (layers + 3).into();
     std::fs::write(&config, wrong.to_string()).unwrap();
-    fails(&["inspect", model], 1, &["config.json", &format!("num_hidden_layers: expected {layers}")]);
+    fails(
+        &["inspect", model],
+        1,
+        &["config.json", &format!("num_hidden_layers: expected {layers}")],
+    );
     std::fs::write(&config, &right).unwrap();
     std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
-    std::fs::write(folder.path().join("model.safetensors.index.json"), r#"{"weight_map": {}}"#).unwrap();
+    std::fs::write(folder.path().join("model.safetensors.index.json"), r#"{"weight_map": {}}"#)
+        .unwrap();
     let none = format!("expected the tensors of {layers} layers, got none");
     fails(&["inspect", model], 1, &[&none]);
-    std::fs::write(&config, right.replace("\"eos_token_id\": 0", "\"eos_token_id\": \"x\"")).unwrap();
+    std::fs::write(&config, right.replace("\"eos_token_id\": 0", "\"eos_token_id\": \"x\""))
+        .unwrap();
     fails(&["inspect", model], 1, &["eos_token_id", "a token id or a list of token ids"]);
 }
 
 #[test]
 fn nothing_drawn_is_nothing_to_test() {
-    let args = ["certify", "--temperature", "0", "--max-prompts", "1", "--runs", "3", "--greedy-tokens", "4"];
+    let args = [
+        "certify",
+        "--temperature",
+        "0",
+        "--max-prompts",
+        "1",
+        "--runs",
+        "3",
+        "--greedy-tokens",
+        "4",
+    ];
     let (code, out, err) = said(&args);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains("nothing is drawn") && out.contains("pass:"), "{out}");
@@ -249,7 +293,10 @@ fn nothing_drawn_is_nothing_to_test() {
 fn options_stand_under_their_heading() {
     let (_, help, _) = said(&["certify", "--help"]);
     let (own, sampling) = help.split_once("Sampling:").unwrap();
-    assert!(own.contains("--json") && own.contains("--runs") && !sampling.contains("--json"), "{help}");
+    assert!(
+        own.contains("--json") && own.contains("--runs") && !sampling.contains("--json"),
+        "{help}"
+    );
     let (_, version, _) = said(&["--version"]);
     assert!(version.starts_with("polydraft "));
 }

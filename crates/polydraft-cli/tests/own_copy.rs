@@ -33,7 +33,8 @@ fn it_drafts_and_is_named() {
         assert!(err.starts_with(&said) && err.contains("MB more"), "{err}");
         assert!(err.contains(&format!("; drafts by {name}")), "{err}");
         let json: Value =
-            serde_json::from_str(&ok(&[&GENERATE[..], &TREE, options, &["--json"]].concat()).0).unwrap();
+            serde_json::from_str(&ok(&[&GENERATE[..], &TREE, options, &["--json"]].concat()).0)
+                .unwrap();
         assert_eq!(json["draft"], name);
         assert!(json["stats"]["block_efficiency"].as_f64().unwrap() > 2.0, "{json}");
     }
@@ -42,7 +43,8 @@ fn it_drafts_and_is_named() {
     assert!(json["draft"].is_null());
 }
 
-/// Where nothing is named the target's own copy drafts, if that is smaller; else what costs nothing.
+/// Where nothing is named the target's own copy drafts, if that is smaller; else what costs
+/// nothing.
 #[test]
 fn something_drafts_where_nothing_is_named() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
@@ -65,7 +67,9 @@ fn something_drafts_where_nothing_is_named() {
 fn a_draft_may_be_held_in_another_type() {
     // With one seed, another draft draws another text of the same law.
     let of = |options: &[&str]| {
-        ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], &TREE, options].concat()).0
+        ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], &TREE, options]
+            .concat())
+        .0
     };
     assert_eq!(of(&["--draft-dtype", "f32"]), of(&[]));
     assert_ne!(of(&["--draft-dtype", "q4_0"]), of(&[]));
@@ -75,7 +79,8 @@ fn a_draft_may_be_held_in_another_type() {
 #[test]
 fn inspect_asks_how_the_target_is_held() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
-    let report = |dtype: &str| common::json(&["inspect", target, "self", "--dtype", dtype, "--json"]);
+    let report =
+        |dtype: &str| common::json(&["inspect", target, "self", "--dtype", dtype, "--json"]);
     assert_eq!(report("f32")["draft"]["fits"], true);
     assert_eq!(report("q4_0")["draft"]["fits"], false);
 }
@@ -101,11 +106,19 @@ fn what_makes_no_sense_is_refused() {
 fn inspect_says_what_it_takes() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     let (out, _) = ok(&["inspect", target, "self"]);
-    assert!(out.contains("self:q5_1") && out.contains("yes, it can draft: the same parameters in "), "{out}");
-    let json: Value = serde_json::from_str(&ok(&["inspect", target, "self:q8_0", "--json"]).0).unwrap();
+    assert!(
+        out.contains("self:q5_1") && out.contains("yes, it can draft: the same parameters in "),
+        "{out}"
+    );
+    let json: Value =
+        serde_json::from_str(&ok(&["inspect", target, "self:q8_0", "--json"]).0).unwrap();
     let draft = &json["draft"];
-    assert_eq!((&draft["directory"], &draft["fits"]), (&Value::from("self:q8_0"), &Value::from(true)));
-    let (copy, whole) = (draft["copy_bytes"].as_f64().unwrap(), draft["parameters"].as_f64().unwrap());
+    assert_eq!(
+        (&draft["directory"], &draft["fits"]),
+        (&Value::from("self:q8_0"), &Value::from(true))
+    );
+    let (copy, whole) =
+        (draft["copy_bytes"].as_f64().unwrap(), draft["parameters"].as_f64().unwrap());
     assert!(copy > whole && copy < 1.2 * whole, "{draft}");
 }
 
@@ -117,9 +130,13 @@ fn a_copy_is_kept_for_the_next_start() {
     let sampled = ["generate", "--prompt", "pub fn ", "-n", "40", "--seed", "1", "--draft", "self"];
     let generate = |copies: &str| ok(&[&sampled[..], &TREE, &["--copies", copies]].concat());
     let (text, said) = generate(copies.to_str().unwrap());
-    let files: Vec<_> = std::fs::read_dir(&copies).unwrap().map(|file| file.unwrap().path()).collect();
+    let files: Vec<_> =
+        std::fs::read_dir(&copies).unwrap().map(|file| file.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
-    assert!(said.contains(&format!("note: kept for the next start: {}", files[0].display())), "{said}");
+    assert!(
+        said.contains(&format!("note: kept for the next start: {}", files[0].display())),
+        "{said}"
+    );
     let (again, said) = generate(copies.to_str().unwrap());
     assert!(again == text && !said.contains("kept"), "{again}, not {text}; {said}");
     let (made, said) = generate("none");
@@ -128,7 +145,10 @@ fn a_copy_is_kept_for_the_next_start() {
     let whole = std::fs::read(&files[0]).unwrap();
     std::fs::write(&files[0], &whole[..whole.len() / 2]).unwrap();
     let (again, said) = generate(copies.to_str().unwrap());
-    assert!(again == text && said.contains("note: kept for the next start"), "{again}, not {text}; {said}");
+    assert!(
+        again == text && said.contains("note: kept for the next start"),
+        "{again}, not {text}; {said}"
+    );
     assert_eq!(std::fs::metadata(&files[0]).unwrap().len(), whole.len() as u64);
     // Where nothing can be written, the text is there all the same.
     let (unkept, said) = generate("/dev/null/copies");

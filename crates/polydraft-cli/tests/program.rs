@@ -5,7 +5,8 @@ mod common;
 use common::{fails, ok, run};
 
 /// Commands that a build has in any case.
-const COMMANDS: [&str; 8] = ["generate", "chat", "score", "inspect", "certify", "list", "completions", "man"];
+const COMMANDS: [&str; 8] =
+    ["generate", "chat", "score", "inspect", "certify", "list", "completions", "man"];
 /// Commands of the laboratory.
 const LAB: [&str; 4] = ["couple", "efficiency", "bench", "report"];
 
@@ -14,8 +15,9 @@ fn it_has_a_name_and_its_commands() {
     let version = format!("polydraft {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(ok(&["--version"]), version);
     let help = ok(&["--help"]);
-    let listed =
-        |command: &&str| help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")));
+    let listed = |command: &&str| {
+        help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")))
+    };
     assert!(COMMANDS.iter().all(listed), "{help}");
     assert!(LAB.iter().all(|command| listed(command) == cfg!(feature = "lab")), "{help}");
     assert_eq!(listed(&"serve"), cfg!(feature = "server"), "{help}");
@@ -63,7 +65,9 @@ fn every_shell_gets_its_completions() {
     }
     let output = run(&["completions", "csh"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("bash, elvish, fish, powershell, zsh"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("bash, elvish, fish, powershell, zsh")
+    );
     assert!(ok(&["completions", "--help"]).contains("/polydraft.fish"));
 }
 
@@ -101,7 +105,8 @@ fn names_are_listed() {
         assert!(list.contains(expected), "{expected}: {list}");
     }
     let json: serde_json::Value = serde_json::from_str(&ok(&["list", "--json"])).unwrap();
-    let has = |name: &str| json["rules"].as_array().unwrap().iter().any(|rule| rule["name"] == name);
+    let has =
+        |name: &str| json["rules"].as_array().unwrap().iter().any(|rule| rule["name"] == name);
     assert!(has("priority"));
     // Walks decode with the reference solvers too, so no build is without them.
     assert!(has("max-flow"));

@@ -25,10 +25,16 @@ fn tables_record_and_charts() {
     let output = solve_time(&[&small[..], &["--json", "--plot", &chart]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert!(report["commit"].is_string() && report["rustc"].as_str().is_some_and(|v| v.starts_with("rustc")));
+    assert!(
+        report["commit"].is_string()
+            && report["rustc"].as_str().is_some_and(|v| v.starts_with("rustc"))
+    );
     let datasets = report["datasets"].as_array().expect("a list");
     assert_eq!(datasets.len(), 2);
-    assert_eq!((&datasets[0]["vocabulary"], &datasets[1]["vocabulary"]), (&4096.into(), &128_256.into()));
+    assert_eq!(
+        (&datasets[0]["vocabulary"], &datasets[1]["vocabulary"]),
+        (&4096.into(), &128_256.into())
+    );
     for dataset in datasets {
         let rows = dataset["rows"].as_array().expect("a list");
         assert_eq!((&rows[0]["row"], &rows[1]["row"]), (&"(10, 2)".into(), &"(V, 4)".into()));
@@ -55,15 +61,27 @@ fn tables_record_and_charts() {
         assert_eq!(dataset["within"].as_array().expect("a list").len(), 3 * 7);
     }
     for name in ["pair", "synthetic"] {
-        let file = |extension: &str| std::fs::read(format!("{chart}-{name}.{extension}")).expect("a chart");
+        let file = |extension: &str| {
+            std::fs::read(format!("{chart}-{name}.{extension}")).expect("a chart")
+        };
         assert!(file("png").starts_with(b"\x89PNG"));
         assert!(String::from_utf8(file("svg")).expect("UTF-8").contains("(V, 4)"));
     }
 
-    let output =
-        solve_time(&["--positions", "1", "--synthetic", "0", "--rows", "10:2,100:2", "--budget", "0.2"]);
+    let output = solve_time(&[
+        "--positions",
+        "1",
+        "--synthetic",
+        "0",
+        "--rows",
+        "10:2,100:2",
+        "--budget",
+        "0.2",
+    ]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
-    for expected in ["milliseconds per token", "(100, 2)", "best acceptance within", "priority, the faster"] {
+    for expected in
+        ["milliseconds per token", "(100, 2)", "best acceptance within", "priority, the faster"]
+    {
         assert!(text.contains(expected), "{text}");
     }
 }
@@ -81,6 +99,9 @@ fn mistakes() {
         (&["--prompts", "/nowhere/prompts"], 1, "/nowhere/prompts"),
     ] {
         let (got, message) = failure(arguments);
-        assert!(got == Some(code) && message.contains(expected), "{arguments:?}: {got:?} {message}");
+        assert!(
+            got == Some(code) && message.contains(expected),
+            "{arguments:?}: {got:?} {message}"
+        );
     }
 }

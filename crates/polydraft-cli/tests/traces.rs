@@ -11,24 +11,38 @@ use common::{fails, json, run, text};
 /// Two short prompts.
 fn prompts(folder: &Path) -> String {
     let file = folder.join("prompts.jsonl");
-    fs::write(&file, "{\"prompt\": \"fn main() {\"}\n{\"prompt\": \"impl Iterator for\"}\n").unwrap();
+    fs::write(&file, "{\"prompt\": \"fn main() {\"}\n{\"prompt\": \"impl Iterator for\"}\n")
+        .unwrap();
     file.to_str().unwrap().to_owned()
 }
 
-/// The same drafts give the same numbers to the last bit: the tree itself, and hands dealt from more paths.
+/// The same drafts give the same numbers to the last bit: the tree itself, and hands dealt from
+/// more paths.
 #[test]
 fn replay_is_bench_verifiers_on_the_same_drafts() {
     let folder = tempfile::tempdir().unwrap();
     let (prompts, trace) = (prompts(folder.path()), folder.path().join("trace"));
     let trace = trace.to_str().unwrap();
     let same = ["--prompts", &prompts, "-n", "12", "--every", "6", "-t", "0.9", "--seed", "3"];
-    let recorded =
-        json(&[&["trace", trace, "--mass", "1", "--tree", "paths:6,3", "--json"], &same[..]].concat());
+    let recorded = json(
+        &[&["trace", trace, "--mass", "1", "--tree", "paths:6,3", "--json"], &same[..]].concat(),
+    );
     assert_eq!((&recorded["prompts"], &recorded["positions"]), (&2.into(), &8.into()));
     for (paths, drafts) in [("6", "1"), ("2", "3")] {
         let tree = format!("paths:{paths},3");
-        let live =
-            ["bench", "verifiers", "-k", paths, "-d", "3", "--drafts", drafts, "--positions", "8", "--json"];
+        let live = [
+            "bench",
+            "verifiers",
+            "-k",
+            paths,
+            "-d",
+            "3",
+            "--drafts",
+            drafts,
+            "--positions",
+            "8",
+            "--json",
+        ];
         let live = json(&[&live, &same[..]].concat());
         let replayed = json(&["replay", trace, "--tree", &tree, "--json"]);
         for field in ["prompts", "results"] {
@@ -40,10 +54,21 @@ fn replay_is_bench_verifiers_on_the_same_drafts() {
     let record = folder.path().join("record.json");
     let plot = folder.path().join("chart.svg");
     let (record, plot) = (record.to_str().unwrap(), plot.to_str().unwrap());
-    let shown =
-        run(&["replay", trace, "--save", record, "--plot", plot, "--tree", "stop-below:0.4,paths:3,2"]);
+    let shown = run(&[
+        "replay",
+        trace,
+        "--save",
+        record,
+        "--plot",
+        plot,
+        "--tree",
+        "stop-below:0.4,paths:3,2",
+    ]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
-    assert!(text(&shown.stdout).contains("laws exact") && fs::read_to_string(plot).unwrap().contains("<svg"));
+    assert!(
+        text(&shown.stdout).contains("laws exact")
+            && fs::read_to_string(plot).unwrap().contains("<svg")
+    );
     let again = run(&["bench", "verifiers", "--from", record]);
     assert_eq!(text(&again.stdout), text(&shown.stdout));
 }
@@ -59,7 +84,11 @@ fn what_makes_no_sense_is_refused() {
     json(&["replay", &shard, "--verifiers", "block", "--json"]);
 
     fails(&[&["trace", trace], &small[..]].concat(), 2, &["holds a trace", "--append"]);
-    fails(&[&["trace", trace, "--append"], &small[..]].concat(), 1, &["tree", "paths", "one way to record"]);
+    fails(
+        &[&["trace", trace, "--append"], &small[..]].concat(),
+        1,
+        &["tree", "paths", "one way to record"],
+    );
     fails(&[&["trace", "x", "--tree", "auto"], &small[..]].concat(), 2, &["auto"]);
     fails(&["trace", "x", "--mass", "0"], 2, &["--mass"]);
     fails(&["replay", trace, "--tree", "paths:3,2"], 2, &["paths:3,2", "up to 2"]);
@@ -74,7 +103,9 @@ fn what_makes_no_sense_is_refused() {
 
     // All that is there is left out, and nothing is added.
     let before = fs::read(format!("{trace}/index.jsonl")).unwrap();
-    let again = json(&[&["trace", trace, "--tree", "paths:2,2", "--append", "--json"], &small[..]].concat());
+    let again = json(
+        &[&["trace", trace, "--tree", "paths:2,2", "--append", "--json"], &small[..]].concat(),
+    );
     assert_eq!((&again["prompts"], &again["before"]), (&0.into(), &2.into()));
     assert_eq!(fs::read(format!("{trace}/index.jsonl")).unwrap(), before);
     let mut damaged = fs::read(&shard).unwrap();

@@ -35,17 +35,24 @@ fn generate_takes_every_verifier_and_tree() {
         &["--tree", "fixed:0,0,1,1", "--verifier", "traversal"],
         &["--depth", "8", "--stop-below", "0.2"],
         &["--stop-below", "0.3", "--tree", "3,2,2", "--verifier", "specinfer"],
-        // At temperature 1 the demo target repeats itself too little for a tree that chooses itself to draw much without a text to quote.
-        &["--draft", "ngram", "--corpus", concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/corpus/lib.rs")],
+        // At temperature 1 the demo target repeats itself too little for a tree that chooses itself
+        // to draw much without a text to quote.
+        &[
+            "--draft",
+            "ngram",
+            "--corpus",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/corpus/lib.rs"),
+        ],
         &["--draft", "ngram", "--tree", "paths:1,2"],
         &["--draft", "ngram", "--temperature", "0", "--verifier", "block"],
     ];
-    // Of a quiet machine: on one that is busy while it is measured, the tree that chooses itself may choose to draft nothing.
+    // Of a quiet machine: on one that is busy while it is measured, the tree that chooses itself
+    // may choose to draft nothing.
     let costs = |name: &str, draft: f64| {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verifiers-costs-{name}.json"));
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verifiers-costs-{name}.json"));
         let passes = serde_json::json!({"target": [[1, 1.0], [8, 1.3]], "draft": [[1, draft]], "verification": [[1, 0.0]]});
-        let file =
-            serde_json::json!({"machine": "", "threads": 1, "version": "", "models": [], "costs": passes});
+        let file = serde_json::json!({"machine": "", "threads": 1, "version": "", "models": [], "costs": passes});
         fs::write(&path, file.to_string()).unwrap();
         path.to_str().unwrap().to_owned()
     };
@@ -61,13 +68,17 @@ fn generate_takes_every_verifier_and_tree() {
     }
 }
 
-/// Solvers decide in a walk where a node is small enough for them; elsewhere another rule does, and is counted.
+/// Solvers decide in a walk where a node is small enough for them; elsewhere another rule does, and
+/// is counted.
 #[test]
 fn walks_with_solvers_decode() {
     let small = ["--top-k", "12", "--paths", "2", "--depth", "2"];
-    for (rule, falls_back) in
-        [("max-flow", false), ("slackness", false), ("linear-program", false), ("global-resolution", true)]
-    {
+    for (rule, falls_back) in [
+        ("max-flow", false),
+        ("slackness", false),
+        ("linear-program", false),
+        ("global-resolution", true),
+    ] {
         let verifier = format!("walk:{rule}");
         let report = json(&[&GENERATE[..], &small, &["--verifier", &verifier, "--json"]].concat());
         assert_eq!(report["tokens"].as_array().unwrap().len(), 30, "{rule}");
@@ -126,10 +137,15 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
         "t.json",
         r#"{"vocabulary": 2, "next": {"": [0.7, 0.3], "0": [0.2, 0.8], "1": [1, 0]}}"#,
     );
-    let draft =
-        write(folder.path(), "d.json", r#"{"vocabulary": 2, "next": {"": [0.4, 0.6], "1": [0.9, 0.1]}}"#);
+    let draft = write(
+        folder.path(),
+        "d.json",
+        r#"{"vocabulary": 2, "next": {"": [0.4, 0.6], "1": [0.9, 0.1]}}"#,
+    );
     let base = ["efficiency", "--target", &target, "--draft", &draft];
-    let one = json(&[&base[..], &["--verifier", "token", "--paths", "1", "--depth", "1", "--json"]].concat());
+    let one = json(
+        &[&base[..], &["--verifier", "token", "--paths", "1", "--depth", "1", "--json"]].concat(),
+    );
     // 1 + min(0.7, 0.4) + min(0.3, 0.6)
     assert!((one["block_efficiency"].as_f64().unwrap() - 1.7).abs() < 1e-12, "{one}");
     assert_eq!((one["paths"].as_u64(), one["depth"].as_u64()), (Some(1), Some(1)));
@@ -151,7 +167,8 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
         &["2 tokens", "1.845e19", "--max-trees"],
     );
     fails(&[&base[..], &["--verifier", "block"]].concat(), 2, &["single path"]);
-    let wide = write(folder.path(), "w.json", r#"{"vocabulary": 3, "next": {"": [0.4, 0.5, 0.1]}}"#);
+    let wide =
+        write(folder.path(), "w.json", r#"{"vocabulary": 3, "next": {"": [0.4, 0.5, 0.1]}}"#);
     fails(&["efficiency", "--target", &target, "--draft", &wide], 1, &["2 tokens", "3"]);
     let empty = write(folder.path(), "e.json", r#"{"vocabulary": 2, "next": {"0": [0.4, 0.6]}}"#);
     fails(&["efficiency", "--target", &target, "--draft", &empty], 1, &["fallback"]);
@@ -183,24 +200,44 @@ fn certify_passes_and_fails_and_says_when_it_cannot_tell() {
 #[cfg(feature = "lab")]
 fn benchmarks_measure_and_draw() {
     let folder = tempfile::tempdir().unwrap();
-    let prompts =
-        write(folder.path(), "p.jsonl", "{\"prompt\": \"fn main\"}\n\n{\"turns\": [\"impl \", \"later\"]}\n");
+    let prompts = write(
+        folder.path(),
+        "p.jsonl",
+        "{\"prompt\": \"fn main\"}\n\n{\"turns\": [\"impl \", \"later\"]}\n",
+    );
     let plot = folder.path().join("plot.svg");
-    let args = ["--prompts", &prompts, "-n", "12", "--rounds", "2", "--verifiers", "block,nested-priority"];
+    let args = [
+        "--prompts",
+        &prompts,
+        "-n",
+        "12",
+        "--rounds",
+        "2",
+        "--verifiers",
+        "block,nested-priority",
+    ];
     let plotted = ["--plot", plot.to_str().unwrap(), "--json"];
-    let report =
-        json(&[&["bench", "decode", "--paths", "2,3", "--depths", "2"], &args[..], &plotted].concat());
+    let report = json(
+        &[&["bench", "decode", "--paths", "2,3", "--depths", "2"], &args[..], &plotted].concat(),
+    );
     // Plain decoding, block with one path, nested-priority with two and three.
     let rows = report["results"].as_array().unwrap();
     let shapes: Vec<_> =
         rows.iter().map(|r| (r["verifier"].as_str().unwrap(), r["paths"].as_u64())).collect();
     assert_eq!(
         shapes,
-        [("none", None), ("block", Some(1)), ("nested-priority", Some(2)), ("nested-priority", Some(3))]
+        [
+            ("none", None),
+            ("block", Some(1)),
+            ("nested-priority", Some(2)),
+            ("nested-priority", Some(3))
+        ]
     );
     assert!(fs::read_to_string(&plot).unwrap().contains("nested-priority"));
 
-    for (field, expected) in [("profile", "unknown"), ("commit", ""), ("rustc", "unknown"), ("machine", "")] {
+    for (field, expected) in
+        [("profile", "unknown"), ("commit", ""), ("rustc", "unknown"), ("machine", "")]
+    {
         assert!(report[field].as_str().is_some_and(|value| value != expected), "{field}: {report}");
     }
     assert_eq!(report["threads"], 1);
@@ -224,12 +261,24 @@ fn benchmarks_measure_and_draw() {
 
     let saved = folder.path().join("acceptance.json");
     let save = ["--save", saved.to_str().unwrap(), "--json"];
-    let args = ["bench", "acceptance", "--prompts", &prompts, "-n", "20", "--rounds", "1", "--children", "3"];
+    let args = [
+        "bench",
+        "acceptance",
+        "--prompts",
+        &prompts,
+        "-n",
+        "20",
+        "--rounds",
+        "1",
+        "--children",
+        "3",
+    ];
     let report = json(&[&args[..], &save].concat());
     let rates = report["acceptance"].as_array().unwrap();
     assert!(report["commit"].is_string() && report["rustc"].is_string(), "{report}");
     assert!(rates.len() == 3 && rates[0].as_f64() > rates[2].as_f64(), "{report}");
-    let tree = ["--verifier", "specinfer", "--tree", "sequoia:4", "--acceptance", saved.to_str().unwrap()];
+    let tree =
+        ["--verifier", "specinfer", "--tree", "sequoia:4", "--acceptance", saved.to_str().unwrap()];
     ok(&[&GENERATE[..], &tree].concat());
 
     let wrong = write(folder.path(), "w.jsonl", "{\"prompt\": \"a\"}\n{\"text\": 1}\n");
@@ -242,12 +291,19 @@ fn benchmarks_measure_and_draw() {
 #[cfg(feature = "lab")]
 fn verifiers_are_compared_on_the_same_drafts() {
     let folder = tempfile::tempdir().unwrap();
-    let prompts = write(folder.path(), "p.jsonl", "{\"prompt\": \"fn main\"}\n{\"prompt\": \"impl \"}\n");
+    let prompts =
+        write(folder.path(), "p.jsonl", "{\"prompt\": \"fn main\"}\n{\"prompt\": \"impl \"}\n");
     let (plot, saved) = (folder.path().join("plot.svg"), folder.path().join("record.json"));
     let (plot, saved) = (plot.to_str().unwrap(), saved.to_str().unwrap());
     let bench = ["bench", "verifiers", "--prompts", &prompts, "-n", "8", "--positions", "16"];
-    let asked =
-        ["--verifiers", "nested-priority,greedy-block,spectr,block", "--paths", "1,2", "--depths", "2"];
+    let asked = [
+        "--verifiers",
+        "nested-priority,greedy-block,spectr,block",
+        "--paths",
+        "1,2",
+        "--depths",
+        "2",
+    ];
     let files = ["--tree", "2,2", "--top-p", "1,0.9", "--plot", plot, "--save", saved, "--json"];
     let report = json(&[&bench[..], &asked, &files].concat());
     let results = report["results"].as_array().unwrap();
@@ -280,7 +336,8 @@ fn verifiers_are_compared_on_the_same_drafts() {
         assert!(difference.abs() < 1e-9, "{report}");
     }
     // The same seed gives the same numbers, and the saved record is the one that was printed.
-    let again = json(&[&bench[..], &asked, &["--tree", "2,2", "--top-p", "1,0.9", "--json"]].concat());
+    let again =
+        json(&[&bench[..], &asked, &["--tree", "2,2", "--top-p", "1,0.9", "--json"]].concat());
     assert_eq!(again["results"], report["results"]);
     assert_eq!(json(&["bench", "verifiers", "--from", saved, "--json"]), report);
     assert!(ok(&["bench", "verifiers", "--from", saved]).contains("less nested-priority"));
@@ -288,11 +345,13 @@ fn verifiers_are_compared_on_the_same_drafts() {
 
     // What is typed wins over what the file of defaults has in its place.
     let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nsteps-of = 'block'\n");
-    let typed = ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
+    let typed =
+        ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
     let report = json(&[&bench[..], &typed].concat());
     assert_eq!((&report["every"], &report["steps_of"]), (&4.into(), &Value::Null), "{report}");
 
-    let long = write(folder.path(), "long.jsonl", &format!("{{\"prompt\": \"{}\"}}", "word ".repeat(200)));
+    let long =
+        write(folder.path(), "long.jsonl", &format!("{{\"prompt\": \"{}\"}}", "word ".repeat(200)));
     let long = ["bench", "verifiers", "--prompts", &long, "--depths", "256", "--paths", "1"];
     fails(&long, 1, &["room for a text and a tree paths:1,256"]);
     fails(&["bench", "verifiers", "--tree", "auto"], 2, &["auto", "accepted before"]);

@@ -2,11 +2,13 @@
 //!
 //! `cargo run -p polydraft-engine --example decode`
 //!
-//! Real models take the place of the tables, nothing else changes: `polydraft_candle::load` gives a `Model` too.
+//! Real models take the place of the tables, nothing else changes: `polydraft_models::load` gives a
+//! `Model` too.
 
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{
-    Engine, Limits, Model, ModelDrafter, NoText, Origin, Request, Result, Session, Speculation, TableModel,
+    Engine, Limits, Model, ModelDrafter, NoText, Origin, Request, Result, Session, Speculation,
+    TableModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -2,15 +2,15 @@
 //!
 //! `cargo run -p polydraft-engine --example own_model`
 //!
-//! A target need not be a transformer: whatever can say what follows a text, and each path of a tree behind it, is a
-//! [`Model`].
+//! A target need not be a transformer: whatever can say what follows a text, and each path of a
+//! tree behind it, is a [`Model`].
 
 use std::collections::HashMap;
 
 use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
-    DrafterKind, Engine, Facts, Generation, Limits, Model, NoText, Request, Result, Sequence, Speculation,
-    Vocabulary,
+    DrafterKind, Engine, Facts, Generation, Limits, Model, NoText, Request, Result, Sequence,
+    Speculation, Vocabulary,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -113,7 +113,8 @@ impl Model for Chain {
         for &(sequence, tree) in batch {
             for node in self.text(sequence).scored.len()..tree.len() {
                 let path = tree.path(node).into_iter().map(|node| tree.token(node));
-                let text: Vec<Token> = self.text(sequence).tokens.iter().copied().chain(path).collect();
+                let text: Vec<Token> =
+                    self.text(sequence).tokens.iter().copied().chain(path).collect();
                 let context = self.context(&text);
                 self.text(sequence).scored.push(context);
             }

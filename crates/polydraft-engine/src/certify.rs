@@ -1,10 +1,11 @@
 //! Is the text of speculative decoding the target's own? Tests that find out on real models.
 //!
-//! Problem: compare the joint law of the first tokens after a prompt, as decoding emits them, with that of the target
-//! alone, which its logits give exactly.
-//! Source: the G-test (log-likelihood ratio) against a known law; cells are continuations, those expected fewer than
-//! five times are pooled by their prefix, so that no cell is left to chance.
-//! Complexity: one decode step or more per run; one pass of the target for each prefix that is expected five times.
+//! Problem: compare the joint law of the first tokens after a prompt, as decoding emits them, with
+//! that of the target alone, which its logits give exactly.
+//! Source: the G-test (log-likelihood ratio) against a known law; cells are continuations, those
+//! expected fewer than five times are pooled by their prefix, so that no cell is left to chance.
+//! Complexity: one decode step or more per run; one pass of the target for each prefix that is
+//! expected five times.
 //! Deviations: none.
 
 use std::collections::HashMap;
@@ -19,8 +20,9 @@ use crate::{Engine, Model, Request, Result};
 /// How often each text was emitted.
 pub type Counts = HashMap<Vec<Token>, u64>;
 
-/// Decodes the first `length` tokens of `runs` requests. `request` makes each; its token limit should be beyond `length`,
-/// so that the limit does not end with the test. `goes_on` is asked after each.
+/// Decodes the first `length` tokens of `runs` requests. `request` makes each; its token limit
+/// should be beyond `length`, so that the limit does not end with the test. `goes_on` is asked
+/// after each.
 ///
 /// # Errors
 /// Those of the engine and of `request`.
@@ -84,12 +86,21 @@ struct Cells<'a> {
 
 impl Cells<'_> {
     fn seen(&self, text: &[Token]) -> u64 {
-        self.counts.iter().filter(|(other, _)| other.starts_with(text)).map(|(_, count)| count).sum()
+        self.counts
+            .iter()
+            .filter(|(other, _)| other.starts_with(text))
+            .map(|(_, count)| count)
+            .sum()
     }
 
-    /// Divides the texts that begin with `text`, which has this probability, into cells. Returns probability and number of
-    /// those that are too rare for cells of their own.
-    fn divide(&mut self, text: &mut Vec<Token>, probability: f64, length: usize) -> Result<(f64, u64)> {
+    /// Divides the texts that begin with `text`, which has this probability, into cells. Returns
+    /// probability and number of those that are too rare for cells of their own.
+    fn divide(
+        &mut self,
+        text: &mut Vec<Token>,
+        probability: f64,
+        length: usize,
+    ) -> Result<(f64, u64)> {
         let seen = self.seen(text);
         if length == 0 {
             self.cells.push((probability, seen));
@@ -118,7 +129,11 @@ impl Cells<'_> {
 ///
 /// # Errors
 /// Failures of the model; logits that make no distribution.
-pub fn law_after(model: &mut dyn Model, sampling: &Sampling, text: &[Token]) -> Result<Distribution> {
+pub fn law_after(
+    model: &mut dyn Model,
+    sampling: &Sampling,
+    text: &[Token],
+) -> Result<Distribution> {
     let sequence = model.open()?;
     let law = model.extend(sequence, text).and_then(|()| {
         model.score(&[(sequence, &DraftTree::new())])?;
@@ -128,8 +143,9 @@ pub fn law_after(model: &mut dyn Model, sampling: &Sampling, text: &[Token]) -> 
     law
 }
 
-/// A verifier that is wrong on purpose, to see that a test finds it: after a rejection it draws from the target instead of
-/// what is left of it, the commonest mistake, and one that no reader of the text would notice.
+/// A verifier that is wrong on purpose, to see that a test finds it: after a rejection it draws
+/// from the target instead of what is left of it, the commonest mistake, and one that no reader of
+/// the text would notice.
 pub struct WrongResidual(pub Box<dyn Verifier>);
 
 impl Verifier for WrongResidual {

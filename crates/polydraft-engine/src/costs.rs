@@ -1,7 +1,8 @@
 //! What passes of target and draft cost here, measured: what trees that choose themselves go by.
 //!
-//! Method: a text of 128 tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then whole steps
-//! (`costs/steps.rs`), and what a longer text adds (`costs/longer.rs`). It takes fifteen seconds at most where passes are not long.
+//! Method: a text of 128 tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then
+//! whole steps (`costs/steps.rs`), and what a longer text adds (`costs/longer.rs`). It takes
+//! fifteen seconds at most where passes are not long.
 
 mod longer;
 mod steps;
@@ -24,12 +25,14 @@ const DRAFT: [usize; 5] = [1, 2, 4, 8, 32];
 /// The same where a pass takes long ([`LONG`]).
 const FEW: [usize; 4] = [1, 4, 8, 16];
 const LONG: Duration = Duration::from_millis(200);
-/// Tokens of the text: as many as texts usually have before long, for every row attends to all of them.
+/// Tokens of the text: as many as texts usually have before long, for every row attends to all of
+/// them.
 const TEXT: usize = 128;
 /// Passes of each kind: as many as fit in the time, within these.
 const PASSES: RangeInclusive<usize> = 3..=15;
 const TIME: Duration = Duration::from_millis(2500);
-/// Passes of one kind whose median is so many times the least tell of a machine that does something else.
+/// Passes of one kind whose median is so many times the least tell of a machine that does something
+/// else.
 const BUSY: f64 = 1.4;
 
 /// Makes the requests whose steps are measured.
@@ -58,9 +61,11 @@ pub(crate) fn passes(
     let follows = drafter.reads() == Reads::Kept;
     let mut timed = Target { target: &mut *target, sampling: of_target };
     let (of_target, busy) = by_rows(&mut timed, text, &TARGET, most)?;
-    let (of_draft, _) = by_rows(&mut Draft { drafter, target, sampling: of_draft }, text, &DRAFT, most)?;
+    let (of_draft, _) =
+        by_rows(&mut Draft { drafter, target, sampling: of_draft }, text, &DRAFT, most)?;
     let ([target, more_of_target], [draft, more_of_draft]) = (of_target, of_draft);
-    let longer = Box::new(Longer { than: text.len(), target: more_of_target, draft: more_of_draft });
+    let longer =
+        Box::new(Longer { than: text.len(), target: more_of_target, draft: more_of_draft });
     let costs = Costs {
         target,
         draft,
@@ -89,7 +94,8 @@ fn by_rows(
 
 /// The text, or a made-up one, as far as there is room.
 pub(crate) fn text(text: &[Token], target: &dyn Model, drafter: &dyn Drafter) -> Vec<Token> {
-    let (context, size) = (target.facts().context.min(drafter.context()), target.facts().vocabulary.size());
+    let (context, size) =
+        (target.facts().context.min(drafter.context()), target.facts().vocabulary.size());
     let most = TEXT.min(context / 2);
     match text {
         [] => (0..most).map(|n| any_token(n, size.max(1))).collect(),
@@ -117,8 +123,11 @@ fn repeat(
     // The first of each kind pays for memory and threads.
     pass(1)?;
     let long = pass(1)? > LONG.as_secs_f64();
-    let rows: Vec<usize> =
-        if long { &FEW } else { rows }.iter().copied().filter(|&rows| rows == 1 || rows < most).collect();
+    let rows: Vec<usize> = if long { &FEW } else { rows }
+        .iter()
+        .copied()
+        .filter(|&rows| rows == 1 || rows < most)
+        .collect();
     for &rows in rows.iter().filter(|_| !long) {
         pass(rows)?;
     }
@@ -159,7 +168,8 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
     Some(0.5 * (numbers[below] + numbers[above]))
 }
 
-/// More is never cheaper: where it seems so, chance did it, and what was measured is met halfway from both sides.
+/// More is never cheaper: where it seems so, chance did it, and what was measured is met halfway
+/// from both sides.
 fn never_cheaper(seconds: &mut [f64]) {
     let mut below = seconds.to_vec();
     for n in (1..below.len()).rev() {

@@ -1,7 +1,8 @@
 //! What proposes: distributions over the target's vocabulary, level by level, for many sequences.
 //!
-//! A drafter is told what was decided, and asked for its next-token distributions along a tree. Whatever it says, the text
-//! has the target's law; the better it says it, the fewer passes of the target that takes.
+//! A drafter is told what was decided, and asked for its next-token distributions along a tree.
+//! Whatever it says, the text has the target's law; the better it says it, the fewer passes of the
+//! target that takes.
 //!
 //! To add a drafter that needs no files of its own: one file here, one line in [`DrafterKind`].
 
@@ -24,17 +25,19 @@ pub enum Reads {
     Tokens,
     /// The target's hidden states too, of every token.
     States,
-    /// What the target keeps of the tokens, in place of computing it: nothing is left to be read, however late it is asked.
+    /// What the target keeps of the tokens, in place of computing it: nothing is left to be read,
+    /// however late it is asked.
     Kept,
 }
 
 /// Proposes, for any number of sequences.
 ///
-/// As with a [`Model`], a tree only grows between commits, and each [`score`](Self::score) makes ready the nodes that are new.
+/// As with a [`Model`], a tree only grows between commits, and each [`score`](Self::score) makes
+/// ready the nodes that are new.
 ///
 /// # Panics
-/// All methods may panic on a sequence that is not open, and [`distribution`](Self::distribution) on a node that was not
-/// scored since the last commit: mistakes of the caller's, not of a user's.
+/// All methods may panic on a sequence that is not open, and [`distribution`](Self::distribution)
+/// on a node that was not scored since the last commit: mistakes of the caller's, not of a user's.
 ///
 /// ```
 /// use polydraft::{DraftTree, Sampling};
@@ -106,22 +109,31 @@ pub trait Drafter: Send {
         Reads::Tokens
     }
 
-    /// Reads what `target` has computed of its text `of`, the same one: of the first `known` tokens. One that reads more than tokens is
-    /// shown all but the last before it is asked to score; one that reads states also those that there are before it is to prepare.
+    /// Reads what `target` has computed of its text `of`, the same one: of the first `known`
+    /// tokens. One that reads more than tokens is shown all but the last before it is asked to
+    /// score; one that reads states also those that there are before it is to prepare.
     ///
     /// # Errors
     /// A target that does not have what is read.
-    fn read(&mut self, _sequence: Sequence, _target: &dyn Model, _of: Sequence, _known: usize) -> Result<()> {
+    fn read(
+        &mut self,
+        _sequence: Sequence,
+        _target: &dyn Model,
+        _of: Sequence,
+        _known: usize,
+    ) -> Result<()> {
         Ok(())
     }
 
-    /// Makes ready, in one pass for all, every node of each tree that is not yet. No sequence is named twice.
+    /// Makes ready, in one pass for all, every node of each tree that is not yet. No sequence is
+    /// named twice.
     ///
     /// # Errors
     /// Failures of the computation.
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
 
-    /// The next-token distribution after a node that is ready, over the target's vocabulary. `spare` is memory to use.
+    /// The next-token distribution after a node that is ready, over the target's vocabulary.
+    /// `spare` is memory to use.
     ///
     /// # Errors
     /// What the drafter computed makes no distribution.
@@ -133,7 +145,8 @@ pub trait Drafter: Send {
         spare: Option<Distribution>,
     ) -> Result<Distribution>;
 
-    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, and drops the rest of the tree.
+    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, and drops
+    /// the rest of the tree.
     ///
     /// # Errors
     /// Failures of the computation.
@@ -147,7 +160,8 @@ pub(crate) trait DrafterSettings {
 }
 
 polydraft::registry! {
-    /// A drafter without a model, and its settings. To add one, write its file and add its line here.
+    /// A drafter without a model, and its settings. To add one, write its file and add its line
+    /// here.
     ///
     /// ```
     /// use polydraft_engine::DrafterKind;

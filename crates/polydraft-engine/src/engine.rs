@@ -10,8 +10,8 @@ use crate::costs::{self, Measured};
 use crate::laws::{Changed, Pool, StepLaws};
 use crate::session::with_clocks;
 use crate::{
-    Drafter, Error, Facts, Generation, Model, Piece, Reads, Request, Result, Scored, Session, Speculation,
-    Trace,
+    Drafter, Error, Facts, Generation, Model, Piece, Reads, Request, Result, Scored, Session,
+    Speculation, Trace,
 };
 use bookkeeping::{Clock, record};
 use growth::{depth, frontier, grow};
@@ -99,7 +99,8 @@ impl Engine {
         self.drafter.as_ref().map(|drafter| drafter.context())
     }
 
-    /// Tokens that all texts may hold together, where target or drafter has taken memory for so many beforehand.
+    /// Tokens that all texts may hold together, where target or drafter has taken memory for so
+    /// many beforehand.
     pub fn room(&self) -> Option<usize> {
         let drafter = self.drafter.as_ref().and_then(|drafter| drafter.room());
         self.target.room().into_iter().chain(drafter).min()
@@ -120,9 +121,10 @@ impl Engine {
         Ok(())
     }
 
-    /// What steps cost here, and what to expect of drafts, in texts that begin with `text`; with none in made-up ones, where drafts
-    /// may be worse than elsewhere. `request` makes requests of a prompt and a policy: their sampling and their verifier are what
-    /// is measured, with trees of up to four paths, or as many as the verifier is exact for; where a pass takes longer than
+    /// What steps cost here, and what to expect of drafts, in texts that begin with `text`; with
+    /// none in made-up ones, where drafts may be worse than elsewhere. `request` makes requests of
+    /// a prompt and a policy: their sampling and their verifier are what is measured, with trees of
+    /// up to four paths, or as many as the verifier is exact for; where a pass takes longer than
     /// 0.2 s, passes alone are measured. Sessions that are open go on as if nothing had been.
     ///
     /// # Errors
@@ -136,7 +138,8 @@ impl Engine {
         let (target, drafter) = (self.target.as_mut(), drafter.as_mut());
         let text = costs::text(text, target, drafter);
         let like = request(text.clone(), PolicyKind::paths(1, 1))?;
-        let of_draft = like.speculation.as_ref().map_or(&like.sampling, |speculation| &speculation.sampling);
+        let of_draft =
+            like.speculation.as_ref().map_or(&like.sampling, |speculation| &speculation.sampling);
         let mut measured = costs::passes(target, drafter, &text, [&like.sampling, of_draft])?;
         costs::steps(self, &text, &mut measured.costs, request)?;
         Ok(measured)
@@ -145,8 +148,9 @@ impl Engine {
     /// Begins a session. Nothing is computed yet.
     ///
     /// # Errors
-    /// A prompt that fills the context, or an empty one where the target needs a token; a token outside the vocabulary; settings out of range; a verifier that is not
-    /// exact for the tree; speculation without a drafter; as many sessions as the models can hold.
+    /// A prompt that fills the context, or an empty one where the target needs a token; a token
+    /// outside the vocabulary; settings out of range; a verifier that is not exact for the tree;
+    /// speculation without a drafter; as many sessions as the models can hold.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
         self.admits(&request.prompt)?;
@@ -159,10 +163,9 @@ impl Engine {
             (Some(_), None) => return no_drafter(),
         };
         let sequence = self.target.open()?;
-        let opened = self
-            .target
-            .extend(sequence, &request.prompt)
-            .and_then(|()| drafter.map(|drafter| begin(drafter.as_mut(), &request.prompt)).transpose());
+        let opened = self.target.extend(sequence, &request.prompt).and_then(|()| {
+            drafter.map(|drafter| begin(drafter.as_mut(), &request.prompt)).transpose()
+        });
         match opened {
             Ok(drafter) => Ok(Session::new(request, sequence, drafter)),
             Err(error) => {
@@ -172,15 +175,16 @@ impl Engine {
         }
     }
 
-    /// Computes at most so many tokens of a session's prompt, by target and drafter; returns how many are left. The first
-    /// [`step`](Self::step) does what was not done.
+    /// Computes at most so many tokens of a session's prompt, by target and drafter; returns how
+    /// many are left. The first [`step`](Self::step) does what was not done.
     ///
     /// # Errors
     /// Failures of a model.
     pub fn prepare(&mut self, session: &mut Session, most: usize) -> Result<usize> {
         let clock = Clock::start();
         let mut left = self.target.prepare(session.target, most)?;
-        // What reads what the target keeps has nothing to prepare, and would only make the target copy what both hold.
+        // What reads what the target keeps has nothing to prepare, and would only make the target
+        // copy what both hold.
         if self.drafter.as_ref().is_some_and(|drafter| drafter.reads() != Reads::Kept) {
             self.show(session, left)?;
         }
@@ -191,21 +195,26 @@ impl Engine {
         Ok(left)
     }
 
-    /// Decides at least one token for each session that is not done, in one pass of the target for all of them; before that,
-    /// what is certain without one.
+    /// Decides at least one token for each session that is not done, in one pass of the target for
+    /// all of them; before that, what is certain without one.
     ///
     /// What goes wrong in one session alone ends that one, see [`Session::failure`].
     ///
     /// # Errors
-    /// Failures of a model for all of them: no session has changed but by what was certain. The step may be tried again, with
-    /// generators put back to where they were before it: whether a model fails may depend on what was drawn, and other random
-    /// decisions until it does not would be decisions under that condition. [`restore`](Self::restore) sees to the rest.
+    /// Failures of a model for all of them: no session has changed but by what was certain. The
+    /// step may be tried again, with generators put back to where they were before it: whether a
+    /// model fails may depend on what was drawn, and other random decisions until it does not would
+    /// be decisions under that condition. [`restore`](Self::restore) sees to the rest.
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
-        let mut open: Vec<&mut Session> =
-            sessions.iter_mut().map(|session| &mut **session).filter(|session| !session.is_done()).collect();
+        let mut open: Vec<&mut Session> = sessions
+            .iter_mut()
+            .map(|session| &mut **session)
+            .filter(|session| !session.is_done())
+            .collect();
         let (mut clock, texts) = (Clock::start(), open.len());
         for session in &mut open {
-            session.among = if session.is_alone { 1 } else { session.again.take().unwrap_or(texts) };
+            session.among =
+                if session.is_alone { 1 } else { session.again.take().unwrap_or(texts) };
         }
         self.force(&mut open);
         open.retain(|session| !session.is_done());
@@ -239,10 +248,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Shows a drafter that reads what the target computes that of what is decided; `left` tokens before the last are not computed
-    /// yet.
+    /// Shows a drafter that reads what the target computes that of what is decided; `left` tokens
+    /// before the last are not computed yet.
     fn show(&mut self, session: &Session, left: usize) -> Result<()> {
-        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else { return Ok(()) };
+        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
+            return Ok(());
+        };
         if drafter.reads() == Reads::Tokens {
             return Ok(());
         }
@@ -261,8 +272,10 @@ impl Engine {
         }
         let Some(drafter) = &self.drafter else { return Ok(()) };
         let reads = drafter.reads();
-        let depths: Vec<usize> =
-            sessions.iter().map(|session| depth(session, self.target.as_ref(), drafter.as_ref())).collect();
+        let depths: Vec<usize> = sessions
+            .iter()
+            .map(|session| depth(session, self.target.as_ref(), drafter.as_ref()))
+            .collect();
         for (session, &depth) in sessions.iter().zip(&depths) {
             if depth > 0 && reads != Reads::Tokens {
                 while self.target.prepare(session.target, PROMPT_CHUNK)? > 0 {}
@@ -298,7 +311,8 @@ impl Engine {
     }
 
     fn score(&mut self, sessions: &[&mut Session]) -> Result<()> {
-        let batch: Vec<_> = sessions.iter().map(|session| (session.target, session.draft.tree())).collect();
+        let batch: Vec<_> =
+            sessions.iter().map(|session| (session.target, session.draft.tree())).collect();
         if batch.is_empty() { Ok(()) } else { self.target.score(&batch) }
     }
 
@@ -323,8 +337,12 @@ impl Engine {
                 let nodes = 0..draft.tree().len();
                 let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
                 let (decided, tree) = (&tokens[..], draft.tree());
-                let changed =
-                    processor.as_deref().map(|processor| Changed { processor, decided, tree, limits });
+                let changed = processor.as_deref().map(|processor| Changed {
+                    processor,
+                    decided,
+                    tree,
+                    limits,
+                });
                 let laws = StepLaws::new(logits, changed, sampling, &self.pool);
                 let decide = |chance: &mut dyn Chance| match speculation.as_mut() {
                     Some(Speculation { verifier, .. }) => {
@@ -342,7 +360,8 @@ impl Engine {
                 let outcome = with_clocks(chance.as_mut(), clocks, tokens.len(), decide);
                 let trace = match (&outcome, asides.traced) {
                     (Ok(outcome), Some(top)) => {
-                        let verifier = speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
+                        let verifier =
+                            speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
                         Some(Trace::of(draft, &laws, outcome, verifier, top))
                     }
                     _ => None,
@@ -370,12 +389,19 @@ impl Engine {
     }
 
     /// What cannot be committed ends its session.
-    fn commit(&mut self, sessions: &mut [&mut Session], outcomes: &mut [Option<Outcome>], clock: &mut Clock) {
+    fn commit(
+        &mut self,
+        sessions: &mut [&mut Session],
+        outcomes: &mut [Option<Outcome>],
+        clock: &mut Clock,
+    ) {
         for (session, decided) in sessions.iter_mut().zip(&mut *outcomes) {
             let Some(outcome) = decided else { continue };
             let (sequence, tree) = (session.target, session.draft.tree());
             let committed = self.target.commit(sequence, tree, &outcome.accepted);
-            if let Err(error) = committed.and_then(|()| self.target.extend(sequence, &[outcome.token])) {
+            if let Err(error) =
+                committed.and_then(|()| self.target.extend(sequence, &[outcome.token]))
+            {
                 session.fail(error);
                 *decided = None;
             }
@@ -385,21 +411,25 @@ impl Engine {
         for (session, decided) in sessions.iter_mut().zip(&mut *outcomes) {
             let (Some(sequence), Some(outcome)) = (session.drafter, &decided) else { continue };
             let committed = drafter.commit(sequence, session.draft.tree(), &outcome.accepted);
-            if let Err(error) = committed.and_then(|()| drafter.extend(sequence, &[outcome.token])) {
+            if let Err(error) = committed.and_then(|()| drafter.extend(sequence, &[outcome.token]))
+            {
                 session.fail(error);
                 *decided = None;
             }
         }
     }
 
-    /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go on after a panic that a
-    /// caller caught inside [`step`](Self::step), wherever in the step that was, or after its error. Random decisions of that step
-    /// are the caller's: where [`Statistics::target_calls`](crate::Statistics) says that the session has not taken it, and its
-    /// generator is put back to where it was before, the next step does the same as this one would have done, also without the
-    /// neighbours that it had, and the text is the same as without the panic.
+    /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go
+    /// on after a panic that a caller caught inside [`step`](Self::step), wherever in the step that
+    /// was, or after its error. Random decisions of that step are the caller's: where
+    /// [`Statistics::target_calls`](crate::Statistics) says that the session has not taken it, and
+    /// its generator is put back to where it was before, the next step does the same as this one
+    /// would have done, also without the neighbours that it had, and the text is the same as
+    /// without the panic.
     ///
     /// # Errors
-    /// Failures of the models; a panic while this very session took what was decided. The session cannot go on then.
+    /// Failures of the models; a panic while this very session took what was decided. The session
+    /// cannot go on then.
     pub fn restore(&mut self, session: &mut Session, prompt: &[Token]) -> Result<()> {
         if session.is_taking {
             return Err(Error::Interrupted);
@@ -408,7 +438,9 @@ impl Engine {
         let length = prompt.len() + session.tokens().len();
         self.target.truncate(session.target, length);
         self.target.extend(session.target, &[])?;
-        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else { return Ok(()) };
+        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
+            return Ok(());
+        };
         if drafter.len(sequence) == length {
             return drafter.extend(sequence, &[]);
         }
@@ -432,12 +464,16 @@ impl Engine {
         session.into_generation()
     }
 
-    /// One request from beginning to end. `show` gets every piece of text as soon as it is decided, and returns whether to
-    /// go on.
+    /// One request from beginning to end. `show` gets every piece of text as soon as it is decided,
+    /// and returns whether to go on.
     ///
     /// # Errors
     /// As for [`open`](Self::open), [`step`](Self::step) and [`close`](Self::close).
-    pub fn generate(&mut self, request: Request, show: &mut dyn FnMut(Piece) -> bool) -> Result<Generation> {
+    pub fn generate(
+        &mut self,
+        request: Request,
+        show: &mut dyn FnMut(Piece) -> bool,
+    ) -> Result<Generation> {
         let session = self.open(request)?;
         self.complete(session, show)
     }

@@ -1,9 +1,12 @@
-//! The target's distributions at the nodes of one step's tree, made when a verifier first looks at them.
+//! The target's distributions at the nodes of one step's tree, made when a verifier first looks at
+//! them.
 
 use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use polydraft::{Distribution, DraftTree, Error, NodeId, Result as LawResult, Sampling, TargetLaws, Token};
+use polydraft::{
+    Distribution, DraftTree, Error, NodeId, Result as LawResult, Sampling, TargetLaws, Token,
+};
 
 use crate::{Limits, Processor};
 
@@ -83,10 +86,12 @@ impl TargetLaws for StepLaws<'_> {
         let mut logits = Cow::Borrowed(self.logits[node]);
         let open = |changed: &Changed| !changed.limits.end_at(changed.tree, node);
         if let Some(Changed { processor, decided, tree, .. }) = self.changed.filter(open) {
-            let path: Vec<Token> = tree.path(node).into_iter().map(|node| tree.token(node)).collect();
+            let path: Vec<Token> =
+                tree.path(node).into_iter().map(|node| tree.token(node)).collect();
             processor.process(decided, &path, logits.to_mut());
         }
-        let law = Distribution::remade(self.pool.take(), logits.len(), None, &logits, self.sampling);
+        let law =
+            Distribution::remade(self.pool.take(), logits.len(), None, &logits, self.sampling);
         let law = law.inspect_err(|error| {
             let _ = self.failed.set(error.clone());
         })?;

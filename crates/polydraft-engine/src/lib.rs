@@ -31,7 +31,8 @@ pub use model::{Facts, Feature, Model, Sequence};
 pub use processor::{Penalties, Processor};
 pub use score::{Scored, score};
 pub use session::{
-    Emitted, Finish, Generation, Limits, NoText, Origin, Piece, Request, Session, Speculation, TextStream,
+    Emitted, Finish, Generation, Limits, NoText, Origin, Piece, Request, Session, Speculation,
+    TextStream,
 };
 pub use statistics::Statistics;
 pub use table::TableModel;

@@ -24,8 +24,8 @@ pub struct Facts {
     pub sequences: usize,
 }
 
-/// A text that a model keeps, from [`open`](Model::open) to [`close`](Model::close). The number has a
-/// meaning for its model only, which may use it again for a later text.
+/// A text that a model keeps, from [`open`](Model::open) to [`close`](Model::close). The number has
+/// a meaning for its model only, which may use it again for a later text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sequence(u32);
 
@@ -44,24 +44,26 @@ impl Sequence {
 /// A hidden state that a model has of every token: `[hidden]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Feature {
-    /// The residual stream after so many layers, no norm applied: 0 is the embedded token, and as many as there are layers
-    /// is what the last norm gets.
+    /// The residual stream after so many layers, no norm applied: 0 is the embedded token, and as
+    /// many as there are layers is what the last norm gets.
     After(usize),
     /// What the last norm gives, of which logits are made.
     Output,
 }
 
-/// A language model with any number of committed contexts (sequences) and, behind each, a speculative tree.
+/// A language model with any number of committed contexts (sequences) and, behind each, a
+/// speculative tree.
 ///
-/// A context grows by [`extend`](Self::extend) and [`commit`](Self::commit). A tree only grows between commits: each
-/// call of [`score`](Self::score) computes the nodes that are new, so that a target is asked once per tree and a draft
-/// once per level. What a sequence is given back never depends on what else is in a pass, to the last bit.
+/// A context grows by [`extend`](Self::extend) and [`commit`](Self::commit). A tree only grows
+/// between commits: each call of [`score`](Self::score) computes the nodes that are new, so that a
+/// target is asked once per tree and a draft once per level. What a sequence is given back never
+/// depends on what else is in a pass, to the last bit.
 ///
 /// A model knows nothing of speculation: it scores what it is given and keeps what it is told.
 ///
 /// # Panics
-/// All methods may panic on a sequence that is not open, and [`logits`](Self::logits) on a node that was not scored
-/// since the last commit: mistakes of the caller's, not of a user's.
+/// All methods may panic on a sequence that is not open, and [`logits`](Self::logits) on a node
+/// that was not scored since the last commit: mistakes of the caller's, not of a user's.
 ///
 /// ```
 /// use polydraft::DraftTree;
@@ -99,7 +101,8 @@ pub trait Model: Send + Any {
         0
     }
 
-    /// Tokens that all texts may hold together, trees apart, where memory for them was taken beforehand.
+    /// Tokens that all texts may hold together, trees apart, where memory for them was taken
+    /// beforehand.
     fn room(&self) -> Option<usize> {
         None
     }
@@ -107,33 +110,36 @@ pub trait Model: Send + Any {
     /// How many tokens are committed.
     fn len(&self, sequence: Sequence) -> usize;
 
-    /// Appends decided tokens and drops the tree. Nothing need be computed before the next score; where another text
-    /// that the model holds begins alike, what was computed for that one serves this one too.
+    /// Appends decided tokens and drops the tree. Nothing need be computed before the next score;
+    /// where another text that the model holds begins alike, what was computed for that one serves
+    /// this one too.
     ///
     /// # Errors
     /// A token outside the vocabulary.
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
 
-    /// Takes back all but the first `length` tokens, and drops the tree. If there are no more than that, nothing changes, and
-    /// the tree stays.
+    /// Takes back all but the first `length` tokens, and drops the tree. If there are no more than
+    /// that, nothing changes, and the tree stays.
     fn truncate(&mut self, sequence: Sequence, length: usize);
 
-    /// Computes at most `most` of the committed tokens that are not computed yet, the last one never (it is the root of
-    /// the next tree), so that a long prompt can be read between the steps of other sequences. Returns how many are left
-    /// to compute before the last one. [`score`](Self::score) computes the rest by itself.
+    /// Computes at most `most` of the committed tokens that are not computed yet, the last one
+    /// never (it is the root of the next tree), so that a long prompt can be read between the steps
+    /// of other sequences. Returns how many are left to compute before the last one.
+    /// [`score`](Self::score) computes the rest by itself.
     ///
     /// # Errors
     /// Failures of the computation; more tokens than the context holds.
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize>;
 
-    /// From now on goes on behind what `leader` computes ([`catch_up`](Self::catch_up)), if it can, as a copy of it in fewer bits: their keys
-    /// and values are of the same shape, and the leader's are the better ones. Whether it does.
+    /// From now on goes on behind what `leader` computes ([`catch_up`](Self::catch_up)), if it can,
+    /// as a copy of it in fewer bits: their keys and values are of the same shape, and the leader's
+    /// are the better ones. Whether it does.
     fn follow(&mut self, _leader: &dyn Model) -> bool {
         false
     }
 
-    /// Takes what the leader has computed of the first `known` tokens of its text `of` for its own of the same text, and drops the tree. What
-    /// it needs and was not given it computes itself.
+    /// Takes what the leader has computed of the first `known` tokens of its text `of` for its own
+    /// of the same text, and drops the tree. What it needs and was not given it computes itself.
     ///
     /// # Errors
     /// Failures of the computation.
@@ -147,25 +153,26 @@ pub trait Model: Send + Any {
         Ok(())
     }
 
-    /// Computes, in one pass for all, the logits after every node of each tree, its root included, that has none yet.
-    /// No sequence is named twice.
+    /// Computes, in one pass for all, the logits after every node of each tree, its root included,
+    /// that has none yet. No sequence is named twice.
     ///
     /// # Errors
-    /// An empty context, if the model needs a token; a path that the context has no room for; failures of the
-    /// computation.
+    /// An empty context, if the model needs a token; a path that the context has no room for;
+    /// failures of the computation.
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
 
-    /// The logits after a scored node, shape `[vocabulary]`, or one entry for each of [`outputs`](Self::outputs).
+    /// The logits after a scored node, shape `[vocabulary]`, or one entry for each of
+    /// [`outputs`](Self::outputs).
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32];
 
-    /// The tokens that the entries of [`logits`](Self::logits) are of, ascending, where they are not all: of a model whose
-    /// output was cut, which can draft but not be a target.
+    /// The tokens that the entries of [`logits`](Self::logits) are of, ascending, where they are
+    /// not all: of a model whose output was cut, which can draft but not be a target.
     fn outputs(&self) -> Option<&[Token]> {
         None
     }
 
-    /// Keeps these hidden states of all tokens from now on, for drafters that read them. To be asked for before a sequence
-    /// is opened.
+    /// Keeps these hidden states of all tokens from now on, for drafters that read them. To be
+    /// asked for before a sequence is opened.
     ///
     /// # Errors
     /// A model that has no such states, or an open sequence.
@@ -173,9 +180,9 @@ pub trait Model: Send + Any {
         no_features(self.facts(), "a model that gives them")
     }
 
-    /// The watched states of committed tokens that are computed, behind each other as they were named for each token:
-    /// `[tokens, watched · hidden]`. After a [`prepare`](Self::prepare) that left none, and after a commit of nodes that
-    /// were scored, these are all but the last.
+    /// The watched states of committed tokens that are computed, behind each other as they were
+    /// named for each token: `[tokens, watched · hidden]`. After a [`prepare`](Self::prepare) that
+    /// left none, and after a commit of nodes that were scored, these are all but the last.
     ///
     /// # Errors
     /// Tokens that are not computed; a model that watches nothing.
@@ -183,8 +190,9 @@ pub trait Model: Send + Any {
         no_features(self.facts(), "a model that gives them")
     }
 
-    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the context and drops the
-    /// rest of the tree. What was computed for the scored nodes of the path is kept.
+    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the
+    /// context and drops the rest of the tree. What was computed for the scored nodes of the path
+    /// is kept.
     ///
     /// # Errors
     /// Failures of the computation.
@@ -204,5 +212,9 @@ pub fn too_many_sequences<T>(facts: &Facts) -> Result<T> {
 /// # Errors
 /// Always.
 pub fn no_features<T>(facts: &Facts, expected: &'static str) -> Result<T> {
-    Err(Error::Setting { setting: "hidden states of the target", expected, got: facts.name.clone() })
+    Err(Error::Setting {
+        setting: "hidden states of the target",
+        expected,
+        got: facts.name.clone(),
+    })
 }

@@ -1,8 +1,8 @@
 //! What a model thinks of a text that is there: the log-probability of every token.
 //!
-//! Method: chunks of the text as chains behind what is committed, each in one pass. Of a text longer than the context,
-//! windows: the first is as long as the context, each later one begins half a context further on, so that every token is
-//! scored behind at least half a context.
+//! Method: chunks of the text as chains behind what is committed, each in one pass. Of a text
+//! longer than the context, windows: the first is as long as the context, each later one begins
+//! half a context further on, so that every token is scored behind at least half a context.
 
 use polydraft::{DraftTree, Token};
 
@@ -22,10 +22,12 @@ pub struct Scored {
     pub top: Vec<(Token, f64)>,
 }
 
-/// Scores all tokens from number `from` on, with the `top` likeliest in the place of each. `progress` is told how many are
-/// done, and says whether to go on; what was done by then is returned.
+/// Scores all tokens from number `from` on, with the `top` likeliest in the place of each.
+/// `progress` is told how many are done, and says whether to go on; what was done by then is
+/// returned.
 ///
-/// The first token of a text has a score only if the model says what begins a text; else `from` is at least 1.
+/// The first token of a text has a score only if the model says what begins a text; else `from` is
+/// at least 1.
 ///
 /// ```
 /// use polydraft_engine::{TableModel, score};
@@ -39,8 +41,8 @@ pub struct Scored {
 /// ```
 ///
 /// # Errors
-/// Failures of the model; tokens outside its vocabulary; nothing before the first token to be scored, where the model
-/// needs something.
+/// Failures of the model; tokens outside its vocabulary; nothing before the first token to be
+/// scored, where the model needs something.
 pub fn score(
     model: &mut dyn Model,
     tokens: &[Token],
@@ -112,7 +114,8 @@ pub(crate) fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     let logprob = |logit: f32| f64::from(logit - most) - sum.ln();
     let mut order: Vec<Token> = (0..logits.len() as Token).collect();
     let count = top.min(order.len());
-    let likelier = |a: &Token, b: &Token| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let likelier =
+        |a: &Token, b: &Token| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     if count > 0 && count < order.len() {
         order.select_nth_unstable_by(count - 1, likelier);
     }
@@ -130,14 +133,18 @@ mod tests {
     /// A token is as likely as the one before it says, whatever the window.
     #[test]
     fn long_texts_are_scored_in_windows() {
-        let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "0": [0.9, 0.1], "1": [0.2, 0.8]}}"#;
+        let json =
+            r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "0": [0.9, 0.1], "1": [0.2, 0.8]}}"#;
         let mut model = TableModel::from_json("example", json).unwrap().with_context_length(8);
         let tokens: Vec<Token> = (0..200u32).map(|n| n * n % 7 % 2).collect();
         let scored = score(&mut model, &tokens, 1, 2, &mut |_| true).unwrap();
         assert_eq!(scored.len(), 199);
         for (pair, scored) in tokens.windows(2).zip(&scored) {
             let law = [[0.9f64, 0.1], [0.2, 0.8]][pair[0] as usize];
-            assert!((scored.logprob - law[pair[1] as usize].ln()).abs() < 1e-5, "{pair:?}: {scored:?}");
+            assert!(
+                (scored.logprob - law[pair[1] as usize].ln()).abs() < 1e-5,
+                "{pair:?}: {scored:?}"
+            );
             assert_eq!(scored.top[0].0, pair[0]);
             assert!(scored.top[0].1 > scored.top[1].1);
         }

@@ -10,7 +10,8 @@ use crate::{Error, Processor, Result, Scored, Sequence, Statistics, Trace};
 
 /// Turns token ids into text, one at a time.
 pub trait TextStream: Send {
-    /// Takes the next token; returns the text that is certain by now, in whole characters (it may be empty).
+    /// Takes the next token; returns the text that is certain by now, in whole characters (it may
+    /// be empty).
     ///
     /// # Errors
     /// An id that has no text.
@@ -107,10 +108,11 @@ pub struct Piece {
 pub struct Speculation {
     /// What decides.
     pub verifier: Box<dyn Verifier>,
-    /// Where the tree grows in every step. It is cut off near the end of the context and of the token limit.
+    /// Where the tree grows in every step. It is cut off near the end of the context and of the
+    /// token limit.
     pub policy: Box<dyn Policy>,
-    /// How the drafter's output becomes the distributions that drafts are drawn from. It changes the speed, never the
-    /// text's law.
+    /// How the drafter's output becomes the distributions that drafts are drawn from. It changes
+    /// the speed, never the text's law.
     pub sampling: Sampling,
 }
 
@@ -168,7 +170,8 @@ pub(crate) struct Asides {
     pub fallbacks_of_step: u64,
 }
 
-/// A session's source of decisions, with its clocks if it has them. `position` is the number of tokens of its text.
+/// A session's source of decisions, with its clocks if it has them. `position` is the number of
+/// tokens of its text.
 pub(crate) fn with_clocks<T>(
     chance: &mut dyn Chance,
     clocks: &mut Option<Box<dyn Clocks>>,
@@ -181,8 +184,9 @@ pub(crate) fn with_clocks<T>(
     }
 }
 
-/// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in between. It holds a sequence
-/// of each model until [`Engine::close`](crate::Engine::close): one that is dropped instead keeps them.
+/// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in
+/// between. It holds a sequence of each model until [`Engine::close`](crate::Engine::close): one
+/// that is dropped instead keeps them.
 ///
 /// ```
 /// use polydraft::Sampling;
@@ -310,27 +314,30 @@ impl<'c> Session<'c> {
         std::mem::take(&mut self.emitted)
     }
 
-    /// Changes the target's logits from now on; the text then has the law of plain decoding with the same changes.
+    /// Changes the target's logits from now on; the text then has the law of plain decoding with
+    /// the same changes.
     pub fn process(&mut self, processor: Box<dyn Processor>) {
         self.processor = Some(processor);
     }
 
-    /// From now on its trees are what they would be without neighbours: trees that choose themselves else give way to other
-    /// texts in a pass, which leaves a text its law, but not the same text for the same random decisions.
+    /// From now on its trees are what they would be without neighbours: trees that choose
+    /// themselves else give way to other texts in a pass, which leaves a text its law, but not the
+    /// same text for the same random decisions.
     pub fn as_if_alone(&mut self) {
         self.is_alone = true;
     }
 
-    /// To be called before the first step: decides by clocks ([`polydraft::race`]) that follow from the chance. A session whose
-    /// verifier goes by clocks has them anyway; plain decoding with them has the same text as these, if the chance is the same.
+    /// To be called before the first step: decides by clocks ([`polydraft::race`]) that follow from
+    /// the chance. A session whose verifier goes by clocks has them anyway; plain decoding with
+    /// them has the same text as these, if the chance is the same.
     pub fn race(&mut self) {
         if self.clocks.is_none() {
             self.clocks = Some(self.chance.clocks());
         }
     }
 
-    /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top` likeliest tokens of each law. It
-    /// costs a law for every node.
+    /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top`
+    /// likeliest tokens of each law. It costs a law for every node.
     pub fn trace(&mut self, top: usize) {
         self.asides.traced = Some(top);
     }
@@ -340,9 +347,9 @@ impl<'c> Session<'c> {
         std::mem::take(&mut self.asides.traces)
     }
 
-    /// From now on every token's log-probability is kept for [`take_scores`](Self::take_scores), with the `top` likeliest in
-    /// its place: of the target's own distribution at temperature 1, as [`score`](crate::score()) would say afterwards, at no
-    /// further pass.
+    /// From now on every token's log-probability is kept for [`take_scores`](Self::take_scores),
+    /// with the `top` likeliest in its place: of the target's own distribution at temperature 1, as
+    /// [`score`](crate::score()) would say afterwards, at no further pass.
     pub fn watch_scores(&mut self, top: usize) {
         self.asides.watched = Some(top);
     }

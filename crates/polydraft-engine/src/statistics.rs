@@ -69,7 +69,8 @@ pub struct Statistics {
     pub accepted_by_rank: Vec<usize>,
     /// Calls in which nothing was left to verify after the accepted tokens.
     pub complete_paths: usize,
-    /// Nodes at which a weaker algorithm took over from the verifier's own, which could not do them.
+    /// Nodes at which a weaker algorithm took over from the verifier's own, which could not do
+    /// them.
     pub fallbacks: u64,
     /// What the tree chose, if it chose by itself.
     pub choices: Option<Choices>,
@@ -81,14 +82,17 @@ pub struct Statistics {
     pub target_time: Duration,
     /// In the verifier, the target's laws included.
     pub verify_time: Duration,
-    /// From the prompt's end to the last token, text and stop strings included; not what a reader does with them.
+    /// From the prompt's end to the last token, text and stop strings included; not what a reader
+    /// does with them.
     pub total_time: Duration,
 }
 
 impl Statistics {
     pub(crate) fn record(&mut self, step: &Step) {
         self.target_calls += 1;
-        for (counts, reached) in [(&mut self.drafted, step.drafted), (&mut self.accepted, step.accepted)] {
+        for (counts, reached) in
+            [(&mut self.drafted, step.drafted), (&mut self.accepted, step.accepted)]
+        {
             counts.resize(counts.len().max(step.drafted), 0);
             counts[..reached].iter_mut().for_each(|count| *count += 1);
         }
@@ -108,8 +112,8 @@ impl Statistics {
         ratio(self.tokens as f64, self.target_calls as f64)
     }
 
-    /// For each position on the drafted path, the part of the tokens drafted there that was accepted. Acceptance of
-    /// a position needs that of all before it, so the numbers fall.
+    /// For each position on the drafted path, the part of the tokens drafted there that was
+    /// accepted. Acceptance of a position needs that of all before it, so the numbers fall.
     pub fn accepted_by_position(&self) -> Vec<f64> {
         self.accepted.iter().zip(&self.drafted).map(|(&a, &d)| ratio(a as f64, d as f64)).collect()
     }
@@ -119,10 +123,11 @@ impl Statistics {
         ratio(self.nodes as f64, self.target_calls as f64)
     }
 
-    /// Of the positions that were verified, the part at which the first, the second, .. distinct token drafted was
-    /// accepted.
+    /// Of the positions that were verified, the part at which the first, the second, .. distinct
+    /// token drafted was accepted.
     pub fn accepted_by_draft(&self) -> Vec<f64> {
-        // Every call verifies the positions it accepts and one more, unless all of the longest path is accepted.
+        // Every call verifies the positions it accepts and one more, unless all of the longest path
+        // is accepted.
         let accepted: usize = self.accepted_by_rank.iter().sum();
         let complete = self.complete_paths;
         let verified = (accepted + self.target_calls - complete) as f64;

@@ -7,7 +7,8 @@ pub type Pieces<M> = Vec<(String, M)>;
 
 /// Lets text through until one of the stop strings appears, which may straddle pieces.
 ///
-/// Text that may be the beginning of a stop string is held back until that is decided. Marks travel with the text.
+/// Text that may be the beginning of a stop string is held back until that is decided. Marks travel
+/// with the text.
 #[derive(Debug, Clone)]
 pub struct StopScanner<M> {
     stops: Vec<String>,
@@ -21,8 +22,9 @@ impl<M: Copy> StopScanner<M> {
         Self { stops, held: VecDeque::new() }
     }
 
-    /// Takes a piece; returns the text that may be shown and whether a stop string was completed. The text then ends
-    /// where the stop string begins. Of several, the one that begins first counts.
+    /// Takes a piece; returns the text that may be shown and whether a stop string was completed.
+    /// The text then ends where the stop string begins. Of several, the one that begins first
+    /// counts.
     pub fn push(&mut self, text: &str, mark: M) -> (Pieces<M>, bool) {
         if !text.is_empty() {
             self.held.push_back((text.to_owned(), mark));
@@ -88,14 +90,23 @@ mod tests {
 
     #[test]
     fn nothing_is_held_without_stop_strings() {
-        assert_eq!(run(&[], &["a", "", "b"]), (vec!["a".into(), "".into(), "b".into(), "".into()], false));
+        assert_eq!(
+            run(&[], &["a", "", "b"]),
+            (vec!["a".into(), "".into(), "b".into(), "".into()], false)
+        );
         assert_eq!(run(&[""], &["a"]), (vec!["a".into(), "".into()], false));
     }
 
     #[test]
     fn stop_strings_straddle_pieces() {
-        assert_eq!(run(&["END"], &["xE", "N", "Dy"]), (vec!["x".into(), "".into(), "".into()], true));
-        assert_eq!(run(&["END"], &["xE", "NT"]), (vec!["x".into(), "ENT".into(), "".into()], false));
+        assert_eq!(
+            run(&["END"], &["xE", "N", "Dy"]),
+            (vec!["x".into(), "".into(), "".into()], true)
+        );
+        assert_eq!(
+            run(&["END"], &["xE", "NT"]),
+            (vec!["x".into(), "ENT".into(), "".into()], false)
+        );
         assert_eq!(run(&["END"], &["xEN"]), (vec!["x".into(), "EN".into()], false));
         // A false start may overlap the true one.
         assert_eq!(run(&["aab"], &["a", "a", "a", "b"]).0, ["", "", "a", ""]);
@@ -114,7 +125,8 @@ mod tests {
         let ends: Vec<usize> = text.char_indices().map(|(i, _)| i).chain([text.len()]).collect();
         for &a in &ends {
             for &b in ends.iter().filter(|b| **b >= a) {
-                let (shown, stopped) = run(&[" two four", "zzz"], &[&text[..a], &text[a..b], &text[b..]]);
+                let (shown, stopped) =
+                    run(&[" two four", "zzz"], &[&text[..a], &text[a..b], &text[b..]]);
                 assert_eq!((shown.concat().as_str(), stopped), (expected, true), "{a} {b}");
             }
         }

@@ -11,9 +11,9 @@ use crate::{Error, Facts, Model, Result, Sequence, Vocabulary};
 
 /// The next-token laws of a finite set of contexts.
 ///
-/// In JSON: `{"vocabulary": 3, "next": {"": [0.2, 0.3, 0.5], "0": [..], "0 1": [..]}}`. A context is looked up by the
-/// longest suffix of its token ids that is present, so that a Markov chain of any order and a full tree both fit;
-/// `""` is the fallback and must be there.
+/// In JSON: `{"vocabulary": 3, "next": {"": [0.2, 0.3, 0.5], "0": [..], "0 1": [..]}}`. A context
+/// is looked up by the longest suffix of its token ids that is present, so that a Markov chain of
+/// any order and a full tree both fit; `""` is the fallback and must be there.
 ///
 /// ```
 /// use polydraft_engine::TableModel;
@@ -54,7 +54,8 @@ struct File {
     next: Listed,
 }
 
-/// Laws by context, as they stand in the file: a map would keep the last of those with the same name.
+/// Laws by context, as they stand in the file: a map would keep the last of those with the same
+/// name.
 #[derive(Default)]
 struct Listed(Vec<(String, Vec<f64>)>);
 
@@ -83,9 +84,13 @@ impl TableModel {
     /// From laws by context; each is of shape `[vocabulary]`. `name` appears in messages.
     ///
     /// # Errors
-    /// No fallback law; a law of the wrong length or that is no distribution; a context with a token outside the
-    /// vocabulary. The context is named.
-    pub fn new(name: &str, vocabulary: usize, next: BTreeMap<Vec<Token>, Vec<f64>>) -> Result<Self> {
+    /// No fallback law; a law of the wrong length or that is no distribution; a context with a
+    /// token outside the vocabulary. The context is named.
+    pub fn new(
+        name: &str,
+        vocabulary: usize,
+        next: BTreeMap<Vec<Token>, Vec<f64>>,
+    ) -> Result<Self> {
         let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
         if vocabulary == 0 {
             return Err(wrong("expected a vocabulary of at least one token, got 0".to_owned()));
@@ -108,7 +113,8 @@ impl TableModel {
                 )));
             }
             let logits = law.iter().map(|p| p.ln() as f32).collect();
-            let law = Distribution::new(law).map_err(|e| wrong(format!("context {shown:?}: {e}")))?;
+            let law =
+                Distribution::new(law).map_err(|e| wrong(format!("context {shown:?}: {e}")))?;
             entries.insert(context, Entry { law, logits });
         }
         let memory = entries.keys().map(Vec::len).max().unwrap_or(0);
@@ -129,13 +135,15 @@ impl TableModel {
     /// Text that is no such JSON (with line and column), and those of [`TableModel::new`].
     pub fn from_json(name: &str, text: &str) -> Result<Self> {
         let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
-        let file: File = serde_json::from_str(text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
+        let file: File =
+            serde_json::from_str(text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
         let mut next = BTreeMap::new();
         for (context, law) in file.next.0 {
             let tokens: std::result::Result<Vec<Token>, _> =
                 context.split_whitespace().map(str::parse).collect();
-            let tokens = tokens
-                .map_err(|_| wrong(format!("context {context:?}: expected token ids separated by spaces")))?;
+            let tokens = tokens.map_err(|_| {
+                wrong(format!("context {context:?}: expected token ids separated by spaces"))
+            })?;
             if next.insert(tokens, law).is_some() {
                 return Err(wrong(format!("context {context:?} is listed twice")));
             }
@@ -167,7 +175,10 @@ impl TableModel {
     /// The longest suffix of a context that is listed.
     fn longest_suffix<'c>(&self, context: &'c [Token]) -> &'c [Token] {
         let first = context.len().saturating_sub(self.memory);
-        (first..context.len()).map(|i| &context[i..]).find(|s| self.next.contains_key(*s)).unwrap_or(&[])
+        (first..context.len())
+            .map(|i| &context[i..])
+            .find(|s| self.next.contains_key(*s))
+            .unwrap_or(&[])
     }
 
     fn check(&self, tokens: &[Token]) -> Result<()> {
@@ -271,7 +282,8 @@ mod tests {
 
     #[test]
     fn the_longest_suffix_counts() {
-        let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75], "0 1": [1, 0]}}"#;
+        let json =
+            r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75], "0 1": [1, 0]}}"#;
         let model = TableModel::from_json("t.json", json).unwrap();
         let first = |context: &[Token]| model.law(context).probability(0);
         assert_eq!(
@@ -286,10 +298,15 @@ mod tests {
         assert!(message(r#"{"vocabulary": 2, "next": {"0": [1, 0]}}"#).contains("fallback"));
         assert!(message(r#"{"vocabulary": 0, "next": {"": []}}"#).contains("at least one token"));
         assert!(
-            message(r#"{"vocabulary": 2, "next": {"": [1]}}"#).contains("expected 2 probabilities, got 1")
+            message(r#"{"vocabulary": 2, "next": {"": [1]}}"#)
+                .contains("expected 2 probabilities, got 1")
         );
-        assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], "2": [1, 0]}}"#).contains("got 2"));
-        assert!(message(r#"{"vocabulary": 2, "next": {"": [1, 0], "x": [1, 0]}}"#).contains("\"x\""));
+        assert!(
+            message(r#"{"vocabulary": 2, "next": {"": [1, 0], "2": [1, 0]}}"#).contains("got 2")
+        );
+        assert!(
+            message(r#"{"vocabulary": 2, "next": {"": [1, 0], "x": [1, 0]}}"#).contains("\"x\"")
+        );
         for twice in [" ", ""] {
             let text = format!(r#"{{"vocabulary": 2, "next": {{"": [1, 0], "{twice}": [0, 1]}}}}"#);
             assert!(message(&text).contains("is listed twice"));

@@ -1,4 +1,5 @@
-//! What happened in a step, for people who want to see it: the tree, both laws at its nodes, and what came of it.
+//! What happened in a step, for people who want to see it: the tree, both laws at its nodes, and
+//! what came of it.
 
 use polydraft::{Distribution, Draft, DraftTree, NodeId, Outcome, TargetLaws, Token, Verifier};
 
@@ -24,10 +25,12 @@ pub struct TracedNode {
     pub draft: Vec<(Token, f64)>,
     /// What the target says there, the likeliest first.
     pub target: Vec<(Token, f64)>,
-    /// For tokens of `draft`, where the verifier shares priorities out among drafts: the law of a draft's priority, as intervals
-    /// of [0, 1], each with its beginning, its length and its probability.
+    /// For tokens of `draft`, where the verifier shares priorities out among drafts: the law of a
+    /// draft's priority, as intervals of [0, 1], each with its beginning, its length and its
+    /// probability.
     pub shares: Vec<(Token, Vec<[f64; 3]>)>,
-    /// What the two laws have in common, Σ min: the probability that one draft is accepted here. None at a leaf.
+    /// What the two laws have in common, Σ min: the probability that one draft is accepted here.
+    /// None at a leaf.
     pub overlap: Option<f64>,
 }
 
@@ -62,12 +65,24 @@ impl Trace {
         let of = |node| {
             let drawn = (node != DraftTree::ROOT).then(|| {
                 let (parent, token) = (tree.parent(node), tree.token(node));
-                let under = |law: Option<&Distribution>| law.map_or(0.0, |law| law.probability(token));
-                Drawn { parent, token, draft: under(draft.law(parent)), target: under(target(parent)) }
+                let under =
+                    |law: Option<&Distribution>| law.map_or(0.0, |law| law.probability(token));
+                Drawn {
+                    parent,
+                    token,
+                    draft: under(draft.law(parent)),
+                    target: under(target(parent)),
+                }
             });
             let shares = draft.law(node).zip(verifier).map_or_else(Vec::new, |(law, verifier)| {
-                let of = |token| (token, verifier.priorities(draft, laws, node, token).unwrap_or_default());
-                law.most_likely(top).into_iter().map(of).filter(|(_, parts)| !parts.is_empty()).collect()
+                let of = |token| {
+                    (token, verifier.priorities(draft, laws, node, token).unwrap_or_default())
+                };
+                law.most_likely(top)
+                    .into_iter()
+                    .map(of)
+                    .filter(|(_, parts)| !parts.is_empty())
+                    .collect()
             });
             TracedNode {
                 drawn,
@@ -75,7 +90,10 @@ impl Trace {
                 draws: draft.draws(node).map_or(0, |draws| draws.count),
                 draft: draft.law(node).map(|law| likeliest(law, top)).unwrap_or_default(),
                 target: target(node).map(|law| likeliest(law, top)).unwrap_or_default(),
-                overlap: draft.law(node).zip(target(node)).map(|(draft, target)| draft.overlap(target)),
+                overlap: draft
+                    .law(node)
+                    .zip(target(node))
+                    .map(|(draft, target)| draft.overlap(target)),
             }
         };
         let nodes = (0..tree.len()).map(of).collect();

@@ -6,7 +6,8 @@ use polydraft::Token;
 
 use crate::{Error, Result};
 
-/// The strings of all tokens, by id. A row without a token (padding of an embedding) has none. Cheap to clone.
+/// The strings of all tokens, by id. A row without a token (padding of an embedding) has none.
+/// Cheap to clone.
 ///
 /// ```
 /// use polydraft_engine::Vocabulary;
@@ -58,7 +59,8 @@ impl Vocabulary {
             Some(None) => "a token without text".to_owned(),
             Some(Some(text)) => format!("{text:?}"),
         };
-        let first = format!("the first that differs is {id}: {} against {}", show(self), show(draft));
+        let first =
+            format!("the first that differs is {id}: {} against {}", show(self), show(draft));
         if sizes.0 == sizes.1 {
             return Err(Error::VocabularyToken { size: sizes.0, first });
         }
@@ -88,6 +90,9 @@ mod tests {
             "{other}"
         );
         let both = target.check_draft(&of(&["a", "x"])).unwrap_err().to_string();
-        assert!(both.contains("the draft 2") && both.contains("is 1: \"b\" against \"x\""), "{both}");
+        assert!(
+            both.contains("the draft 2") && both.contains("is 1: \"b\" against \"x\""),
+            "{both}"
+        );
     }
 }

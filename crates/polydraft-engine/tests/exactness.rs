@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use polydraft::{
-    Chance, Draft, DraftTree, Drafting, Form, Outcome, PolicyKind, Result as LawResult, RuleKind, Sampling,
-    TargetLaws, Token, Verifier, VerifierKind, enumerate,
+    Chance, Draft, DraftTree, Drafting, Form, Outcome, PolicyKind, Result as LawResult, RuleKind,
+    Sampling, TargetLaws, Token, Verifier, VerifierKind, enumerate,
 };
 use polydraft_engine::certify::{WrongResidual, law_after};
 use polydraft_engine::{
@@ -156,8 +156,8 @@ fn the_law_is_the_targets() {
     assert!(worst < 1e-12, "{worst:e}");
 }
 
-/// Every verifier on every kind of tree it supports, through the whole loop: merged paths, commits of branches, the cut
-/// at the last token.
+/// Every verifier on every kind of tree it supports, through the whole loop: merged paths, commits
+/// of branches, the cut at the last token.
 #[test]
 fn the_law_is_the_targets_with_trees_too() {
     let mut rng = ChaCha12Rng::seed_from_u64(10);
@@ -186,7 +186,8 @@ fn the_law_is_the_targets_with_trees_too() {
                 (plain, plain),
                 (Sampling { top_k: Some(2), ..plain }, Sampling { temperature: 1.6, ..plain }),
             ] {
-                let mut engine = engine(&random_model(&mut rng, 2, 2), &random_model(&mut rng, 2, 2));
+                let mut engine =
+                    engine(&random_model(&mut rng, 2, 2), &random_model(&mut rng, 2, 2));
                 let setup = Setup { kind: kind.clone(), tree: tree.clone(), target, draft };
                 worst = worst.max(setup.exact(&mut engine, &[1], 3));
                 runs += 1;
@@ -209,7 +210,8 @@ fn near_the_contexts_end_too() {
     }
 }
 
-/// Every registered drafter. Counts of the text itself change with every token, and so do the trees.
+/// Every registered drafter. Counts of the text itself change with every token, and so do the
+/// trees.
 #[test]
 fn every_registered_drafter_keeps_the_law() {
     let mut rng = ChaCha12Rng::seed_from_u64(11);
@@ -269,7 +271,8 @@ fn planted_faults_are_found() {
     let mut engine = engine(&random_model(&mut rng, 3, 1), &random_model(&mut rng, 3, 1));
     let setup = setup("token", PolicyKind::chain(2));
     let token = || setup.kind.build().unwrap();
-    let mut found = |verifier: &dyn Fn() -> Box<dyn Verifier>| setup.deviation(&mut engine, verifier, &[], 2);
+    let mut found =
+        |verifier: &dyn Fn() -> Box<dyn Verifier>| setup.deviation(&mut engine, verifier, &[], 2);
     assert!(found(&token) < 1e-12);
     assert!(found(&|| Box::new(WrongResidual(token()))) > 1e-3);
     assert!(found(&|| Box::new(TooEager)) > 1e-9);
@@ -277,9 +280,11 @@ fn planted_faults_are_found() {
 
 #[test]
 fn expected_block_efficiency_has_its_closed_form() {
-    // With laws that do not depend on the context, a drafted token is accepted with probability a = sum(min(p, q)),
-    // and the expected number of tokens per call is 1 + a + .. + a^L (Leviathan et al. 2023, equation 1).
-    let law = |p: [f64; 3]| TableModel::new("fixed", 3, BTreeMap::from([(vec![], p.to_vec())])).unwrap();
+    // With laws that do not depend on the context, a drafted token is accepted with probability a =
+    // sum(min(p, q)), and the expected number of tokens per call is 1 + a + .. + a^L (Leviathan et
+    // al. 2023, equation 1).
+    let law =
+        |p: [f64; 3]| TableModel::new("fixed", 3, BTreeMap::from([(vec![], p.to_vec())])).unwrap();
     let (a, depth) = (0.2 + 0.2 + 0.2, 4);
     let mut engine = engine(&law([0.5, 0.3, 0.2]), &law([0.2, 0.2, 0.6]));
     let setup = setup("token", PolicyKind::chain(depth));
@@ -301,8 +306,10 @@ fn even(vocabulary: usize) -> TableModel {
 
 #[test]
 fn mismatches_are_refused() {
-    let message =
-        ModelDrafter::new(Box::new(even(2)), &even(3).facts().vocabulary).err().unwrap().to_string();
+    let message = ModelDrafter::new(Box::new(even(2)), &even(3).facts().vocabulary)
+        .err()
+        .unwrap()
+        .to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
     let open = |engine: &mut Engine, setup: &Setup, prompt: &[Token]| {
         let chance = Box::new(ChaCha12Rng::seed_from_u64(0));
@@ -317,7 +324,8 @@ fn mismatches_are_refused() {
     // The form of the trees is not what the verifier is exact for.
     let unfit = setup("token", PolicyKind::paths(2, 2));
     assert!(open(&mut pair, &unfit, &[]).unwrap_err().to_string().contains("single path"));
-    let cold = Setup { target: Sampling { temperature: -1.0, ..Sampling::default() }, ..plain.clone() };
+    let cold =
+        Setup { target: Sampling { temperature: -1.0, ..Sampling::default() }, ..plain.clone() };
     assert!(open(&mut pair, &cold, &[]).is_err());
     let mut short = engine(&even(3).with_context_length(2), &even(3));
     assert!(open(&mut short, &plain, &[0, 1]).unwrap_err().to_string().contains("2 tokens"));
@@ -360,7 +368,8 @@ fn sessions_side_by_side_are_as_alone() {
     }
 }
 
-/// For a seed the text is the same with every draft and tree, and without any: only how many calls it takes differs.
+/// For a seed the text is the same with every draft and tree, and without any: only how many calls
+/// it takes differs.
 #[test]
 fn invariant_texts_do_not_depend_on_the_draft() {
     let mut rng = ChaCha12Rng::seed_from_u64(13);
@@ -426,7 +435,8 @@ fn plain_races_have_the_targets_law() {
         for (probability, text) in enumerate(|chance| {
             let limits = Limits { max_tokens: Some(3), ..Limits::default() };
             let (text, chance) = (Box::new(NoText), Box::new(chance));
-            let request = Request { prompt: vec![0], sampling, speculation: None, limits, text, chance };
+            let request =
+                Request { prompt: vec![0], sampling, speculation: None, limits, text, chance };
             let mut session = engine.open(request).unwrap();
             session.race();
             engine.complete(session, &mut |_| true).unwrap().tokens

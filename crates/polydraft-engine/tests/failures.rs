@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use polydraft::chance::Outcomes;
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy, PolicyKind,
-    Sampling, TargetLaws, Token, Verifier, VerifierKind, enumerate,
+    Chance, Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy,
+    PolicyKind, Sampling, TargetLaws, Token, Verifier, VerifierKind, enumerate,
 };
 use polydraft_engine::model::too_many_sequences;
 use polydraft_engine::{
-    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Processor, Request, Result, Sequence, Session,
-    Speculation, TableModel, TextStream,
+    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Processor, Request, Result,
+    Sequence, Session, Speculation, TableModel, TextStream,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -92,7 +92,11 @@ impl Model for Flaky {
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         self.inner.score(batch)?;
         self.scores += 1;
-        if self.fault == Fault::Score && self.scores == 2 && !self.failed { self.fail() } else { Ok(()) }
+        if self.fault == Fault::Score && self.scores == 2 && !self.failed {
+            self.fail()
+        } else {
+            Ok(())
+        }
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
@@ -115,7 +119,10 @@ impl Model for Flaky {
 
 fn table(first: f64, after_zero: f64) -> TableModel {
     let laws = [(vec![], first), (vec![0], after_zero)];
-    let next = laws.into_iter().map(|(context, p)| (context, vec![p, 1.0 - p])).collect::<BTreeMap<_, _>>();
+    let next = laws
+        .into_iter()
+        .map(|(context, p)| (context, vec![p, 1.0 - p]))
+        .collect::<BTreeMap<_, _>>();
     TableModel::new("table", 2, next).unwrap()
 }
 
@@ -254,13 +261,14 @@ impl Processor for PanicsOnce {
     }
 }
 
-/// Whoever's commit panics, or what comes before the pass, and whatever was decided before that: with generators put back both
-/// texts are what they would be.
+/// Whoever's commit panics, or what comes before the pass, and whatever was decided before that:
+/// with generators put back both texts are what they would be.
 #[test]
 fn a_step_that_panicked_is_taken_again_as_it_was() {
     let texts = |fault: Fault| {
         let mut engine = engine(fault);
-        let generators = [1, 2].map(|seed| Shared(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed)))));
+        let generators =
+            [1, 2].map(|seed| Shared(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed)))));
         let mut sessions = generators.each_ref().map(|generator| {
             let mut asked = request(Box::new(generator.clone()), 12);
             let speculation = asked.speculation.as_mut().unwrap();
@@ -273,7 +281,10 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
         while !sessions.iter().all(Session::is_done) {
             let before = generators.each_ref().map(|generator| generator.0.lock().unwrap().clone());
             let [one, other] = &mut sessions;
-            if catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut *one, &mut *other]).unwrap())).is_ok()
+            if catch_unwind(AssertUnwindSafe(|| {
+                engine.step(&mut [&mut *one, &mut *other]).unwrap()
+            }))
+            .is_ok()
             {
                 continue;
             }
@@ -296,7 +307,8 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
     assert_eq!(texts(Fault::Certain), whole);
 }
 
-/// A draft that holds one text only lets there be one, and a text that is restored takes its place again.
+/// A draft that holds one text only lets there be one, and a text that is restored takes its place
+/// again.
 #[test]
 fn a_draft_that_holds_few_texts_is_counted() {
     let (target, mut draft) = (table(0.9, 0.3), Flaky::new(table(0.5, 0.6), Fault::Panic(0)));
@@ -354,7 +366,8 @@ impl Processor for Explosive {
     }
 }
 
-/// What a session had begun to take cannot be taken again; its neighbour, which had not, goes on as if it had been alone.
+/// What a session had begun to take cannot be taken again; its neighbour, which had not, goes on as
+/// if it had been alone.
 #[test]
 fn a_text_that_broke_off_in_the_middle_is_not_gone_on_with() {
     for is_certain in [false, true] {
@@ -377,7 +390,10 @@ fn half_taken(is_certain: bool) {
         broken.process(Box::new(Explosive));
     }
     let mut whole = engine.open(request(Box::new(generator.clone()), 12)).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut broken, &mut whole]).unwrap())).is_err());
+    assert!(
+        catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut broken, &mut whole]).unwrap()))
+            .is_err()
+    );
     assert!(matches!(engine.restore(&mut broken, &[1]), Err(Error::Interrupted)));
     engine.close(broken).unwrap();
 
@@ -394,13 +410,20 @@ fn half_taken(is_certain: bool) {
 fn logits_that_are_no_numbers_name_their_model() {
     let wrong = || Flaky::new(table(0.9, 0.3), Fault::Logits);
     let right = || table(0.9, 0.3);
-    let drafter = |model: Box<dyn Model>| ModelDrafter::new(model, &right().facts().vocabulary).unwrap();
+    let drafter =
+        |model: Box<dyn Model>| ModelDrafter::new(model, &right().facts().vocabulary).unwrap();
     let message = |mut engine: Engine| {
         let seeded = Box::new(ChaCha12Rng::seed_from_u64(1));
         engine.generate(request(seeded, 5), &mut |_| true).unwrap_err().to_string()
     };
     let target = Engine::new(Box::new(wrong()), Some(Box::new(drafter(Box::new(right())))));
     let draft = Engine::new(Box::new(right()), Some(Box::new(drafter(Box::new(wrong())))));
-    assert!(message(target).starts_with("the logits of the target table: distribution from logits: entry 0"));
-    assert!(message(draft).starts_with("the logits of the draft table: distribution from logits: entry 0"));
+    assert!(
+        message(target)
+            .starts_with("the logits of the target table: distribution from logits: entry 0")
+    );
+    assert!(
+        message(draft)
+            .starts_with("the logits of the draft table: distribution from logits: entry 0")
+    );
 }

@@ -1,4 +1,5 @@
-//! Drafters that read the target's hidden states: they are told those of what is decided, and the law stays the target's.
+//! Drafters that read the target's hidden states: they are told those of what is decided, and the
+//! law stays the target's.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,8 +10,8 @@ use polydraft::{
 };
 use polydraft_engine::certify::law_after;
 use polydraft_engine::{
-    Drafter, Engine, Facts, Feature, Limits, Model, NoText, Reads, Request, Result, Sequence, Speculation,
-    TableModel,
+    Drafter, Engine, Facts, Feature, Limits, Model, NoText, Reads, Request, Result, Sequence,
+    Speculation, TableModel,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -102,7 +103,8 @@ struct Told {
     paths: Vec<Vec<Token>>,
 }
 
-/// Never drafts the last token, and otherwise goes by what it was told, in a way that means nothing.
+/// Never drafts the last token, and otherwise goes by what it was told, in a way that means
+/// nothing.
 struct Reader {
     texts: Vec<Told>,
     most: Arc<Mutex<usize>>,
@@ -132,7 +134,13 @@ impl Drafter for Reader {
     fn reads(&self) -> Reads {
         Reads::States
     }
-    fn read(&mut self, sequence: Sequence, target: &dyn Model, of: Sequence, known: usize) -> Result<()> {
+    fn read(
+        &mut self,
+        sequence: Sequence,
+        target: &dyn Model,
+        of: Sequence,
+        known: usize,
+    ) -> Result<()> {
         let text = &mut self.texts[sequence.number()];
         for value in target.features(of, text.states.len()..known)? {
             let place = text.states.len();
@@ -171,7 +179,12 @@ impl Drafter for Reader {
     }
 }
 
-fn deviation(verifier: &VerifierKind, tree: &PolicyKind, prompt: &[Token], rng: &mut ChaCha12Rng) -> f64 {
+fn deviation(
+    verifier: &VerifierKind,
+    tree: &PolicyKind,
+    prompt: &[Token],
+    rng: &mut ChaCha12Rng,
+) -> f64 {
     const COUNT: usize = 3;
     let mut table = table(rng);
     let sampling = Sampling::default();
@@ -187,7 +200,8 @@ fn deviation(verifier: &VerifierKind, tree: &PolicyKind, prompt: &[Token], rng: 
     }
     let most = Arc::new(Mutex::new(0));
     for (probability, text) in enumerate(|chance| {
-        let target = Stateful { table: table.clone(), texts: BTreeMap::new(), computed: BTreeMap::new() };
+        let target =
+            Stateful { table: table.clone(), texts: BTreeMap::new(), computed: BTreeMap::new() };
         let reader = Reader { texts: Vec::new(), most: Arc::clone(&most) };
         let mut engine = Engine::new(Box::new(target), Some(Box::new(reader)));
         let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
@@ -235,7 +249,10 @@ fn a_drafter_that_reads_states_is_told_them_and_keeps_the_law() {
 fn models_without_states_say_so() {
     let mut table = table(&mut ChaCha12Rng::seed_from_u64(1));
     let error = table.watch(&[Feature::Output]).unwrap_err().to_string();
-    assert!(error.contains("hidden states of the target: expected a model that gives them"), "{error}");
+    assert!(
+        error.contains("hidden states of the target: expected a model that gives them"),
+        "{error}"
+    );
     let sequence = table.open().unwrap();
     assert!(table.features(sequence, 0..0).is_err());
 }

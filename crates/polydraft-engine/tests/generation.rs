@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use polydraft::{PolicyKind, RuleKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
-    Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request, Speculation, TableModel,
-    TextStream,
+    Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request, Speculation,
+    TableModel, TextStream,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -26,7 +26,8 @@ impl TextStream for Letters {
 /// Goes round a, b, c, d.
 fn cycle() -> TableModel {
     let one_hot = |hot: usize| (0..4).map(|i| if i == hot { 1.0 } else { 0.0 }).collect();
-    let next = (0..4).map(|t| (vec![t], one_hot((t as usize + 1) % 4))).chain([(vec![], one_hot(0))]);
+    let next =
+        (0..4).map(|t| (vec![t], one_hot((t as usize + 1) % 4))).chain([(vec![], one_hot(0))]);
     TableModel::new("cycle", 4, next.collect()).unwrap()
 }
 
@@ -40,7 +41,8 @@ fn engine(target: TableModel, draft: TableModel) -> Engine {
 }
 
 fn request(depth: usize, limits: &Limits, seed: u64) -> Request<'static> {
-    let (kind, sampling) = (VerifierKind::<RuleKind>::Token(Default::default()), Sampling::default());
+    let (kind, sampling) =
+        (VerifierKind::<RuleKind>::Token(Default::default()), Sampling::default());
     Request {
         prompt: vec![3],
         sampling,
@@ -67,12 +69,17 @@ fn run(
         pieces.push(piece);
         true
     };
-    let generation = engine(target, draft).generate(request(depth, limits, seed), &mut show).unwrap();
+    let generation =
+        engine(target, draft).generate(request(depth, limits, seed), &mut show).unwrap();
     (generation, pieces)
 }
 
 fn limits(max_tokens: Option<usize>, end: &[Token], stop: &[&str]) -> Limits {
-    Limits { max_tokens, end_tokens: end.to_vec(), stop: stop.iter().map(|s| s.to_string()).collect() }
+    Limits {
+        max_tokens,
+        end_tokens: end.to_vec(),
+        stop: stop.iter().map(|s| s.to_string()).collect(),
+    }
 }
 
 #[test]
@@ -111,7 +118,8 @@ fn a_useless_draft_is_always_corrected() {
     let only_c = TableModel::new("c", 4, BTreeMap::from([(vec![], vec![0.0, 0.0, 1.0, 0.0])]));
     let (g, pieces) = run(cycle(), only_c.unwrap(), 2, &limits(Some(6), &[], &[]), 0);
     assert_eq!(g.text, "abcdab");
-    // The draft is right once, after b. The last two steps draft one token and none: there is no room for more.
+    // The draft is right once, after b. The last two steps draft one token and none: there is no
+    // room for more.
     let origins: Vec<Origin> = pieces.iter().map(|p| p.origin).collect();
     use Origin::{Accepted, Bonus, Correction};
     assert_eq!(origins, [Correction, Correction, Accepted, Correction, Correction, Bonus]);

@@ -1,4 +1,5 @@
-//! Biases and penalties: the emitted law of the whole loop, by exact enumeration, is that of plain decoding with them.
+//! Biases and penalties: the emitted law of the whole loop, by exact enumeration, is that of plain
+//! decoding with them.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,7 @@ use polydraft_engine::{
 
 const TARGET: &str = r#"{"vocabulary": 3, "next": {"": [0.5, 0.3, 0.2], "0": [0.2, 0.5, 0.3], "1": [0.6, 0.1, 0.3],
     "1 0": [0.1, 0.2, 0.7], "2 2": [0.3, 0.3, 0.4]}}"#;
-const DRAFT: &str =
-    r#"{"vocabulary": 3, "next": {"": [0.4, 0.4, 0.2], "0": [0.3, 0.3, 0.4], "2": [0.1, 0.8, 0.1]}}"#;
+const DRAFT: &str = r#"{"vocabulary": 3, "next": {"": [0.4, 0.4, 0.2], "0": [0.3, 0.3, 0.4], "2": [0.1, 0.8, 0.1]}}"#;
 const PROMPT: [Token; 2] = [1, 0];
 
 /// Forbids what a text of its own says; looks at the order of tokens, as a grammar does.
@@ -61,7 +61,13 @@ fn processors() -> Vec<fn() -> Box<dyn Processor>> {
     vec![
         || Box::new(Penalties { bias: vec![(0, -1.5), (2, 0.75)], ..Penalties::default() }),
         || Box::new(Penalties { frequency: 0.9, ..Penalties::default() }),
-        || Box::new(Penalties { frequency: -0.6, presence: 1.3, bias: vec![(1, f32::NEG_INFINITY)] }),
+        || {
+            Box::new(Penalties {
+                frequency: -0.6,
+                presence: 1.3,
+                bias: vec![(1, f32::NEG_INFINITY)],
+            })
+        },
         || Box::new(NoRepetition),
         || Box::new(Certain),
     ]
@@ -79,7 +85,8 @@ fn plain(
         let mut longer = BTreeMap::new();
         for (text, probability) in all {
             let law = target.law(&[&PROMPT[..], &text].concat());
-            let mut logits: Vec<f32> = (0..3).map(|token| law.probability(token).ln() as f32).collect();
+            let mut logits: Vec<f32> =
+                (0..3).map(|token| law.probability(token).ln() as f32).collect();
             processor.process(&text, &[], &mut logits);
             for (token, p) in Distribution::from_logits(&logits, sampling).unwrap().support() {
                 longer.insert([&text[..], &[token]].concat(), probability * p);
@@ -125,11 +132,13 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
     const COUNT: usize = 3;
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
-    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let drafter =
+        ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
     let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
     let samplings =
         [Sampling::default(), Sampling { temperature: 0.7, top_k: Some(2), ..Sampling::default() }];
-    let trees: Vec<PolicyKind> = ["paths:1,2", "paths:2,2", "2,1"].map(|tree| tree.parse().unwrap()).into();
+    let trees: Vec<PolicyKind> =
+        ["paths:1,2", "paths:2,2", "2,1"].map(|tree| tree.parse().unwrap()).into();
     let mut tried = 0;
     for verifier in VerifierKind::<polydraft::RuleKind>::all() {
         for tree in &trees {
@@ -162,7 +171,8 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
     assert!(tried >= 75, "{tried}");
 }
 
-/// Behind a token that ends the text nothing is drafted, and no processor is asked: one that is complete there allows nothing more.
+/// Behind a token that ends the text nothing is drafted, and no processor is asked: one that is
+/// complete there allows nothing more.
 #[test]
 fn behind_its_end_a_text_needs_no_token() {
     const END: Token = 2;
@@ -176,7 +186,8 @@ fn behind_its_end_a_text_needs_no_token() {
     }
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
-    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let drafter =
+        ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
     let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
     for verifier in VerifierKind::<polydraft::RuleKind>::all() {
         for tree in ["paths:1,2", "paths:2,2", "2,2"] {
@@ -185,7 +196,9 @@ fn behind_its_end_a_text_needs_no_token() {
                 continue;
             }
             let mut expected = BTreeMap::new();
-            for (mut text, probability) in plain(&target, &Penalties::default(), &Sampling::default(), 3) {
+            for (mut text, probability) in
+                plain(&target, &Penalties::default(), &Sampling::default(), 3)
+            {
                 let end = text.iter().position(|&token| token == END);
                 text.truncate(end.map_or(3, |end| end + 1));
                 *expected.entry(text).or_insert(0.0) += probability;
@@ -193,7 +206,14 @@ fn behind_its_end_a_text_needs_no_token() {
             for (probability, text) in enumerate(|chance| {
                 let limits = Limits { end_tokens: vec![END], ..up_to(3) };
                 let (complete, sampling) = (Box::new(Complete), Sampling::default());
-                decoded(&mut engine, (&verifier, &policy), complete, sampling, limits, Box::new(chance))
+                decoded(
+                    &mut engine,
+                    (&verifier, &policy),
+                    complete,
+                    sampling,
+                    limits,
+                    Box::new(chance),
+                )
             }) {
                 *expected.entry(text).or_insert(0.0) -= probability;
             }
@@ -245,7 +265,8 @@ fn a_penalty_that_forgets_the_path_is_found() {
     let right = Penalties { frequency: 0.9, ..Penalties::default() };
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
-    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let drafter =
+        ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
     let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
     let (verifier, tree) = ("token".parse().unwrap(), "paths:1,2".parse().unwrap());
     let plain_sampling = Sampling::default();
@@ -263,7 +284,8 @@ fn a_penalty_that_forgets_the_path_is_found() {
 fn a_trace_shows_what_happened() {
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
-    let drafter = ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
+    let drafter =
+        ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
     let (verifier, tree): (VerifierKind, PolicyKind) =
         ("nested-priority".parse().unwrap(), "paths:2,2".parse().unwrap());
@@ -286,7 +308,8 @@ fn a_trace_shows_what_happened() {
         session.watch_scores(1);
         engine.step(&mut [&mut session]).unwrap();
         let [trace] = &session.take_traces()[..] else { panic!("one step") };
-        let path = trace.accepted.iter().map(|&node| trace.nodes[node].drawn.as_ref().unwrap().token);
+        let path =
+            trace.accepted.iter().map(|&node| trace.nodes[node].drawn.as_ref().unwrap().token);
         let decided: Vec<Token> = path.chain([trace.token]).collect();
         assert_eq!(session.tokens(), decided);
         let scores = session.take_scores();

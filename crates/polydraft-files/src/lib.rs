@@ -1,8 +1,9 @@
 //! Files that users hand over, read within limits: the one place where polydraft opens them.
 //!
-//! A file is read to its end only as far as its [`Kind`] can reach: a configuration is no gigabyte, and a device has no
-//! end. What is no regular file is refused before it is opened, for a named pipe would wait for its writer; the pipes that
-//! a shell makes of `<(command)` are streams, and read as such.
+//! A file is read to its end only as far as its [`Kind`] can reach: a configuration is no gigabyte,
+//! and a device has no end. What is no regular file is refused before it is opened, for a named
+//! pipe would wait for its writer; the pipes that a shell makes of `<(command)` are streams, and
+//! read as such.
 #![forbid(unsafe_code)]
 
 use std::fs::{File, Metadata};
@@ -19,8 +20,8 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A configuration, such as `config.json` or `tokenizer_config.json`: a few kilobytes, with long templates and lists
-    /// of tokens megabytes.
+    /// A configuration, such as `config.json` or `tokenizer_config.json`: a few kilobytes, with
+    /// long templates and lists of tokens megabytes.
     pub const SETTINGS: Self = Self { name: "a file of settings", most: 16 << 20 };
     /// A tokenizer or a vocabulary: 35 megabytes at a quarter of a million tokens.
     pub const TOKENIZER: Self = Self { name: "a tokenizer", most: 64 << 20 };
@@ -47,7 +48,8 @@ impl Kind {
 /// Opens a regular file, or a stream that the shell made.
 ///
 /// # Errors
-/// Those of the system; [`ErrorKind::InvalidInput`] for a directory, a device, a named pipe or a socket.
+/// Those of the system; [`ErrorKind::InvalidInput`] for a directory, a device, a named pipe or a
+/// socket.
 pub fn open(path: &Path) -> Result<File> {
     regular(path, &std::fs::metadata(path)?)?;
     let file = File::open(path)?;
@@ -82,7 +84,8 @@ pub fn read(path: &Path, kind: Kind) -> Result<Vec<u8>> {
 /// The text of a file of this kind.
 ///
 /// # Errors
-/// As for [`read`]; [`ErrorKind::InvalidData`] for bytes that are not UTF-8, the first of them named.
+/// As for [`read`]; [`ErrorKind::InvalidData`] for bytes that are not UTF-8, the first of them
+/// named.
 pub fn read_text(path: &Path, kind: Kind) -> Result<String> {
     text(read(path, kind)?)
 }
@@ -104,7 +107,10 @@ pub fn read_stream(stream: impl Read, kind: Kind) -> Result<Vec<u8>> {
 pub fn text(bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::new(ErrorKind::InvalidData, format!("expected text in UTF-8, got an invalid byte at {at}"))
+        Error::new(
+            ErrorKind::InvalidData,
+            format!("expected text in UTF-8, got an invalid byte at {at}"),
+        )
     })
 }
 
@@ -140,7 +146,8 @@ pub fn in_words(error: impl std::fmt::Display) -> String {
         ("expected internally tagged enum ", "expected an object with a \"type\""),
     ] {
         while let Some(start) = text.find(before) {
-            let name = text[start + before.len()..].find(|c: char| !c.is_alphanumeric() && c != '_');
+            let name =
+                text[start + before.len()..].find(|c: char| !c.is_alphanumeric() && c != '_');
             let end = name.map_or(text.len(), |length| start + before.len() + length);
             text.replace_range(start..end, word);
         }
@@ -164,7 +171,9 @@ fn regular(path: &Path, metadata: &Metadata) -> Result<()> {
 /// Whether a path names what this process was given open: to open it again waits for nobody.
 fn is_open_already(path: &Path) -> bool {
     path == Path::new("/dev/stdin")
-        || ["/dev/fd", "/proc/self/fd"].iter().any(|folder| path.parent() == Some(Path::new(folder)))
+        || ["/dev/fd", "/proc/self/fd"]
+            .iter()
+            .any(|folder| path.parent() == Some(Path::new(folder)))
 }
 
 #[cfg(unix)]
@@ -201,7 +210,10 @@ mod tests {
         assert!(error.to_string().contains("invalid byte at 1"), "{error}");
         assert_eq!(read_stream(&b"abcde"[..], SMALL).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(read_stream(&b"abcd"[..], SMALL).unwrap(), b"abcd");
-        assert_eq!(read(&folder.path().join("none"), SMALL).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            read(&folder.path().join("none"), SMALL).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
         let error = read(folder.path(), SMALL).unwrap_err();
         assert!(error.to_string().contains("got a directory"), "{error}");
     }

@@ -1,4 +1,5 @@
-//! How fast a file opens, is read and becomes f32: `measure FILE`. Minima of several runs, one thread.
+//! How fast a file opens, is read and becomes f32: `measure FILE`. Minima of several runs, one
+//! thread.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -34,7 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rate = |bytes: usize, time: Duration| bytes as f64 / time.as_secs_f64() / 1e9;
     let bytes: usize = gguf.tensors().map(|tensor| tensor.bytes()).sum();
     let largest = gguf.tensors().map(|tensor| tensor.bytes()).max().unwrap_or(0);
-    // Into one buffer, so that what is timed is reading and not the memory that the first touch makes.
+    // Into one buffer, so that what is timed is reading and not the memory that the first touch
+    // makes.
     let mut buffer = vec![1; largest];
     let time = fastest(|| {
         for tensor in gguf.tensors() {

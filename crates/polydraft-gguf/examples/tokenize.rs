@@ -1,6 +1,6 @@
-//! Tokens of texts, with the tokenizer of a GGUF file: `tokenize FILE`, a JSON string a line on standard input. Writes a
-//! pair a line: the tokens of the text with those around it, and those of the text alone, in which special tokens are
-//! not looked for.
+//! Tokens of texts, with the tokenizer of a GGUF file: `tokenize FILE`, a JSON string a line on
+//! standard input. Writes a pair a line: the tokens of the text with those around it, and those of
+//! the text alone, in which special tokens are not looked for.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

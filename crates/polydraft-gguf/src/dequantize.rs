@@ -1,12 +1,12 @@
 //! Blocks to f32.
 //!
 //! # Problem
-//! Every number is what its block's scale, minimum and bits say, in f32 arithmetic, each operation rounded once: the
-//! same on every machine.
+//! Every number is what its block's scale, minimum and bits say, in f32 arithmetic, each operation
+//! rounded once: the same on every machine.
 //!
 //! # Source
-//! ggml's `dequantize_row_*` and the `gguf` package's `dequantize`, whose order of operations is kept: the tests compare
-//! with the latter bit by bit.
+//! ggml's `dequantize_row_*` and the `gguf` package's `dequantize`, whose order of operations is
+//! kept: the tests compare with the latter bit by bit.
 //!
 //! # Complexity
 //! Linear; blocks are independent, so that callers may share rows among threads.
@@ -53,8 +53,13 @@ pub const DEQUANTIZED: [TensorType; 13] = [
 /// Converts blocks to f32, `[blocks · kind.block()]`.
 ///
 /// # Errors
-/// A type that is not in [`DEQUANTIZED`], by name; bytes or room for other than the same number of whole blocks.
-pub fn dequantize(kind: TensorType, blocks: &[u8], values: &mut [f32]) -> Result<(), DequantizeError> {
+/// A type that is not in [`DEQUANTIZED`], by name; bytes or room for other than the same number of
+/// whole blocks.
+pub fn dequantize(
+    kind: TensorType,
+    blocks: &[u8],
+    values: &mut [f32],
+) -> Result<(), DequantizeError> {
     let count = blocks.len() / kind.block_bytes();
     if !blocks.len().is_multiple_of(kind.block_bytes()) || values.len() != count * kind.block() {
         return Err(DequantizeError {

@@ -101,11 +101,17 @@ impl Fault {
     }
 
     pub fn at(self, path: &Path) -> Error {
-        Error::Invalid { path: path.to_owned(), place: self.place, expected: self.expected, got: self.got }
+        Error::Invalid {
+            path: path.to_owned(),
+            place: self.place,
+            expected: self.expected,
+            got: self.got,
+        }
     }
 }
 
-/// A string of the file as an error shows it: on one line, and short even if the file says otherwise.
+/// A string of the file as an error shows it: on one line, and short even if the file says
+/// otherwise.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 80;
     let escaped: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();

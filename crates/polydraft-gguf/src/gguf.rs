@@ -13,7 +13,8 @@ use crate::{Error, Result};
 
 /// A GGUF file that is open, with the other parts if the model is in several.
 ///
-/// Opening reads the header and checks all of it against the files' lengths. Tensors are read when asked for.
+/// Opening reads the header and checks all of it against the files' lengths. Tensors are read when
+/// asked for.
 ///
 /// ```
 /// use polydraft_gguf::Gguf;
@@ -39,11 +40,12 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Opens a file and, if it is a part of a split model (`NAME-00001-of-00003.gguf`), all the other parts.
+    /// Opens a file and, if it is a part of a split model (`NAME-00001-of-00003.gguf`), all the
+    /// other parts.
     ///
     /// # Errors
-    /// Anything but regular files; a missing part; a header that makes no sense or claims what the file's length
-    /// contradicts. The key or the tensor is named.
+    /// Anything but regular files; a missing part; a header that makes no sense or claims what the
+    /// file's length contradicts. The key or the tensor is named.
     pub fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let header = Header::read(&source)?;
@@ -73,7 +75,11 @@ impl Gguf {
         for number in 0..split.count {
             let file = part_path(path, &split, number)?;
             if !file.exists() {
-                return Err(Error::MissingPart { path: file, part: number + 1, count: split.count });
+                return Err(Error::MissingPart {
+                    path: file,
+                    part: number + 1,
+                    count: split.count,
+                });
             }
             let source = Source::open(&file)?;
             let header = Header::read(&source)?;
@@ -90,9 +96,13 @@ impl Gguf {
             parts.push((source, header));
         }
         let gguf = Self::join(parts)?;
-        if let Some(tensors) = metadata.and_then(|split| split.tensors).filter(|n| *n != gguf.tensors.len()) {
+        if let Some(tensors) =
+            metadata.and_then(|split| split.tensors).filter(|n| *n != gguf.tensors.len())
+        {
             let got = format!("{} in all parts", gguf.tensors.len());
-            return Err(Fault::key("split.tensors.count", format!("{tensors} tensors"), got).at(path));
+            return Err(
+                Fault::key("split.tensors.count", format!("{tensors} tensors"), got).at(path)
+            );
         }
         Ok(gguf)
     }
@@ -109,7 +119,8 @@ impl Gguf {
             });
             for (name, info) in header.tensors {
                 if gguf.tensors.contains_key(&name) {
-                    let fault = Fault::tensor(&name, "a tensor in one part", "one in an earlier part too");
+                    let fault =
+                        Fault::tensor(&name, "a tensor in one part", "one in an earlier part too");
                     return Err(fault.at(&source.path));
                 }
                 gguf.tensors.insert(name, (part, info));
@@ -156,7 +167,8 @@ impl Gguf {
     /// # Errors
     /// None of that name.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
-        self.find(name)
-            .ok_or_else(|| Fault::tensor(name, "a tensor", "no tensor of that name").at(self.metadata.path()))
+        self.find(name).ok_or_else(|| {
+            Fault::tensor(name, "a tensor", "no tensor of that name").at(self.metadata.path())
+        })
     }
 }

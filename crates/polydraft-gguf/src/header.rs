@@ -1,7 +1,8 @@
 //! The header of one file: magic, version, metadata, where the tensors are.
 //!
-//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Everything that the file claims is checked
-//! against its length, and the tensors against each other, before anything is read for them.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Everything that the file
+//! claims is checked against its length, and the tensors against each other, before anything is
+//! read for them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ use crate::{Error, Result};
 const LONGEST_NAME: u64 = 64;
 /// Dimensions at most.
 const MOST_DIMENSIONS: u32 = 4;
-/// The shortest entry of a tensor: the length of its name, one letter, no dimension, its type, its place.
+/// The shortest entry of a tensor: the length of its name, one letter, no dimension, its type, its
+/// place.
 const SMALLEST: u64 = 8 + 1 + 4 + 4 + 8;
 /// What tensors are aligned to where the metadata says nothing.
 const ALIGNMENT: u64 = 32;
@@ -111,7 +113,11 @@ fn info(reader: &mut Reader, name: &str) -> Result<Info> {
     };
     let count = reader.u32(&place)?;
     if count > MOST_DIMENSIONS {
-        return Err(wrong(reader, format!("at most {MOST_DIMENSIONS} dimensions"), count.to_string()));
+        return Err(wrong(
+            reader,
+            format!("at most {MOST_DIMENSIONS} dimensions"),
+            count.to_string(),
+        ));
     }
     let mut sizes = [0; MOST_DIMENSIONS as usize];
     for size in &mut sizes[..count as usize] {
@@ -137,7 +143,11 @@ fn info(reader: &mut Reader, name: &str) -> Result<Info> {
         .skip(1)
         .try_fold(row_bytes.unwrap_or(usize::MAX), |all, size| all.checked_mul(*size));
     let Some(bytes) = bytes.filter(|bytes| *bytes < isize::MAX as usize) else {
-        return Err(wrong(reader, "fewer bytes than there are addresses".into(), format!("shape {sizes:?}")));
+        return Err(wrong(
+            reader,
+            "fewer bytes than there are addresses".into(),
+            format!("shape {sizes:?}"),
+        ));
     };
     Ok(Info { kind, dimensions, start: offset, bytes: bytes as u64 })
 }
@@ -149,12 +159,17 @@ fn place_all(
     alignment: u64,
     source: &Source,
 ) -> Result<BTreeMap<Box<str>, Info>> {
-    let wrong =
-        |name: &str, expected: String, got: String| Err(Fault::tensor(name, expected, got).at(&source.path));
+    let wrong = |name: &str, expected: String, got: String| {
+        Err(Fault::tensor(name, expected, got).at(&source.path))
+    };
     for (name, info) in &mut tensors {
         let offset = info.start;
         if !offset.is_multiple_of(alignment) {
-            return wrong(name, format!("an offset that is a multiple of {alignment}"), offset.to_string());
+            return wrong(
+                name,
+                format!("an offset that is a multiple of {alignment}"),
+                offset.to_string(),
+            );
         }
         let end = data.checked_add(offset).and_then(|start| start.checked_add(info.bytes));
         if end.is_none_or(|end| end > source.length) {
@@ -163,7 +178,8 @@ fn place_all(
         }
         info.start = data + offset;
     }
-    let mut order: Vec<(&str, &Info)> = tensors.iter().map(|(name, info)| (&**name, info)).collect();
+    let mut order: Vec<(&str, &Info)> =
+        tensors.iter().map(|(name, info)| (&**name, info)).collect();
     order.sort_unstable_by_key(|(_, info)| info.start);
     for pair in order.windows(2) {
         let ((first, before), (second, behind)) = (pair[0], pair[1]);

@@ -1,8 +1,9 @@
-//! Reads GGUF files: the format of llama.cpp, with a model's weights, its description and its tokenizer in one file.
+//! Reads GGUF files: the format of llama.cpp, with a model's weights, its description and its
+//! tokenizer in one file.
 //!
-//! [`Gguf::open`] trusts nothing that it reads: what a file claims is checked against its length before memory is taken,
-//! and an error names the key or the tensor, what was expected and what is there. [`Metadata`] has the keys, [`Tensor`]
-//! the weights, as blocks or as f32.
+//! [`Gguf::open`] trusts nothing that it reads: what a file claims is checked against its length
+//! before memory is taken, and an error names the key or the tensor, what was expected and what is
+//! there. [`Metadata`] has the keys, [`Tensor`] the weights, as blocks or as f32.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,8 @@ pub use error::{Error, Place, Result};
 pub use gguf::Gguf;
 pub use metadata::Metadata;
 pub use model::{
-    Architecture, Biases, ExpectedTensor, ModelDescription, RopePairs, RopeScaling, RopeSettings, TensorRole,
+    Architecture, Biases, ExpectedTensor, ModelDescription, RopePairs, RopeScaling, RopeSettings,
+    TensorRole,
 };
 pub use rope::{deinterleave, interleaved};
 pub use tensor::Tensor;

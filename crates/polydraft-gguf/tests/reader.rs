@@ -73,14 +73,24 @@ fn keys_of_every_type() {
 
 #[test]
 fn what_is_asked_for_and_not_there() {
-    let gguf =
-        open(&small().raw("bad", STRING, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).raw("minus", I32, &[0xff; 4]));
+    let gguf = open(
+        &small().raw("bad", STRING, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).raw("minus", I32, &[0xff; 4]),
+    );
     let m = gguf.metadata();
     let cases = [
-        (m.u32("none").map(drop), "key none: expected an integer from 0 to 4294967295, got no such key"),
-        (m.u32("minus").map(drop), "key minus: expected an integer from 0 to 4294967295, got -1 of type i32"),
+        (
+            m.u32("none").map(drop),
+            "key none: expected an integer from 0 to 4294967295, got no such key",
+        ),
+        (
+            m.u32("minus").map(drop),
+            "key minus: expected an integer from 0 to 4294967295, got -1 of type i32",
+        ),
         (m.str("a.count").map(drop), "key a.count: expected a string in UTF-8, got 7 of type u32"),
-        (m.str("bad").map(drop), "key bad: expected a string in UTF-8, got \"\u{fffd}\" of type string"),
+        (
+            m.str("bad").map(drop),
+            "key bad: expected a string in UTF-8, got \"\u{fffd}\" of type string",
+        ),
         (m.strings("a.count").map(drop), "key a.count: expected an array, got 7 of type u32"),
         (
             m.i32s("a.words").map(drop),
@@ -119,7 +129,10 @@ fn tensors() {
     let e = t.dequantize_rows(1..3, &mut row).unwrap_err().to_string();
     assert_eq!(e, "a file: tensor t: expected rows inside its 2, got rows 1..3");
     let e = t.dequantize_rows(0..2, &mut row).unwrap_err().to_string();
-    assert_eq!(e, "a file: tensor t: expected room for 8 numbers, those of rows 0..2, got room for 4");
+    assert_eq!(
+        e,
+        "a file: tensor t: expected room for 8 numbers, those of rows 0..2, got room for 4"
+    );
     #[allow(clippy::reversed_empty_ranges)]
     let e = t.read_rows(2..1, &mut blocks).unwrap_err().to_string();
     assert!(e.contains("rows 2..1"), "{e}");
@@ -140,14 +153,23 @@ fn types_without_an_exact_f32_are_named() {
 
 #[test]
 fn headers_that_lie() {
-    assert!(error(Vec::new()).contains("header: expected 4 more bytes, got a file with 0 left of its 0"));
+    assert!(
+        error(Vec::new())
+            .contains("header: expected 4 more bytes, got a file with 0 left of its 0")
+    );
     refused(&Writer { magic: *b"ggjt", ..small() }, &["header", "GGUF", "ggjt"]);
     refused(&Writer { version: 1, ..small() }, &["header", "version 2 or 3", "version 1"]);
     refused(&Writer { version: 4, ..small() }, &["version 4"]);
     refused(&Writer { version: 3 << 24, ..small() }, &["version 3 in big-endian order"]);
     for huge in [1 << 20, 1 << 40, u64::MAX] {
-        refused(&Writer { counts: Some([huge, 3]), ..small() }, &["header", "tensors", &huge.to_string()]);
-        refused(&Writer { counts: Some([1, huge]), ..small() }, &["header", "keys", &huge.to_string()]);
+        refused(
+            &Writer { counts: Some([huge, 3]), ..small() },
+            &["header", "tensors", &huge.to_string()],
+        );
+        refused(
+            &Writer { counts: Some([1, huge]), ..small() },
+            &["header", "keys", &huge.to_string()],
+        );
     }
     // Every beginning of a file is refused, and nothing but an error comes of it.
     let whole = small().finish();
@@ -167,7 +189,10 @@ fn keys_that_lie() {
     refused(&small().raw("k", ARRAY, &array(U32, u64::MAX)), &["key k", "values of type u32"]);
     refused(&small().raw("k", ARRAY, &array(U32, 1 << 62)), &["key k", "4611686018427387904"]);
     refused(&small().raw("k", ARRAY, &array(STRING, 1 << 30)), &["key k", "1073741824"]);
-    refused(&small().raw("k", ARRAY, &[&array(STRING, 1)[..], &huge].concat()), &["key k, string 0"]);
+    refused(
+        &small().raw("k", ARRAY, &[&array(STRING, 1)[..], &huge].concat()),
+        &["key k, string 0"],
+    );
     refused(&small().raw("k", ARRAY, &array(ARRAY, 1)), &["key k", "an array of arrays"]);
     refused(&small().raw("k", ARRAY, &array(77, 1)), &["key k", "type 77"]);
     refused(&small().raw("k", BOOL, &[2]), &["key k", "0 or 1", "got 2"]);
@@ -189,18 +214,30 @@ fn keys_that_lie() {
 #[test]
 fn tensors_that_lie() {
     let bytes = |size| vec![0; size];
-    refused(&small().f32_tensor("t", &[1], &[1.0]), &["tensor t", "one tensor", "two of that name"]);
-    refused(&small().place("u", 0, &[1, 1, 1, 1, 1], 0), &["tensor u", "at most 4 dimensions", "5"]);
+    refused(
+        &small().f32_tensor("t", &[1], &[1.0]),
+        &["tensor t", "one tensor", "two of that name"],
+    );
+    refused(
+        &small().place("u", 0, &[1, 1, 1, 1, 1], 0),
+        &["tensor u", "at most 4 dimensions", "5"],
+    );
     refused(&small().place("u", 0, &[1 << 33, 1 << 33], 0), &["tensor u", "addresses"]);
     refused(&small().place("u", 0, &[u64::MAX, u64::MAX, 2, 2], 0), &["tensor u"]);
     refused(&small().place("u", 8, &[1 << 62, 1 << 62], 0), &["tensor u"]);
     refused(&small().place("u", 0, &[0, 4], 0), &["tensor u", "at least 1", "[0, 4]"]);
-    refused(&small().place("u", 2, &[33], 0), &["tensor u", "a multiple of 32 numbers, for type Q4_0", "33"]);
+    refused(
+        &small().place("u", 2, &[33], 0),
+        &["tensor u", "a multiple of 32 numbers, for type Q4_0", "33"],
+    );
     refused(&small().place("u", 0, &[4], 16), &["tensor u", "a multiple of 32", "16"]);
     refused(&small().place("u", 0, &[4], 1 << 20), &["tensor u", "inside the file"]);
     refused(&small().place("u", 0, &[4], u64::MAX - 31), &["tensor u", "inside the file"]);
     refused(&small().place("u", 0, &[4], 0), &["bytes of its own", "that are tensor"]);
-    refused(&small().place(&"n".repeat(65), 0, &[4], 0), &["tensor number 1", "at most 64 bytes", "65"]);
+    refused(
+        &small().place(&"n".repeat(65), 0, &[4], 0),
+        &["tensor number 1", "at most 64 bytes", "65"],
+    );
     refused(&small().place("", 0, &[4], 0), &["tensor number 1", "a name"]);
     // The last one may end with the file, and not a byte behind it.
     let writer = Writer::default().tensor("t", 24, &[33], &bytes(33));
@@ -252,7 +289,9 @@ fn only_regular_files() {
     std::fs::write(&path, small().finish()).unwrap();
     let gguf = Gguf::open(&path).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(40).unwrap();
-    assert!(gguf.tensor("t").unwrap().dequantize().unwrap_err().to_string().contains("cannot read"));
+    assert!(
+        gguf.tensor("t").unwrap().dequantize().unwrap_err().to_string().contains("cannot read")
+    );
 }
 
 fn parts(count: u32) -> Vec<(String, Writer)> {
@@ -262,7 +301,8 @@ fn parts(count: u32) -> Vec<(String, Writer)> {
             let writer = Writer::default().raw("split.no", 2, &(number as u16).to_le_bytes());
             let writer = writer.raw("split.count", 2, &(count as u16).to_le_bytes());
             let writer = writer.raw("split.tensors.count", I32, &(count as i32).to_le_bytes());
-            let writer = if number == 0 { writer.str("general.architecture", "llama") } else { writer };
+            let writer =
+                if number == 0 { writer.str("general.architecture", "llama") } else { writer };
             (name, writer.f32_tensor(&format!("t.{number}"), &[1], &[number as f32]))
         })
         .collect()
@@ -272,7 +312,8 @@ fn parts(count: u32) -> Vec<(String, Writer)> {
 fn a_model_in_parts() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let write = |(name, writer): &(String, Writer)| std::fs::write(path(name), writer.finish()).unwrap();
+    let write =
+        |(name, writer): &(String, Writer)| std::fs::write(path(name), writer.finish()).unwrap();
     let all = parts(3);
     all.iter().for_each(write);
     for (name, _) in &all {
@@ -286,28 +327,51 @@ fn a_model_in_parts() {
     let e = |name: &str| Gguf::open(&path(name)).unwrap_err().to_string();
 
     std::fs::copy(path(&all[0].0), path("renamed.gguf")).unwrap();
-    assert!(e("renamed.gguf").contains("a name that ends in -00001-of-00003.gguf"), "{}", e("renamed.gguf"));
-    assert!(Gguf::from_bytes("m", all[0].1.finish()).unwrap_err().to_string().contains("in one piece"));
+    assert!(
+        e("renamed.gguf").contains("a name that ends in -00001-of-00003.gguf"),
+        "{}",
+        e("renamed.gguf")
+    );
+    assert!(
+        Gguf::from_bytes("m", all[0].1.finish()).unwrap_err().to_string().contains("in one piece")
+    );
 
     // A tensor twice, and one too few.
     let (name, writer) = &all[2];
     write(&(name.clone(), writer.clone().f32_tensor("t.0", &[1], &[1.0])));
     assert!(e(&all[0].0).contains("tensor t.0: expected a tensor in one part"), "{}", e(&all[0].0));
     write(&(name.clone(), writer.clone().f32_tensor("t.3", &[1], &[1.0])));
-    assert!(e(&all[0].0).contains("key split.tensors.count: expected 3 tensors, got 4"), "{}", e(&all[0].0));
+    assert!(
+        e(&all[0].0).contains("key split.tensors.count: expected 3 tensors, got 4"),
+        "{}",
+        e(&all[0].0)
+    );
     // Another part under its name, one of another split, a file that is none.
     std::fs::copy(path(&all[1].0), path(name)).unwrap();
-    assert!(e(&all[0].0).contains("parts: expected part 3 of 3, got part 2 of 3"), "{}", e(&all[0].0));
+    assert!(
+        e(&all[0].0).contains("parts: expected part 3 of 3, got part 2 of 3"),
+        "{}",
+        e(&all[0].0)
+    );
     write(&(name.clone(), small()));
-    assert!(e(&all[0].0).contains("expected part 3 of 3, got a file that is no part"), "{}", e(&all[0].0));
+    assert!(
+        e(&all[0].0).contains("expected part 3 of 3, got a file that is no part"),
+        "{}",
+        e(&all[0].0)
+    );
     std::fs::remove_file(path(name)).unwrap();
     let missing = e(&all[1].0);
-    assert!(missing.contains(name) && missing.contains("expected part 3 of the 3 files"), "{missing}");
+    assert!(
+        missing.contains(name) && missing.contains("expected part 3 of the 3 files"),
+        "{missing}"
+    );
 }
 
 #[test]
 fn parts_that_lie() {
-    let part = |number: u32, count: u32| Writer::default().u32("split.no", number).u32("split.count", count);
+    let part = |number: u32, count: u32| {
+        Writer::default().u32("split.no", number).u32("split.count", count)
+    };
     refused(&part(3, 3), &["key split.no", "a number below 3", "3"]);
     refused(&part(0, 100_000), &["key split.count", "at most 99999"]);
     refused(&Writer::default().u32("split.count", 2), &["key split.no", "no such key"]);

@@ -19,10 +19,12 @@ fn ids(tokenizer: &Tokenizer, text: &str, around: bool) -> Vec<u32> {
     tokenizer.encode_fast(text, around).unwrap().get_ids().to_vec()
 }
 
-/// Compares all strings of a fixture with what a description makes of them, with `changes` made to it.
+/// Compares all strings of a fixture with what a description makes of them, with `changes` made to
+/// it.
 fn compare(gguf: &Gguf, json: &str, changed: impl Fn(&mut TokenizerDescription, &Value)) {
     let fixture: Value = serde_json::from_slice(&std::fs::read(fixture(json)).unwrap()).unwrap();
-    let texts: Vec<&str> = fixture["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    let texts: Vec<&str> =
+        fixture["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
     assert!(texts.len() > 40);
     for variant in fixture["variants"].as_array().unwrap() {
         let changes = &variant["changes"];
@@ -33,7 +35,9 @@ fn compare(gguf: &Gguf, json: &str, changed: impl Fn(&mut TokenizerDescription, 
         plain.set_encode_special_tokens(true);
         for (number, text) in texts.iter().enumerate() {
             let list = |of: &Value| {
-                of[number].as_array().map(|ids| ids.iter().map(|id| id.as_u64().unwrap() as u32).collect())
+                of[number]
+                    .as_array()
+                    .map(|ids| ids.iter().map(|id| id.as_u64().unwrap() as u32).collect())
             };
             let expected: Vec<u32> = list(&variant["whole"]).unwrap();
             assert_eq!(ids(&whole, text, true), expected, "{changes} {text:?}");
@@ -47,8 +51,10 @@ fn compare(gguf: &Gguf, json: &str, changed: impl Fn(&mut TokenizerDescription, 
 /// The same splitting under another name, as `tokenizer.ggml.pre` gives it.
 fn with_pre(description: &mut TokenizerDescription, changes: &Value) {
     let name = changes["tokenizer.ggml.pre"].as_str().unwrap();
-    let writer = Writer::default().str("tokenizer.ggml.model", "gpt2").str("tokenizer.ggml.pre", name);
-    let writer = writer.strings("tokenizer.ggml.tokens", &["a"]).strings("tokenizer.ggml.merges", &[]);
+    let writer =
+        Writer::default().str("tokenizer.ggml.model", "gpt2").str("tokenizer.ggml.pre", name);
+    let writer =
+        writer.strings("tokenizer.ggml.tokens", &["a"]).strings("tokenizer.ggml.merges", &[]);
     let other = Gguf::from_bytes("other", writer.finish()).unwrap();
     description.kind = TokenizerDescription::read(other.metadata()).unwrap().kind;
 }
@@ -78,11 +84,13 @@ fn decoding() {
         let description = TokenizerDescription::read(gguf.metadata()).unwrap();
         let tokenizer = description.tokenizer().unwrap();
         let back = |text: &str| tokenizer.decode(&ids(&tokenizer, text, true), true).unwrap();
-        for text in ["", "a", "two words", " one before", "two  inside", "üöé 日本 🙂", "\n\t\r", "x\u{0}y"]
+        for text in
+            ["", "a", "two words", " one before", "two  inside", "üöé 日本 🙂", "\n\t\r", "x\u{0}y"]
         {
             assert_eq!(back(text), text, "{name}");
         }
-        // Behind a token that is looked for first, SentencePiece's space is put in again, as llama.cpp does.
+        // Behind a token that is looked for first, SentencePiece's space is put in again, as
+        // llama.cpp does.
         let space = description.kind == TokenizerKind::SentencePiece;
         assert_eq!(back("a----b"), if space { "a---- b" } else { "a----b" });
     }
@@ -92,7 +100,10 @@ fn decoding() {
 fn roles() {
     let gguf = Gguf::open(&fixture("byte_level.gguf")).unwrap();
     let d = TokenizerDescription::read(gguf.metadata()).unwrap();
-    assert_eq!((d.special.begin, d.special.end, d.special.end_of_turn), (Some(1), Some(2), Some(2)));
+    assert_eq!(
+        (d.special.begin, d.special.end, d.special.end_of_turn),
+        (Some(1), Some(2), Some(2))
+    );
     assert_eq!(d.end_tokens, [0, 2]);
     assert!(!d.add_begin && !d.add_end && !d.add_space_prefix);
     let gguf = Gguf::open(&fixture("sentence_piece.gguf")).unwrap();
@@ -116,7 +127,10 @@ fn templates() {
     let d = TokenizerDescription::read(gguf.metadata()).unwrap();
     assert_eq!(d.chat_template, Some("{{ messages }}"));
     assert_eq!(d.named_templates, [("tool_use", "{{ tools }}")]);
-    assert_eq!((d.tokens[1].as_ref(), d.special.begin, &d.end_tokens[..]), ("[EMPTY_1]", None, &[2][..]));
+    assert_eq!(
+        (d.tokens[1].as_ref(), d.special.begin, &d.end_tokens[..]),
+        ("[EMPTY_1]", None, &[2][..])
+    );
 }
 
 #[test]
@@ -132,7 +146,10 @@ fn what_is_refused() {
     refused(&base("bert"), "model: expected llama or gpt2, got bert");
     refused(&base("gpt2"), "tokens: expected an array, got no such key");
     refused(&tokens(base("gpt2")), "merges: expected an array, got no such key");
-    refused(&gpt2(&["ab"]), "merges: expected two tokens with a space between, got \"ab\" as number 0");
+    refused(
+        &gpt2(&["ab"]),
+        "merges: expected two tokens with a space between, got \"ab\" as number 0",
+    );
     refused(
         &gpt2(&["a b", "ab b"]),
         "merges: expected merges of tokens into a token, got \"ab\" and \"b\", but no token \"abb\"",
@@ -141,7 +158,8 @@ fn what_is_refused() {
     let gguf = Gguf::from_bytes("t", unknown.finish()).unwrap();
     let e = TokenizerDescription::read(gguf.metadata()).unwrap_err().to_string();
     assert!(
-        e.starts_with("t: key tokenizer.ggml.pre: expected one of default") && e.ends_with("got superbpe"),
+        e.starts_with("t: key tokenizer.ggml.pre: expected one of default")
+            && e.ends_with("got superbpe"),
         "{e}"
     );
     refused(
@@ -175,7 +193,9 @@ fn what_is_refused() {
 /// Published models: POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 name their files (see `model.rs`).
 #[test]
 fn published() {
-    for (variable, json) in [("POLYDRAFT_SMOLLM2", "smollm2.json"), ("POLYDRAFT_GEMMA3", "gemma3.json")] {
+    for (variable, json) in
+        [("POLYDRAFT_SMOLLM2", "smollm2.json"), ("POLYDRAFT_GEMMA3", "gemma3.json")]
+    {
         let Some(path) = std::env::var_os(variable) else {
             support::skipped(variable);
             continue;

@@ -49,7 +49,8 @@ pub fn run(bench: Bench) -> Result<()> {
 fn read_record<R: DeserializeOwned>(file: &Path, of: &str) -> Result<R> {
     let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
         .with_context(|| format!("cannot read {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{}: expected a record of {of}", file.display()))
+    serde_json::from_str(&text)
+        .with_context(|| format!("{}: expected a record of {of}", file.display()))
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

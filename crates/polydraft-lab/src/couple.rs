@@ -19,9 +19,10 @@ pub use laws::{Laws, from_bytes};
 
 /// Run token-level rules on a target law and a draft law.
 ///
-/// Tells how often a rule emits one of the drafts, how near that is to the best possible, and, with --given, the exact
-/// law of the token it emits. Without --rule it compares all rules, the fast ones first, then the reference solvers
-/// (linear-program, max-flow, slackness, global-resolution) as far as the problem is small enough for them.
+/// Tells how often a rule emits one of the drafts, how near that is to the best possible, and, with
+/// --given, the exact law of the token it emits. Without --rule it compares all rules, the fast
+/// ones first, then the reference solvers (linear-program, max-flow, slackness, global-resolution)
+/// as far as the problem is small enough for them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 The laws are one of
@@ -60,8 +61,8 @@ pub struct Args {
     /// Number of drafts [default: 2, or as many as there are draft laws; 1 for 'single'].
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     drafts: Option<u32>,
-    /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: iid; hub for 'hub', distinct for
-    /// several draft laws; without a rule all].
+    /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: iid; hub
+    /// for 'hub', distinct for several draft laws; without a rule all].
     #[arg(long, value_name = "SCHEME")]
     drafting: Option<Drafting>,
     /// Print the law of the emitted token given these drafts, in the order drawn.
@@ -116,7 +117,10 @@ pub fn run(args: Args) -> Result<()> {
         let mut coupling = coupling(working.as_mut(), problem)?;
         let law = coupling.law(given).map_err(|error| Usage::error(format!("--given: {error}")))?;
         if problem.proposal.probability(given) == 0.0 {
-            return Err(Usage::error(format!("drafts {} are never drawn by {scheme} drafting", list(given))));
+            return Err(Usage::error(format!(
+                "drafts {} are never drawn by {scheme} drafting",
+                list(given)
+            )));
         }
         report.law = Some(law.probabilities);
     }

@@ -14,12 +14,13 @@ use serde::Serialize;
 use crate::output::{self, Usage, note};
 use crate::speculation::supports;
 
-/// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check its law.
+/// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check
+/// its law.
 ///
-/// Every tree of drafts that can be drawn and every decision of the verifier is enumerated, so both numbers are exact.
-/// A table model is JSON such as {"vocabulary": 2, "next": {"": [0.5, 0.5], "0": [0.9, 0.1], "0 1": [0, 1]}}: next-token
-/// probabilities by context, token ids separated by spaces. The longest suffix of the context that is listed counts, ""
-/// is the fallback.
+/// Every tree of drafts that can be drawn and every decision of the verifier is enumerated, so both
+/// numbers are exact. A table model is JSON such as {"vocabulary": 2, "next": {"": [0.5, 0.5], "0":
+/// [0.9, 0.1], "0 1": [0, 1]}}: next-token probabilities by context, token ids separated by spaces.
+/// The longest suffix of the context that is listed counts, "" is the fallback.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -42,8 +43,8 @@ pub struct Args {
     /// Tokens of each path.
     #[arg(long, short = 'd', value_name = "L", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     depth: u32,
-    /// Also the most that any lossless verifier can reach, one that knows all laws and not only those at drafted nodes,
-    /// by linear programming.
+    /// Also the most that any lossless verifier can reach, one that knows all laws and not only
+    /// those at drafted nodes, by linear programming.
     #[arg(long)]
     bound: bool,
     /// Trees to enumerate at most. A million take seconds to minutes.
@@ -80,7 +81,8 @@ impl ContextLaws for Table {
 
 /// Reads the tables, enumerates, and prints.
 pub fn run(args: Args) -> Result<()> {
-    let (target, draft) = (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
+    let (target, draft) =
+        (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
     target.0.facts().vocabulary.check_draft(&draft.0.facts().vocabulary)?;
     let vocabulary = target.0.facts().vocabulary.size();
     let tree = PolicyKind::paths(args.paths as usize, args.depth as usize);
@@ -95,14 +97,18 @@ pub fn run(args: Args) -> Result<()> {
     }
     let kinds = match &args.verifier {
         Some(kind) => {
-            kind.build().and_then(|verifier| verifier.supports(&policy.form())).map_err(Usage::error)?;
+            kind.build()
+                .and_then(|verifier| verifier.supports(&policy.form()))
+                .map_err(Usage::error)?;
             vec![kind.clone()]
         }
         // Solvers are no verifiers of their own: their walks are asked for by name.
         None => polydraft::VerifierKind::<polydraft::RuleKind>::all()
             .iter()
             .filter_map(|kind| kind.to_string().parse().ok())
-            .filter(|kind| supports(kind, &tree) && kind.build().is_ok_and(|verifier| !verifier.races()))
+            .filter(|kind| {
+                supports(kind, &tree) && kind.build().is_ok_and(|verifier| !verifier.races())
+            })
             .collect(),
     };
     let bound = if args.bound { Some(best(&args, vocabulary, &target, &draft)?) } else { None };
@@ -111,7 +117,8 @@ pub fn run(args: Args) -> Result<()> {
     let mut rows = Vec::new();
     for (index, kind) in kinds.into_iter().enumerate() {
         bar.set_message(kind.to_string());
-        let mut progress = |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
+        let mut progress =
+            |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
         let mut verifier = kind.build()?;
         let Exact { block_efficiency, law_deviation, .. } =
             exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut progress)
@@ -152,7 +159,11 @@ fn print(rows: &[Row], bound: Option<f64>) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{:<18} {:>16} {:>14}", "verifier", "block efficiency", "law deviation")?;
     for row in rows {
-        writeln!(out, "{:<18} {:>16.9} {:>14.1e}", row.verifier, row.block_efficiency, row.law_deviation)?;
+        writeln!(
+            out,
+            "{:<18} {:>16.9} {:>14.1e}",
+            row.verifier, row.block_efficiency, row.law_deviation
+        )?;
     }
     if let Some(bound) = bound {
         writeln!(out, "{:<18} {bound:>16.9}", "bound")?;

@@ -1,5 +1,6 @@
-//! polydraft's laboratory, as commands of the program: token-level rules on given laws, exact efficiencies of verifiers,
-//! measurements that check their answers first, and records of laws to measure on again.
+//! polydraft's laboratory, as commands of the program: token-level rules on given laws, exact
+//! efficiencies of verifiers, measurements that check their answers first, and records of laws to
+//! measure on again.
 //!
 //! The program carries it by default (feature `lab`) and works without it.
 
@@ -18,11 +19,12 @@ use anyhow::Result;
 use clap::Subcommand;
 // So that modules name what commands share alike here and in the program.
 use polydraft_options::{
-    conversation, costs, interrupts, models, output, places, prompts, sampling, save, speculation, texts,
-    threads,
+    conversation, costs, interrupts, models, output, places, prompts, sampling, save, speculation,
+    texts, threads,
 };
 
-/// The laws of the contents of a pair file, the target's and the drafts', as `couple` reads a file with this extension.
+/// The laws of the contents of a pair file, the target's and the drafts', as `couple` reads a file
+/// with this extension.
 ///
 /// # Errors
 /// Contents that are no laws.

@@ -1,15 +1,17 @@
-//! Looks at positions of the target's own text, by standing where the verifier stands in the decode loop.
+//! Looks at positions of the target's own text, by standing where the verifier stands in the decode
+//! loop.
 //!
-//! The engine is given a verifier that accepts nothing and emits one token of the target's law, so that the text is the
-//! target's own, token by token. What it is given to verify is what every verifier would be given there, and it is shown
-//! to whoever looks. Where nothing is looked at the policy says that nothing is drafted.
+//! The engine is given a verifier that accepts nothing and emits one token of the target's law, so
+//! that the text is the target's own, token by token. What it is given to verify is what every
+//! verifier would be given there, and it is shown to whoever looks. Where nothing is looked at the
+//! policy says that nothing is drafted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Form, Growth, Outcome, Path, Policy, PolicyKind, Sampling,
-    TargetLaws, Token, Verifier,
+    Chance, Distribution, Draft, DraftTree, Form, Growth, Outcome, Path, Policy, PolicyKind,
+    Sampling, TargetLaws, Token, Verifier,
 };
 use polydraft_engine::{Engine, Limits, NoText, Request, Speculation};
 use polydraft_reference::VerifierKind;
@@ -47,7 +49,8 @@ pub struct Plan<'a> {
     pub max_tokens: usize,
     /// Tokens from one position that is looked at to the next, at least 1.
     pub every: usize,
-    /// Who decides how the text goes on, if it is not the target by itself: then every step is looked at.
+    /// Who decides how the text goes on, if it is not the target by itself: then every step is
+    /// looked at.
     pub steps_of: Option<&'a VerifierKind>,
     /// The paths that this one is given, where the tree has those of several drafts.
     pub paths: Option<usize>,
@@ -58,8 +61,9 @@ pub fn text_seed(seed: u64, round: u64, prompt: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (round << 32 | prompt as u64)
 }
 
-/// Decodes a text, which is `follow` as far as that goes, and shows positions of it to `look`; `chance` is the seed of text
-/// and drafts, `seed` says where the first position is. `goes_on` is asked after every token.
+/// Decodes a text, which is `follow` as far as that goes, and shows positions of it to `look`;
+/// `chance` is the seed of text and drafts, `seed` says where the first position is. `goes_on` is
+/// asked after every token.
 pub fn text<L: Look>(
     engine: &mut Engine,
     prompt: &[Token],
@@ -133,7 +137,8 @@ struct Observer<L> {
     emitted: usize,
     spots: Spots,
     look: Arc<Mutex<Option<L>>>,
-    /// Who decides, if it is not the target by itself; the paths that it is given, and who deals them.
+    /// Who decides, if it is not the target by itself; the paths that it is given, and who deals
+    /// them.
     decides: Option<(Box<dyn Verifier>, Option<usize>, Random)>,
 }
 

@@ -92,8 +92,9 @@ pub fn write<D: Drawing>(files: &[PathBuf], drawing: impl Fn() -> D) -> Result<(
         return Ok(());
     }
     let drawing = drawing();
-    let write =
-        |file: &Path| drawing.write(file).with_context(|| format!("writing the plot {}", file.display()));
+    let write = |file: &Path| {
+        drawing.write(file).with_context(|| format!("writing the plot {}", file.display()))
+    };
     files.iter().try_for_each(|file| write(file))
 }
 
@@ -110,6 +111,11 @@ fn text<B: DrawingBackend>(
     area.draw_text(text, &style.pos(Pos::new(align, VPos::Top)), at)
 }
 
-fn line<B: DrawingBackend>(area: &Area<B>, points: &[Point], color: RGBColor, width: u32) -> Drawn<B> {
+fn line<B: DrawingBackend>(
+    area: &Area<B>,
+    points: &[Point],
+    color: RGBColor,
+    width: u32,
+) -> Drawn<B> {
     area.draw(&PathElement::new(points.to_vec(), color.stroke_width(width)))
 }

@@ -23,11 +23,13 @@ impl MadeBy {
     }
 }
 
-/// The fields of every record that say which program measured. Records from before they existed read as "unknown".
+/// The fields of every record that say which program measured. Records from before they existed
+/// read as "unknown".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Provenance {
-    /// As `git describe` names it, with "-dirty" for a tree that differs from it; "unknown" outside a checkout.
+    /// As `git describe` names it, with "-dirty" for a tree that differs from it; "unknown" outside
+    /// a checkout.
     commit: String,
     /// The compiler's version.
     rustc: String,

@@ -19,9 +19,10 @@ use crate::save::Save;
 
 /// Compare verifiers on what 'polydraft trace' recorded, on all cores and without models.
 ///
-/// What 'bench verifiers' measures, on the same drafts the same numbers: where laws are exact, to the last bit. Trees are the
-/// recorded one and those that are part of it: from K paths of L tokens, drafts of fewer and shorter paths are dealt. Every
-/// file is checked before it is believed.
+/// What 'bench verifiers' measures, on the same drafts the same numbers: where laws are exact, to
+/// the last bit. Trees are the recorded one and those that are part of it: from K paths of L
+/// tokens, drafts of fewer and shorter paths are dealt. Every file is checked before it is
+/// believed.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +37,8 @@ pub struct Args {
     /// Verifiers to compare; differences are to the first.
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = ALL)]
     verifiers: Vec<VerifierKind>,
-    /// The tree to compare on, with the verifiers that are exact for it [default: the recorded one]. May be repeated.
+    /// The tree to compare on, with the verifiers that are exact for it [default: the recorded
+    /// one]. May be repeated.
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
     /// Threads to compute with [default: one per core].
@@ -73,18 +75,19 @@ pub fn run(args: Args) -> Result<()> {
     let orderly = Orderly::begin();
     // The first error ends it: what is wrong with one file may be wrong with all.
     let failed = AtomicBool::new(false);
-    let one = |(prompt, (trace, shard)): (usize, &(&Trace, usize))| -> Option<Result<Replayed, Error>> {
-        if orderly.asked() || failed.load(Ordering::Relaxed) {
-            return None;
-        }
-        let read = trace.shard(*shard).and_then(|shard| {
-            let samples = replay(&shard, &replays, prompt)?;
-            Ok(Replayed { left_out: shard.left_out(), samples })
-        });
-        failed.fetch_or(read.is_err(), Ordering::Relaxed);
-        bar.inc(1);
-        Some(read)
-    };
+    let one =
+        |(prompt, (trace, shard)): (usize, &(&Trace, usize))| -> Option<Result<Replayed, Error>> {
+            if orderly.asked() || failed.load(Ordering::Relaxed) {
+                return None;
+            }
+            let read = trace.shard(*shard).and_then(|shard| {
+                let samples = replay(&shard, &replays, prompt)?;
+                Ok(Replayed { left_out: shard.left_out(), samples })
+            });
+            failed.fetch_or(read.is_err(), Ordering::Relaxed);
+            bar.inc(1);
+            Some(read)
+        };
     let shards: Vec<_> = files.par_iter().enumerate().filter_map(one).collect();
     bar.finish_and_clear();
     let shards = shards.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -105,7 +108,8 @@ pub fn run(args: Args) -> Result<()> {
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
     }
     let left_out = shards.iter().map(|shard| shard.left_out).fold(0.0, f64::max);
-    let report = Report::new(origin(&args, &header, shards.len(), left_out), interrupted, &settings);
+    let report =
+        Report::new(origin(&args, &header, shards.len(), left_out), interrupted, &settings);
     if let Some(save) = save {
         report.save(save)?;
     }

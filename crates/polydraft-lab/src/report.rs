@@ -27,9 +27,10 @@ use record::{Kind, Record};
 
 /// Show records as one page of tables and charts, a single file that asks nothing of the network.
 ///
-/// A record is what --save or --json of 'bench', 'certify', 'efficiency' and 'generate' wrote, or a script in bench/; a file may
-/// hold several, one after the other. Under each figure stands the command that measured it, where the record says. The
-/// p-values of several runs of 'certify' are shown together, as is all that 'efficiency' enumerated.
+/// A record is what --save or --json of 'bench', 'certify', 'efficiency' and 'generate' wrote, or a
+/// script in bench/; a file may hold several, one after the other. Under each figure stands the
+/// command that measured it, where the record says. The p-values of several runs of 'certify' are
+/// shown together, as is all that 'efficiency' enumerated.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -54,8 +55,13 @@ pub fn run(args: Args) -> Result<()> {
     for file in &args.records {
         records.extend(record::read(file)?);
     }
-    for unknown in records.iter().filter(|record| record.kind == Kind::Other && !other::is_known(record)) {
-        note(format_args!("note: {}: a record of a kind that this version does not know", unknown.file));
+    for unknown in
+        records.iter().filter(|record| record.kind == Kind::Other && !other::is_known(record))
+    {
+        note(format_args!(
+            "note: {}: a record of a kind that this version does not know",
+            unknown.file
+        ));
     }
     let sections = sections(&records)?;
     let page = page::html(&args.title, &sections);
@@ -69,7 +75,8 @@ pub fn run(args: Args) -> Result<()> {
 
 /// A section for each record; one for all of a kind that says more together.
 fn sections(records: &[Record]) -> Result<Vec<Section>> {
-    let of = |kind| -> Vec<&Record> { records.iter().filter(|record| record.kind == kind).collect() };
+    let of =
+        |kind| -> Vec<&Record> { records.iter().filter(|record| record.kind == kind).collect() };
     let mut sections = Vec::new();
     let mut together: Vec<Kind> = Vec::new();
     for record in records {
@@ -106,7 +113,8 @@ mod tests {
 
     fn page(files: &[&str]) -> String {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/records");
-        let records = files.iter().flat_map(|file| record::read(&folder.join(file)).expect("a record"));
+        let records =
+            files.iter().flat_map(|file| record::read(&folder.join(file)).expect("a record"));
         let sections = sections(&records.collect::<Vec<_>>()).expect("sections");
         page::html("Records", &sections)
     }
@@ -130,13 +138,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("odd.json");
         let known = "../../bench/records/2026-11-20-amd-epyc-2-threads-solve-time.json";
-        let known = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(known)).expect("a record");
+        let known =
+            std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(known)).expect("a record");
         let mut known: serde_json::Value = serde_json::from_slice(&known).expect("JSON");
         known["datasets"][0]["rows"][1]["cells"] = serde_json::json!([]);
-        let commits = r#"{"commit": "aééééééééééééé", "x": 1}{"commit": "0123456789abcdef-dirty", "x": 1}"#;
+        let commits =
+            r#"{"commit": "aééééééééééééé", "x": 1}{"commit": "0123456789abcdef-dirty", "x": 1}"#;
         std::fs::write(&file, format!("{commits}{known}")).expect("written");
-        let page = page::html("", &sections(&record::read(&file).expect("records")).expect("sections"));
-        for expected in ["commit aééééééééééé<", "commit 0123456789ab-dirty<", "Milliseconds per token"]
+        let page =
+            page::html("", &sections(&record::read(&file).expect("records")).expect("sections"));
+        for expected in
+            ["commit aééééééééééé<", "commit 0123456789ab-dirty<", "Milliseconds per token"]
         {
             assert!(page.contains(expected), "{expected}");
         }

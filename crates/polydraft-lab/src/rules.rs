@@ -16,8 +16,8 @@ pub fn all_quick() -> Vec<RuleKind> {
     rules
 }
 
-/// How far the emitted law and the acceptance may be from what they should be, if the rule is not exact: only
-/// `global-resolution` as published.
+/// How far the emitted law and the acceptance may be from what they should be, if the rule is not
+/// exact: only `global-resolution` as published.
 pub fn bounds(rule: &RuleKind) -> Option<(f64, f64)> {
     match rule {
         RuleKind::Reference(ReferenceKind::GlobalResolution(settings))

@@ -20,9 +20,10 @@ use crate::sampling::SamplingArgs;
 
 /// Record drafts and laws at positions of the target's own text, to replay verifiers on them.
 ///
-/// DIR gets a header with models, settings and program, a file for each prompt with the trees that were drafted, how, and
-/// the draft's and the target's law at every node, and an index of these files (docs/traces.md). 'polydraft replay' compares
-/// verifiers on it, on any machine, without models. An interruption loses the prompt that is at work; --append goes on.
+/// DIR gets a header with models, settings and program, a file for each prompt with the trees that
+/// were drafted, how, and the draft's and the target's law at every node, and an index of these
+/// files (docs/traces.md). 'polydraft replay' compares verifiers on it, on any machine, without
+/// models. An interruption loses the prompt that is at work; --append goes on.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -41,12 +42,13 @@ pub struct Args {
     /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// What is drafted, as for 'generate --tree'; replay takes this tree and those that are part of it: of K paths any
-    /// fewer and shorter.
+    /// What is drafted, as for 'generate --tree'; replay takes this tree and those that are part of
+    /// it: of K paths any fewer and shorter.
     #[arg(long, value_name = "TREE", default_value = "paths:8,4")]
     tree: PolicyKind,
-    /// Keep of each law the likeliest tokens up to this probability P, rounded to 1 - P, and what was drafted; 1 keeps all as
-    /// it is. At the default an expected number of tokens changes by about 0.001, at 0.999 by up to 0.01.
+    /// Keep of each law the likeliest tokens up to this probability P, rounded to 1 - P, and what
+    /// was drafted; 1 keeps all as it is. At the default an expected number of tokens changes by
+    /// about 0.001, at 0.999 by up to 0.01.
     #[arg(long, value_name = "P", default_value_t = 0.9999, value_parser = mass)]
     mass: f64,
     /// Texts behind each prompt: errors need at least two.
@@ -61,7 +63,8 @@ pub struct Args {
     /// Seed of the texts and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Go on with the trace that is in DIR: prompts that it has are left out. Models and settings must be the same.
+    /// Go on with the trace that is in DIR: prompts that it has are left out. Models and settings
+    /// must be the same.
     #[arg(long)]
     append: bool,
     /// Print what was recorded as JSON.
@@ -102,7 +105,9 @@ pub fn run(args: Args) -> Result<()> {
     // Before models are loaded.
     let folder = args.folder.display();
     if args.folder.exists() && !args.folder.is_dir() {
-        return Err(Usage::error(format_args!("{folder}: expected a folder to record into, got a file")));
+        return Err(Usage::error(format_args!(
+            "{folder}: expected a folder to record into, got a file"
+        )));
     }
     match (args.append, args.folder.join("trace.json").exists()) {
         (false, true) => {
@@ -134,12 +139,14 @@ pub fn run(args: Args) -> Result<()> {
         left_out: 0.0,
         interrupted: false,
     };
-    let bar = ProgressBar::new(prompts.len() as u64)
-        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} prompts, {msg}{eta} left")?);
+    let bar = ProgressBar::new(prompts.len() as u64).with_style(ProgressStyle::with_template(
+        "[{bar:30}] {pos}/{len} prompts, {msg}{eta} left",
+    )?);
     let orderly = Orderly::begin();
     for prompt in &prompts {
         if !writer.has(prompt) {
-            let Some(recording) = record(&mut models, &header, prompt, writer.next(), &orderly)? else {
+            let Some(recording) = record(&mut models, &header, prompt, writer.next(), &orderly)?
+            else {
                 recorded.interrupted = true;
                 break;
             };
@@ -200,20 +207,32 @@ fn record(
         let seed = text_seed(header.seed, round.into(), number);
         recording.begin(seed);
         let goes_on = || !orderly.asked();
-        let (grown, tokens) =
-            observe::text(&mut models.engine, prompt, &plan, (seed, seed), Vec::new(), recording, &goes_on)?;
+        let (grown, tokens) = observe::text(
+            &mut models.engine,
+            prompt,
+            &plan,
+            (seed, seed),
+            Vec::new(),
+            recording,
+            &goes_on,
+        )?;
         recording = grown;
         recording.end(&tokens);
         if orderly.asked() {
             return Ok(None);
         }
     }
-    ensure!(recording.positions() > 0, "prompt {} leaves no room for a text and a tree", number + 1);
+    ensure!(
+        recording.positions() > 0,
+        "prompt {} leaves no room for a text and a tree",
+        number + 1
+    );
     Ok(Some(recording))
 }
 
 fn show(args: &Args, recorded: &Recorded) -> Result<()> {
-    let Recorded { trace, prompts, before, positions, bytes, seconds, left_out, interrupted } = recorded;
+    let Recorded { trace, prompts, before, positions, bytes, seconds, left_out, interrupted } =
+        recorded;
     if args.json {
         output::json(recorded)?;
     } else {

@@ -64,7 +64,8 @@ pub enum Error {
         /// What `llama_decode` returned or threw, and what it said.
         problem: String,
     },
-    /// llama.cpp found itself wrong, or lost a machine that it computes on: it cannot be called again in this process.
+    /// llama.cpp found itself wrong, or lost a machine that it computes on: it cannot be called
+    /// again in this process.
     #[error("llama.cpp gave up, for all models in this process: {said}")]
     Ended {
         /// Its reason.

@@ -30,7 +30,8 @@ pub struct Description {
 
 /// Decoder blocks at most; llama.cpp ends the process where there are more.
 const MOST_LAYERS: u64 = 512;
-/// For what is multiplied with others of its kind: far above any model, far below where a product overflows.
+/// For what is multiplied with others of its kind: far above any model, far below where a product
+/// overflows.
 const WIDEST: u64 = 1 << 24;
 /// Tokens of a context.
 const LONGEST: u64 = 1 << 30;
@@ -39,8 +40,8 @@ impl Description {
     /// Reads a file's header, and checks what llama.cpp takes on trust.
     ///
     /// # Errors
-    /// A file that contradicts the format or itself, a tokenizer that is not known, sizes out of all proportion; the key or
-    /// the tensor is named.
+    /// A file that contradicts the format or itself, a tokenizer that is not known, sizes out of
+    /// all proportion; the key or the tensor is named.
     pub fn read(path: &Path) -> Result<Self> {
         let gguf = Gguf::open(path)?;
         let metadata = gguf.metadata();
@@ -59,11 +60,15 @@ impl Description {
         check_sizes(path, metadata, &architecture)?;
         let rows = TokenizerDescription::read(metadata)?.tokens.len();
         let language = Language::from_gguf(&gguf, rows)?;
-        let numbers =
-            |shape: Vec<usize>| shape.into_iter().fold(1_u64, |all, size| all.saturating_mul(size as u64));
+        let numbers = |shape: Vec<usize>| {
+            shape.into_iter().fold(1_u64, |all, size| all.saturating_mul(size as u64))
+        };
         Ok(Self {
             name: metadata.optional("general.name", |m, key| m.str(key).map(str::to_owned))?,
-            parameters: gguf.tensors().map(|tensor| numbers(tensor.shape())).fold(0, u64::saturating_add),
+            parameters: gguf
+                .tensors()
+                .map(|tensor| numbers(tensor.shape()))
+                .fold(0, u64::saturating_add),
             bytes: gguf.tensors().map(|tensor| tensor.bytes() as u64).fold(0, u64::saturating_add),
             architecture,
             layers,
@@ -75,10 +80,15 @@ impl Description {
 }
 
 fn wrong(path: &Path, key: &str, expected: String, got: impl ToString) -> Error {
-    Error::File { path: path.to_owned(), expected: format!("key {key}: {expected}"), got: got.to_string() }
+    Error::File {
+        path: path.to_owned(),
+        expected: format!("key {key}: {expected}"),
+        got: got.to_string(),
+    }
 }
 
-/// Sizes that llama.cpp divides by, multiplies or makes lists of without looking. One number, or one for each layer.
+/// Sizes that llama.cpp divides by, multiplies or makes lists of without looking. One number, or
+/// one for each layer.
 fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<()> {
     /// The end of a key, and the least.
     const SIZES: [(&str, u64); 8] = [
@@ -112,7 +122,8 @@ fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<(
 /// Loads the model of a GGUF file.
 ///
 /// # Errors
-/// As [`Description::read`]; what llama.cpp refuses, in its own words; settings out of their range; a build without it.
+/// As [`Description::read`]; what llama.cpp refuses, in its own words; settings out of their range;
+/// a build without it.
 #[cfg_attr(not(feature = "native"), expect(unused_variables))]
 pub fn load(path: &Path, options: &LlamaOptions) -> Result<LanguageModel> {
     #[cfg(feature = "native")]
@@ -141,7 +152,13 @@ pub fn load_model(path: &Path, options: &LlamaOptions) -> Result<(crate::LlamaMo
         return Err(refused(format!("expected logits of at least {expected} tokens, got {got}")));
     }
     let vocabulary = language.vocabulary.clone();
-    let model =
-        crate::LlamaModel::new(path, language.name.clone(), vocabulary, &architecture, weights, options)?;
+    let model = crate::LlamaModel::new(
+        path,
+        language.name.clone(),
+        vocabulary,
+        &architecture,
+        weights,
+        options,
+    )?;
     Ok((model, language))
 }

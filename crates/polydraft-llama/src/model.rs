@@ -1,13 +1,15 @@
 //! The engine's interface of a model with many texts, on llama.cpp.
 //!
-//! All texts share one cache, in which a token carries the ids of those that it belongs to. A text has an id of its own, and
-//! while a tree is behind it each leaf has one too: the first leaf below a node goes on with the node's id, others get new
-//! ones, which note that they begin alike. So
-//! 1. a tree is scored in one pass: a node's ids are those of the leaves below it, and a token sees what carries its id;
-//! 2. committing a path is keeping its leaf's id, for the text's own from then on, and taking back the others';
-//! 3. where ids run out, or where a model keeps a state that cannot be taken back (recurrent and hybrid ones), a tree is scored
-//!    path by path under a spare id and nothing of it is kept: the path that is committed is computed once more with the
-//!    next tree.
+//! All texts share one cache, in which a token carries the ids of those that it belongs to. A text
+//! has an id of its own, and while a tree is behind it each leaf has one too: the first leaf below
+//! a node goes on with the node's id, others get new ones, which note that they begin alike. So
+//! 1. a tree is scored in one pass: a node's ids are those of the leaves below it, and a token sees
+//!    what carries its id;
+//! 2. committing a path is keeping its leaf's id, for the text's own from then on, and taking back
+//!    the others';
+//! 3. where ids run out, or where a model keeps a state that cannot be taken back (recurrent and
+//!    hybrid ones), a tree is scored path by path under a spare id and nothing of it is kept: the
+//!    path that is committed is computed once more with the next tree.
 
 mod branches;
 mod ids;
@@ -34,8 +36,8 @@ const STATES: usize = 8;
 /// Closed texts of which is kept what was computed, for texts that begin alike.
 const KEPT: usize = 8;
 
-/// Architectures that say what goes into their layers, of those whose files can be read here too; for others llama.cpp ends the
-/// process.
+/// Architectures that say what goes into their layers, of those whose files can be read here too;
+/// for others llama.cpp ends the process.
 const WATCHABLE: [&str; 2] = ["llama", "qwen3"];
 
 /// What was computed for a text that is closed.
@@ -91,7 +93,11 @@ impl LlamaModel {
         let cells = options.cells.map_or(least, |cells| cells as usize);
         if cells < context {
             let expected = format!("room for at least one text of {context} tokens");
-            return Err(Error::Setting { setting: "cache", expected, got: format!("{cells} tokens") });
+            return Err(Error::Setting {
+                setting: "cache",
+                expected,
+                got: format!("{cells} tokens"),
+            });
         }
         let (has_state, window) = (weights.has_state(), weights.window());
         let (ids, most_kept) = if has_state { (STATES, 1) } else { (IDS, KEPT) };
@@ -137,8 +143,8 @@ impl LlamaModel {
         while self.evict() {}
     }
 
-    /// Leaves only so many ids for the leaves of trees and for what is kept of closed texts: with none, trees are scored path
-    /// by path. For tests, which compare both ways.
+    /// Leaves only so many ids for the leaves of trees and for what is kept of closed texts: with
+    /// none, trees are scored path by path. For tests, which compare both ways.
     #[doc(hidden)]
     pub fn leave_ids(&mut self, count: usize) {
         self.forget_closed();
@@ -214,19 +220,28 @@ impl LlamaModel {
         self.context.remove(id, 0);
     }
 
-    /// What is known of the beginning of `tokens` from another text, where that is more than of the sequence's own.
+    /// What is known of the beginning of `tokens` from another text, where that is more than of the
+    /// sequence's own.
     fn adopt(&mut self, number: usize, tokens: &[Token]) {
         let own = common(&self.text(number).held, tokens);
-        // A state is of a whole text, and its last token has to be computed for the logits behind it.
+        // A state is of a whole text, and its last token has to be computed for the logits behind
+        // it.
         let usable = |held: &[Token]| {
             let known = common(held, tokens);
             if self.has_state && (known < held.len() || known == tokens.len()) { 0 } else { known }
         };
-        let closed =
-            self.kept.iter().map(|kept| usable(&kept.held)).enumerate().max_by_key(|(_, known)| *known);
-        let others = self.texts.iter().enumerate().filter(|(other, _)| *other != number && !self.has_state);
+        let closed = self
+            .kept
+            .iter()
+            .map(|kept| usable(&kept.held))
+            .enumerate()
+            .max_by_key(|(_, known)| *known);
+        let others =
+            self.texts.iter().enumerate().filter(|(other, _)| *other != number && !self.has_state);
         let others = others.filter_map(|(_, text)| text.as_ref());
-        let open = others.map(|text| (text.id, common(&text.held, tokens))).max_by_key(|(_, known)| *known);
+        let open = others
+            .map(|text| (text.id, common(&text.held, tokens)))
+            .max_by_key(|(_, known)| *known);
         let (closed, in_closed) = closed.unwrap_or_default();
         let (open, in_open) = open.unwrap_or_default();
         if in_closed.max(in_open) <= own {
@@ -237,7 +252,8 @@ impl LlamaModel {
         if in_closed < in_open {
             self.context.copy(open, id, Some(in_open));
             let source = self.texts.iter().flatten().find(|text| text.id == open);
-            let states = source.map_or(Vec::new(), |text| beginning(&text.states, in_open * self.states()));
+            let states =
+                source.map_or(Vec::new(), |text| beginning(&text.states, in_open * self.states()));
             let text = self.text_mut(number);
             (text.held, text.states) = (tokens[..in_open].to_vec(), states);
         } else if 2 * in_closed >= self.kept[closed].held.len() {
@@ -287,12 +303,14 @@ impl Model for LlamaModel {
         }
         self.drop_tree(number);
         let Some(Text { held, id, states, .. }) = self.texts[number].take() else { return };
-        // What is the beginning of another is of no use beside it, and of a state only the whole is of use.
+        // What is the beginning of another is of no use beside it, and of a state only the whole is
+        // of use.
         let longer = |kept: &Kept| !self.has_state && kept.held.starts_with(&held);
         if held.is_empty() || self.kept.iter().any(longer) {
             return self.release(id);
         }
-        let shorter: Vec<Kept> = self.kept.extract_if(.., |kept| held.starts_with(&kept.held)).collect();
+        let shorter: Vec<Kept> =
+            self.kept.extract_if(.., |kept| held.starts_with(&kept.held)).collect();
         shorter.into_iter().for_each(|kept| self.release(kept.id));
         self.kept.push(Kept { held, id, states });
         while self.kept.len() > self.most_kept {
@@ -352,7 +370,8 @@ impl Model for LlamaModel {
             if end == 0 {
                 return Err(EngineError::EmptyPrompt);
             }
-            let depth = (text.scored.max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+            let depth =
+                (text.scored.max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
             if text.scored < tree.len() {
                 self.check_room(end + depth)?;
                 work.push(Work { number, end, tree: Some(tree) });
@@ -372,7 +391,10 @@ impl Model for LlamaModel {
             _ => None,
         };
         let Some(inputs) = features.iter().map(of).collect::<Option<Vec<u32>>>() else {
-            return no_features(&self.facts, "what goes into layers, which is all that llama.cpp gives,");
+            return no_features(
+                &self.facts,
+                "what goes into layers, which is all that llama.cpp gives,",
+            );
         };
         if !self.watchable {
             return no_features(

@@ -1,10 +1,11 @@
 //! llama.cpp's C interface, made safe: all `unsafe` of this crate is in this file and those below.
 //!
 //! 1. Handles are owned: a context frees itself before the weights that it reads.
-//! 2. Nothing is called with what llama.cpp would answer by ending the process: sequence ids and positions are checked against
-//!    the context's sizes, a batch against its capacity, tokens against the vocabulary, and only rows whose logits were asked
-//!    for are read.
-//! 3. A batch's arrays are ours, so a token may have as many ids as there are; `llama_batch_init` would have to be told.
+//! 2. Nothing is called with what llama.cpp would answer by ending the process: sequence ids and
+//!    positions are checked against the context's sizes, a batch against its capacity, tokens
+//!    against the vocabulary, and only rows whose logits were asked for are read.
+//! 3. A batch's arrays are ours, so a token may have as many ids as there are; `llama_batch_init`
+//!    would have to be told.
 //! 4. Where it still ends or throws, that is an error of the call: see `calls`.
 
 mod batch;

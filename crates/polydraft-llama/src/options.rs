@@ -9,12 +9,14 @@ pub const BUILT: bool = cfg!(feature = "native");
 /// How to load a model and to compute with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlamaOptions {
-    /// Tokens that one text may have; none is what the model was trained for, but at most [`Self::USUAL_CONTEXT`]: keys and
-    /// values for all of them are taken from memory at once.
+    /// Tokens that one text may have; none is what the model was trained for, but at most
+    /// [`Self::USUAL_CONTEXT`]: keys and values for all of them are taken from memory at once.
     pub context: Option<u32>,
-    /// Tokens that all texts and their drafts may have together; none is one text's, and [`Self::SPARE`] for drafts.
+    /// Tokens that all texts and their drafts may have together; none is one text's, and
+    /// [`Self::SPARE`] for drafts.
     pub cells: Option<u32>,
-    /// Machines that run llama.cpp's `rpc-server`, each as `HOST:PORT`, to compute layers beside this one's cards.
+    /// Machines that run llama.cpp's `rpc-server`, each as `HOST:PORT`, to compute layers beside
+    /// this one's cards.
     pub rpc: Vec<String>,
     /// Layers that are computed on cards and other machines, where there are any; none is all.
     pub gpu_layers: Option<u32>,
@@ -41,7 +43,8 @@ impl LlamaOptions {
 
 impl Default for LlamaOptions {
     fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u32);
+        let threads =
+            std::thread::available_parallelism().map_or(1, |threads| threads.get() as u32);
         Self {
             context: None,
             cells: None,
@@ -89,17 +92,22 @@ impl FromStr for Split {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("expected none, layer, row, or a share for each card such as 3,1; got {text:?}");
+        let wrong = || {
+            format!("expected none, layer, row, or a share for each card such as 3,1; got {text:?}")
+        };
         match text {
             "none" => Ok(Self::None),
             "layer" => Ok(Self::Layer),
             "row" => Ok(Self::Row),
             _ => {
-                let share =
-                    |part: &str| part.parse().ok().filter(|share: &f32| share.is_finite() && *share >= 0.0);
+                let share = |part: &str| {
+                    part.parse().ok().filter(|share: &f32| share.is_finite() && *share >= 0.0)
+                };
                 let shares: Option<Vec<f32>> = text.split(',').map(share).collect();
-                shares.filter(|shares| shares.iter().sum::<f32>() > 0.0).map(Self::Shares).ok_or_else(wrong)
+                shares
+                    .filter(|shares| shares.iter().sum::<f32>() > 0.0)
+                    .map(Self::Shares)
+                    .ok_or_else(wrong)
             }
         }
     }
@@ -131,8 +139,8 @@ macro_rules! names {
     };
 }
 
-/// How keys and values are held. What has fewer bits than the model was made with changes its law: that one is then what is
-/// sampled exactly.
+/// How keys and values are held. What has fewer bits than the model was made with changes its law:
+/// that one is then what is sampled exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
     /// 32 bits.

@@ -1,5 +1,5 @@
-//! Damaged files: whatever is changed in one, it is a model or an error, and the process lives. POLYDRAFT_DAMAGED says how many are
-//! tried, in place of a few hundred.
+//! Damaged files: whatever is changed in one, it is a model or an error, and the process lives.
+//! POLYDRAFT_DAMAGED says how many are tried, in place of a few hundred.
 #![cfg(feature = "native")]
 
 mod support;
@@ -54,7 +54,8 @@ fn works(bytes: &[u8]) -> Result<bool, Error> {
         Err(_) => return Ok(false),
     };
     let sequence = model.open().unwrap();
-    let text: Vec<u32> = (0..5).filter(|token| *token < model.facts().vocabulary.size() as u32).collect();
+    let text: Vec<u32> =
+        (0..5).filter(|token| *token < model.facts().vocabulary.size() as u32).collect();
     let Ok(()) = model.extend(sequence, &text) else { return Ok(false) };
     match model.score(&[(sequence, &DraftTree::new())]) {
         Ok(()) => Ok(true),
@@ -93,9 +94,11 @@ fn tries() {
 
 #[test]
 fn a_damaged_file_is_a_model_or_an_error() {
-    let (mut next, mut taken, mut refused, mut ends, mut crashes) = (0, 0, 0, Vec::new(), Vec::new());
+    let (mut next, mut taken, mut refused, mut ends, mut crashes) =
+        (0, 0, 0, Vec::new(), Vec::new());
     while next < count() {
-        let mut child = apart("tries", &[(FROM, &next.to_string())]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            apart("tries", &[(FROM, &next.to_string())]).stdout(Stdio::piped()).spawn().unwrap();
         for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
             // The harness writes before the first.
             let line = line.rsplit_once("... ").map_or(line.as_str(), |(_, line)| line);
@@ -112,7 +115,11 @@ fn a_damaged_file_is_a_model_or_an_error() {
             code => crashes.push(format!("{}: exit code {code:?}", next - 1)),
         }
     }
-    eprintln!("{taken} taken, {refused} refused, {} ended llama.cpp:\n{}", ends.len(), ends.join("\n"));
+    eprintln!(
+        "{taken} taken, {refused} refused, {} ended llama.cpp:\n{}",
+        ends.len(),
+        ends.join("\n")
+    );
     assert!(crashes.is_empty(), "{}", crashes.join("\n"));
     assert!(taken > 0 && refused > 0);
     assert_eq!(taken + refused + ends.len(), count());

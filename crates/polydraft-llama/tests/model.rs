@@ -1,5 +1,6 @@
-//! Scoring a tree is scoring each of its paths; committing keeps what was computed, and nothing else: for models that keep keys
-//! and values, those with a window, and those with a state; and where ids are short, path by path.
+//! Scoring a tree is scoring each of its paths; committing keeps what was computed, and nothing
+//! else: for models that keep keys and values, those with a window, and those with a state; and
+//! where ids are short, path by path.
 #![cfg(feature = "native")]
 
 mod support;
@@ -13,8 +14,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use support::*;
 
-/// Logits of these models are of the size of 2. Two passes over other numbers of rows gave up to 1.2e-4 of difference (f32 keys and
-/// values, no flash attention; with it up to 7e-3); what is computed of wrong tokens differs by more than a hundred times as much.
+/// Logits of these models are of the size of 2. Two passes over other numbers of rows gave up to
+/// 1.2e-4 of difference (f32 keys and values, no flash attention; with it up to 7e-3); what is
+/// computed of wrong tokens differs by more than a hundred times as much.
 const ROUNDING: f32 = 5e-4;
 
 fn model(kind: Kind, seed: u64) -> LlamaModel {
@@ -76,7 +78,14 @@ fn a_tree_equals_its_paths() {
             }
             model.extend(sequence, &text).unwrap();
             model.score(&[(sequence, &tree)]).unwrap();
-            check(&model, sequence, &mut fresh, &tree, &text, &format!("{kind:?}, {short}, {length}"));
+            check(
+                &model,
+                sequence,
+                &mut fresh,
+                &tree,
+                &text,
+                &format!("{kind:?}, {short}, {length}"),
+            );
         }
     }
 }
@@ -202,7 +211,8 @@ fn a_small_cache_is_read_in_small_passes() {
     assert!(distance(&said, &alone(&mut self::model(Kind::Plain, 60), &text)) < ROUNDING);
 }
 
-/// Texts that come and go, some at once in a pass, with trees that grow and are cut: each is what it would be alone.
+/// Texts that come and go, some at once in a pass, with trees that grow and are cut: each is what
+/// it would be alone.
 #[test]
 fn company_changes_no_more_than_rounding() {
     for kind in Kind::ALL {
@@ -234,7 +244,8 @@ fn company_changes_no_more_than_rounding() {
             for ((sequence, text), tree) in open.iter_mut().zip(&trees) {
                 let node = rng.random_range(0..tree.len());
                 let whole = [&text[..], &tokens_to(tree, node)].concat();
-                let difference = distance(model.logits(*sequence, node), &alone(&mut fresh, &whole));
+                let difference =
+                    distance(model.logits(*sequence, node), &alone(&mut fresh, &whole));
                 assert!(difference < ROUNDING, "{kind:?}: {difference}");
                 model.commit(*sequence, tree, &tree.path(node)).unwrap();
                 *text = whole;
@@ -274,8 +285,8 @@ fn a_full_cache_is_an_error_and_harms_nobody() {
     assert!(distance(&said, &alone(&mut fresh, &other)) < ROUNDING);
 }
 
-/// What goes into layers is that of the text, however it came about: read at once, drafted and committed, scored path by path,
-/// taken back, or taken over from a closed text.
+/// What goes into layers is that of the text, however it came about: read at once, drafted and
+/// committed, scored path by path, taken back, or taken over from a closed text.
 #[test]
 fn watched_states_are_those_of_the_text() {
     let watched = [Feature::After(1), Feature::After(0)];
@@ -313,7 +324,11 @@ fn watched_states_are_those_of_the_text() {
                 assert!(difference < ROUNDING, "{short}, turn {turn}: {difference}");
                 for (token, states) in text.iter().zip(got.chunks_exact(2 * hidden)) {
                     let own = &states[hidden..];
-                    assert_eq!(embedded.entry(*token).or_insert_with(|| own.to_vec()), own, "token {token}");
+                    assert_eq!(
+                        embedded.entry(*token).or_insert_with(|| own.to_vec()),
+                        own,
+                        "token {token}"
+                    );
                 }
                 if turn % 3 == 2 {
                     let length = text.len() - rng.random_range(1..4);

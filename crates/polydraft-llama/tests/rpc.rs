@@ -1,4 +1,5 @@
-//! Layers on other machines: two servers on loopback, one that goes away in the middle of a text, and one that is not there.
+//! Layers on other machines: two servers on loopback, one that goes away in the middle of a text,
+//! and one that is not there.
 #![cfg(feature = "native")]
 
 mod support;
@@ -63,7 +64,10 @@ fn serves() {
 }
 
 fn with(servers: &[&Server]) -> LlamaOptions {
-    LlamaOptions { rpc: servers.iter().map(|server| server.endpoint.clone()).collect(), ..options() }
+    LlamaOptions {
+        rpc: servers.iter().map(|server| server.endpoint.clone()).collect(),
+        ..options()
+    }
 }
 
 fn greedy(language: &Language) -> Request<'static> {
@@ -108,7 +112,12 @@ fn passes_apart(name: &str) {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     // It leaves by itself, past what a test prints at its end.
-    assert_eq!(output.status.code(), Some(7), "{said}\n{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(
+        output.status.code(),
+        Some(7),
+        "{said}\n{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
 }
 
 /// Whether an error is llama.cpp's end, for this reason.
@@ -144,7 +153,11 @@ fn loses_a_server() {
         .expect_err("a server is gone");
     eprintln!("{error}: {}", error.source().map(ToString::to_string).unwrap_or_default());
     assert!(is_end(&error, "RPC"), "{error:?}");
-    assert!(pieces >= LOST && !kept.is_empty() && whole.1.starts_with(&kept), "{kept:?} of {:?}", whole.1);
+    assert!(
+        pieces >= LOST && !kept.is_empty() && whole.1.starts_with(&kept),
+        "{kept:?} of {:?}",
+        whole.1
+    );
     // From then on at once, for this model and any other.
     let again = engine.generate(greedy(&loaded.language), &mut |_| true);
     assert!(is_end(&again.unwrap_err(), "RPC"));

@@ -1,5 +1,6 @@
-//! Speculation on llama.cpp: no token changes at temperature 0 and no probability at temperature 1. Of a published model too, where
-//! POLYDRAFT_SMOLLM2 names its file (`bench/fetch_models.sh smollm2 FOLDER`).
+//! Speculation on llama.cpp: no token changes at temperature 0 and no probability at temperature 1.
+//! Of a published model too, where POLYDRAFT_SMOLLM2 names its file (`bench/fetch_models.sh smollm2
+//! FOLDER`).
 #![cfg(feature = "native")]
 
 mod support;
@@ -28,7 +29,9 @@ fn ways() -> Vec<Way> {
     };
     let ways: Vec<_> = VerifierKind::<RuleKind>::all().into_iter().map(|v| (fits(&v), v)).collect();
     assert!(ways.len() > 5);
-    ways.into_iter().map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree")))).collect()
+    ways.into_iter()
+        .map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree"))))
+        .collect()
 }
 
 fn request(
@@ -54,7 +57,8 @@ fn request(
 }
 
 fn pair(target: &Path, draft: &Path, options: &LlamaOptions) -> Engine {
-    let (target, draft) = (load(target, options).unwrap().model, load(draft, options).unwrap().model);
+    let (target, draft) =
+        (load(target, options).unwrap().model, load(draft, options).unwrap().model);
     let drafter = ModelDrafter::new(draft, &target.facts().vocabulary).unwrap();
     Engine::new(target, Some(Box::new(drafter)))
 }
@@ -94,8 +98,9 @@ fn temperature_one_gives_the_targets_law_of_two_tokens() {
         let prompt = random_text(&mut rand_chacha::ChaCha12Rng::seed_from_u64(6), 12);
         let (sampling, way) =
             (Sampling::default(), ("nested-priority".parse().unwrap(), PolicyKind::paths(3, 2)));
-        let mut requests: Vec<_> =
-            (0..3000).map(|run| Some(request(&prompt, sampling, Some(&way), 2, 17_000 + run))).collect();
+        let mut requests: Vec<_> = (0..3000)
+            .map(|run| Some(request(&prompt, sampling, Some(&way), 2, 17_000 + run)))
+            .collect();
         let mut next = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
         let counts = count_texts(&mut engine, 2, 3000, &mut next, &mut || true).unwrap();
         let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
@@ -105,15 +110,21 @@ fn temperature_one_gives_the_targets_law_of_two_tokens() {
     }
 }
 
-/// A published model with n-grams, and with its own copies of 8 and 4 bits, which llama.cpp makes: texts of plain decoding, but for
-/// ties.
+/// A published model with n-grams, and with its own copies of 8 and 4 bits, which llama.cpp makes:
+/// texts of plain decoding, but for ties.
 #[test]
 fn a_published_model_writes_plain_decodings_text_with_drafts() {
-    let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else { return gguf::skipped("POLYDRAFT_SMOLLM2") };
+    let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else {
+        return gguf::skipped("POLYDRAFT_SMOLLM2");
+    };
     let path = Path::new(&path);
     // As llama.cpp computes where nothing is said.
-    let options =
-        LlamaOptions { context: Some(512), threads: 1, batch_threads: 1, ..LlamaOptions::default() };
+    let options = LlamaOptions {
+        context: Some(512),
+        threads: 1,
+        batch_threads: 1,
+        ..LlamaOptions::default()
+    };
     let folder = tempfile::tempdir().unwrap();
     let small = folder.path().join("q4_0.gguf");
     quantise(path, &small, "q4_0").unwrap();
@@ -127,8 +138,9 @@ fn a_published_model_writes_plain_decodings_text_with_drafts() {
     for (number, text) in ["Why is the sky blue?", "The old lighthouse had"].iter().enumerate() {
         let prompt = target.language.text.encode(text).unwrap();
         for engine in &mut engines {
-            let mut write =
-                |way| engine.generate(request(&prompt, GREEDY, way, 32, 0), &mut |_| true).unwrap().tokens;
+            let mut write = |way| {
+                engine.generate(request(&prompt, GREEDY, way, 32, 0), &mut |_| true).unwrap().tokens
+            };
             let (plain, drafted) = (write(None), write(Some(&way)));
             all += 1;
             let parted = plain.iter().zip(&drafted).position(|(a, b)| a != b);

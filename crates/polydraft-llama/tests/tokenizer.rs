@@ -1,5 +1,6 @@
-//! Our tokenizers against llama.cpp's own, on vocabularies that llama.cpp's sources carry (`models/ggml-vocab-*.gguf`), where
-//! POLYDRAFT_VOCABULARIES names their folder, and on a published model's, where POLYDRAFT_SMOLLM2 names its file.
+//! Our tokenizers against llama.cpp's own, on vocabularies that llama.cpp's sources carry
+//! (`models/ggml-vocab-*.gguf`), where POLYDRAFT_VOCABULARIES names their folder, and on a
+//! published model's, where POLYDRAFT_SMOLLM2 names its file.
 #![cfg(feature = "native")]
 
 #[path = "../../polydraft-gguf/tests/support/mod.rs"]
@@ -192,7 +193,8 @@ fn differing(path: &Path) -> Option<Vec<String>> {
     let mut rng = ChaCha12Rng::seed_from_u64(5);
     let written = WRITTEN.iter().map(|text| (*text).to_owned());
     let texts = written.chain((0..TEXTS).map(|_| text(&mut rng)));
-    // Where ours follow the models' own tokenizer and llama.cpp's does not: see polydraft_gguf's tokenizer/pre.rs, deviation 2.
+    // Where ours follow the models' own tokenizer and llama.cpp's does not: see polydraft_gguf's
+    // tokenizer/pre.rs, deviation 2.
     let name = path.file_name().unwrap().to_string_lossy();
     let known = ["deepseek-llm", "deepseek-coder"].iter().any(|pre| name.contains(pre));
     let texts = texts.filter(|text| !(known && text.contains('\u{3000}')));
@@ -239,8 +241,10 @@ fn texts_have_the_tokens_that_llama_cpp_gives_them() {
     // Every way to split text that is known, on one vocabulary: not of each is there a file.
     let base = files.iter().find(|path| path.ends_with("ggml-vocab-llama-bpe.gguf"));
     let names = PreTokenizer::all().iter().flat_map(|pre| pre.names);
-    let made: Vec<_> =
-        base.into_iter().flat_map(|base| names.clone().map(move |name| split_by(base, name))).collect();
+    let made: Vec<_> = base
+        .into_iter()
+        .flat_map(|base| names.clone().map(move |name| split_by(base, name)))
+        .collect();
     let made = made.iter().map(tempfile::NamedTempFile::path);
     let mut wrong = Vec::new();
     for path in files.iter().map(PathBuf::as_path).chain(made) {

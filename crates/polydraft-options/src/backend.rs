@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use polydraft_candle::is_gguf;
 use polydraft_llama::{BUILT, CacheType, Description, FlashAttention, LlamaOptions, Split};
+use polydraft_models::is_gguf;
 use polydraft_text::LanguageModel;
 
 use crate::output::{Usage, detail};
@@ -23,49 +23,62 @@ pub enum Backend {
 
 /// Which backend, and how llama.cpp computes.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "llama.cpp, for GGUF files (in programs built with the feature llama)")]
+#[command(
+    next_help_heading = "llama.cpp, for GGUF files (in programs built with the feature llama)"
+)]
 pub struct BackendArgs {
-    /// What computes the target: candle, or llama for llama.cpp, which takes GGUF files of any architecture that it has and
-    /// needs a program built with --features llama [default: llama for a .gguf file in a program that was built so, unless
-    /// --dtype, --device, --draft self or a draft head ask for candle].
+    /// What computes the target: candle, or llama for llama.cpp, which takes GGUF files of any
+    /// architecture that it has and needs a program built with --features llama [default: llama for
+    /// a .gguf file in a program that was built so, unless --dtype, --device, --draft self or a
+    /// draft head ask for candle].
     #[arg(long, value_name = "NAME")]
     backend: Option<Backend>,
     /// What computes the draft [default: as --backend says, or by the draft's file].
     #[arg(long, value_name = "NAME")]
     draft_backend: Option<Backend>,
-    /// Tokens that one text may have [default: what the model was trained for, at most 8192; memory for all of them is taken at
-    /// once].
+    /// Tokens that one text may have [default: what the model was trained for, at most 8192; memory
+    /// for all of them is taken at once].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// Tokens that all texts and their drafts may have together [default: those of one text and 512].
+    /// Tokens that all texts and their drafts may have together [default: those of one text and
+    /// 512].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cache_tokens: Option<u32>,
     /// Attention that does not write its scores to memory: auto, on or off [default: auto].
     #[arg(long, value_name = "WHEN")]
     flash_attention: Option<FlashAttention>,
-    /// Other machines to compute layers of the target, each running llama.cpp's rpc-server: HOST:PORT,.. Read
-    /// docs/distributed.md first: whoever reaches that port commands that machine.
+    /// Other machines to compute layers of the target, each running llama.cpp's rpc-server:
+    /// HOST:PORT,.. Read docs/distributed.md first: whoever reaches that port commands that
+    /// machine.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = server)]
     rpc: Vec<String>,
-    /// Layers of the model to compute on graphics cards and other machines, where there are any [default: all].
+    /// Layers of the model to compute on graphics cards and other machines, where there are any
+    /// [default: all].
     #[arg(long, value_name = "N")]
     gpu_layers: Option<u32>,
     /// The card that has what is not divided [default: 0].
     #[arg(long, value_name = "N")]
     main_gpu: Option<u32>,
-    /// How a model is divided between cards and other machines, which come first: none, layer (as memory allows), row, or a share
-    /// of the layers for each, such as 3,1 [default: layer].
+    /// How a model is divided between cards and other machines, which come first: none, layer (as
+    /// memory allows), row, or a share of the layers for each, such as 3,1 [default: layer].
     #[arg(long, value_name = "HOW")]
     split: Option<Split>,
-    /// Threads for passes over several tokens, which have more work in them [default: as --threads].
+    /// Threads for passes over several tokens, which have more work in them [default: as
+    /// --threads].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch_threads: Option<u32>,
 }
 
 impl BackendArgs {
-    /// What computes the target in `path`. `candle` names what was asked for that only candle has; beside a draft of candle's own, a
-    /// copy of the target or a head, it is the choice where nothing is said.
-    pub(crate) fn of_target(&self, path: &Path, candle: Option<&str>, with_candle: bool) -> Result<Backend> {
+    /// What computes the target in `path`. `candle` names what was asked for that only candle has;
+    /// beside a draft of candle's own, a copy of the target or a head, it is the choice where
+    /// nothing is said.
+    pub(crate) fn of_target(
+        &self,
+        path: &Path,
+        candle: Option<&str>,
+        with_candle: bool,
+    ) -> Result<Backend> {
         match self.backend {
             None if with_candle => Ok(Backend::Candle),
             given => choose("--backend", given, path, candle),
@@ -104,15 +117,25 @@ impl BackendArgs {
     }
 
     /// Loads the target on llama.cpp, on other machines too if they are named.
-    pub(crate) fn load_target(&self, path: &Path, cache: Option<CacheType>) -> Result<LanguageModel> {
+    pub(crate) fn load_target(
+        &self,
+        path: &Path,
+        cache: Option<CacheType>,
+    ) -> Result<LanguageModel> {
         self.load(path, "target", cache)
     }
 
-    /// Loads the draft on llama.cpp: here, as each of its passes would be a journey, and with as much of the context as it has.
-    pub(crate) fn load_draft(&self, path: &Path, cache: Option<CacheType>) -> Result<LanguageModel> {
+    /// Loads the draft on llama.cpp: here, as each of its passes would be a journey, and with as
+    /// much of the context as it has.
+    pub(crate) fn load_draft(
+        &self,
+        path: &Path,
+        cache: Option<CacheType>,
+    ) -> Result<LanguageModel> {
         let trained = Description::read(path).context("loading the draft model")?.context;
         let mut own = self.clone();
-        own.context = self.context.map(|tokens| tokens.min(u32::try_from(trained).unwrap_or(u32::MAX)));
+        own.context =
+            self.context.map(|tokens| tokens.min(u32::try_from(trained).unwrap_or(u32::MAX)));
         if !self.rpc.is_empty() {
             // Shares and numbers of devices of which other machines' are the first.
             (own.rpc, own.split, own.main_gpu) = (Vec::new(), None, None);
@@ -135,8 +158,8 @@ impl BackendArgs {
             batch_threads: self.batch_threads.unwrap_or(threads),
         };
         let clock = Instant::now();
-        let loaded =
-            polydraft_llama::load(path, &options).with_context(|| format!("loading the {role} model"))?;
+        let loaded = polydraft_llama::load(path, &options)
+            .with_context(|| format!("loading the {role} model"))?;
         detail(format_args!(
             "{role}: {} on llama.cpp, {threads} threads; room for {} tokens; loaded in {:.2} s",
             path.display(),
@@ -170,7 +193,12 @@ fn server(text: &str) -> Result<String, String> {
     }
 }
 
-fn choose(option: &str, given: Option<Backend>, path: &Path, candle: Option<&str>) -> Result<Backend> {
+fn choose(
+    option: &str,
+    given: Option<Backend>,
+    path: &Path,
+    candle: Option<&str>,
+) -> Result<Backend> {
     match given {
         None if BUILT && is_gguf(path) && candle.is_none() => Ok(Backend::Llama),
         None | Some(Backend::Candle) => Ok(Backend::Candle),

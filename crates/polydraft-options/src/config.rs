@@ -1,7 +1,8 @@
 //! A file of defaults: what a user would otherwise type every time.
 //!
-//! `polydraft/config.toml` below `$XDG_CONFIG_HOME` (`~/.config`). Keys are the long names of options; those at the top
-//! are for all commands that have them, those in a table such as `[generate]` or `[bench.decode]` for that command:
+//! `polydraft/config.toml` below `$XDG_CONFIG_HOME` (`~/.config`). Keys are the long names of
+//! options; those at the top are for all commands that have them, those in a table such as
+//! `[generate]` or `[bench.decode]` for that command:
 //!
 //! ```toml
 //! target = "/models/qwen3-8b"
@@ -12,11 +13,12 @@
 //! stop = ["\n\n"]
 //! ```
 //!
-//! They become the options' defaults, so that the command line wins. Those that are at odds with what was typed are left out:
-//! an option that excludes one that was typed; of what drafts and of the tree, what belongs to another draft or tree; and where
-//! verifier and tree do not fit, of how tokens are drawn, the tree and the verifier what was not typed. What of the file is at
-//! odds within it is an error. Nothing is passed over in silence: what is no option, or no value of it, is an error that names file
-//! and line.
+//! They become the options' defaults, so that the command line wins. Those that are at odds with
+//! what was typed are left out: an option that excludes one that was typed; of what drafts and of
+//! the tree, what belongs to another draft or tree; and where verifier and tree do not fit, of how
+//! tokens are drawn, the tree and the verifier what was not typed. What of the file is at odds
+//! within it is an error. Nothing is passed over in silence: what is no option, or no value of it,
+//! is an error that names file and line.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -36,11 +38,13 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// What tells where the defaults are from is not among them.
 const OWN: [&str; 4] = ["config", "no-config", "help", "version"];
 
-/// The program with the defaults of the user's file, if there is one; `line` is the command line, which may name another
-/// (`--config FILE`) or none (`--no-config`). With the file, if there is one.
+/// The program with the defaults of the user's file, if there is one; `line` is the command line,
+/// which may name another (`--config FILE`) or none (`--no-config`). With the file, if there is
+/// one.
 ///
 /// # Errors
-/// A file that was named and is not there; one that is no TOML; unknown keys, and values that the option does not take.
+/// A file that was named and is not there; one that is no TOML; unknown keys, and values that the
+/// option does not take.
 pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<PathBuf>)> {
     let file = match named(line) {
         Named::None => return Ok((program, None)),
@@ -51,12 +55,14 @@ pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<Pat
         },
     };
     let shown = file.display();
-    let text = read_text(&file, Kind::SETTINGS).map_err(|e| anyhow::anyhow!("cannot read {shown}: {e}"))?;
+    let text = read_text(&file, Kind::SETTINGS)
+        .map_err(|e| anyhow::anyhow!("cannot read {shown}: {e}"))?;
     let with_defaults = with_defaults(program.clone(), &file, &text)?;
     Ok((giving_way(with_defaults, &program, line), Some(file)))
 }
 
-/// The program without the defaults of the file that are at odds with what was typed; `plain` is the program without the file.
+/// The program without the defaults of the file that are at odds with what was typed; `plain` is
+/// the program without the file.
 fn giving_way(mut program: Command, plain: &Command, line: &[OsString]) -> Command {
     let mut left_out = Vec::new();
     // What is wrong with the line is said when it is parsed in earnest.
@@ -86,7 +92,10 @@ fn giving_way(mut program: Command, plain: &Command, line: &[OsString]) -> Comma
 /// The options that exclude one that was typed, or are excluded by it.
 fn excluded(command: &Command, matches: &ArgMatches) -> impl Iterator<Item = Id> {
     let pairs = command.get_arguments().filter(|arg| !arg.is_global_set()).flat_map(|arg| {
-        command.get_arg_conflicts_with(arg).into_iter().flat_map(move |other| [(arg, other), (other, arg)])
+        command
+            .get_arg_conflicts_with(arg)
+            .into_iter()
+            .flat_map(move |other| [(arg, other), (other, arg)])
     });
     pairs
         .filter(|(typed_one, _)| typed(matches, typed_one.get_id().as_str()))
@@ -142,7 +151,8 @@ fn named(line: &[OsString]) -> Named {
 
 /// Where a user's file is.
 pub fn usual() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute("XDG_CONFIG_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".config")))
         .or_else(|| absolute("APPDATA"))?;
@@ -157,8 +167,10 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn wrong(&self, at: usize, problem: impl std::fmt::Display) -> anyhow::Error {
-        let line =
-            1 + self.text.as_bytes()[..at.min(self.text.len())].iter().filter(|b| **b == b'\n').count();
+        let line = 1 + self.text.as_bytes()[..at.min(self.text.len())]
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count();
         Usage::error(format_args!("{}, line {line}: {problem}", self.file.display()))
     }
 }
@@ -173,9 +185,10 @@ fn with_defaults(mut program: Command, file: &Path, text: &str) -> Result<Comman
     for (key, value) in keys {
         let values = values(&source, value)?;
         if !has(&program, key.get_ref()) {
-            return Err(
-                source.wrong(key.span().start, format_args!("no command has an option --{}", key.get_ref()))
-            );
+            return Err(source.wrong(
+                key.span().start,
+                format_args!("no command has an option --{}", key.get_ref()),
+            ));
         }
         program = set_everywhere(&source, program, key, &values)?;
     }
@@ -195,7 +208,9 @@ fn of_command(
     let DeValue::Table(table) = table.get_ref() else { return Ok(program) };
     let name_text = name.get_ref().as_ref();
     if program.find_subcommand(name_text).is_none() {
-        return Err(source.wrong(name.span().start, format_args!("there is no command {name_text}")));
+        return Err(
+            source.wrong(name.span().start, format_args!("there is no command {name_text}"))
+        );
     }
     let mut problem = None;
     let program = program.mut_subcommand(name_text, |mut command| {
@@ -243,7 +258,8 @@ fn set_everywhere(
     if program.get_arguments().any(|arg| is(arg, key.get_ref().as_ref())) {
         program = set(source, program, key, values)?;
     }
-    let names: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let names: Vec<String> =
+        program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     for name in names {
         let mut changed = Ok(());
         program = program.mut_subcommand(name, |command| {
@@ -293,7 +309,8 @@ fn set(
             && wrong(&error)
         {
             let message = polydraft_files::in_words(&error);
-            let problem = message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            let problem =
+                message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
             return Err(source.wrong(key.span().start, problem));
         }
     }
@@ -329,8 +346,9 @@ mod tests {
     use super::*;
 
     fn program() -> Command {
-        let number =
-            |name: &'static str| Arg::new(name).long(name).value_parser(value_parser!(u32).range(1..=9));
+        let number = |name: &'static str| {
+            Arg::new(name).long(name).value_parser(value_parser!(u32).range(1..=9))
+        };
         let text = |name: &'static str| Arg::new(name).long(name);
         Command::new("program")
             .arg(Arg::new("quiet").long("quiet").action(ArgAction::SetTrue).global(true))
@@ -358,13 +376,15 @@ mod tests {
         assert!(matches.get_flag("quiet"));
         let write = matches.subcommand_matches("write").unwrap();
         assert_eq!(write.get_one("depth"), Some(&3_u32));
-        let stops = |m: &ArgMatches| m.get_many::<String>("stop").unwrap().cloned().collect::<Vec<_>>();
+        let stops =
+            |m: &ArgMatches| m.get_many::<String>("stop").unwrap().cloned().collect::<Vec<_>>();
         assert_eq!(stops(write), ["a", "b\n"]);
         let matches = parse("program write --file x --depth 5 --stop c");
         let write = matches.subcommand_matches("write").unwrap();
         assert_eq!((write.get_one("depth"), stops(write)), (Some(&5_u32), vec!["c".to_owned()]));
         let matches = parse("program bench decode");
-        let decode = matches.subcommand_matches("bench").unwrap().subcommand_matches("decode").unwrap();
+        let decode =
+            matches.subcommand_matches("bench").unwrap().subcommand_matches("decode").unwrap();
         assert_eq!(decode.get_one("depth"), Some(&4_u32));
         assert_eq!(decode.get_one("draft"), Some(&"d".to_owned()));
     }
@@ -373,8 +393,9 @@ mod tests {
     fn what_excludes_each_other_is_not_both_there() {
         let parse = |text: &str, line: &str| {
             let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let matches =
-                giving_way(read(text).unwrap(), &program(), &line).try_get_matches_from(line).unwrap();
+            let matches = giving_way(read(text).unwrap(), &program(), &line)
+                .try_get_matches_from(line)
+                .unwrap();
             let write = matches.subcommand_matches("write").unwrap();
             ["file", "draft"].map(|option| write.get_one::<String>(option).cloned())
         };

@@ -12,8 +12,8 @@ use crate::sampling::SamplingArgs;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Chat")]
 pub struct ChatArgs {
-    /// Put the prompt to the model as a message, by its chat template. Sampling options that are not given are then
-    /// those of its generation_config.json.
+    /// Put the prompt to the model as a message, by its chat template. Sampling options that are
+    /// not given are then those of its generation_config.json.
     #[arg(long)]
     chat: bool,
     /// What the model is told before the message.
@@ -70,7 +70,9 @@ pub fn opening(system: Option<&str>, message: &str) -> Vec<Message> {
 pub fn published(given: SamplingArgs, sampling: &PublishedSampling) -> SamplingArgs {
     if !sampling.unsupported.is_empty() {
         let settings = sampling.unsupported.join(", ");
-        note(format_args!("note: generation_config.json asks for {settings}, which polydraft does not have"));
+        note(format_args!(
+            "note: generation_config.json asks for {settings}, which polydraft does not have"
+        ));
     }
     given.or(sampling)
 }

@@ -1,8 +1,9 @@
-//! Copies of a target's own weights, kept from one start to the next: where, and what is said of it.
+//! Copies of a target's own weights, kept from one start to the next: where, and what is said of
+//! it.
 
 use std::path::Path;
 
-use polydraft_candle::{CandleModel, Copies, CopyFile};
+use polydraft_models::{Copies, CopyFile, TransformerModel};
 
 use crate::output::note;
 
@@ -16,7 +17,7 @@ pub fn of(named: Option<&Path>) -> Option<Copies> {
 }
 
 /// Keeps a copy, and says so if it is new.
-pub fn keep(file: &CopyFile, copy: &CandleModel, was_kept: bool) {
+pub fn keep(file: &CopyFile, copy: &TransformerModel, was_kept: bool) {
     let path = file.path().display();
     match file.keep(copy, was_kept) {
         Ok(()) if was_kept => (),

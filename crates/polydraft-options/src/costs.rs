@@ -1,5 +1,5 @@
-//! What passes cost on this machine: measured once for a pair of models, and kept, so that trees that choose themselves
-//! choose alike, and a seed gives the same text again.
+//! What passes cost on this machine: measured once for a pair of models, and kept, so that trees
+//! that choose themselves choose alike, and a seed gives the same text again.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,10 +25,12 @@ const SAMPLE: &str = include_str!("costs/sample.txt");
 /// To be raised when costs are measured in another way.
 const METHOD: u32 = 5;
 
-/// A program that was built for tests is slower, and not in all alike: its costs are not the other's.
+/// A program that was built for tests is slower, and not in all alike: its costs are not the
+/// other's.
 const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
-/// A file of costs. Where it is given by name, only the costs count; in the cache, all of it must fit.
+/// A file of costs. Where it is given by name, only the costs count; in the cache, all of it must
+/// fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Measured {
     machine: String,
@@ -54,15 +56,18 @@ pub fn settle(
     sampling: &Sampling,
     speculation: Option<&mut Speculation>,
 ) -> Result<()> {
-    let Some(Speculation { tree, sampling: of_draft, verifier }) = speculation else { return Ok(()) };
+    let Some(Speculation { tree, sampling: of_draft, verifier }) = speculation else {
+        return Ok(());
+    };
     if let Some(auto) = tree.auto_mut() {
         auto.costs = find(file, args, models, [sampling, of_draft], verifier)?;
     }
     Ok(())
 }
 
-/// The costs of steps that this verifier decides, where target and draft are sampled so: those of `file`;
-/// or those that were measured before for these models on this machine; or they are measured now, and kept.
+/// The costs of steps that this verifier decides, where target and draft are sampled so: those of
+/// `file`; or those that were measured before for these models on this machine; or they are
+/// measured now, and kept.
 ///
 /// # Errors
 /// As for [`settle`].
@@ -119,8 +124,12 @@ pub fn find(
     }
     measured.costs = found.costs;
     if let Some(file) = file {
-        keep(file, &measured).with_context(|| format!("cannot write the costs {}", file.display()))?;
-        note(format_args!("note: measured what passes cost here, once, for --tree auto: {}", file.display()));
+        keep(file, &measured)
+            .with_context(|| format!("cannot write the costs {}", file.display()))?;
+        note(format_args!(
+            "note: measured what passes cost here, once, for --tree auto: {}",
+            file.display()
+        ));
         return Ok(measured.costs);
     }
     let stays = "the same seed gives the same text as long as these costs stay";
@@ -171,7 +180,8 @@ fn place(measured: &Measured) -> Option<PathBuf> {
 
 /// Writes a file that is whole or not there. One that is there by now stays if it can be read.
 fn keep(file: &Path, measured: &Measured) -> Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if file.exists() && read(file).is_err() {
         fs::remove_file(file)?;
     }

@@ -8,7 +8,8 @@ use polydraft::Token;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Limits")]
 pub struct EndArgs {
-    /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\ for a backslash.
+    /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\
+    /// for a backslash.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
     stop: Vec<String>,
     /// Go on where the model would end the text.

@@ -1,7 +1,8 @@
 //! Models of the hub, by id.
 //!
-//! The hub's own crate does the work and keeps its usual cache (`HF_HOME`), token (`HF_TOKEN`, or the one that its tools
-//! stored) and address (`HF_ENDPOINT`). A download that broke off goes on with the files that are missing.
+//! The hub's own crate does the work and keeps its usual cache (`HF_HOME`), token (`HF_TOKEN`, or
+//! the one that its tools stored) and address (`HF_ENDPOINT`). A download that broke off goes on
+//! with the files that are missing.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -24,8 +25,8 @@ const FILES: [&str; 9] = [
     "{vocab.json,merges.txt}",
 ];
 
-/// What those patterns match besides: all weights once more, as Mistral's own programs read them, and folders for other
-/// programs.
+/// What those patterns match besides: all weights once more, as Mistral's own programs read them,
+/// and folders for other programs.
 const UNREAD: [&str; 3] = ["consolidated*", "*/*.safetensors*", "*/*.json"];
 
 /// Where some draft heads have their weights; of models with both, it is the same once more.
@@ -35,7 +36,10 @@ const PICKLE: &str = "pytorch_model.bin";
 pub fn fetch(id: &str, offline: bool) -> Result<PathBuf> {
     let folder = snapshot(id, offline, &FILES)?;
     let files = std::fs::read_dir(&folder)?.flatten();
-    match files.map(|file| file.path()).any(|path| path.extension().is_some_and(|end| end == "safetensors")) {
+    match files
+        .map(|file| file.path())
+        .any(|path| path.extension().is_some_and(|end| end == "safetensors"))
+    {
         true => Ok(folder),
         false => snapshot(id, offline, &[PICKLE]).or(Ok(folder)),
     }
@@ -48,7 +52,8 @@ fn snapshot(id: &str, offline: bool, files: &[&str]) -> Result<PathBuf> {
     };
     let (owner, model) = hf_hub::split_id(name);
     let failed = |e: HFError| explain(id, offline, e);
-    let owned = |patterns: &[&str]| patterns.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>();
+    let owned =
+        |patterns: &[&str]| patterns.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>();
     let client = HFClient::builder().retry_max_attempts(2).build_sync().map_err(failed)?;
     let snapshot = client
         .model(owner, model)
@@ -89,7 +94,8 @@ struct Bar {
 impl Bar {
     fn new(id: &str) -> Self {
         let bar = ProgressBar::hidden();
-        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes}, {eta} left")
+        if let Ok(style) =
+            ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes}, {eta} left")
         {
             bar.set_style(style);
         }

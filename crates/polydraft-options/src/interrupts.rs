@@ -1,7 +1,8 @@
 //! Ctrl-C and SIGTERM: who is at work may end in order, and temporary files go in any case.
 //!
-//! The first interrupt asks a command that looks ([`Orderly`]) to end with what it has. Where none looks, and at the second
-//! one, the program ends at once, with the exit code that shells give to an interrupted program.
+//! The first interrupt asks a command that looks ([`Orderly`]) to end with what it has. Where none
+//! looks, and at the second one, the program ends at once, with the exit code that shells give to
+//! an interrupted program.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -65,8 +66,9 @@ fn temporary() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// To be called before the program ends by itself: where an interrupt is ending it this waits for that end. What had failed may have
-/// failed because its files were being removed, and is no error of the user's.
+/// To be called before the program ends by itself: where an interrupt is ending it this waits for
+/// that end. What had failed may have failed because its files were being removed, and is no error
+/// of the user's.
 pub fn give_way() {
     while LEAVING.load(Ordering::SeqCst) {
         std::thread::park();

@@ -1,7 +1,8 @@
-//! What the commands of polydraft share: options that become descriptions once, in one place, and what reaches the user.
+//! What the commands of polydraft share: options that become descriptions once, in one place, and
+//! what reaches the user.
 //!
-//! The program and the laboratory both build on this, so that a model, a verifier or a tree is named the same way
-//! everywhere.
+//! The program and the laboratory both build on this, so that a model, a verifier or a tree is
+//! named the same way everywhere.
 
 pub mod backend;
 pub mod config;
@@ -23,4 +24,4 @@ pub mod speculation;
 pub mod texts;
 pub mod threads;
 
-pub use polydraft_candle::{give_back_memory, keep_memory};
+pub use polydraft_models::{give_back_memory, keep_memory};

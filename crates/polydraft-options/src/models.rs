@@ -6,12 +6,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{ArgMatches, Args, Command};
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{
-    CandleModel, DeviceName, Ends, Head, HeadOptions, LoadOptions, Loaded, Opened, Precision, is_gguf,
-    is_head, load_head, load_head_beside, read_tokens,
-};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Facts, Model, ModelDrafter};
 use polydraft_llama::CacheType;
+use polydraft_models::{
+    DeviceName, Ends, Head, HeadOptions, LoadOptions, Loaded, Opened, Precision, TransformerModel,
+    is_gguf, is_head, load_head, load_head_beside, read_tokens,
+};
 use polydraft_text::{Language, LanguageModel};
 
 use crate::backend::{Backend, BackendArgs};
@@ -25,55 +25,63 @@ use crate::places::{demo, locate, weight_bytes};
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Models")]
 pub struct ModelArgs {
-    /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or shards with an index),
-    /// a file that ends in .gguf, or a hub id such as org/name or org/name@revision [default: the demo pair's].
+    /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or
+    /// shards with an index), a file that ends in .gguf, or a hub id such as org/name or
+    /// org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// What drafts [default: the demo pair's where no target is named; else 'self' where that helps, or 'ngram']: a model of the same
-    /// vocabulary; a draft head that was trained for the target (EAGLE); 'self': the
-    /// target's own weights once more, in q5_1 or q4_1, the first that is much less than the target takes (on a card in q8_0), or as
-    /// self:TYPE says; or 'ngram': what the text itself has said before, and no model.
+    /// What drafts [default: the demo pair's where no target is named; else 'self' where that
+    /// helps, or 'ngram']: a model of the same vocabulary; a draft head that was trained for the
+    /// target (EAGLE); 'self': the target's own weights once more, in q5_1 or q4_1, the first that
+    /// is much less than the target takes (on a card in q8_0), or as self:TYPE says; or 'ngram':
+    /// what the text itself has said before, and no model.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
-    /// A text that --draft ngram may quote besides: a file of the same kind as what is to be written.
+    /// A text that --draft ngram may quote besides: a file of the same kind as what is to be
+    /// written.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
-    /// Tokens that the draft may propose, which leaves it less to compute: a number, for so many of the first (tokenizers
-    /// number what is frequent first), or a file with a JSON list of ids or one that PyTorch saved (FR-Spec).
+    /// Tokens that the draft may propose, which leaves it less to compute: a number, for so many of
+    /// the first (tokenizers number what is frequent first), or a file with a JSON list of ids or
+    /// one that PyTorch saved (FR-Spec).
     #[arg(long, value_name = "N|FILE")]
     draft_vocabulary: Option<String>,
-    /// The layers of the target whose inputs a draft head reads, such as 2,15,27, where acceptance shows that its files
-    /// say it wrongly.
+    /// The layers of the target whose inputs a draft head reads, such as 2,15,27, where acceptance
+    /// shows that its files say it wrongly.
     #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
     draft_layers: Option<Vec<usize>>,
-    /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was published so; on a CPU all
-    /// arithmetic is in f32 all the same); q8_0, q4_0, q4_1, q5_1 or q4_k (quantised on loading; then the quantised model,
-    /// with inputs of products rounded to 8 bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0,
-    /// inputs not rounded); file (each as its file has it, nothing rounded; blocks of other types are multiplied as f32
-    /// would be) [default: file for a .gguf file, else f32].
+    /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was
+    /// published so; on a CPU all arithmetic is in f32 all the same); q8_0, q4_0, q4_1, q5_1 or
+    /// q4_k (quantised on loading; then the quantised model, with inputs of products rounded to 8
+    /// bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0, inputs not
+    /// rounded); file (each as its file has it, nothing rounded; blocks of other types are
+    /// multiplied as f32 would be) [default: file for a .gguf file, else f32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
-    /// How the weights of the draft are held [default: as --dtype says; those of a draft head on a CPU in q8_0]. The text
-    /// has the target's law whatever the draft is held in.
+    /// How the weights of the draft are held [default: as --dtype says; those of a draft head on a
+    /// CPU in q8_0]. The text has the target's law whatever the draft is held in.
     #[arg(long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,
-    /// Where copies that --draft self made are kept, so that the next start need not make them again, or none: the ones used last,
-    /// of 20 GB together [default: the user's cache folder].
+    /// Where copies that --draft self made are kept, so that the next start need not make them
+    /// again, or none: the ones used last, of 20 GB together [default: the user's cache folder].
     #[arg(long, value_name = "FOLDER|none")]
     copies: Option<PathBuf>,
-    /// How keys and values are held, the target's and a drafting model's: f32, or f16, which takes half the memory and makes
-    /// long texts faster; llama.cpp has bf16, q8_0 and q4_0 too [default: f32, on llama.cpp f16]. The model with keys and
-    /// values so rounded is what is sampled exactly. A draft head's stay in f32.
+    /// How keys and values are held, the target's and a drafting model's: f32, or f16, which takes
+    /// half the memory and makes long texts faster; llama.cpp has bf16, q8_0 and q4_0 too [default:
+    /// f32, on llama.cpp f16]. The model with keys and values so rounded is what is sampled
+    /// exactly. A draft head's stay in f32.
     #[arg(long, value_name = "TYPE")]
     cache_type: Option<CacheType>,
-    /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for them.
+    /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for
+    /// them.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
     device: DeviceName,
     /// Never ask the network: use what was downloaded before.
     #[arg(long)]
     offline: bool,
-    /// Threads to compute with, at most as many as the machine runs at once [default: one for a target of less than
-    /// 64 MB, which is done before a second thread has started; else one per core].
+    /// Threads to compute with, at most as many as the machine runs at once [default: one for a
+    /// target of less than 64 MB, which is done before a second thread has started; else one per
+    /// core].
     // Read in threads.rs, before all else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -102,7 +110,8 @@ pub(crate) fn outdone(command: &Command, matches: &ArgMatches) -> Vec<&'static s
     }
 }
 
-/// What drafts where nothing is named and a copy of the target would not help: it costs next to nothing.
+/// What drafts where nothing is named and a copy of the target would not help: it costs next to
+/// nothing.
 const FALLBACK: &str = "ngram";
 
 /// Whether a copy of the target is to draft for it.
@@ -136,7 +145,9 @@ impl ModelArgs {
             note(format_args!("note: {option} is not used: nothing is drafted here"));
         }
         if self.corpus.is_some() && self.drafter().is_none() {
-            return Err(Usage::error("--corpus is what --draft ngram may quote: give both, or neither"));
+            return Err(Usage::error(
+                "--corpus is what --draft ngram may quote: give both, or neither",
+            ));
         }
         let target = match &self.target {
             Some(name) => locate(name, self.offline)?,
@@ -159,7 +170,11 @@ impl ModelArgs {
             Some(own) => Some(format!("self:{own}")).filter(|_| with_draft),
             None => self.named_draft(with_draft),
         };
-        Ok(Models { engine: Engine::new(Box::new(target.model), drafter), language: target.language, draft })
+        Ok(Models {
+            engine: Engine::new(Box::new(target.model), drafter),
+            language: target.language,
+            draft,
+        })
     }
 
     /// The same with a target on llama.cpp.
@@ -183,7 +198,9 @@ impl ModelArgs {
                 None => {
                     let draft = self.draft_path()?;
                     match is_head(&draft) {
-                        true => Box::new(self.head_beside(&draft, path, &mut *target, &language)?),
+                        true => {
+                            Box::new(self.head_beside(&draft, path, &mut *target, &language)?)
+                        }
                         false => self.draft_model(&draft, target.facts(), &language)?,
                     }
                 }
@@ -194,14 +211,19 @@ impl ModelArgs {
     }
 
     /// A copy, computed by candle, of the weights of a target that llama.cpp computes.
-    fn copy_beside(&self, path: &Path, own: Own) -> Result<(CandleModel, Precision)> {
+    fn copy_beside(&self, path: &Path, own: Own) -> Result<(TransformerModel, Precision)> {
         let (loaded, kind) =
             self.open(path, "target", own).context("making a copy of the target with candle")?;
         loaded.copy.zip(kind).context("--draft self: expected a copy, got none")
     }
 
     /// A copy of the target at work as its draft.
-    fn drafting(&self, copy: CandleModel, target: &Facts, language: &Language) -> Result<Box<dyn Drafter>> {
+    fn drafting(
+        &self,
+        copy: TransformerModel,
+        target: &Facts,
+        language: &Language,
+    ) -> Result<Box<dyn Drafter>> {
         let copy = Box::new(self.cut(copy, language)?);
         Ok(Box::new(ModelDrafter::new(copy, &target.vocabulary)?))
     }
@@ -232,36 +254,52 @@ impl ModelArgs {
     /// Loads target and draft as two models, for those who look at the distributions of both.
     pub fn load_both(&self) -> Result<(LanguageModel, LanguageModel)> {
         if self.drafter().is_some() || !matches!(self.own_copy()?, Own::No) {
-            return Err(Usage::error("two models are needed here: give --target MODEL and --draft MODEL"));
+            return Err(Usage::error(
+                "two models are needed here: give --target MODEL and --draft MODEL",
+            ));
         }
-        let [target, draft] = [(&self.target, "target"), (&self.draft, "draft")].map(|(name, role)| {
-            let path = match name {
-                Some(name) => locate(name, self.offline),
-                None => demo().map(|demo| demo.join(role)),
-            };
-            let path = path?;
-            if is_head(&path) {
-                return Err(Usage::error(format_args!("{} is a draft head, not a model", path.display())));
-            }
-            let is_draft = role == "draft";
-            let backend = if is_draft { self.draft_backend(&path) } else { self.target_backend(&path) };
-            match backend? {
-                Backend::Llama if is_draft => self.backend.load_draft(&path, self.cache_type),
-                Backend::Llama => self.backend.load_target(&path, self.cache_type),
-                Backend::Candle => self.open(&path, role, Own::No).map(|(loaded, _)| loaded.into()),
-            }
-        });
+        let [target, draft] =
+            [(&self.target, "target"), (&self.draft, "draft")].map(|(name, role)| {
+                let path = match name {
+                    Some(name) => locate(name, self.offline),
+                    None => demo().map(|demo| demo.join(role)),
+                };
+                let path = path?;
+                if is_head(&path) {
+                    return Err(Usage::error(format_args!(
+                        "{} is a draft head, not a model",
+                        path.display()
+                    )));
+                }
+                let is_draft = role == "draft";
+                let backend =
+                    if is_draft { self.draft_backend(&path) } else { self.target_backend(&path) };
+                match backend? {
+                    Backend::Llama if is_draft => self.backend.load_draft(&path, self.cache_type),
+                    Backend::Llama => self.backend.load_target(&path, self.cache_type),
+                    Backend::Candle => {
+                        self.open(&path, role, Own::No).map(|(loaded, _)| loaded.into())
+                    }
+                }
+            });
         let (target, draft) = (target?, draft?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
         Ok((target, draft))
     }
 
-    /// The models, where they are, how large and how held: where it is the same, so is what passes cost.
+    /// The models, where they are, how large and how held: where it is the same, so is what passes
+    /// cost.
     pub(crate) fn identity(&self, models: &Models) -> Vec<String> {
         let [target, draft] = self.named(models, &|place| place.display().to_string());
         let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
-        let mut all =
-            vec![target, draft, words, held(self.dtype), held(self.draft_dtype), self.device.to_string()];
+        let mut all = vec![
+            target,
+            draft,
+            words,
+            held(self.dtype),
+            held(self.draft_dtype),
+            self.device.to_string(),
+        ];
         all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
         all.extend(self.draft_layers.as_ref().map(|layers| format!("reads layers {layers:?}")));
         all.extend(self.rounded_cache());
@@ -274,7 +312,11 @@ impl ModelArgs {
         self.is_on_llama(&self.draft, |path| self.draft_backend(path))
     }
 
-    fn is_on_llama(&self, name: &Option<String>, backend: impl Fn(&Path) -> Result<Backend>) -> bool {
+    fn is_on_llama(
+        &self,
+        name: &Option<String>,
+        backend: impl Fn(&Path) -> Result<Backend>,
+    ) -> bool {
         let place = name.as_deref().and_then(|name| locate(name, true).ok());
         place.is_some_and(|path| matches!(backend(&path), Ok(Backend::Llama)))
     }
@@ -298,9 +340,13 @@ impl ModelArgs {
 
     /// Target and draft for records that leave this machine: without their folders.
     pub fn ids(&self, models: &Models) -> [String; 2] {
-        let last = |place: &Path| place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let last =
+            |place: &Path| place.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let [target, draft] = self.named(models, &last);
-        let words = self.draft_vocabulary.as_ref().map_or(String::new(), |words| format!(", tokens {words}"));
+        let words = self
+            .draft_vocabulary
+            .as_ref()
+            .map_or(String::new(), |words| format!(", tokens {words}"));
         let cache = self.rounded_cache().map_or(String::new(), |cache| format!(", {cache}"));
         [
             format!("{target}, {}{cache}", held(self.dtype)),
@@ -315,14 +361,15 @@ impl ModelArgs {
                 models.draft.clone().unwrap_or_else(|| "none".to_owned())
             }
             Some(name)
-                if DrafterKind::named(name).is_some() || matches!(OwnCopy::named(name), Ok(Some(_))) =>
+                if DrafterKind::named(name).is_some()
+                    || matches!(OwnCopy::named(name), Ok(Some(_))) =>
             {
                 // With how a copy is held, which its name may leave open.
                 models.draft.clone().unwrap_or_else(|| name.to_owned())
             }
             name => {
-                let place =
-                    name.map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
+                let place = name
+                    .map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
                 let place = place.unwrap_or_else(|_| role.into());
                 let place = place.canonicalize().unwrap_or(place);
                 format!("{} of {} bytes", show(&place), weight_bytes(&place))
@@ -349,20 +396,28 @@ impl ModelArgs {
             })?),
         };
         if let Some((copy, bytes)) = &copy {
-            note(format_args!("note: the target's own weights in {copy} draft for it: {bytes} more"));
+            note(format_args!(
+                "note: the target's own weights in {copy} draft for it: {bytes} more"
+            ));
         }
         let mut copy = copy.map(|(copy, _)| copy);
-        let options =
-            LoadOptions { precision, device: self.device, memory: None, cache: self.candle_cache()?, copy };
+        let options = LoadOptions {
+            precision,
+            device: self.device,
+            memory: None,
+            cache: self.candle_cache()?,
+            copy,
+        };
         let kept = copies::of(self.copies.as_deref());
         let kept = kept.and_then(|copies| copies.place(&opened.description, &options));
         let loaded = match opened.load_with(options, kept.as_ref()) {
-            Err(polydraft_candle::Error::Memory { .. })
+            Err(polydraft_models::Error::Memory { .. })
                 if copy.is_some() && matches!(own, Own::IfItHelps(_)) =>
             {
                 note("note: there is no memory for that: the target alone");
                 copy = None;
-                Opened::new(path).and_then(|opened| opened.load(LoadOptions { copy: None, ..options }))
+                Opened::new(path)
+                    .and_then(|opened| opened.load(LoadOptions { copy: None, ..options }))
             }
             loaded => loaded,
         };
@@ -389,20 +444,20 @@ impl ModelArgs {
         }
     }
 
-    /// Whether nothing is named to draft for a target of the user's own: then it is the target's own copy where that is
-    /// small enough, else what costs nothing.
+    /// Whether nothing is named to draft for a target of the user's own: then it is the target's
+    /// own copy where that is small enough, else what costs nothing.
     fn has_default_draft(&self) -> bool {
         self.target.is_some() && self.draft.is_none()
     }
 
     /// How candle holds keys and values.
-    fn candle_cache(&self) -> Result<polydraft_candle::CacheType> {
+    fn candle_cache(&self) -> Result<polydraft_models::CacheType> {
         match self.cache_type {
-            None | Some(CacheType::F32) => Ok(polydraft_candle::CacheType::F32),
-            Some(CacheType::F16) => Ok(polydraft_candle::CacheType::F16),
+            None | Some(CacheType::F32) => Ok(polydraft_models::CacheType::F32),
+            Some(CacheType::F16) => Ok(polydraft_models::CacheType::F16),
             // The target's then; what drafts for it here keeps to its own.
             Some(_) if self.is_on_llama(&self.target, |path| self.target_backend(path)) => {
-                Ok(polydraft_candle::CacheType::F32)
+                Ok(polydraft_models::CacheType::F32)
             }
             Some(other) => Err(Usage::error(format_args!(
                 "--cache-type {other} is llama.cpp's: expected f32 or f16 for a model on candle"
@@ -437,11 +492,14 @@ impl ModelArgs {
             return self.draft_model(&draft, target.facts(), language);
         }
         let options = self.head_options(language)?;
-        let head = load_head(&draft, target, &options).map_err(advise).context("loading the draft head")?;
+        let head = load_head(&draft, target, &options)
+            .map_err(advise)
+            .context("loading the draft head")?;
         Ok(Box::new(head))
     }
 
-    /// A head that drafts for a target on llama.cpp, with what it borrows read from the target's file.
+    /// A head that drafts for a target on llama.cpp, with what it borrows read from the target's
+    /// file.
     fn head_beside(
         &self,
         head: &Path,
@@ -468,7 +526,10 @@ impl ModelArgs {
     /// What drafts without a model, if that is what `--draft` names.
     fn ngram(&self, target: &Facts, language: &Language) -> Result<Option<Box<dyn Drafter>>> {
         let Some(mut kind) = self.drafter() else { return Ok(None) };
-        if self.draft_dtype.is_some() || self.draft_vocabulary.is_some() || self.draft_layers.is_some() {
+        if self.draft_dtype.is_some()
+            || self.draft_vocabulary.is_some()
+            || self.draft_layers.is_some()
+        {
             return Err(Usage::error(
                 "--draft-dtype, --draft-vocabulary and --draft-layers are for drafts with weights: n-grams have none",
             ));
@@ -496,9 +557,16 @@ impl ModelArgs {
     }
 
     /// A model that drafts for `target`, on either backend.
-    fn draft_model(&self, draft: &Path, target: &Facts, language: &Language) -> Result<Box<dyn Drafter>> {
+    fn draft_model(
+        &self,
+        draft: &Path,
+        target: &Facts,
+        language: &Language,
+    ) -> Result<Box<dyn Drafter>> {
         if self.draft_layers.is_some() {
-            return Err(Usage::error("--draft-layers is for draft heads, which read layers of the target"));
+            return Err(Usage::error(
+                "--draft-layers is for draft heads, which read layers of the target",
+            ));
         }
         let model: Box<dyn Model> = match self.draft_backend(draft)? {
             Backend::Llama => self.backend.load_draft(draft, self.cache_type)?.model,
@@ -511,7 +579,7 @@ impl ModelArgs {
     }
 
     /// A draft that proposes no other tokens than `--draft-vocabulary` says.
-    fn cut(&self, mut draft: CandleModel, language: &Language) -> Result<CandleModel> {
+    fn cut(&self, mut draft: TransformerModel, language: &Language) -> Result<TransformerModel> {
         if let Some(tokens) = self.draft_tokens(language)? {
             draft.cut_output(&tokens)?;
         }
@@ -549,11 +617,12 @@ impl ModelArgs {
 
     /// Bytes that can be had on the device, where it says.
     pub fn available_memory(&self) -> Option<u64> {
-        polydraft_candle::available_memory(self.device)
+        polydraft_models::available_memory(self.device)
     }
 
-    /// How far apart a logit may be when computed in another pass. On a processor it is the same to the last bit; on a card
-    /// products that quantise their inputs turn the last bit of a sum into a step of 1/127 of the largest input.
+    /// How far apart a logit may be when computed in another pass. On a processor it is the same to
+    /// the last bit; on a card products that quantise their inputs turn the last bit of a sum into
+    /// a step of 1/127 of the largest input.
     pub fn rounding(&self) -> f32 {
         let target = Path::new(self.target.as_deref().unwrap_or_default());
         match self.precision(target) {
@@ -578,28 +647,42 @@ pub fn default_precision(path: &Path) -> Precision {
 }
 
 /// The error of a model that could not be loaded, and which option helps.
-pub fn advise(error: polydraft_candle::Error) -> anyhow::Error {
-    use polydraft_candle::Error;
+pub fn advise(error: polydraft_models::Error) -> anyhow::Error {
+    use polydraft_models::Error;
     match &error {
         Error::Memory { fits, .. } if !fits.is_empty() => anyhow!("{error}; choose with --dtype"),
         Error::Memory { .. } => anyhow!("{error}; no --dtype is small enough"),
-        Error::NotBuilt { feature, .. } => anyhow!("--device: {error}; build it with --features {feature}"),
+        Error::NotBuilt { feature, .. } => {
+            anyhow!("--device: {error}; build it with --features {feature}")
+        }
         Error::Device { .. } => anyhow!("--device: {error}"),
         _ => error.into(),
     }
 }
 
-/// Where two texts at temperature 0 part, how far apart the target's logits of the two tokens are; `None` if the texts
-/// are equal.
-pub fn parting(target: &mut dyn Model, prompt: &[Token], a: &[Token], b: &[Token]) -> Result<Option<f32>> {
+/// Where two texts at temperature 0 part, how far apart the target's logits of the two tokens are;
+/// `None` if the texts are equal.
+pub fn parting(
+    target: &mut dyn Model,
+    prompt: &[Token],
+    a: &[Token],
+    b: &[Token],
+) -> Result<Option<f32>> {
     let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (Some(&a_next), Some(&b_next)) = (a.get(common), b.get(common)) else {
-        ensure!(a.len() == b.len(), "two texts of {} and {} tokens at temperature 0", a.len(), b.len());
+        ensure!(
+            a.len() == b.len(),
+            "two texts of {} and {} tokens at temperature 0",
+            a.len(),
+            b.len()
+        );
         return Ok(None);
     };
     let sequence = target.open()?;
     let text = [prompt, &a[..common]].concat();
-    let scored = target.extend(sequence, &text).and_then(|()| target.score(&[(sequence, &DraftTree::new())]));
+    let scored = target
+        .extend(sequence, &text)
+        .and_then(|()| target.score(&[(sequence, &DraftTree::new())]));
     let gap = scored.map(|()| {
         let logits = target.logits(sequence, DraftTree::ROOT);
         (logits[a_next as usize] - logits[b_next as usize]).abs()

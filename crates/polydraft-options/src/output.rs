@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use anyhow::Result;
 use serde::Serialize;
 
-/// A mistake in the command line that clap could not see. It ends with exit code 2, as clap's own do.
+/// A mistake in the command line that clap could not see. It ends with exit code 2, as clap's own
+/// do.
 #[derive(Debug)]
 pub struct Usage(String);
 
@@ -46,7 +47,8 @@ impl Display for Verdict {
 
 impl std::error::Error for Verdict {}
 
-/// The end of a command that printed what it has: a success, or the exit code of a program that was interrupted.
+/// The end of a command that printed what it has: a success, or the exit code of a program that was
+/// interrupted.
 ///
 /// # Errors
 /// That exit code.
@@ -60,7 +62,8 @@ pub fn done(interrupted: bool) -> Result<()> {
     }
 }
 
-/// Reports an error and ends the program: with exit code 2 for usage, 1 for the rest. A reader that closed our output is none.
+/// Reports an error and ends the program: with exit code 2 for usage, 1 for the rest. A reader that
+/// closed our output is none.
 pub fn leave(result: Result<()>) -> ! {
     polydraft_llama::leave(result.map_or_else(|error| exit_code(&error), |()| 0).into())
 }
@@ -85,7 +88,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<Usage>() { 2 } else { 1 }
 }
 
-/// Help and version go to standard output, as all output does; what is wrong with the command line to standard error.
+/// Help and version go to standard output, as all output does; what is wrong with the command line
+/// to standard error.
 fn by_clap(said: &clap::Error) -> u8 {
     let text = said.render().ansi().to_string();
     if said.use_stderr() {
@@ -131,7 +135,8 @@ pub fn says(verbosity: Verbosity) -> bool {
     VERBOSITY.load(Ordering::Relaxed) >= verbosity as u8
 }
 
-/// A line on standard error, for people, unless they asked for quiet. Nobody listening is no failure.
+/// A line on standard error, for people, unless they asked for quiet. Nobody listening is no
+/// failure.
 pub fn note(line: impl Display) {
     if says(Verbosity::Normal) {
         let _ = writeln!(anstream::stderr(), "{line}");
@@ -153,8 +158,8 @@ pub fn complain(line: impl Display) {
     let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {}", visible(&line));
 }
 
-/// A text of strangers as a terminal may show it: what could move the cursor, change colours or turn the direction of
-/// writing becomes a sign that stands for it. Lines and tabs stay.
+/// A text of strangers as a terminal may show it: what could move the cursor, change colours or
+/// turn the direction of writing becomes a sign that stands for it. Lines and tabs stay.
 pub fn visible(text: &str) -> Cow<'_, str> {
     let hidden = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t'))
@@ -188,7 +193,8 @@ pub fn machine() -> String {
     format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }
 
-/// The command that runs, as one would type it to run it again; what a configuration file says is not in it.
+/// The command that runs, as one would type it to run it again; what a configuration file says is
+/// not in it.
 pub fn command() -> String {
     let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
     std::iter::once("polydraft".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
@@ -217,9 +223,13 @@ mod tests {
 
     #[test]
     fn words_survive_a_shell() {
-        for (word, expected) in
-            [("--paths", "--paths"), ("2,4", "2,4"), ("", "''"), ("a b", "'a b'"), ("it's", r"'it'\''s'")]
-        {
+        for (word, expected) in [
+            ("--paths", "--paths"),
+            ("2,4", "2,4"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+        ] {
             assert_eq!(quoted(word), expected);
         }
     }

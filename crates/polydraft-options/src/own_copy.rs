@@ -1,7 +1,7 @@
 //! `--draft self`: the target's own weights, in fewer bits, as its draft.
 
 use anyhow::Result;
-use polydraft_candle::{Bytes, Description, DeviceName, Precision};
+use polydraft_models::{Bytes, Description, DeviceName, Precision};
 
 use crate::output::Usage;
 
@@ -38,7 +38,8 @@ impl OwnCopy {
         }
     }
 
-    /// How it is held beside a target that is held so on a device, and what it takes; why it would be no use, if it would not.
+    /// How it is held beside a target that is held so on a device, and what it takes; why it would
+    /// be no use, if it would not.
     pub fn beside(
         self,
         target: &Description,

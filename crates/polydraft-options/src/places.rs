@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use polydraft_candle::is_gguf;
+use polydraft_models::is_gguf;
 
 #[cfg(feature = "hub")]
 use crate::hub::fetch as from_hub;
@@ -11,13 +11,14 @@ use crate::hub::fetch as from_hub;
 /// Targets whose weights take less than this are computed by one thread.
 const SMALL: u64 = 64 << 20;
 
-/// The directory or the .gguf file of a model, by its path or its hub id. What is here goes first; `offline`, or
-/// `HF_HUB_OFFLINE` in the environment, asks no network.
+/// The directory or the .gguf file of a model, by its path or its hub id. What is here goes first;
+/// `offline`, or `HF_HUB_OFFLINE` in the environment, asks no network.
 pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
     if Path::new(name).exists() || is_gguf(Path::new(name)) || !is_hub_id(name) {
         return Ok(PathBuf::from(name));
     }
-    let variable = std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
+    let variable =
+        std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
     from_hub(name, offline || variable)
 }
 
@@ -42,7 +43,8 @@ fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
 
 /// Whether a target, the demo pair's if none is named, is here and small.
 pub fn is_small(target: Option<&str>) -> bool {
-    let directory = target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
+    let directory =
+        target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
     let bytes = |path: &Path| match is_gguf(path) {
         true => std::fs::metadata(path).ok().map(|file| file.len()),
         false => path.is_dir().then(|| weight_bytes(path)),
@@ -50,13 +52,15 @@ pub fn is_small(target: Option<&str>) -> bool {
     directory.is_ok_and(|path| bytes(&path).is_some_and(|bytes| bytes < SMALL))
 }
 
-/// The size of a model's weight files, links followed as in the hub's cache; 0 where there are none, which loading will report.
+/// The size of a model's weight files, links followed as in the hub's cache; 0 where there are
+/// none, which loading will report.
 pub fn weight_bytes(place: &Path) -> u64 {
     if place.is_file() {
         return std::fs::metadata(place).map_or(0, |m| m.len());
     }
     let files = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let is_weights = |path: &Path| path.extension().is_some_and(|e| e == "safetensors" || e == "bin");
+    let is_weights =
+        |path: &Path| path.extension().is_some_and(|e| e == "safetensors" || e == "bin");
     // All of it once more, which is never read.
     let is_copy = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("consolidated");
     let weights = files.filter(|file| is_weights(&file.path()) && !is_copy(&file.file_name()));
@@ -70,7 +74,8 @@ pub fn demo() -> Result<PathBuf> {
         return Ok(folder.into());
     }
     let program = std::env::current_exe().unwrap_or_default();
-    let beside = program.ancestors().skip(1).flat_map(|a| [a.join("demo"), a.join("share/polydraft/demo")]);
+    let beside =
+        program.ancestors().skip(1).flat_map(|a| [a.join("demo"), a.join("share/polydraft/demo")]);
     // The checkout that it was built in, for an installed program.
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
     let tried: Vec<PathBuf> = beside.chain([built]).collect();
@@ -92,9 +97,18 @@ mod tests {
         for id in ["org/name", "org/name@main", "Qwen/Qwen3-0.6B@v1.0", "a/b@refs/pr/3"] {
             assert!(is_hub_id(id), "{id}");
         }
-        for path in
-            ["", "name", "/org/name", "./name", "../name", "a/b/c", "org/", "org/na me", "a/.b", "~/x"]
-        {
+        for path in [
+            "",
+            "name",
+            "/org/name",
+            "./name",
+            "../name",
+            "a/b/c",
+            "org/",
+            "org/na me",
+            "a/.b",
+            "~/x",
+        ] {
             assert!(!is_hub_id(path), "{path}");
         }
     }

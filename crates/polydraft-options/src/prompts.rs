@@ -26,14 +26,15 @@ pub fn encode(prompts: &[String], models: &Models) -> Result<Vec<Vec<Token>>> {
     prompts.iter().map(encode).collect()
 }
 
-/// One prompt a line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, of which the first turn is taken.
-/// Without a file, the project's own.
+/// One prompt a line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, of which the
+/// first turn is taken. Without a file, the project's own.
 pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
     let (name, text) = match path {
         None => ("bench/prompts.jsonl".to_owned(), OWN.to_owned()),
         Some(path) => {
             let name = path.display().to_string();
-            let text = read_text(path, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
+            let text =
+                read_text(path, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
             (name, text)
         }
     };
@@ -45,8 +46,8 @@ pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
                 number + 1
             )
         };
-        let line: Line =
-            serde_json::from_str(line).map_err(|e| anyhow::anyhow!("{}: {}", expected(), in_words(e)))?;
+        let line: Line = serde_json::from_str(line)
+            .map_err(|e| anyhow::anyhow!("{}: {}", expected(), in_words(e)))?;
         let first_turn = || line.turns.and_then(|turns| turns.into_iter().next());
         prompts.push(line.prompt.or_else(first_turn).with_context(expected)?);
     }

@@ -8,7 +8,8 @@ use polydraft_text::PublishedSampling;
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token [default: 1].
+    /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token
+    /// [default: 1].
     #[arg(long, short = 't', value_name = "T", value_parser = temperature)]
     temperature: Option<f64>,
     /// Keep only the K likeliest tokens.
@@ -20,8 +21,8 @@ pub struct SamplingArgs {
     /// Keep the tokens at least P times as likely as the likeliest [default: 0].
     #[arg(long, value_name = "P", value_parser = min_p)]
     min_p: Option<f64>,
-    /// Temperature of the draft. The draft's sampling changes the speed, never the text's law; each of these four is
-    /// the target's where it is not given.
+    /// Temperature of the draft. The draft's sampling changes the speed, never the text's law; each
+    /// of these four is the target's where it is not given.
     #[arg(long, value_name = "T", value_parser = temperature)]
     draft_temperature: Option<f64>,
     /// --top-k of the draft.

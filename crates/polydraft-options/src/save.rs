@@ -25,7 +25,8 @@ enum Place {
 }
 
 impl Save {
-    /// Sees that there is a place for the file. One that is there stays as it is until [`finish`](Self::finish).
+    /// Sees that there is a place for the file. One that is there stays as it is until
+    /// [`finish`](Self::finish).
     ///
     /// # Errors
     /// A folder that is not there or cannot be written to.
@@ -82,7 +83,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         drop(Save::begin(&path).unwrap());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left of an attempt");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "nothing is left of an attempt"
+        );
         Save::begin(&path).unwrap().finish(b"one").unwrap();
         let save = Save::begin(&path).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"one");

@@ -19,45 +19,49 @@ use crate::sampling::SamplingArgs;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationArgs {
-    /// What decides on the drafts; all are lossless. One path: token, block. Several: nested-priority (the best),
-    /// greedy-block, traversal, priority-block, spectr, specinfer, walk:RULE with any rule of 'couple'. 'invariant' has for
-    /// a seed the same text with every draft and tree, and accepts less. 'none' is plain decoding.
+    /// What decides on the drafts; all are lossless. One path: token, block. Several:
+    /// nested-priority (the best), greedy-block, traversal, priority-block, spectr, specinfer,
+    /// walk:RULE with any rule of 'couple'. 'invariant' has for a seed the same text with every
+    /// draft and tree, and accepts less. 'none' is plain decoding.
     #[arg(long, value_name = "NAME", default_value = "nested-priority", value_parser = verifier)]
     verifier: Verifier,
-    /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is given, 1 for a
-    /// verifier of one path].
+    /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is
+    /// given, 1 for a verifier of one path].
     #[arg(long, short = 'k', value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
     paths: Option<u32>,
-    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: as --tree auto finds best; 3 where --paths is
-    /// given].
+    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: as --tree auto finds
+    /// best; 3 where --paths is given].
     #[arg(long, short = 'd', value_name = "L", value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: Option<u32>,
-    /// Where the tree branches: 'auto' chooses before each step and at each token what gives the most tokens per second,
-    /// plain decoding included; 'auto:K,L' at most K paths of L tokens; 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
-    /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many at every node,
-    /// 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best tree of N nodes for --acceptance.
+    /// Where the tree branches: 'auto' chooses before each step and at each token what gives the
+    /// most tokens per second, plain decoding included; 'auto:K,L' at most K paths of L tokens;
+    /// 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
+    /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many
+    /// at every node, 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best
+    /// tree of N nodes for --acceptance.
     #[arg(long, value_name = "TREE")]
     tree: Option<Tree>,
-    /// End a path where the product of the acceptances that are to be expected along it falls below this, from 0 to 1: it
-    /// goes by how sure the draft is of each token. With --depth as the most.
+    /// End a path where the product of the acceptances that are to be expected along it falls below
+    /// this, from 0 to 1: it goes by how sure the draft is of each token. With --depth as the most.
     #[arg(long, value_name = "P")]
     stop_below: Option<f64>,
-    /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub, top-k [default: the first of
-    /// these that the verifier supports].
+    /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub, top-k
+    /// [default: the first of these that the verifier supports].
     #[arg(long, value_name = "SCHEME", requires = "tree")]
     drafting: Option<Drafting>,
-    /// Acceptances of first, second, .. drafts for a sequoia tree, as 'bench acceptance --save' writes them [default:
-    /// those of the demo pair where no model is named].
+    /// Acceptances of first, second, .. drafts for a sequoia tree, as 'bench acceptance --save'
+    /// writes them [default: those of the demo pair where no model is named].
     #[arg(long, value_name = "FILE", requires = "tree")]
     acceptance: Option<PathBuf>,
-    /// What passes cost, for --tree auto: a file that is read, or written if there is none [default: measured once for a
-    /// pair of models, and kept in the user's cache folder].
+    /// What passes cost, for --tree auto: a file that is read, or written if there is none
+    /// [default: measured once for a pair of models, and kept in the user's cache folder].
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 }
 
-/// The depth where none is given, and the paths of verifiers that take several: with the demo pair's block efficiencies
-/// and the pass costs of a model that is bound by memory, the most tokens per second among trees of up to eight nodes.
+/// The depth where none is given, and the paths of verifiers that take several: with the demo
+/// pair's block efficiencies and the pass costs of a model that is bound by memory, the most tokens
+/// per second among trees of up to eight nodes.
 const DEPTH: usize = 3;
 const PATHS: usize = 2;
 /// Nodes of a sequoia tree.
@@ -72,7 +76,9 @@ enum Verifier {
 fn verifier(name: &str) -> Result<Verifier, String> {
     match name {
         "none" => Ok(Verifier::None),
-        _ => name.parse().map(Verifier::Some).map_err(|e: polydraft::Error| format!("{e}; or none")),
+        _ => {
+            name.parse().map(Verifier::Some).map_err(|e: polydraft::Error| format!("{e}; or none"))
+        }
     }
 }
 
@@ -139,7 +145,8 @@ const OF_DRAFTS: [&str; 11] = [
     "draft_min_p",
 ];
 
-/// Options that the file of defaults may have, and that are at odds with what was typed. Without them others may be, or no longer.
+/// Options that the file of defaults may have, and that are at odds with what was typed. Without
+/// them others may be, or no longer.
 pub(crate) fn outdone(matches: &ArgMatches) -> Vec<&'static str> {
     // Of other commands none have the type of this one's verifier.
     let Ok(Some(verifier)) = matches.try_get_one::<Verifier>("verifier") else { return Vec::new() };
@@ -156,7 +163,8 @@ pub(crate) fn outdone(matches: &ArgMatches) -> Vec<&'static str> {
             false if OF_DRAFTS.iter().any(|option| typed(option)) => &["drafting", "verifier"],
             false => &[],
         };
-        let of_file = |option: &&&str| matches.value_source(option) == Some(ValueSource::DefaultValue);
+        let of_file =
+            |option: &&&str| matches.value_source(option) == Some(ValueSource::DefaultValue);
         outdone.extend(parts.iter().find(of_file));
     }
     outdone
@@ -168,7 +176,9 @@ fn other_tree(matches: &ArgMatches) -> Vec<&'static str> {
     let has_depth = matches!(tree, Tree::Whole(_) | Tree::Levels(_));
     match typed(matches, "tree") {
         // Another tree than that of the file.
-        false if typed(matches, "paths") || (has_depth && typed(matches, "depth")) => OF_DRAFTS[..3].to_vec(),
+        false if typed(matches, "paths") || (has_depth && typed(matches, "depth")) => {
+            OF_DRAFTS[..3].to_vec()
+        }
         false => Vec::new(),
         true => match tree {
             Tree::Whole(_) => vec!["paths", "depth", "drafting", "acceptance"],
@@ -197,7 +207,8 @@ impl Speculation {
     /// Settings out of range; a verifier that is not exact for the tree.
     pub fn build(&self) -> Result<polydraft_engine::Speculation> {
         let (verifier, policy) = (self.verifier.build()?, self.tree.build()?);
-        let speculation = polydraft_engine::Speculation { verifier, policy, sampling: self.sampling };
+        let speculation =
+            polydraft_engine::Speculation { verifier, policy, sampling: self.sampling };
         speculation.validate()?;
         Ok(speculation)
     }
@@ -234,8 +245,13 @@ impl SpeculationArgs {
         self.costs.as_deref()
     }
 
-    /// What the options say; `None` is plain decoding. `demo` are the acceptances of the demo pair if it is what is used.
-    pub fn speculation(&self, sampling: &SamplingArgs, demo: Option<&Path>) -> Result<Option<Speculation>> {
+    /// What the options say; `None` is plain decoding. `demo` are the acceptances of the demo pair
+    /// if it is what is used.
+    pub fn speculation(
+        &self,
+        sampling: &SamplingArgs,
+        demo: Option<&Path>,
+    ) -> Result<Option<Speculation>> {
         let Verifier::Some(verifier) = &self.verifier else {
             let given = [
                 ("--paths", self.paths.is_some()),
@@ -246,20 +262,30 @@ impl SpeculationArgs {
             ];
             let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
             if let Some(option) = given.or(sampling.of_draft()) {
-                return Err(Usage::error(format_args!("{option} has no meaning with --verifier none")));
+                return Err(Usage::error(format_args!(
+                    "{option} has no meaning with --verifier none"
+                )));
             }
             return Ok(None);
         };
         let mut tree = self.tree(verifier, demo)?;
         if let Some(below) = self.stop_below {
-            tree = PolicyKind::StopBelow(StopBelow { below, of: Box::new(tree), ..StopBelow::default() });
+            tree = PolicyKind::StopBelow(StopBelow {
+                below,
+                of: Box::new(tree),
+                ..StopBelow::default()
+            });
         }
-        let speculation = Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft() };
-        speculation.build().map_err(|error| Usage::error(advise(verifier, &speculation.tree, error)))?;
+        let speculation =
+            Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft() };
+        speculation
+            .build()
+            .map_err(|error| Usage::error(advise(verifier, &speculation.tree, error)))?;
         Ok(Some(speculation))
     }
 
-    /// Whether the verifier is exact for the tree. What is wrong with the tree itself is said elsewhere.
+    /// Whether the verifier is exact for the tree. What is wrong with the tree itself is said
+    /// elsewhere.
     fn fits(&self) -> bool {
         let Verifier::Some(verifier) = &self.verifier else { return false };
         // Whatever its acceptances are, a sequoia tree has several draws at a node.
@@ -306,16 +332,17 @@ impl SpeculationArgs {
                 "--tree {tree} says how its tokens are drawn: leave --drafting out (with levels or fixed trees it is \
                  written behind a slash, such as 3,2,1/top-k)"
             ))),
-            _ if self.acceptance.is_some() && !matches!(tree, Tree::Sequoia(_)) => Err(Usage::error(
-                "--acceptance is what --tree sequoia:N is made from: it has no meaning here",
-            )),
+            _ if self.acceptance.is_some() && !matches!(tree, Tree::Sequoia(_)) => {
+                Err(Usage::error(
+                    "--acceptance is what --tree sequoia:N is made from: it has no meaning here",
+                ))
+            }
             Tree::Levels(counts) => {
                 Ok(self.drafted(verifier, &|drafting| PolicyKind::levels(counts, drafting)))
             }
             Tree::Whole(tree) => Ok(tree.clone()),
-            Tree::Ary(count) => {
-                Ok(self.drafted(verifier, &|drafting| PolicyKind::levels(&vec![*count; depth], drafting)))
-            }
+            Tree::Ary(count) => Ok(self
+                .drafted(verifier, &|drafting| PolicyKind::levels(&vec![*count; depth], drafting))),
             Tree::Sequoia(nodes) => {
                 let file = self.acceptance.as_deref().or(demo).ok_or_else(|| {
                     Usage::error(
@@ -324,8 +351,9 @@ impl SpeculationArgs {
                     )
                 })?;
                 let depth = self.depth.map_or(*nodes, |depth| depth as usize);
-                let topology = Topology::sequoia(&AcceptanceFile::read(file)?.acceptance, *nodes, depth)
-                    .with_context(|| format!("{}", file.display()))?;
+                let topology =
+                    Topology::sequoia(&AcceptanceFile::read(file)?.acceptance, *nodes, depth)
+                        .with_context(|| format!("{}", file.display()))?;
                 let parents = topology.parents();
                 let of = |drafting| PolicyKind::Fixed(Fixed { parents: parents.clone(), drafting });
                 Ok(self.drafted(verifier, &of))
@@ -338,8 +366,11 @@ impl SpeculationArgs {
         let find = |fits: &dyn Fn(&PolicyKind) -> bool| {
             Drafting::ALL.into_iter().find(|drafting| fits(&of(*drafting)))
         };
-        // Where the verifier supports none, one that the tree can be drawn by: then the error is about the verifier.
-        let any = || find(&|tree| supports(verifier, tree)).or_else(|| find(&|tree| tree.build().is_ok()));
+        // Where the verifier supports none, one that the tree can be drawn by: then the error is
+        // about the verifier.
+        let any = || {
+            find(&|tree| supports(verifier, tree)).or_else(|| find(&|tree| tree.build().is_ok()))
+        };
         of(self.drafting.or_else(any).unwrap_or(Drafting::Iid))
     }
 }
@@ -377,7 +408,10 @@ fn advise(verifier: &VerifierKind, tree: &PolicyKind, error: anyhow::Error) -> S
     format!(
         "{error}{}{}",
         list("verifiers for this tree".to_owned(), verifiers.collect()),
-        list(format!("trees for {verifier}, for example"), chain.into_iter().chain(levels).collect())
+        list(
+            format!("trees for {verifier}, for example"),
+            chain.into_iter().chain(levels).collect()
+        )
     )
 }
 

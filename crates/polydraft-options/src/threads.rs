@@ -10,29 +10,32 @@ use crate::places;
 
 static SETTLED: OnceLock<usize> = OnceLock::new();
 
-/// Starts the threads that the command of `program` which `matches` chose is to compute with, if it computes with
-/// models.
+/// Starts the threads that the command of `program` which `matches` chose is to compute with, if it
+/// computes with models.
 pub fn settle(program: &Command, matches: &ArgMatches) -> Result<()> {
     let Some(threads) = wanted(program, matches) else { return Ok(()) };
-    polydraft_candle::use_threads(threads)?;
+    polydraft_models::use_threads(threads)?;
     SETTLED.get_or_init(|| threads);
     Ok(())
 }
 
-/// Commands that compute with models have `--threads`. A `--target` that is small computes with one, unless told
-/// otherwise.
+/// Commands that compute with models have `--threads`. A `--target` that is small computes with
+/// one, unless told otherwise.
 fn wanted(program: &Command, matches: &ArgMatches) -> Option<usize> {
     let (mut command, mut matches) = (program, matches);
     while let Some((name, inner)) = matches.subcommand() {
         (command, matches) = (command.find_subcommand(name)?, inner);
     }
-    // Asked of the command: about an argument that it does not have, matches answer as if it were not given.
+    // Asked of the command: about an argument that it does not have, matches answer as if it were
+    // not given.
     let has = |name: &str| command.get_arguments().any(|argument| argument.get_id() == name);
     if !has("threads") {
         return None;
     }
     let given = matches.get_one::<u32>("threads").copied();
-    let small = || has("target") && places::is_small(matches.get_one::<String>("target").map(String::as_str));
+    let small = || {
+        has("target") && places::is_small(matches.get_one::<String>("target").map(String::as_str))
+    };
     Some(or_all(given.or_else(|| small().then_some(1))))
 }
 
@@ -62,10 +65,12 @@ mod tests {
     #[test]
     fn only_a_small_target_means_one_thread() {
         let threads = || Arg::new("threads").long("threads").value_parser(value_parser!(u32));
-        let bench =
-            Command::new("bench").subcommand(Command::new("model").arg(threads()).arg(Arg::new("model")));
-        let generate = Command::new("generate").arg(threads()).arg(Arg::new("target").long("target"));
-        let mut program = Command::new("polydraft").subcommands([bench, generate, Command::new("list")]);
+        let bench = Command::new("bench")
+            .subcommand(Command::new("model").arg(threads()).arg(Arg::new("model")));
+        let generate =
+            Command::new("generate").arg(threads()).arg(Arg::new("target").long("target"));
+        let mut program =
+            Command::new("polydraft").subcommands([bench, generate, Command::new("list")]);
         let mut of = |line: &str| {
             let matches = program.try_get_matches_from_mut(line.split(' ')).unwrap();
             wanted(&program, &matches)

@@ -33,7 +33,8 @@ use hands::{Hand, Hands, deal};
 
 pub use hands::Dealt;
 
-/// The verifiers of `all` that are exact for trees of this form, each once; those of one path are given each of several.
+/// The verifiers of `all` that are exact for trees of this form, each once; those of one path are
+/// given each of several.
 ///
 /// # Errors
 /// Settings out of range.
@@ -65,12 +66,17 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Verifiers at work on trees of this form, or on hands of so many `paths` dealt from such a tree by the generator of
-    /// `seed`.
+    /// Verifiers at work on trees of this form, or on hands of so many `paths` dealt from such a
+    /// tree by the generator of `seed`.
     ///
     /// # Errors
     /// A verifier that is not exact for them; settings out of range.
-    pub fn new(verifiers: &[VerifierKind], form: &Form, paths: Option<usize>, seed: u64) -> Result<Self> {
+    pub fn new(
+        verifiers: &[VerifierKind],
+        form: &Form,
+        paths: Option<usize>,
+        seed: u64,
+    ) -> Result<Self> {
         let subject = |kind: &VerifierKind| {
             Subject::new(kind, form)?.ok_or_else(|| Error::Unsupported {
                 operation: "comparison",
@@ -83,7 +89,8 @@ impl Comparison {
         Ok(Self { subjects, paths, random, positions: 0, without: 0, drafts: 0, nodes: 0, tokens })
     }
 
-    /// Takes note of what each verifier would emit for this draft: one token, where nothing was drawn.
+    /// Takes note of what each verifier would emit for this draft: one token, where nothing was
+    /// drawn.
     ///
     /// # Errors
     /// Those of the verifiers.
@@ -118,7 +125,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// What the text gave, which stood behind the prompt of this number; none if nothing was looked at.
+    /// What the text gave, which stood behind the prompt of this number; none if nothing was looked
+    /// at.
     pub fn sample(&self, prompt: usize) -> Option<Sample> {
         let Self { positions, without, nodes, .. } = *self;
         // Where nothing was drawn there are as many drafts of nothing as drafts elsewhere.
@@ -131,8 +139,9 @@ impl Comparison {
     }
 }
 
-/// What a verifier emits for a draft that was made for a comparison: on one hand of so many `paths`, dealt by `random`, where the
-/// draft has those of several; on one path, where it takes no more.
+/// What a verifier emits for a draft that was made for a comparison: on one hand of so many
+/// `paths`, dealt by `random`, where the draft has those of several; on one path, where it takes no
+/// more.
 ///
 /// # Errors
 /// Those of the verifier.
@@ -151,7 +160,8 @@ pub fn decide(
     } else {
         paths.map_or(Ok(Vec::new()), |paths| deal(draft, paths, Some(random)))?
     };
-    let Ok(Hand { draft: own, nodes, .. }) = hands.choose_weighted(random, |hand| hand.times) else {
+    let Ok(Hand { draft: own, nodes, .. }) = hands.choose_weighted(random, |hand| hand.times)
+    else {
         return verifier.verify(draft, target, chance);
     };
     let mut outcome = verifier.verify(own, &Dealt { nodes, target }, chance)?;
@@ -174,13 +184,15 @@ pub struct Sample {
     pub tokens: Vec<f64>,
 }
 
-/// The mean over all positions of what `of` says of each text, in which a text counts by its positions, and its standard error
-/// over other texts behind the same prompts; over all texts alike where a prompt has only one. One text has no such error: it is
-/// not a number.
+/// The mean over all positions of what `of` says of each text, in which a text counts by its
+/// positions, and its standard error over other texts behind the same prompts; over all texts alike
+/// where a prompt has only one. One text has no such error: it is not a number.
 pub fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
     let positions: f64 = samples.iter().map(|sample| sample.positions as f64).sum();
-    let mean = samples.iter().map(|sample| sample.positions as f64 * of(sample)).sum::<f64>() / positions;
-    // How many positions a text has is chance too: what it adds to the error is how far all of them together are off.
+    let mean =
+        samples.iter().map(|sample| sample.positions as f64 * of(sample)).sum::<f64>() / positions;
+    // How many positions a text has is chance too: what it adds to the error is how far all of them
+    // together are off.
     let off = |sample: &Sample| (sample.prompt, sample.positions as f64 * (of(sample) - mean));
     let mut off: Vec<(usize, f64)> = samples.iter().map(off).collect();
     off.sort_by_key(|(prompt, _)| *prompt);
@@ -208,8 +220,13 @@ mod tests {
 
     #[test]
     fn errors_are_within_prompts() {
-        let sample =
-            |prompt, value| Sample { prompt, positions: 1, drafts: 1, nodes: 1, tokens: vec![value] };
+        let sample = |prompt, value| Sample {
+            prompt,
+            positions: 1,
+            drafts: 1,
+            nodes: 1,
+            tokens: vec![value],
+        };
         // Prompts differ by 10, texts of one by 1 and 3.
         let samples = [sample(0, 1.0), sample(0, 2.0), sample(1, 11.0), sample(1, 14.0)];
         let (value, error) = mean(&samples, |sample| sample.tokens[0]);
@@ -221,11 +238,17 @@ mod tests {
         assert!((error - 5.0).abs() < 1e-12, "{error}");
     }
 
-    /// A text of many calls counts for more than one of few, and an error is that of the ratio of sums.
+    /// A text of many calls counts for more than one of few, and an error is that of the ratio of
+    /// sums.
     #[test]
     fn texts_count_by_their_positions() {
-        let sample =
-            |positions, value| Sample { prompt: 0, positions, drafts: 1, nodes: 1, tokens: vec![value] };
+        let sample = |positions, value| Sample {
+            prompt: 0,
+            positions,
+            drafts: 1,
+            nodes: 1,
+            tokens: vec![value],
+        };
         // 12 tokens each, in 4 calls and in 6: 24 tokens of 10 calls.
         let samples = [sample(4, 3.0), sample(6, 2.0)];
         let (value, error) = mean(&samples, |sample| sample.tokens[0]);
@@ -235,7 +258,8 @@ mod tests {
         assert!(mean(&samples[..1], |sample| sample.tokens[0]).1.is_nan());
     }
 
-    /// Where nothing is drawn one token is emitted, and nothing is drafted; paths that are alike are several.
+    /// Where nothing is drawn one token is emitted, and nothing is drafted; paths that are alike
+    /// are several.
     #[test]
     fn every_draft_counts_and_none_does_too() {
         let law = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
@@ -251,8 +275,13 @@ mod tests {
             comparison.look(&Draft::new(), &target).expect("looked");
             assert_eq!(comparison.sample(0).map(|s| (s.drafts, s.nodes)), Some((1, 0)));
             comparison.look(&same, &target).expect("looked");
-            let expected =
-                Sample { prompt: 7, positions: 2, drafts: 2 * drafts, nodes: drafts, tokens: vec![1.5] };
+            let expected = Sample {
+                prompt: 7,
+                positions: 2,
+                drafts: 2 * drafts,
+                nodes: drafts,
+                tokens: vec![1.5],
+            };
             assert_eq!(comparison.sample(7), Some(expected));
         }
     }

@@ -2,10 +2,11 @@
 //!
 //! Problem: the largest flow from a source to a sink, and a cut of that size.
 //! Source: Dinic 1970: blocking flows in level graphs.
-//! Complexity: O(nodes²·edges) at worst; on the bipartite networks here a few phases, each about linear in the edges.
-//! Deviations: (1) capacities are floating-point numbers. A path is filled by exactly its smallest residue, which leaves
-//! exactly 0 there, so no edge stays open by rounding, and each phase ends; phases end because distances grow;
-//! (2) depth-first search without recursion.
+//! Complexity: O(nodes²·edges) at worst; on the bipartite networks here a few phases, each about
+//! linear in the edges.
+//! Deviations: (1) capacities are floating-point numbers. A path is filled by exactly its smallest
+//! residue, which leaves exactly 0 there, so no edge stays open by rounding, and each phase ends;
+//! phases end because distances grow; (2) depth-first search without recursion.
 
 use crate::program::Deadline;
 use polydraft::Result;
@@ -40,7 +41,8 @@ impl Network {
         self.residue[edge + 1]
     }
 
-    /// Fills the network as far as it goes. Returns which nodes are on the source's side of a minimum cut.
+    /// Fills the network as far as it goes. Returns which nodes are on the source's side of a
+    /// minimum cut.
     pub fn fill(
         &mut self,
         source: usize,
@@ -90,7 +92,9 @@ impl Network {
                 let end = starts[node + 1];
                 while next[node] < end {
                     let edge = edges[next[node] as usize] as usize;
-                    if self.residue[edge] > 0.0 && levels[self.to[edge] as usize] == levels[node] + 1 {
+                    if self.residue[edge] > 0.0
+                        && levels[self.to[edge] as usize] == levels[node] + 1
+                    {
                         break;
                     }
                     next[node] += 1;
@@ -115,7 +119,8 @@ impl Network {
 
     /// Fills a path by its smallest residue, and goes back to before the first edge that is full.
     fn augment(&mut self, path: &mut Vec<u32>) -> usize {
-        let amount = path.iter().map(|edge| self.residue[*edge as usize]).fold(f64::INFINITY, f64::min);
+        let amount =
+            path.iter().map(|edge| self.residue[*edge as usize]).fold(f64::INFINITY, f64::min);
         let mut full = 0;
         for (index, &edge) in path.iter().enumerate().rev() {
             let edge = edge as usize;
@@ -174,21 +179,25 @@ mod tests {
             let least = (0..1_u32 << nodes)
                 .filter(|side| side & 1 == 1 && side >> (nodes - 1) & 1 == 0)
                 .map(|side| {
-                    let across =
-                        |(from, to, _): &&(usize, usize, f64)| side >> from & 1 == 1 && side >> to & 1 == 0;
+                    let across = |(from, to, _): &&(usize, usize, f64)| {
+                        side >> from & 1 == 1 && side >> to & 1 == 0
+                    };
                     edges.iter().filter(across).map(|edge| edge.2).sum::<f64>()
                 })
                 .fold(f64::INFINITY, f64::min);
             let mut network = Network::new(nodes, edges.len());
-            let numbers: Vec<_> = edges.iter().map(|&(a, b, size)| network.edge(a, b, size, 0.0)).collect();
+            let numbers: Vec<_> =
+                edges.iter().map(|&(a, b, size)| network.edge(a, b, size, 0.0)).collect();
             let side = network.fill(0, nodes - 1, "flow", Deadline::after(f64::INFINITY)).unwrap();
             let through = |wanted: fn(&(usize, usize, f64), usize) -> bool| -> f64 {
                 let chosen = edges.iter().zip(&numbers).filter(|(edge, _)| wanted(edge, nodes - 1));
                 chosen.map(|(_, number)| network.flow(*number)).sum()
             };
-            let arrived = through(|edge, sink| edge.1 == sink) - through(|edge, sink| edge.0 == sink);
+            let arrived =
+                through(|edge, sink| edge.1 == sink) - through(|edge, sink| edge.0 == sink);
             assert!((arrived - least).abs() < 1e-15, "{arrived} {least}");
-            let cut: f64 = edges.iter().filter(|(a, b, _)| side[*a] && !side[*b]).map(|edge| edge.2).sum();
+            let cut: f64 =
+                edges.iter().filter(|(a, b, _)| side[*a] && !side[*b]).map(|edge| edge.2).sum();
             assert!((cut - least).abs() < 1e-15, "{cut} {least}");
         }
     }

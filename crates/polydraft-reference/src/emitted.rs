@@ -1,7 +1,7 @@
 //! What a rule emits over all drafts, by enumeration.
 //!
-//! Problem: the law of the emitted token and the acceptance of a rule as it works, every random decision of drafting and
-//! rule followed to its end.
+//! Problem: the law of the emitted token and the acceptance of a rule as it works, every random
+//! decision of drafting and rule followed to its end.
 //! Source: ours. Complexity: every tuple times every series of decisions.
 
 use polydraft::coupling::{Rule, couple};
@@ -48,6 +48,9 @@ pub fn emitted(rule: &mut dyn Rule, problem: Problem) -> Result<Emitted> {
 impl Emitted {
     /// Σ |emitted − target|.
     pub fn deviation(&self, problem: &Problem) -> f64 {
-        (0..).zip(&self.law).map(|(token, law)| (law - problem.target.probability(token)).abs()).sum()
+        (0..)
+            .zip(&self.law)
+            .map(|(token, law)| (law - problem.target.probability(token)).abs())
+            .sum()
     }
 }

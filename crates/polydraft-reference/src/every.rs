@@ -1,4 +1,5 @@
-//! Every rule there is: the fast ones of `polydraft` and those of this crate, and the verifiers that walk with them.
+//! Every rule there is: the fast ones of `polydraft` and those of this crate, and the verifiers
+//! that walk with them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -76,10 +77,12 @@ impl FromStr for RuleKind {
     /// The rule of that name with its default settings.
     fn from_str(name: &str) -> Result<Self> {
         let fast = polydraft::RuleKind::named(name).map(Self::Fast);
-        fast.or_else(|| ReferenceKind::named(name).map(Self::Reference)).ok_or_else(|| Error::Name {
-            kind: "rule",
-            expected: Self::names().collect::<Vec<_>>().join(", "),
-            got: name.to_owned(),
+        fast.or_else(|| ReferenceKind::named(name).map(Self::Reference)).ok_or_else(|| {
+            Error::Name {
+                kind: "rule",
+                expected: Self::names().collect::<Vec<_>>().join(", "),
+                got: name.to_owned(),
+            }
         })
     }
 }
@@ -91,7 +94,9 @@ impl<'de> Deserialize<'de> for RuleKind {
         let fields = serde_json::Map::deserialize(deserializer)?;
         let name = fields.get("rule").and_then(serde_json::Value::as_str).unwrap_or_default();
         if ReferenceKind::NAMES.contains(&name) {
-            return serde_json::from_value(fields.into()).map(Self::Reference).map_err(D::Error::custom);
+            return serde_json::from_value(fields.into())
+                .map(Self::Reference)
+                .map_err(D::Error::custom);
         }
         serde_json::from_value(fields.into()).map(Self::Fast).map_err(D::Error::custom)
     }

@@ -1,22 +1,25 @@
 //! Global Resolution: optimal transport for i.i.d. drafts by small convex problems.
 //!
-//! Problem: as for [`crate::slackness`]: H* splits the tuples into an inner and an outer system, and the system that holds
-//! the drawn tuple has to be solved.
-//! Source: Thomas and Pal 2025 (Global Resolution), algorithm 1, sections 5.1 and 6, appendix K. H* by sorting; what
-//! each token outside H* is accepted with, p', by consecutive differences of running minima of ψ; then the potentials of
-//! a truncated convex problem (`system`), by L-BFGS (`lbfgs`). Given a tuple its tokens are accepted in proportion to
-//! e^potential.
-//! Complexity: a sort of the vocabulary; Σ C(|T|, j), j ≤ n, terms an evaluation, T at most 50 tokens large.
-//! Deviations: (1) `mode: repaired` (ours, and the default): the truncated softmax only *selects* a draft, and
-//! single-draft speculative sampling against the law m of that selection decides, so the emitted law is exact. To know
-//! m, a tuple with tokens outside of T selects the first draft of those, and an inner tuple always selects. Both systems
-//! are needed; where one gives up, `priority` takes over for the node, which is counted; (2) differences of running
-//! minima are computed as such, not by subtracting minima, which cancels; (3) n = 1 has the limit of n = 2, n > 5 that of
-//! n = 5; the paper gives none; (4) see `system` and `lbfgs`.
+//! Problem: as for [`crate::slackness`]: H* splits the tuples into an inner and an outer system,
+//! and the system that holds the drawn tuple has to be solved.
+//! Source: Thomas and Pal 2025 (Global Resolution), algorithm 1, sections 5.1 and 6, appendix K. H*
+//! by sorting; what each token outside H* is accepted with, p', by consecutive differences of
+//! running minima of ψ; then the potentials of a truncated convex problem (`system`), by L-BFGS
+//! (`lbfgs`). Given a tuple its tokens are accepted in proportion to e^potential.
+//! Complexity: a sort of the vocabulary; Σ C(|T|, j), j ≤ n, terms an evaluation, T at most 50
+//! tokens large.
+//! Deviations: (1) `mode: repaired` (ours, and the default): the truncated softmax only *selects* a
+//! draft, and single-draft speculative sampling against the law m of that selection decides, so the
+//! emitted law is exact. To know m, a tuple with tokens outside of T selects the first draft of
+//! those, and an inner tuple always selects. Both systems are needed; where one gives up,
+//! `priority` takes over for the node, which is counted; (2) differences of running minima are
+//! computed as such, not by subtracting minima, which cancels; (3) n = 1 has the limit of n = 2, n
+//! > 5 that of n = 5; the paper gives none; (4) see `system` and `lbfgs`.
 //!
-//! As published the law is off by at most 15τ in L1, says the paper; that is what follows if both systems meet
-//! a gradient of 2τ. With the 5τ at which algorithm 1 stops, lemma 6.6 gives 8τ + 2·8τ = 24τ (and 16τ of acceptance). The
-//! tests measure less than 15τ and 10τ in all their cases; 400,000 random ones came to 14.9τ and 5.6τ.
+//! As published the law is off by at most 15τ in L1, says the paper; that is what follows if both
+//! systems meet a gradient of 2τ. With the 5τ at which algorithm 1 stops, lemma 6.6 gives 8τ + 2·8τ
+//! = 24τ (and 16τ of acceptance). The tests measure less than 15τ and 10τ in all their cases;
+//! 400,000 random ones came to 14.9τ and 5.6τ.
 
 mod lbfgs;
 mod resolver;
@@ -35,8 +38,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The solution selects a draft, and the canonical form makes the law exact; where there is no solution, `priority`
-    /// takes over.
+    /// The solution selects a draft, and the canonical form makes the law exact; where there is no
+    /// solution, `priority` takes over.
     #[default]
     Repaired,
     /// The solution is the law, off by some τ; where there is none, an error.
@@ -47,12 +50,13 @@ pub enum Mode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Error threshold, above 0 and below 1: the probability of the tuples left out, and a fifth of the gradient's L1 norm
-    /// that is good enough. Default 1e-3.
+    /// Error threshold, above 0 and below 1: the probability of the tuples left out, and a fifth of
+    /// the gradient's L1 norm that is good enough. Default 1e-3.
     pub tau: f64,
     /// Repaired or published. Default: repaired.
     pub mode: Mode,
-    /// Most tokens in a truncated problem for 1, 2, .. drafts; the last one also for more. Default 50, 50, 20, 10, 10.
+    /// Most tokens in a truncated problem for 1, 2, .. drafts; the last one also for more. Default
+    /// 50, 50, 20, 10, 10.
     pub limits: Vec<usize>,
     /// Most iterations of L-BFGS. Default 25.
     pub iterations: usize,
@@ -99,7 +103,8 @@ impl Settings {
         Ok(Resolver::new(self.clone()))
     }
 
-    /// What the paper says that the law is off by at most as published, in L1: 15τ (see above for a caveat).
+    /// What the paper says that the law is off by at most as published, in L1: 15τ (see above for a
+    /// caveat).
     pub fn law_bound(&self) -> f64 {
         15.0 * self.tau
     }
@@ -144,7 +149,8 @@ impl Rule for GlobalResolution {
             return Err(gave_up.error());
         }
         self.fallbacks += 1;
-        let fallback = Fallback { rule: "priority", reason: gave_up.to_string(), count: self.fallbacks };
+        let fallback =
+            Fallback { rule: "priority", reason: gave_up.to_string(), count: self.fallbacks };
         self.fallback = Some(fallback);
         self.priority.prepare(problem)
     }

@@ -1,15 +1,16 @@
 //! Importance-weighted selection: a small linear program says which of two drafts to select.
 //!
-//! Problem: select one of the drafts so that Σ min(p, m), m the law of the selected draft, is large; then apply
-//! single-draft speculative sampling to it.
-//! Source: Khisti et al. 2025: section 4 (program, truncated program, truncated alphabet), appendix G (algorithm 2 and
-//! variant G.1), appendix I (distinct drafts), remark 3 (more than two drafts).
-//! Complexity: a program with s(s + 1)/2 variables and a sort of the vocabulary per stage, n − 1 stages.
-//! Deviations: (1) the weight is one number per unordered pair also for distinct drafts: only the mass that a pair
-//! gives to each of its tokens matters, and any such mass is reached by a weight that ignores who drew what;
-//! (2) variant G.1: formula (195) for pairs wholly outside the program did not survive in the text at hand; they get
-//! weight 1/2, which needs no sort either; (3) each stage of more than two drafts pairs the winner so far with the
-//! next draft.
+//! Problem: select one of the drafts so that Σ min(p, m), m the law of the selected draft, is
+//! large; then apply single-draft speculative sampling to it.
+//! Source: Khisti et al. 2025: section 4 (program, truncated program, truncated alphabet), appendix
+//! G (algorithm 2 and variant G.1), appendix I (distinct drafts), remark 3 (more than two drafts).
+//! Complexity: a program with s(s + 1)/2 variables and a sort of the vocabulary per stage, n − 1
+//! stages.
+//! Deviations: (1) the weight is one number per unordered pair also for distinct drafts: only the
+//! mass that a pair gives to each of its tokens matters, and any such mass is reached by a weight
+//! that ignores who drew what; (2) variant G.1: formula (195) for pairs wholly outside the program
+//! did not survive in the text at hand; they get weight 1/2, which needs no sort either; (3) each
+//! stage of more than two drafts pairs the winner so far with the next draft.
 
 use polydraft::chance::Chance;
 use polydraft::coupling::canonical::{Canonical, Selector};
@@ -39,8 +40,8 @@ pub struct Settings {
     pub truncation: usize,
     /// Which tokens these are. Default: gap.
     pub selection: Selection,
-    /// Tokens of the target that the rule is run on, the most likely ones (the paper's V0); the target's other tokens are
-    /// never accepted. Default 40; none for all.
+    /// Tokens of the target that the rule is run on, the most likely ones (the paper's V0); the
+    /// target's other tokens are never accepted. Default 40; none for all.
     pub alphabet: Option<usize>,
 }
 
@@ -57,9 +58,18 @@ impl RuleSettings for Settings {
             return Err(Error::Setting { setting: "truncation", expected: "from 1 to 20", got });
         }
         if self.alphabet == Some(0) {
-            return Err(Error::Setting { setting: "alphabet", expected: "at least 1", got: "0".to_owned() });
+            return Err(Error::Setting {
+                setting: "alphabet",
+                expected: "at least 1",
+                got: "0".to_owned(),
+            });
         }
-        let rule = Importance { settings: self.clone(), target: Vec::new(), kept: 1.0, stages: Vec::new() };
+        let rule = Importance {
+            settings: self.clone(),
+            target: Vec::new(),
+            kept: 1.0,
+            stages: Vec::new(),
+        };
         Ok(Box::new(Canonical(rule)))
     }
 }
@@ -70,8 +80,8 @@ struct Stage {
     /// The order of all tokens; the first ones are those of the program.
     rank: Vec<u32>,
     size: usize,
-    /// The probability of selecting the token of rank i when the other has rank j, for i, j < size; shape
-    /// `[size, size]`.
+    /// The probability of selecting the token of rank i when the other has rank j, for i, j < size;
+    /// shape `[size, size]`.
     weights: Vec<f64>,
     /// The law of the selected draft, shape `[vocabulary]`.
     selected: Vec<f64>,
@@ -143,7 +153,8 @@ impl Stage {
     }
 }
 
-/// The weights w_ij = 1 − w_ji, shape `[size, size]`, that maximise Σ_i min(demand_i, base_i + Σ_j pair_ij w_ij).
+/// The weights w_ij = 1 − w_ji, shape `[size, size]`, that maximise Σ_i min(demand_i, base_i + Σ_j
+/// pair_ij w_ij).
 fn solve(
     size: usize,
     pair: impl Fn(usize, usize) -> f64,
@@ -210,7 +221,8 @@ impl Selector for Importance {
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         let proposal = &problem.proposal;
-        let (stages, vocabulary) = (proposal.count().saturating_sub(1), problem.target.vocabulary());
+        let (stages, vocabulary) =
+            (proposal.count().saturating_sub(1), problem.target.vocabulary());
         if stages.saturating_mul(vocabulary) > MOST_SORTED {
             return Err(Error::TooLarge {
                 operation: "importance",
@@ -220,7 +232,9 @@ impl Selector for Importance {
         }
         self.target = problem.target.to_vec();
         self.kept = 1.0;
-        if let Some(size) = self.settings.alphabet.filter(|size| *size < problem.target.support_size()) {
+        if let Some(size) =
+            self.settings.alphabet.filter(|size| *size < problem.target.support_size())
+        {
             let alphabet = problem.target.most_likely(size);
             self.kept = alphabet.iter().map(|&token| problem.target.probability(token)).sum();
             self.target.fill(0.0);
@@ -231,7 +245,8 @@ impl Selector for Importance {
         self.stages.clear();
         let mut winner = proposal.law(0).to_vec();
         for index in 1..proposal.count() {
-            let stage = Stage::new(&self.settings, &self.target, &winner, &proposal.law(index).to_vec())?;
+            let stage =
+                Stage::new(&self.settings, &self.target, &winner, &proposal.law(index).to_vec())?;
             winner.clone_from(&stage.selected);
             self.stages.push(stage);
         }
@@ -280,7 +295,8 @@ impl Selector for Importance {
         }
     }
 
-    /// What is neither accepted nor kept is p minus this: the residual on the alphabet, and all outside.
+    /// What is neither accepted nor kept is p minus this: the residual on the alphabet, and all
+    /// outside.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         self.kept * self.target[token as usize].min(self.selected(problem, token))
     }

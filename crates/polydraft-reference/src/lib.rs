@@ -1,8 +1,8 @@
 //! Reference solvers for multi-draft speculative decoding: slow and trusted.
 //!
-//! They are the oracle that the fast rules of [`polydraft`] are tested against, and the published state of the art to
-//! measure them against. The rules here are [`polydraft::coupling::Rule`]s like those there: [`ReferenceKind`] makes them
-//! by name.
+//! They are the oracle that the fast rules of [`polydraft`] are tested against, and the published
+//! state of the art to measure them against. The rules here are [`polydraft::coupling::Rule`]s like
+//! those there: [`ReferenceKind`] makes them by name.
 //!
 //! ```
 //! use polydraft::{Distribution, Problem, Proposal, couple};
@@ -52,7 +52,8 @@ polydraft::registry! {
     LinearProgram(linear_program::Settings) = "linear-program",
     /// Optimal transport by maximum flow: any drafts whose tuples can be enumerated.
     MaxFlow(max_flow::Settings) = "max-flow",
-    /// Optimal transport, split by complementary slackness: any drafts whose tuples can be enumerated.
+    /// Optimal transport, split by complementary slackness: any drafts whose tuples can be
+    /// enumerated.
     Slackness(slackness::Settings) = "slackness",
     /// Global Resolution: i.i.d. drafts.
     GlobalResolution(global_resolution::Settings) = "global-resolution",

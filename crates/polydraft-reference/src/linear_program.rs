@@ -1,9 +1,10 @@
 //! Optimal transport by linear program: the oracle for everything else.
 //!
-//! Problem: the rule of the largest acceptance, for any drafting scheme whose tuples can be enumerated.
+//! Problem: the rule of the largest acceptance, for any drafting scheme whose tuples can be
+//! enumerated.
 //! Source: Sun et al. 2023 (SpecTr), section 3; Hu et al. 2025 for the program with inequalities.
-//! Complexity: a linear program with a variable for each pair of a token set and a token in it: Σ j·C(k, j), j ≤ n, for n
-//! i.i.d. drafts of k tokens.
+//! Complexity: a linear program with a variable for each pair of a token set and a token in it: Σ
+//! j·C(k, j), j ≤ n, for n i.i.d. drafts of k tokens.
 //! Deviations: (1) tuples are merged by their set of tokens; the papers' tables have V^n of them.
 
 use crate::program::{Deadline, Solver, check_seconds};

@@ -1,8 +1,9 @@
 //! Optimal transport by maximum flow.
 //!
-//! Problem: the rule of the largest acceptance, for any drafting scheme whose tuples can be enumerated.
-//! Source: Thomas and Pal 2025 (Global Resolution), section 5.2: source → token i (p_i) → token sets that contain i → sink
-//! (their probability).
+//! Problem: the rule of the largest acceptance, for any drafting scheme whose tuples can be
+//! enumerated.
+//! Source: Thomas and Pal 2025 (Global Resolution), section 5.2: source → token i (p_i) → token
+//! sets that contain i → sink (their probability).
 //! Complexity: one maximum flow with an edge for each pair of a token set and a token in it.
 //! Deviations: (1) tuples are merged by their set of tokens.
 

@@ -1,12 +1,13 @@
 //! The best acceptance, and the set of tokens that limits it, in several independent ways.
 //!
 //! Problem: H* = argmin over token sets H of ψ(H) = p(H) − Pr(all drafts lie in H); α* = 1 + ψ(H*).
-//! Source: Hu et al. 2025 (the formula; H* is a prefix of the tokens by rising p/q for i.i.d. drafts and drafts without
-//! replacement); Thomas and Pal 2025 (Global Resolution), appendix D: for two distinct drafts a submodular quadratic
-//! function of binary variables, hence (Kolmogorov and Zabih 2004) a minimum cut.
+//! Source: Hu et al. 2025 (the formula; H* is a prefix of the tokens by rising p/q for i.i.d.
+//! drafts and drafts without replacement); Thomas and Pal 2025 (Global Resolution), appendix D: for
+//! two distinct drafts a submodular quadratic function of binary variables, hence (Kolmogorov and
+//! Zabih 2004) a minimum cut.
 //! Complexity: all 2^k subsets of k drafted tokens; a cut of k² edges; a sort.
-//! Deviations: (1) all subsets are valued together: Pr(all drafts lie in H) is a sum over subsets of H of the
-//! probabilities of token sets.
+//! Deviations: (1) all subsets are valued together: Pr(all drafts lie in H) is a sum over subsets
+//! of H of the probabilities of token sets.
 
 use crate::dinic::Network;
 use crate::program::Deadline;
@@ -81,8 +82,9 @@ pub fn by_subsets(problem: &Problem) -> Result<Optimum> {
 
 /// By a minimum cut, for two drafts, each from its own law (or both from one).
 ///
-/// With x_i for i ∈ H and q_1(V) = q_2(V) = 1, ψ = Σ (p_i − q_1i) x_i + Σ q_1i q_2j x_i (1 − x_j): a token with p above q_1
-/// pays for being in H, one below pays for being outside, and each pair pays if the first is in and the second out.
+/// With x_i for i ∈ H and q_1(V) = q_2(V) = 1, ψ = Σ (p_i − q_1i) x_i + Σ q_1i q_2j x_i (1 − x_j):
+/// a token with p above q_1 pays for being in H, one below pays for being outside, and each pair
+/// pays if the first is in and the second out.
 ///
 /// # Errors
 /// Another number of drafts or another scheme, or more than 2,000 drafted tokens.
@@ -117,13 +119,15 @@ pub fn by_minimum_cut(problem: &Problem) -> Result<Optimum> {
     let inside = network.fill(source, sink, operation, Deadline::after(f64::INFINITY))?;
     let tokens: Vec<Token> =
         tokens.into_iter().zip(inside).filter(|(_, inside)| *inside).map(|(t, _)| t).collect();
-    let mass =
-        |law: &polydraft::Distribution| tokens.iter().map(|&token| law.probability(token)).sum::<f64>();
+    let mass = |law: &polydraft::Distribution| {
+        tokens.iter().map(|&token| law.probability(token)).sum::<f64>()
+    };
     let slack = mass(problem.target) - mass(first) * mass(second);
     Ok(Optimum { acceptance: 1.0 + slack.min(0.0), tokens })
 }
 
-/// By the fastest way for the scheme: a sort, a formula, a cut for two distinct drafts, all subsets for more of them.
+/// By the fastest way for the scheme: a sort, a formula, a cut for two distinct drafts, all subsets
+/// for more of them.
 ///
 /// # Errors
 /// A problem too large for its scheme.
@@ -172,12 +176,14 @@ fn independent(problem: &Problem) -> Optimum {
     })
 }
 
-/// Pr(all drafts lie in a prefix) from the token sets: each counts from the prefix on that has its last token.
+/// Pr(all drafts lie in a prefix) from the token sets: each counts from the prefix on that has its
+/// last token.
 fn without_replacement(problem: &Problem) -> Result<Optimum> {
     let order = by_ratio(problem);
     let mut rank = vec![0; problem.target.vocabulary()];
     order.iter().enumerate().for_each(|(index, token)| rank[token.0 as usize] = index);
-    let sets = TokenSets::new("optimum without replacement", &problem.proposal, Part::All, PAIRS_UP_TO)?;
+    let sets =
+        TokenSets::new("optimum without replacement", &problem.proposal, Part::All, PAIRS_UP_TO)?;
     let mut within = vec![0.0; order.len()];
     for set in 0..sets.len() {
         let last = sets.tokens()[sets.range(set)].iter().map(|token| rank[*token as usize]).max();
@@ -199,8 +205,8 @@ fn around_hubs(problem: &Problem) -> Optimum {
     around(problem, hubs, &drawn)
 }
 
-/// Every tuple has all of `tokens` and, if any are `drawn`, one of those: H holds all of the first, or no tuple lies in
-/// it, and of the others those that are drawn more often than they are wanted.
+/// Every tuple has all of `tokens` and, if any are `drawn`, one of those: H holds all of the first,
+/// or no tuple lies in it, and of the others those that are drawn more often than they are wanted.
 fn around(problem: &Problem, mut tokens: Vec<Token>, drawn: &[(Token, f64)]) -> Optimum {
     let mut slack: f64 = tokens.iter().map(|&token| problem.target.probability(token)).sum();
     if drawn.is_empty() {

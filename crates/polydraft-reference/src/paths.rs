@@ -1,17 +1,19 @@
 //! The most tokens per call that any verifier can emit: linear programs over paths.
 //!
-//! Problem: K paths of length L are drawn independently from the draft. A valid verifier emits a prefix of one of them
-//! and one more token, such that the text has the target's law. How many tokens can it emit on average?
-//! Source: Thomas and Pal 2025 (greedy multi-path block verification), theorems 3.3 and 4.3: "information-agnostic"
-//! bounds, for verifiers that may use all laws, also those off the drafted paths. The decomposition into selection and
-//! one path: lemma 4.4 and theorem 4.6 there.
+//! Problem: K paths of length L are drawn independently from the draft. A valid verifier emits a
+//! prefix of one of them and one more token, such that the text has the target's law. How many
+//! tokens can it emit on average?
+//! Source: Thomas and Pal 2025 (greedy multi-path block verification), theorems 3.3 and 4.3:
+//! "information-agnostic" bounds, for verifiers that may use all laws, also those off the drafted
+//! paths. The decomposition into selection and one path: lemma 4.4 and theorem 4.6 there.
 //! Complexity: variables Σ_j j·C(N, j), j ≤ K, N = V^L at most; exponential in all three.
-//! Deviations: (1) not one variable for each pair (tuple of paths, emitted sequence): tuples are merged by the set of
-//! their paths, and a set shares its probability out among its *paths*, giving a selection law m. The accepted mass
-//! R(x) of a prefix x (the probability that at least x is accepted) then has R(∅) = 1, R(x) ≤ m(x) and
-//! R(xt) ≤ R(x)·p(t|x), and Σ R is the expected number of tokens. The optimum is the same: accepted prefixes are nested
-//! sets of paths, so mass can be moved between paths and prefixes exactly when R ≤ m; (2) paths that leave the target's
-//! support (or have the same end inside of it) are one path.
+//! Deviations: (1) not one variable for each pair (tuple of paths, emitted sequence): tuples are
+//! merged by the set of their paths, and a set shares its probability out among its *paths*, giving
+//! a selection law m. The accepted mass R(x) of a prefix x (the probability that at least x is
+//! accepted) then has R(∅) = 1, R(x) ≤ m(x) and R(xt) ≤ R(x)·p(t|x), and Σ R is the expected number
+//! of tokens. The optimum is the same: accepted prefixes are nested sets of paths, so mass can be
+//! moved between paths and prefixes exactly when R ≤ m; (2) paths that leave the target's support
+//! (or have the same end inside of it) are one path.
 
 use crate::program::{Deadline, Program, Solver};
 use crate::sets::{MOST_DRAFTS, for_each_iid_set, how_many, pairs};
@@ -26,7 +28,8 @@ pub struct PathProblem<'a> {
     pub depth: usize,
     /// Number of independent paths, K ≥ 1.
     pub paths: usize,
-    /// The target's next-token law after these tokens; asked for contexts of up to `depth` − 1 tokens.
+    /// The target's next-token law after these tokens; asked for contexts of up to `depth` − 1
+    /// tokens.
     pub target: &'a dyn Fn(&[Token]) -> Result<Distribution>,
     /// The draft's, for contexts of up to `depth` − 1 tokens.
     pub draft: &'a dyn Fn(&[Token]) -> Result<Distribution>,
@@ -35,7 +38,8 @@ pub struct PathProblem<'a> {
 /// What a program may cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Largest number of variables; also the largest number of paths V^L that are looked at. Default 20,000.
+    /// Largest number of variables; also the largest number of paths V^L that are looked at.
+    /// Default 20,000.
     pub variables: usize,
     /// Longest time, in seconds. Default 60.
     pub seconds: f64,
@@ -49,8 +53,8 @@ impl Default for Limits {
     }
 }
 
-/// The largest expected number of tokens per call, the last one included, of any valid verifier of a single path
-/// (`problem.paths` is taken as 1). Block verification reaches it.
+/// The largest expected number of tokens per call, the last one included, of any valid verifier of
+/// a single path (`problem.paths` is taken as 1). Block verification reaches it.
 ///
 /// # Errors
 /// More variables than the limit, no answer in time, a depth of 0, or an error of the laws.
@@ -58,12 +62,12 @@ pub fn single_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64
     multi_path_optimum(&PathProblem { paths: 1, ..*problem }, limits)
 }
 
-/// The largest expected number of tokens per call, the last one included, of any valid verifier of `problem.paths`
-/// independent paths.
+/// The largest expected number of tokens per call, the last one included, of any valid verifier of
+/// `problem.paths` independent paths.
 ///
 /// # Errors
-/// More variables than the limit, no answer in time, a depth or number of paths of 0 or more than 64 paths, or an error
-/// of the laws.
+/// More variables than the limit, no answer in time, a depth or number of paths of 0 or more than
+/// 64 paths, or an error of the laws.
 pub fn multi_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64> {
     multi_path_optimum_given(problem, First::Free, limits)
 }
@@ -79,8 +83,9 @@ pub enum First<'a> {
     Selected(&'a [f64]),
 }
 
-/// How much more a first token counts than others where it comes first. Where some of it is given up, what that gains behind it
-/// is no more than a few times as much; a larger weight hides what is behind from the solver.
+/// How much more a first token counts than others where it comes first. Where some of it is given
+/// up, what that gains behind it is no more than a few times as much; a larger weight hides what is
+/// behind from the solver.
 const FIRST: f64 = 20.0;
 
 /// What a law of the first token may be off by.
@@ -90,7 +95,11 @@ const ROUNDING: f64 = 1e-12;
 ///
 /// # Errors
 /// As for [`multi_path_optimum`].
-pub fn multi_path_optimum_given(problem: &PathProblem, first: First, limits: &Limits) -> Result<f64> {
+pub fn multi_path_optimum_given(
+    problem: &PathProblem,
+    first: First,
+    limits: &Limits,
+) -> Result<f64> {
     problem.check(limits)?;
     let tree = Tree::new(problem)?;
     let variables = pairs(tree.ends.len(), problem.paths) + tree.nodes.len() as f64;
@@ -113,13 +122,16 @@ pub fn multi_path_optimum_given(problem: &PathProblem, first: First, limits: &Li
     for (node, budget) in tree.nodes.iter().zip(&budgets) {
         if let (Some(parent), Some(budget)) = (node.parent, *budget) {
             match budgets[parent] {
-                Some(parent) => program.at_most(vec![(budget, 1.0), (parent, -node.conditional)], 0.0),
+                Some(parent) => {
+                    program.at_most(vec![(budget, 1.0), (parent, -node.conditional)], 0.0)
+                }
                 None => program.at_most(vec![(budget, 1.0)], node.conditional),
             }
         }
     }
     if problem.paths > 1 {
-        // What is selected below each node: a constant from sets of one path, variables from the others.
+        // What is selected below each node: a constant from sets of one path, variables from the
+        // others.
         let mut selected = vec![(Vec::new(), 0.0); tree.nodes.len()];
         let masses: Vec<f64> = tree.ends.iter().map(|(_, mass)| *mass).collect();
         for_each_iid_set(&masses, 0.0, problem.paths, |members, probability| {
@@ -127,13 +139,17 @@ pub fn multi_path_optimum_given(problem: &PathProblem, first: First, limits: &Li
                 tree.upwards(tree.ends[*only].0).for_each(|node| selected[node].1 += probability);
                 return;
             }
-            let shares: Vec<usize> = members.iter().map(|_| program.variable(0.0, probability)).collect();
+            let shares: Vec<usize> =
+                members.iter().map(|_| program.variable(0.0, probability)).collect();
             for (&share, &member) in shares.iter().zip(members) {
-                tree.upwards(tree.ends[member].0).for_each(|node| selected[node].0.push((share, -1.0)));
+                tree.upwards(tree.ends[member].0)
+                    .for_each(|node| selected[node].0.push((share, -1.0)));
             }
             program.at_most(shares.iter().map(|&share| (share, 1.0)).collect(), probability);
         });
-        for ((node, budget), (mut entries, constant)) in tree.nodes.iter().zip(&budgets).zip(selected) {
+        for ((node, budget), (mut entries, constant)) in
+            tree.nodes.iter().zip(&budgets).zip(selected)
+        {
             if let (First::Selected(law), Some(0)) = (first, node.parent) {
                 // At least so much of each: together they are all that there is.
                 program.at_most(entries.clone(), constant - law[node.token as usize] + ROUNDING);
@@ -144,7 +160,8 @@ pub fn multi_path_optimum_given(problem: &PathProblem, first: First, limits: &Li
             }
         }
     }
-    let values = program.solve("linear program of paths", limits.solver, Deadline::after(limits.seconds))?;
+    let values =
+        program.solve("linear program of paths", limits.solver, Deadline::after(limits.seconds))?;
     Ok(1.0 + budgets.iter().flatten().map(|&budget| values[budget]).sum::<f64>())
 }
 
@@ -153,7 +170,11 @@ impl PathProblem<'_> {
     fn check(&self, limits: &Limits) -> Result<()> {
         crate::program::check_seconds(limits.seconds)?;
         if self.depth == 0 {
-            return Err(Error::Setting { setting: "depth", expected: "at least 1", got: "0".to_owned() });
+            return Err(Error::Setting {
+                setting: "depth",
+                expected: "at least 1",
+                got: "0".to_owned(),
+            });
         }
         if !(1..=MOST_DRAFTS).contains(&self.paths) {
             return Err(Error::Setting {
@@ -231,7 +252,11 @@ impl Tree {
         for law in [&target, &draft] {
             if law.vocabulary() != problem.vocabulary {
                 let expected = problem.vocabulary.to_string();
-                return Err(Error::Length { operation: "law of a path", expected, got: law.vocabulary() });
+                return Err(Error::Length {
+                    operation: "law of a path",
+                    expected,
+                    got: law.vocabulary(),
+                });
             }
         }
         let mut lost = 0.0;

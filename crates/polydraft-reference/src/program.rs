@@ -2,10 +2,10 @@
 //!
 //! Problem: maximise c·x over 0 ≤ x ≤ u with Ax ≤ b, where b ≥ 0 (x = 0 is feasible).
 //! Source: microlp (pure Rust, simplex), or HiGHS (Huangfu and Hall 2018) with the feature `highs`.
-//! Deviations: (1) solvers hold constraints to an absolute tolerance of 1e-10 or more, but the probabilities here may be
-//! smaller: capacities are scaled by 1e6 on the way in, answers back on the way out. (2) HiGHS calls a program infeasible
-//! whose capacities lie below its tolerance, though x = 0 is feasible: there such a variable is 0, which costs at most its
-//! capacity, 1e-16.
+//! Deviations: (1) solvers hold constraints to an absolute tolerance of 1e-10 or more, but the
+//! probabilities here may be smaller: capacities are scaled by 1e6 on the way in, answers back on
+//! the way out. (2) HiGHS calls a program infeasible whose capacities lie below its tolerance,
+//! though x = 0 is feasible: there such a variable is 0, which costs at most its capacity, 1e-16.
 
 use polydraft::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,10 @@ impl Deadline {
 
     /// The error of a solver that was not done in time.
     pub fn error(&self, operation: &'static str) -> Error {
-        Error::Solver { operation, got: format!("none within {} s (setting seconds)", self.seconds) }
+        Error::Solver {
+            operation,
+            got: format!("none within {} s (setting seconds)", self.seconds),
+        }
     }
 }
 
@@ -121,8 +124,14 @@ impl Program {
         self.rows.push(Row { entries, bound });
     }
 
-    /// The best x, within the solver's tolerances; callers that need more enforce their constraints afterwards.
-    pub fn solve(&self, operation: &'static str, solver: Solver, deadline: Deadline) -> Result<Vec<f64>> {
+    /// The best x, within the solver's tolerances; callers that need more enforce their constraints
+    /// afterwards.
+    pub fn solve(
+        &self,
+        operation: &'static str,
+        solver: Solver,
+        deadline: Deadline,
+    ) -> Result<Vec<f64>> {
         solver.validate()?;
         if self.objective.is_empty() {
             return Ok(Vec::new());
@@ -148,14 +157,21 @@ impl Program {
             .map(|(objective, upper)| problem.add_var(*objective, (0.0, upper * SCALE)))
             .collect();
         for row in &self.rows {
-            let entries = row.entries.iter().map(|&(index, coefficient)| (variables[index], coefficient));
-            problem.add_constraint(entries.collect::<Vec<_>>(), ComparisonOp::Le, row.bound * SCALE);
+            let entries =
+                row.entries.iter().map(|&(index, coefficient)| (variables[index], coefficient));
+            problem.add_constraint(
+                entries.collect::<Vec<_>>(),
+                ComparisonOp::Le,
+                row.bound * SCALE,
+            );
         }
         let mut options = SolveOptions::default();
         options.time_limit = deadline.left();
         options.tolerances.feasibility = TOLERANCE;
         match problem.solve_with(options) {
-            Ok(SolveOutcome::Solution(solution)) if solution.status() == microlp::SolutionStatus::Optimal => {
+            Ok(SolveOutcome::Solution(solution))
+                if solution.status() == microlp::SolutionStatus::Optimal =>
+            {
                 Ok(variables.iter().map(|variable| solution[*variable]).collect())
             }
             Ok(_) => Err(deadline.error(operation)),
@@ -177,11 +193,13 @@ impl Program {
             })
             .collect();
         for row in &self.rows {
-            let entries: Vec<_> = row.entries.iter().map(|&(index, c)| (columns[index], c)).collect();
+            let entries: Vec<_> =
+                row.entries.iter().map(|&(index, c)| (columns[index], c)).collect();
             problem.add_row(..=row.bound * SCALE, &entries);
         }
         let failed = |got: String| Error::Solver { operation, got };
-        let mut model = problem.try_optimise(Sense::Maximise).map_err(|e| failed(format!("{e:?}")))?;
+        let mut model =
+            problem.try_optimise(Sense::Maximise).map_err(|e| failed(format!("{e:?}")))?;
         model.make_quiet();
         if let Some(left) = deadline.left() {
             model.set_option("time_limit", left.as_secs_f64());

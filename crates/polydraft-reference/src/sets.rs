@@ -1,21 +1,24 @@
 //! Tuples of drafts, merged by the set of their tokens.
 //!
-//! Problem: a rule may treat all tuples of one token set alike, so of V^n tuples only their sets remain; with a set H of
-//! tokens whose presence does not matter, only what a tuple has outside of H.
-//! Source: Hu et al. 2025 for sets instead of tuples; Thomas and Pal 2025 (Global Resolution), appendix K, for what is
-//! left outside of H.
+//! Problem: a rule may treat all tuples of one token set alike, so of V^n tuples only their sets
+//! remain; with a set H of tokens whose presence does not matter, only what a tuple has outside of
+//! H.
+//! Source: Hu et al. 2025 for sets instead of tuples; Thomas and Pal 2025 (Global Resolution),
+//! appendix K, for what is left outside of H.
 //! Complexity: i.i.d. O(n²) a set; other schemes one visit a tuple and a sort.
-//! Deviations: (1) the probability of a set of i.i.d. drafts is n!·[x^n] e^{q(H)x} Π (e^{q_i x} − 1), a sum of positive
-//! terms, where appendix K has an inclusion–exclusion that cancels for small q. The two are equal.
+//! Deviations: (1) the probability of a set of i.i.d. drafts is n!·[x^n] e^{q(H)x} Π (e^{q_i x} −
+//! 1), a sum of positive terms, where appendix K has an inclusion–exclusion that cancels for small
+//! q. The two are equal.
 
 use polydraft::{Drafting, Error, Proposal, Result, Token};
 
 /// More drafts than this have binomial coefficients that floating point cannot hold to 1e-12.
 pub(crate) const MOST_DRAFTS: usize = 64;
 
-/// Calls `visit(members, probability)` for every non-empty set of positive probability, in lexicographic order:
-/// `members` are ascending indices into `masses`, and the probability is that of `count` i.i.d. draws hitting each
-/// member, nothing else in `masses`, and otherwise only tokens of the total mass `free`.
+/// Calls `visit(members, probability)` for every non-empty set of positive probability, in
+/// lexicographic order: `members` are ascending indices into `masses`, and the probability is that
+/// of `count` i.i.d. draws hitting each member, nothing else in `masses`, and otherwise only tokens
+/// of the total mass `free`.
 pub(crate) fn for_each_iid_set(
     masses: &[f64],
     free: f64,
@@ -23,7 +26,8 @@ pub(crate) fn for_each_iid_set(
     mut visit: impl FnMut(&[usize], f64),
 ) {
     let binomial = binomials(count);
-    // ways[d][k]: the probability that k draws hit each of the first d members and else only `free`.
+    // ways[d][k]: the probability that k draws hit each of the first d members and else only
+    // `free`.
     let mut ways = vec![vec![0.0; count + 1]; count + 1];
     (0..=count).for_each(|k| ways[0][k] = free.powi(k as i32));
     let mut members: Vec<usize> = Vec::with_capacity(count);
@@ -58,7 +62,9 @@ fn binomials(count: usize) -> Vec<Vec<f64>> {
     let mut rows = vec![vec![1.0]];
     for k in 1..=count {
         let above: &Vec<f64> = &rows[k - 1];
-        rows.push((0..=k).map(|j| if j == 0 || j == k { 1.0 } else { above[j - 1] + above[j] }).collect());
+        rows.push(
+            (0..=k).map(|j| if j == 0 || j == k { 1.0 } else { above[j - 1] + above[j] }).collect(),
+        );
     }
     rows
 }
@@ -122,10 +128,16 @@ impl TokenSets {
     ///
     /// # Errors
     /// More of them, or more than 64 drafts; the error says how many there are and what would fit.
-    pub fn check(operation: &'static str, proposal: &Proposal, part: Part, limit: usize) -> Result<()> {
+    pub fn check(
+        operation: &'static str,
+        proposal: &Proposal,
+        part: Part,
+        limit: usize,
+    ) -> Result<()> {
         let size = match proposal.scheme() {
             Drafting::Iid => {
-                let counted = proposal.law(0).support().filter(|(token, _)| part.counts(*token)).count();
+                let counted =
+                    proposal.law(0).support().filter(|(token, _)| part.counts(*token)).count();
                 pairs(counted, proposal.count())
             }
             _ => proposal.tuple_bound() * proposal.count() as f64,
@@ -137,7 +149,12 @@ impl TokenSets {
     ///
     /// # Errors
     /// As for [`TokenSets::check`].
-    pub fn new(operation: &'static str, proposal: &Proposal, part: Part, limit: usize) -> Result<Self> {
+    pub fn new(
+        operation: &'static str,
+        proposal: &Proposal,
+        part: Part,
+        limit: usize,
+    ) -> Result<Self> {
         Self::check(operation, proposal, part, limit)?;
         let mut sets = Self::default();
         if proposal.scheme() == Drafting::Iid {
@@ -186,7 +203,8 @@ impl TokenSets {
         &self.tokens
     }
 
-    /// The tokens that are in any set, ascending and each once, and where each of [`TokenSets::tokens`] is in them.
+    /// The tokens that are in any set, ascending and each once, and where each of
+    /// [`TokenSets::tokens`] is in them.
     pub fn distinct(&self) -> (Vec<Token>, Vec<u32>) {
         let mut distinct = self.tokens.clone();
         distinct.sort_unstable();
@@ -225,8 +243,10 @@ impl TokenSets {
 /// Refuses what does not fit, and says what would.
 fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: usize) -> Result<()> {
     let (count, scheme) = (proposal.count(), proposal.scheme());
-    let support = (0..proposal_laws(proposal)).map(|i| proposal.law(i).support_size()).max().unwrap_or(0);
-    let got = format!("{} variables for {count} drafts of {support} tokens ({scheme})", how_many(size));
+    let support =
+        (0..proposal_laws(proposal)).map(|i| proposal.law(i).support_size()).max().unwrap_or(0);
+    let got =
+        format!("{} variables for {count} drafts of {support} tokens ({scheme})", how_many(size));
     if count > MOST_DRAFTS && !matches!(scheme, Drafting::Greedy | Drafting::Hub | Drafting::TopK) {
         let expected = format!("at most {MOST_DRAFTS} drafts");
         return Err(Error::TooLarge { operation, expected, got: count.to_string() });
@@ -262,14 +282,15 @@ fn proposal_laws(proposal: &Proposal) -> usize {
     if proposal.scheme() == Drafting::Distinct { proposal.count() } else { 1 }
 }
 
-/// Calls `visit(drafts, probability)` for every tuple of positive probability; hub and greedy tuples have the same sets,
-/// so each set comes once.
+/// Calls `visit(drafts, probability)` for every tuple of positive probability; hub and greedy
+/// tuples have the same sets, so each set comes once.
 fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
     let law = proposal.law(0);
     match proposal.scheme() {
         Drafting::Greedy | Drafting::Hub => {
             let mut drafts = law.most_likely(proposal.count() - 1);
-            let outside: Vec<_> = law.support().filter(|(token, _)| !drafts.contains(token)).collect();
+            let outside: Vec<_> =
+                law.support().filter(|(token, _)| !drafts.contains(token)).collect();
             let rest: f64 = outside.iter().map(|(_, q)| q).sum();
             if outside.is_empty() {
                 visit(&drafts, 1.0);
@@ -287,14 +308,16 @@ fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
             sequences(count, &mut Vec::new(), 1.0, &|_| &tokens, true, visit);
         }
         Drafting::Iid | Drafting::Distinct => {
-            let laws: Vec<Vec<_>> =
-                (0..proposal.count()).map(|index| proposal.law(index).support().collect()).collect();
+            let laws: Vec<Vec<_>> = (0..proposal.count())
+                .map(|index| proposal.law(index).support().collect())
+                .collect();
             sequences(proposal.count(), &mut Vec::new(), 1.0, &|index| &laws[index], false, visit);
         }
     }
 }
 
-/// All ways to go on from `drafts` to `count` of them; `removing` takes drawn tokens out and renormalises.
+/// All ways to go on from `drafts` to `count` of them; `removing` takes drawn tokens out and
+/// renormalises.
 fn sequences<'a>(
     count: usize,
     drafts: &mut Vec<Token>,

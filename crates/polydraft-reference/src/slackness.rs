@@ -1,12 +1,15 @@
 //! Optimal transport split in two by complementary slackness.
 //!
-//! Problem: the rule of the largest acceptance. With H* = argmin [p(H) − Pr(all drafts lie in H)], tuples inside H* serve
-//! the tokens of H* only, which get all they want (the *inner* system); all other tuples are used up by tokens outside H*
-//! (the *outer* system). Only the system that holds the drawn tuple is needed.
+//! Problem: the rule of the largest acceptance. With H* = argmin [p(H) − Pr(all drafts lie in H)],
+//! tuples inside H* serve the tokens of H* only, which get all they want (the *inner* system); all
+//! other tuples are used up by tokens outside H* (the *outer* system). Only the system that holds
+//! the drawn tuple is needed.
 //! Source: Thomas and Pal 2025 (Global Resolution), theorem 5.1 and section 5.3.
-//! Complexity: H* as in [`crate::optimum::best`], and a maximum flow on the token sets of one system.
-//! Deviations: (1) tuples are merged by what they have outside H* (outer) or by their set (inner); (2) a draft rejected in
-//! the inner system needs what the outer one leaves of p, which is solved then; the paper's formula (8) needs it too.
+//! Complexity: H* as in [`crate::optimum::best`], and a maximum flow on the token sets of one
+//! system.
+//! Deviations: (1) tuples are merged by what they have outside H* (outer) or by their set (inner);
+//! (2) a draft rejected in the inner system needs what the outer one leaves of p, which is solved
+//! then; the paper's formula (8) needs it too.
 
 use crate::max_flow::check_edges;
 use crate::optimum;
@@ -22,7 +25,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Largest number of edges between tokens and token sets of a system (40 bytes each). Default 4,000,000.
+    /// Largest number of edges between tokens and token sets of a system (40 bytes each). Default
+    /// 4,000,000.
     pub max_variables: usize,
 }
 
@@ -52,8 +56,8 @@ const NAME: &str = "slackness";
 
 /// The system of a part, solved if it is not yet.
 ///
-/// `prepare` has found it small enough, and there is no time limit: it cannot fail. Should it, nothing would be accepted,
-/// and the law would be right all the same.
+/// `prepare` has found it small enough, and there is no time limit: it cannot fail. Should it,
+/// nothing would be accepted, and the law would be right all the same.
 fn solved<'a>(
     system: &'a mut Option<Transport>,
     problem: &Problem,
@@ -63,7 +67,8 @@ fn solved<'a>(
     system.get_or_insert_with(|| {
         let sets = TokenSets::new(NAME, &problem.proposal, part, limit);
         let forever = Deadline::after(f64::INFINITY);
-        sets.and_then(|sets| Transport::by_flow(NAME, problem.target, sets, forever)).unwrap_or_default()
+        sets.and_then(|sets| Transport::by_flow(NAME, problem.target, sets, forever))
+            .unwrap_or_default()
     })
 }
 
@@ -112,7 +117,11 @@ impl Rule for Slackness {
         let choice = self.choice(problem, drafts);
         choice.decide(drafts, chance).unwrap_or_else(|| {
             let (outer, inner) = self.both(problem);
-            Choice::reject(problem.target, |token| outer.served(token) + inner.served(token), chance)
+            Choice::reject(
+                problem.target,
+                |token| outer.served(token) + inner.served(token),
+                chance,
+            )
         })
     }
 

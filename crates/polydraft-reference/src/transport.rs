@@ -1,10 +1,12 @@
-//! Who gets what of a tuple of drafts: solutions of the optimal transport problem, and rules made of them.
+//! Who gets what of a tuple of drafts: solutions of the optimal transport problem, and rules made
+//! of them.
 //!
-//! Problem: s(i, ω) ≥ 0 for tokens i of tuple ω with Σ_ω s(i, ω) ≤ p_i and Σ_i s(i, ω) ≤ Pr(ω), Σ s as large as possible.
-//! Given ω, token i is emitted with probability s(i, ω)/Pr(ω), and what is left goes to (p − Σ_ω s)+ normalised.
+//! Problem: s(i, ω) ≥ 0 for tokens i of tuple ω with Σ_ω s(i, ω) ≤ p_i and Σ_i s(i, ω) ≤ Pr(ω), Σ s
+//! as large as possible. Given ω, token i is emitted with probability s(i, ω)/Pr(ω), and what is
+//! left goes to (p − Σ_ω s)+ normalised.
 //! Source: Sun et al. 2023 (SpecTr), with inequalities as in Hu et al. 2025.
-//! Deviations: (1) whatever a solver answers is brought within both constraints before it is used, token by token, then
-//! tuple by tuple: its errors cost acceptance, never the law.
+//! Deviations: (1) whatever a solver answers is brought within both constraints before it is used,
+//! token by token, then tuple by tuple: its errors cost acceptance, never the law.
 
 use crate::dinic::Network;
 use crate::program::{Deadline, Program, Solver};
@@ -129,7 +131,8 @@ impl Transport {
         self.tokens.binary_search(&token).map_or(0.0, |place| self.served[place])
     }
 
-    /// What the tokens of a set are accepted with, given the set; nothing for a set that is never drawn.
+    /// What the tokens of a set are accepted with, given the set; nothing for a set that is never
+    /// drawn.
     pub fn choice(&self, tokens: &[Token]) -> Choice {
         let accepted = self.sets.find(tokens).map(|set| {
             let probability = self.sets.probability(set);
@@ -177,7 +180,12 @@ impl<F: Fn(&'static str, &Problem) -> Result<Transport> + Send> Rule for WholeTr
     }
 
     fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        self.choice(drafts).emit(drafts, problem.target, |token| self.transport.served(token), chance)
+        self.choice(drafts).emit(
+            drafts,
+            problem.target,
+            |token| self.transport.served(token),
+            chance,
+        )
     }
 
     fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
@@ -195,7 +203,8 @@ pub(crate) struct Choice {
 impl Choice {
     /// The token accepted, if any.
     pub fn decide(&self, drafts: &[Token], chance: &mut dyn Chance) -> Option<Emission> {
-        let mut weights: Vec<f64> = self.accepted.iter().map(|(_, probability)| *probability).collect();
+        let mut weights: Vec<f64> =
+            self.accepted.iter().map(|(_, probability)| *probability).collect();
         weights.push((1.0 - weights.iter().sum::<f64>()).max(0.0));
         let (token, _) = *self.accepted.get(chance.pick(&weights))?;
         Some(Emission { token, accepted: drafts.iter().position(|draft| *draft == token) })
@@ -213,7 +222,11 @@ impl Choice {
     }
 
     /// The token emitted after a rejection.
-    pub fn reject(target: &Distribution, served: impl Fn(Token) -> f64, chance: &mut dyn Chance) -> Emission {
+    pub fn reject(
+        target: &Distribution,
+        served: impl Fn(Token) -> f64,
+        chance: &mut dyn Chance,
+    ) -> Emission {
         Emission { token: target.sample_excess(1.0, served, chance), accepted: None }
     }
 
@@ -222,8 +235,11 @@ impl Choice {
         let accepted: f64 = self.accepted.iter().map(|(_, probability)| probability).sum();
         let rejected = (1.0 - accepted).max(0.0);
         let total = accepted + rejected;
-        let mut probabilities =
-            if rejected > 0.0 { target.excess_law(1.0, served) } else { vec![0.0; target.vocabulary()] };
+        let mut probabilities = if rejected > 0.0 {
+            target.excess_law(1.0, served)
+        } else {
+            vec![0.0; target.vocabulary()]
+        };
         probabilities.iter_mut().for_each(|p| *p *= rejected / total);
         for &(token, probability) in &self.accepted {
             probabilities[token as usize] += probability / total;
@@ -253,7 +269,8 @@ mod tests {
             vec![0.3, -1e-9, 0.01, 0.05, 7.0],
         ] {
             let sets = TokenSets::new("test", &proposal, Part::All, 100).unwrap();
-            let shares = (0..sets.tokens().len()).map(|entry| answers[entry % answers.len()]).collect();
+            let shares =
+                (0..sets.tokens().len()).map(|entry| answers[entry % answers.len()]).collect();
             let transport = Transport::within(&target, sets, shares);
             let mut emitted = [0.0; 4];
             let mut accepted = 0.0;
@@ -264,7 +281,10 @@ mod tests {
                 (0..4).for_each(|token| emitted[token] += probability * law.probabilities[token]);
             }
             for (token, emitted) in (0..).zip(emitted) {
-                assert!((emitted - target.probability(token)).abs() < 1e-14, "{answers:?} {token} {emitted}");
+                assert!(
+                    (emitted - target.probability(token)).abs() < 1e-14,
+                    "{answers:?} {token} {emitted}"
+                );
             }
             assert!((accepted - transport.acceptance()).abs() < 1e-14);
         }

@@ -12,7 +12,8 @@ use rand_chacha::ChaCha8Rng;
 /// How far optima may differ.
 const CLOSE: f64 = 1e-9;
 
-/// Calls `look` with every case of these schemes: 121 hand-made and `random` random ones for each V ≤ 6 and n ≤ 4.
+/// Calls `look` with every case of these schemes: 121 hand-made and `random` random ones for each V
+/// ≤ 6 and n ≤ 4.
 fn every_case(schemes: &[Drafting], random: usize, mut look: impl FnMut(&Case)) -> usize {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let mut seen = 0;
@@ -37,7 +38,8 @@ fn built(name: &str) -> Box<dyn Rule> {
     name.parse::<ReferenceKind>().unwrap().build().unwrap()
 }
 
-/// `check` proves the law; the optimum is the minimum over all subsets, of the conformance runner and of our own.
+/// `check` proves the law; the optimum is the minimum over all subsets, of the conformance runner
+/// and of our own.
 fn is_optimal(name: &str, schemes: &[Drafting], random: usize) {
     let mut rule = built(name);
     let seen = every_case(schemes, random, |case| {
@@ -94,39 +96,47 @@ fn optima_agree() {
     every_case(&Drafting::ALL, 60, |case| {
         let problem = case.problem().unwrap();
         let subsets = optimum::by_subsets(&problem).unwrap();
-        let mut others =
-            vec![optimum::best(&problem).unwrap().acceptance, acceptance::optimal(&problem).unwrap()];
+        let mut others = vec![
+            optimum::best(&problem).unwrap().acceptance,
+            acceptance::optimal(&problem).unwrap(),
+        ];
         let independent = [Drafting::Iid, Drafting::Distinct].contains(&case.scheme);
         if independent && case.count == 2 {
             others.push(optimum::by_minimum_cut(&problem).unwrap().acceptance);
         }
         if case.scheme == Drafting::Iid {
-            others.push(couple(priority.as_mut(), problem).unwrap().acceptance(&mut rng).probability);
+            others
+                .push(couple(priority.as_mut(), problem).unwrap().acceptance(&mut rng).probability);
         }
         for other in others {
             assert!((other - subsets.acceptance).abs() <= CLOSE, "{other} {subsets:?}\n{case:?}");
         }
         // The set proves the bound.
         let inside = |drafts: &[u32]| drafts.iter().all(|token| subsets.tokens.contains(token));
-        let within: f64 = problem.proposal.tuples().iter().filter(|t| inside(&t.1)).map(|t| t.0).sum();
-        let demand: f64 = subsets.tokens.iter().map(|token| problem.target.probability(*token)).sum();
+        let within: f64 =
+            problem.proposal.tuples().iter().filter(|t| inside(&t.1)).map(|t| t.0).sum();
+        let demand: f64 =
+            subsets.tokens.iter().map(|token| problem.target.probability(*token)).sum();
         assert!((1.0 + demand - within - subsets.acceptance).abs() <= 1e-12);
     });
 }
 
-/// As published the law is off, but by no more than 15τ, and the acceptance by no more than 10τ: by enumeration.
+/// As published the law is off, but by no more than 15τ, and the acceptance by no more than 10τ: by
+/// enumeration.
 #[test]
 fn global_resolution_as_published() {
     let (mut solved, mut gave_up, mut worst_law, mut worst_acceptance) = (0, 0, 0.0_f64, 0.0_f64);
     for tau in [0.05, 1e-2, 1e-3, 1e-4] {
-        let settings = global_resolution::Settings { tau, mode: Mode::Published, ..Default::default() };
+        let settings =
+            global_resolution::Settings { tau, mode: Mode::Published, ..Default::default() };
         let mut rule = settings.build().unwrap();
         every_case(&[Drafting::Iid], 40, |case| {
             let problem = case.problem().unwrap();
             match emitted(rule.as_mut(), problem) {
                 Ok(found) => {
                     solved += 1;
-                    let off = (optimum::best(&problem).unwrap().acceptance - found.acceptance).abs();
+                    let off =
+                        (optimum::best(&problem).unwrap().acceptance - found.acceptance).abs();
                     worst_law = worst_law.max(found.deviation(&problem) / tau);
                     worst_acceptance = worst_acceptance.max(off / tau);
                     assert!(found.deviation(&problem) <= 15.0 * tau, "{tau} {found:?}\n{case:?}");
@@ -169,13 +179,16 @@ fn global_resolution_repaired() {
     assert!(fallbacks > 100, "{fallbacks}");
 }
 
-/// With the whole vocabulary in the program, two i.i.d. drafts reach the optimum (to the solver's tolerance).
+/// With the whole vocabulary in the program, two i.i.d. drafts reach the optimum (to the solver's
+/// tolerance).
 #[test]
 fn importance_weighted_selection() {
     use importance::{Selection, Settings};
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     for selection in [Selection::Gap, Selection::LargestDraft] {
-        for (truncation, alphabet) in [(1, None), (2, Some(2)), (5, Some(40)), (5, Some(1)), (20, None)] {
+        for (truncation, alphabet) in
+            [(1, None), (2, Some(2)), (5, Some(40)), (5, Some(1)), (20, None)]
+        {
             let mut rule = Settings { truncation, selection, alphabet }.build().unwrap();
             for scheme in [Drafting::Iid, Drafting::Distinct] {
                 for count in 1..=4 {
@@ -185,7 +198,10 @@ fn importance_weighted_selection() {
                             let report = check(rule.as_mut(), &case);
                             let whole = truncation >= 4 && alphabet.is_none_or(|size| size >= 4);
                             if whole && case.count <= 2 {
-                                assert!(report.optimal - report.acceptance < 1e-7, "{report:?} {case:?}");
+                                assert!(
+                                    report.optimal - report.acceptance < 1e-7,
+                                    "{report:?} {case:?}"
+                                );
                             }
                         }
                     }

@@ -1,4 +1,5 @@
-//! Where the tokens are that `nested-priority` is below the bound of any verifier (docs/theory.md, section 8).
+//! Where the tokens are that `nested-priority` is below the bound of any verifier (docs/theory.md,
+//! section 8).
 
 use polydraft::conformance::tree::{ContextLaws, Pair, exact, random_pair};
 use polydraft::coupling::priority;
@@ -38,7 +39,8 @@ struct Ladder {
     whole: f64,
     /// The verifier as it is by default.
     nested: f64,
-    /// The same with intervals in place of spread shares; with a new stretch at every node; node by node.
+    /// The same with intervals in place of spread shares; with a new stretch at every node; node by
+    /// node.
     intervals: f64,
     anew: f64,
     walk: f64,
@@ -85,7 +87,8 @@ fn where_the_rest_lies() {
         let mut lost = [0.0; 7];
         let mut bound = 0.0;
         for index in 0..count {
-            let pair = random_pair(vocabulary, depth, [0.0, 0.4, 0.8][index % 3], false, &mut rng).unwrap();
+            let pair = random_pair(vocabulary, depth, [0.0, 0.4, 0.8][index % 3], false, &mut rng)
+                .unwrap();
             let found = ladder(&pair, vocabulary, depth, paths);
             let Ladder { accepted, selected, whole, nested, intervals, anew, walk, .. } = found;
             let steps = [
@@ -105,7 +108,8 @@ fn where_the_rest_lies() {
             lost.iter_mut().zip(steps).for_each(|(lost, step)| *lost += step);
             bound += found.bound;
         }
-        let row: Vec<String> = lost.iter().map(|lost| format!("{:8.5}", lost / count as f64)).collect();
+        let row: Vec<String> =
+            lost.iter().map(|lost| format!("{:8.5}", lost / count as f64)).collect();
         println!("{vocabulary},{depth},{paths}  {:7.4} | {}", bound / count as f64, row.join(" "));
         sum.iter_mut().zip(lost).for_each(|(sum, lost)| *sum += lost);
         pairs += count as f64;

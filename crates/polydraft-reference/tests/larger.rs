@@ -1,10 +1,11 @@
-//! What small vocabularies cannot show: truncation, size limits, time limits, and enumeration that finds faults.
+//! What small vocabularies cannot show: truncation, size limits, time limits, and enumeration that
+//! finds faults.
 
 use polydraft::chance::Chance;
 use polydraft::coupling::{Emission, Law, Rule, RuleSettings};
 use polydraft::{
-    Distribution, Draft, DraftTree, Drafting, Draws, Error, PolicyKind, Problem, Proposal, Result, Token,
-    acceptance, couple,
+    Distribution, Draft, DraftTree, Drafting, Draws, Error, PolicyKind, Problem, Proposal, Result,
+    Token, acceptance, couple,
 };
 use polydraft_reference::global_resolution::{GaveUp, Mode, Settings};
 use polydraft_reference::{ReferenceKind, VerifierKind, emitted, max_flow, optimum};
@@ -21,7 +22,10 @@ fn pair(vocabulary: usize, error: f64, seed: u64) -> (Distribution, Distribution
         let sum: f64 = weights.iter().sum();
         Distribution::new(weights.into_iter().map(|weight| weight / sum).collect()).unwrap()
     };
-    (law(logits.clone()), law(logits.iter().map(|logit| logit + error * (uniform() - 0.5)).collect()))
+    (
+        law(logits.clone()),
+        law(logits.iter().map(|logit| logit + error * (uniform() - 0.5)).collect()),
+    )
 }
 
 fn built(name: &str) -> Box<dyn Rule> {
@@ -36,7 +40,8 @@ fn solvers_agree_on_larger_problems() {
         for seed in 0..4 {
             let (target, draft) = pair(vocabulary, 1.0 + seed as f64, seed);
             let problem = Problem::new(&target, Proposal::iid(&draft, count).unwrap()).unwrap();
-            let expected = couple(priority.as_mut(), problem).unwrap().acceptance(&mut rng).probability;
+            let expected =
+                couple(priority.as_mut(), problem).unwrap().acceptance(&mut rng).probability;
             for name in ["linear-program", "max-flow", "slackness"] {
                 let mut rule = built(name);
                 let got = couple(rule.as_mut(), problem).unwrap().acceptance(&mut rng);
@@ -48,7 +53,8 @@ fn solvers_agree_on_larger_problems() {
     }
 }
 
-/// Two distinct drafts of 300 tokens, where no subsets can be listed: the cut, maximum flow, and slackness.
+/// Two distinct drafts of 300 tokens, where no subsets can be listed: the cut, maximum flow, and
+/// slackness.
 #[test]
 fn minimum_cut_of_two_distinct_drafts() {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
@@ -115,7 +121,9 @@ fn giving_up_has_a_reason() {
     let problem = Problem::new(&target, Proposal::iid(&draft, 2).unwrap()).unwrap();
     let mut resolver = Settings::default().resolver().unwrap();
     resolver.prepare(&problem).unwrap();
-    let Err(GaveUp::TooManyTokens { needed, limit: 50, .. }) = resolver.solve_both() else { panic!() };
+    let Err(GaveUp::TooManyTokens { needed, limit: 50, .. }) = resolver.solve_both() else {
+        panic!()
+    };
     assert!(needed > 50);
     let mut rule = Settings::default().build().unwrap();
     for nodes in 1..=3 {
@@ -141,7 +149,8 @@ fn giving_up_has_a_reason() {
     // One iteration is not enough.
     let (target, draft) = pair(20, 3.0, 1);
     let problem = Problem::new(&target, Proposal::iid(&draft, 2).unwrap()).unwrap();
-    let mut resolver = Settings { tau: 1e-6, iterations: 1, ..Settings::default() }.resolver().unwrap();
+    let mut resolver =
+        Settings { tau: 1e-6, iterations: 1, ..Settings::default() }.resolver().unwrap();
     resolver.prepare(&problem).unwrap();
     let gave_up = resolver.solve_both().unwrap_err();
     assert!(matches!(gave_up, GaveUp::NotConverged { iterations: 1, .. }), "{gave_up}");
@@ -152,14 +161,21 @@ fn too_large_is_refused_with_what_would_fit() {
     let (target, draft) = pair(5_000, 1.0, 1);
     let message = |name: &str, scheme: Drafting, count: usize| {
         let laws = vec![draft.clone(); if scheme == Drafting::Distinct { count } else { 1 }];
-        let problem = Problem::new(&target, Proposal::new(Draws { scheme, count }, &laws).unwrap()).unwrap();
+        let problem =
+            Problem::new(&target, Proposal::new(Draws { scheme, count }, &laws).unwrap()).unwrap();
         let mut rule = built(name);
         couple(rule.as_mut(), problem).err().map(|error| error.to_string()).unwrap_or_default()
     };
     let flow = message("max-flow", Drafting::Iid, 2);
-    assert!(flow.contains("25000000 variables") && flow.contains("2000 tokens would fit"), "{flow}");
+    assert!(
+        flow.contains("25000000 variables") && flow.contains("2000 tokens would fit"),
+        "{flow}"
+    );
     let program = message("linear-program", Drafting::Iid, 3);
-    assert!(program.contains("at most 50000") && program.contains("46 tokens would fit"), "{program}");
+    assert!(
+        program.contains("at most 50000") && program.contains("46 tokens would fit"),
+        "{program}"
+    );
     assert!(message("max-flow", Drafting::Distinct, 3).contains("variables"));
     assert!(message("slackness", Drafting::Distinct, 2).contains("2000 drafted tokens"));
     assert!(message("slackness", Drafting::WithoutReplacement, 3).contains("variables"));
@@ -175,9 +191,11 @@ fn too_large_is_refused_with_what_would_fit() {
     let settings = max_flow::Settings { seconds: 1e-9, ..max_flow::Settings::default() };
     let problem = Problem::new(
         &target,
-        Proposal::new(Draws { scheme: Drafting::Greedy, count: 2 }, std::slice::from_ref(&draft)).unwrap(),
+        Proposal::new(Draws { scheme: Drafting::Greedy, count: 2 }, std::slice::from_ref(&draft))
+            .unwrap(),
     );
-    let error = couple(settings.build().unwrap().as_mut(), problem.unwrap()).err().unwrap().to_string();
+    let error =
+        couple(settings.build().unwrap().as_mut(), problem.unwrap()).err().unwrap().to_string();
     assert!(error.contains("none within"), "{error}");
 }
 
@@ -193,7 +211,8 @@ fn settings_out_of_range() {
         (r#"{"rule": "slackness", "max_variables": 1000000000}"#, "500000000"),
         (r#"{"rule": "linear-program", "max_variables": 0}"#, "max_variables"),
     ] {
-        let error = serde_json::from_str::<ReferenceKind>(text).unwrap().build().err().unwrap().to_string();
+        let error =
+            serde_json::from_str::<ReferenceKind>(text).unwrap().build().err().unwrap().to_string();
         assert!(error.contains(expected), "{text}: {error}");
     }
     assert!(serde_json::from_str::<ReferenceKind>(r#"{"rule": "max-flow", "size": 1}"#).is_err());
@@ -250,8 +269,9 @@ fn the_enumerator_sees_what_is_emitted() {
     assert!(emitted(&mut Credulous, problem).unwrap_err().to_string().contains("100000 tuples"));
 }
 
-/// Every stage of importance sorts the vocabulary: as many as can be sorted in a tenth of a second or so are taken, one more is
-/// refused before anything is sorted, and a walk leaves such a node to another rule, and counts it.
+/// Every stage of importance sorts the vocabulary: as many as can be sorted in a tenth of a second
+/// or so are taken, one more is refused before anything is sorted, and a walk leaves such a node to
+/// another rule, and counts it.
 #[test]
 fn importance_refuses_what_would_take_minutes() {
     let vocabulary = 1 << 17;

@@ -28,7 +28,9 @@ impl Toy {
                 let sum: f64 = values.iter().sum();
                 let mixed = values.iter().zip(0..).map(|(value, token)| match near {
                     None => value / sum,
-                    Some(near) => (1.0 - agreement) * value / sum + agreement * near.probability(token),
+                    Some(near) => {
+                        (1.0 - agreement) * value / sum + agreement * near.probability(token)
+                    }
                 });
                 Distribution::new(mixed.collect()).unwrap()
             };
@@ -72,7 +74,11 @@ impl Toy {
         for (token, q) in self.draft[index].support().collect::<Vec<_>>() {
             context.push(token);
             let drafted = drafted * q;
-            sum += self.block(context, drafted.min(budget * self.target[index].probability(token)), drafted);
+            sum += self.block(
+                context,
+                drafted.min(budget * self.target[index].probability(token)),
+                drafted,
+            );
             context.pop();
         }
         sum
@@ -97,8 +103,8 @@ fn paths_of_one_token_are_drafts() {
         for seed in 0..20 {
             let toy = Toy::new(vocabulary, 1, (seed % 3) as f64 * 0.4, 100 + seed);
             let proposal = Proposal::iid(&toy.draft[0], paths).unwrap();
-            let expected =
-                1.0 + acceptance::optimal(&Problem::new(&toy.target[0], proposal).unwrap()).unwrap();
+            let expected = 1.0
+                + acceptance::optimal(&Problem::new(&toy.target[0], proposal).unwrap()).unwrap();
             let got = toy.optimum(paths);
             assert!((got - expected).abs() < 1e-9, "{vocabulary} {paths} {seed}: {got} {expected}");
         }
@@ -114,7 +120,10 @@ fn order_and_ends() {
             let mut last = 1.0;
             for paths in 1..=most {
                 let next = toy.optimum(paths);
-                assert!(next >= last - 1e-9 && next <= depth as f64 + 1.0 + 1e-9, "{next} after {last}");
+                assert!(
+                    next >= last - 1e-9 && next <= depth as f64 + 1.0 + 1e-9,
+                    "{next} after {last}"
+                );
                 last = next;
             }
             assert!(last > toy.optimum(1) + 1e-3);
@@ -124,14 +133,15 @@ fn order_and_ends() {
     }
 }
 
-/// By hand: the target writes a, the draft a with probability 1/2 each time. K paths reach depth d with probability
-/// 1 − (1 − 2^−d)^K.
+/// By hand: the target writes a, the draft a with probability 1/2 each time. K paths reach depth d
+/// with probability 1 − (1 − 2^−d)^K.
 #[test]
 fn one_hot_target() {
     let target = |_: &[Token]| Distribution::one_hot(2, 0);
     let draft = |_: &[Token]| Distribution::new(vec![0.5, 0.5]);
     for paths in 1..=5 {
-        let problem = PathProblem { vocabulary: 2, depth: 3, paths, target: &target, draft: &draft };
+        let problem =
+            PathProblem { vocabulary: 2, depth: 3, paths, target: &target, draft: &draft };
         let hit = |d: i32| 1.0 - (1.0 - 0.5_f64.powi(d)).powi(paths as i32);
         let expected = 1.0 + hit(1) + hit(2) + hit(3);
         let got = multi_path_optimum(&problem, &Limits::default()).unwrap();
@@ -146,23 +156,25 @@ fn one_hot_target() {
 fn refusals() {
     let law = |_: &[Token]| Distribution::new(vec![0.25; 4]);
     let problem = PathProblem { vocabulary: 4, depth: 3, paths: 3, target: &law, draft: &law };
-    let message =
-        |problem: PathProblem, limits: Limits| multi_path_optimum(&problem, &limits).unwrap_err().to_string();
+    let message = |problem: PathProblem, limits: Limits| {
+        multi_path_optimum(&problem, &limits).unwrap_err().to_string()
+    };
     let large = message(problem, Limits::default());
     assert!(large.contains("129173 variables") && large.contains("depth 2, or 2 paths"), "{large}");
     let paths = message(PathProblem { depth: 40, ..problem }, Limits::default());
     assert!(paths.contains("paths of 40 tokens") && paths.contains("depth 2"), "{paths}");
     assert!(message(PathProblem { depth: 0, ..problem }, Limits::default()).contains("depth"));
     assert!(message(PathProblem { paths: 0, ..problem }, Limits::default()).contains("paths"));
-    let slow = message(PathProblem { depth: 2, ..problem }, Limits { seconds: 1e-6, ..Limits::default() });
+    let slow =
+        message(PathProblem { depth: 2, ..problem }, Limits { seconds: 1e-6, ..Limits::default() });
     assert!(slow.contains("1e-6 s") || slow.contains("0.000001 s"), "{slow}");
     let wrong = |_: &[Token]| -> Result<Distribution> { Distribution::one_hot(3, 0) };
     let error = multi_path_optimum(&PathProblem { draft: &wrong, ..problem }, &Limits::default());
     assert!(matches!(error, Err(Error::Length { got: 3, .. })));
 }
 
-/// The program as it is stated: a variable for each tuple of paths and each sequence that may be emitted, equalities
-/// for tuples and for full sequences.
+/// The program as it is stated: a variable for each tuple of paths and each sequence that may be
+/// emitted, equalities for tuples and for full sequences.
 fn stated(toy: &Toy, paths: usize) -> f64 {
     use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem};
     let (v, l) = (toy.vocabulary, toy.depth);
@@ -174,7 +186,13 @@ fn stated(toy: &Toy, paths: usize) -> f64 {
     // The last token of a full sequence has some law; which does not matter.
     let p = |from: usize, to: &[Token]| -> f64 {
         (from..to.len())
-            .map(|i| if i < l { toy.target[toy.index(&to[..i])].probability(to[i]) } else { 1.0 / v as f64 })
+            .map(|i| {
+                if i < l {
+                    toy.target[toy.index(&to[..i])].probability(to[i])
+                } else {
+                    1.0 / v as f64
+                }
+            })
             .product()
     };
     let leaves = sequences(l);
@@ -185,10 +203,13 @@ fn stated(toy: &Toy, paths: usize) -> f64 {
     let mut program = Problem::new(OptimizationDirection::Maximize);
     let mut balances: Vec<LinearExpr> = full.iter().map(|_| LinearExpr::empty()).collect();
     for code in 0..leaves.len().pow(paths as u32) {
-        let tuple: Vec<&[Token]> =
-            (0..paths).map(|k| &leaves[code / leaves.len().pow(k as u32) % leaves.len()][..]).collect();
+        let tuple: Vec<&[Token]> = (0..paths)
+            .map(|k| &leaves[code / leaves.len().pow(k as u32) % leaves.len()][..])
+            .collect();
         let mut emitted: Vec<Vec<Token>> = Vec::new();
-        for (leaf, length) in tuple.iter().flat_map(|leaf| (0..=l).map(move |length| (leaf, length))) {
+        for (leaf, length) in
+            tuple.iter().flat_map(|leaf| (0..=l).map(move |length| (leaf, length)))
+        {
             emitted.extend((0..v as Token).map(|next| [&leaf[..length], &[next]].concat()));
         }
         emitted.sort();
@@ -203,7 +224,11 @@ fn stated(toy: &Toy, paths: usize) -> f64 {
                 }
             }
         }
-        program.add_constraint(row, ComparisonOp::Eq, tuple.iter().map(|leaf| drafted(leaf)).product());
+        program.add_constraint(
+            row,
+            ComparisonOp::Eq,
+            tuple.iter().map(|leaf| drafted(leaf)).product(),
+        );
     }
     for (balance, full) in balances.into_iter().zip(&full) {
         program.add_constraint(balance, ComparisonOp::Eq, p(0, full));
@@ -213,12 +238,17 @@ fn stated(toy: &Toy, paths: usize) -> f64 {
 
 #[test]
 fn the_program_as_stated_has_the_same_optimum() {
-    for (vocabulary, depth, paths) in [(2, 1, 2), (2, 2, 1), (2, 2, 2), (3, 1, 2), (2, 3, 2), (2, 2, 3)] {
+    for (vocabulary, depth, paths) in
+        [(2, 1, 2), (2, 2, 1), (2, 2, 2), (3, 1, 2), (2, 3, 2), (2, 2, 3)]
+    {
         for seed in 0..5 {
             let toy = Toy::new(vocabulary, depth, seed as f64 * 0.2, 200 + seed);
             let (got, expected) = (toy.optimum(paths), stated(&toy, paths));
             // The stated program is held to 1e-7 by its solver, in each of up to 1,024 rows.
-            assert!((got - expected).abs() < 1e-6, "{vocabulary} {depth} {paths} {seed}: {got} {expected}");
+            assert!(
+                (got - expected).abs() < 1e-6,
+                "{vocabulary} {depth} {paths} {seed}: {got} {expected}"
+            );
         }
     }
 }

@@ -20,13 +20,20 @@ fn bound(pair: &Pair, vocabulary: usize, depth: usize, paths: usize) -> f64 {
 fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
     let mut rng = ChaCha8Rng::seed_from_u64(31);
     let (mut gap, mut intervals_gap, mut walk_gap, mut cases) = (0.0, 0.0, 0.0, 0_u32);
-    for (vocabulary, depth, paths, count) in
-        [(2, 1, 2, 12), (3, 1, 3, 6), (2, 2, 1, 12), (2, 2, 2, 18), (3, 2, 2, 12), (2, 3, 2, 9), (2, 2, 3, 9)]
-    {
+    for (vocabulary, depth, paths, count) in [
+        (2, 1, 2, 12),
+        (3, 1, 3, 6),
+        (2, 2, 1, 12),
+        (2, 2, 2, 18),
+        (3, 2, 2, 12),
+        (2, 3, 2, 9),
+        (2, 2, 3, 9),
+    ] {
         for index in 0..count {
             let agreement = [0.0, 0.4, 0.8][index % 3];
             let adversarial = index % 2 == 1;
-            // Coefficients of such different sizes the solver refuses; verifiers are enumerated with them elsewhere.
+            // Coefficients of such different sizes the solver refuses; verifiers are enumerated
+            // with them elsewhere.
             let spread = |law: &Distribution| law.support().any(|(_, p)| p < 1e-9);
             let pair = (0..)
                 .map(|_| random_pair(vocabulary, depth, agreement, adversarial, &mut rng).unwrap())
@@ -40,10 +47,19 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
                 if verifier.supports(&policy.form()).is_err() || verifier.races() {
                     continue;
                 }
-                let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())
-                    .unwrap();
+                let found = exact(
+                    verifier.as_mut(),
+                    policy.as_ref(),
+                    &pair.target,
+                    &pair.draft,
+                    &mut |_| (),
+                )
+                .unwrap();
                 assert!(found.law_deviation < 1e-10, "{kind} {found:?}\n{pair:?}");
-                assert!(found.block_efficiency <= bound + 1e-9, "{kind} {found:?} {bound}\n{pair:?}");
+                assert!(
+                    found.block_efficiency <= bound + 1e-9,
+                    "{kind} {found:?} {bound}\n{pair:?}"
+                );
                 match kind.to_string().as_str() {
                     "nested-priority" => gap += bound - found.block_efficiency,
                     "walk:priority" => walk_gap += bound - found.block_efficiency,
@@ -56,7 +72,8 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
             let settings = Settings { sharing, ..Settings::default() };
             let mut intervals = VerifierKind::NestedPriority(settings).build().unwrap();
             let found =
-                exact(intervals.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
+                exact(intervals.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())
+                    .unwrap();
             intervals_gap += bound - found.block_efficiency;
             cases += 1;
         }
@@ -69,7 +86,10 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
         mean(walk_gap)
     );
     // Spreading shares closes much of the gap that intervals leave.
-    assert!(gap < 0.7 * intervals_gap && intervals_gap < walk_gap, "{gap} {intervals_gap} {walk_gap}");
+    assert!(
+        gap < 0.7 * intervals_gap && intervals_gap < walk_gap,
+        "{gap} {intervals_gap} {walk_gap}"
+    );
 }
 
 /// As published Global Resolution does not have the target's law: no verifier takes it.
@@ -85,11 +105,16 @@ fn walks_take_exact_rules_only() {
 /// A walk whose rule cannot do a node is exact all the same, and says how often.
 #[test]
 fn walks_fall_back_and_stay_exact() {
-    use polydraft_reference::{ReferenceKind, RuleKind, global_resolution, linear_program, max_flow};
+    use polydraft_reference::{
+        ReferenceKind, RuleKind, global_resolution, linear_program, max_flow,
+    };
     let mut rng = ChaCha8Rng::seed_from_u64(32);
     let small = [
         ReferenceKind::MaxFlow(max_flow::Settings { max_variables: 1, ..Default::default() }),
-        ReferenceKind::LinearProgram(linear_program::Settings { max_variables: 1, ..Default::default() }),
+        ReferenceKind::LinearProgram(linear_program::Settings {
+            max_variables: 1,
+            ..Default::default()
+        }),
         ReferenceKind::GlobalResolution(global_resolution::Settings {
             limits: vec![1],
             tau: 1e-9,
@@ -102,12 +127,14 @@ fn walks_fall_back_and_stay_exact() {
             let mut fallbacks = 0;
             for index in 0..6 {
                 let pair = random_pair(3, 2, 0.3, index % 2 == 1, &mut rng).unwrap();
-                let mut verifier = VerifierKind::Walk(RuleKind::Reference(rule.clone())).build().unwrap();
+                let mut verifier =
+                    VerifierKind::Walk(RuleKind::Reference(rule.clone())).build().unwrap();
                 if verifier.supports(&policy.form()).is_err() {
                     continue;
                 }
                 let (target, draft) = (&pair.target, &pair.draft);
-                let found = exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ()).unwrap();
+                let found =
+                    exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ()).unwrap();
                 assert!(found.law_deviation < 1e-10, "{tree} {} {found:?}", rule.name());
                 fallbacks += verifier.fallbacks();
             }

@@ -98,14 +98,15 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// The object of a body. A name that stands twice in it, or in any object in it, is no slip to pass over: which of the two was
-/// meant nobody knows.
+/// The object of a body. A name that stands twice in it, or in any object in it, is no slip to pass
+/// over: which of the two was meant nobody knows.
 ///
 /// # Errors
 /// No JSON, no object, a name that stands there twice.
 pub fn parse(body: &[u8]) -> Result<Value, Problem> {
     let read: Result<Strict, _> = serde_json::from_slice(body);
-    let wrong = |error| Problem::invalid(format_args!("the body: {}", polydraft_files::in_words(error)));
+    let wrong =
+        |error| Problem::invalid(format_args!("the body: {}", polydraft_files::in_words(error)));
     match read.map_err(wrong)? {
         Strict(object @ Value::Object(_)) => Ok(object),
         Strict(_) => Err(Problem::invalid("the body: expected a JSON object")),
@@ -170,7 +171,9 @@ impl<'de> Visitor<'de> for Reader {
         let mut object = Map::new();
         while let Some(name) = access.next_key::<String>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("expected each name once, got {name:?} twice")));
+                return Err(A::Error::custom(format_args!(
+                    "expected each name once, got {name:?} twice"
+                )));
             }
             let Strict(value) = access.next_value()?;
             object.insert(name, value);

@@ -103,11 +103,12 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// What would never fit, or what no model could go on from, is refused before it waits, and before a stream has a status.
+    /// What would never fit, or what no model could go on from, is refused before it waits, and
+    /// before a stream has a status.
     ///
     /// # Errors
-    /// A prompt that leaves no room in the context, is empty where the model needs a token, or has tokens that there are not;
-    /// more tokens than the server has memory for.
+    /// A prompt that leaves no room in the context, is empty where the model needs a token, or has
+    /// tokens that there are not; more tokens than the server has memory for.
     pub fn check(&self, asked: &Asked) -> Result<(), Problem> {
         let (prompt, context) = (asked.prompt.len(), self.context);
         if prompt >= context {

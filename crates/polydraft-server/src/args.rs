@@ -22,9 +22,9 @@ use crate::worker::Capacity;
 
 /// Serve models over HTTP, with OpenAI's interface.
 ///
-/// Requests are decoded together, one pass of the target for all of them, and each has exactly the law, and with a seed
-/// exactly the text, that it has alone. What a request does not say is as the options here say. Ctrl-C or SIGTERM let what
-/// is at work end; a second one ends it at once.
+/// Requests are decoded together, one pass of the target for all of them, and each has exactly the
+/// law, and with a seed exactly the text, that it has alone. What a request does not say is as the
+/// options here say. Ctrl-C or SIGTERM let what is at work end; a second one ends it at once.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -57,8 +57,8 @@ struct ServerArgs {
     /// The model's name for clients [default: that of its directory or file].
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
-    /// What clients must send as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in the environment, if it is
-    /// there, which other users of the machine cannot see].
+    /// What clients must send as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in the
+    /// environment, if it is there, which other users of the machine cannot see].
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
     /// A file whose first line is the key.
@@ -73,9 +73,9 @@ struct ServerArgs {
     /// Requests that may wait besides; more are sent away with status 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
-    /// Memory for keys and values of the texts that are at work, in MiB: a request waits until what it may need is free. What is
-    /// kept of texts that have ended comes on top, up to 1 GiB each for target and draft [default: half of what is free at the
-    /// start].
+    /// Memory for keys and values of the texts that are at work, in MiB: a request waits until what
+    /// it may need is free. What is kept of texts that have ended comes on top, up to 1 GiB each
+    /// for target and draft [default: half of what is free at the start].
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     cache_memory: Option<u64>,
     /// Bytes of a request's body at most.
@@ -89,13 +89,14 @@ struct ServerArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct TextArgs {
-    /// Tokens of a text at most, where the request does not say; 0 is up to the context's end [default: 128 for
-    /// completions, 0 for conversations].
+    /// Tokens of a text at most, where the request does not say; 0 is up to the context's end
+    /// [default: 128 for completions, 0 for conversations].
     #[arg(long, short = 'n', value_name = "N")]
     max_tokens: Option<usize>,
     #[command(flatten)]
     ends: EndArgs,
-    /// Leave the sampling settings of generation_config.json alone, which are else the defaults of conversations.
+    /// Leave the sampling settings of generation_config.json alone, which are else the defaults of
+    /// conversations.
     #[arg(long)]
     ignore_published: bool,
 }
@@ -115,7 +116,10 @@ pub fn run(args: Args) -> Result<()> {
         (false, true) => tracing::Level::INFO,
         (false, false) => tracing::Level::ERROR,
     };
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false);
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false);
     // Whoever else logs in this process goes on doing so.
     let _ = log.try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -146,7 +150,8 @@ pub fn run(args: Args) -> Result<()> {
         });
         anyhow::Ok(server.run(async { stop.await.unwrap_or_default() }).await)
     });
-    // Nobody waits any more for what a thread may still be busy with, such as a grammar; what was to be sent is sent.
+    // Nobody waits any more for what a thread may still be busy with, such as a grammar; what was
+    // to be sent is sent.
     runtime.shutdown_background();
     if !whole? {
         note("stopped before every answer was sent");
@@ -157,7 +162,8 @@ pub fn run(args: Args) -> Result<()> {
 /// Where a page is from, as a browser says it.
 fn origin(text: &str) -> Result<String, String> {
     let uri = text.parse::<Uri>().unwrap_or_default();
-    let said = uri.scheme_str().zip(uri.authority()).map(|(scheme, host)| format!("{scheme}://{host}"));
+    let said =
+        uri.scheme_str().zip(uri.authority()).map(|(scheme, host)| format!("{scheme}://{host}"));
     match text == "*" || said.is_some_and(|said| said == text && said.to_lowercase() == said) {
         true => Ok(text.to_owned()),
         false => {
@@ -184,8 +190,11 @@ impl ServerArgs {
             return Err(Usage::error("the API key is empty"));
         }
         // What a header cannot carry nobody could show.
-        if key.as_ref().is_some_and(|key| key.trim() != key || HeaderValue::from_str(key).is_err()) {
-            return Err(Usage::error("the API key has blanks around it, or line ends or the like in it"));
+        if key.as_ref().is_some_and(|key| key.trim() != key || HeaderValue::from_str(key).is_err())
+        {
+            return Err(Usage::error(
+                "the API key has blanks around it, or line ends or the like in it",
+            ));
         }
         if key.is_none() && !self.host.is_loopback() {
             note(format_args!(
@@ -201,16 +210,20 @@ impl Args {
     /// Loads what is to be served.
     fn serve(&self, key: Option<String>) -> Result<(Served, Settings)> {
         let acceptance = self.models.demo_acceptance();
-        let mut speculation = self.speculation.speculation(&self.sampling, acceptance.as_deref())?;
+        let mut speculation =
+            self.speculation.speculation(&self.sampling, acceptance.as_deref())?;
         let mut models = self.models.load(speculation.is_some())?;
         let target = self.sampling.target();
         let costs = match &mut speculation {
             Some(Speculation { verifier, tree, sampling }) => {
-                fits(tree, models.engine.facts().vocabulary.size())
-                    .map_err(|problem| Usage::error(format!("the tree of all requests: {problem}")))?;
-                // Where the tree is another one, a request may ask for one that chooses itself all the same.
+                fits(tree, models.engine.facts().vocabulary.size()).map_err(|problem| {
+                    Usage::error(format!("the tree of all requests: {problem}"))
+                })?;
+                // Where the tree is another one, a request may ask for one that chooses itself all
+                // the same.
                 let file = self.speculation.costs();
-                let costs = costs::find(file, &self.models, &mut models, [&target, sampling], verifier)?;
+                let costs =
+                    costs::find(file, &self.models, &mut models, [&target, sampling], verifier)?;
                 if let Some(auto) = tree.auto_mut() {
                     auto.costs = costs.clone();
                 }
@@ -226,7 +239,9 @@ impl Args {
             .map(|mib| mib << 20)
             // Half of what there is: texts are not all that needs memory.
             .or_else(|| self.models.available_memory().map(|memory| memory / 2))
-            .map_or(usize::MAX, |memory| usize::try_from(memory / bytes.max(1)).unwrap_or(usize::MAX));
+            .map_or(usize::MAX, |memory| {
+                usize::try_from(memory / bytes.max(1)).unwrap_or(usize::MAX)
+            });
         let capacity = Capacity {
             texts: self.server.parallel as usize,
             tokens: models.engine.room().map_or(tokens, |room| room.min(tokens)),
@@ -255,7 +270,10 @@ impl Args {
         let engine = models.engine;
         // The demo pair's draft is not named, but has a name.
         let draft = models.draft.or_else(|| engine.drafter().map(str::to_owned));
-        Ok((Served { engine, language, name, draft, speculation, costs, completions, chat }, settings))
+        Ok((
+            Served { engine, language, name, draft, speculation, costs, completions, chat },
+            settings,
+        ))
     }
 }
 
@@ -265,7 +283,9 @@ mod tests {
 
     #[test]
     fn origins_are_as_browsers_say_them() {
-        for right in ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "app://here"] {
+        for right in
+            ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "app://here"]
+        {
             assert_eq!(origin(right), Ok(right.to_owned()));
         }
         for wrong in [

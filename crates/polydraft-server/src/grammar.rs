@@ -1,15 +1,19 @@
-//! Texts of a given form: JSON of a schema, calls of tools, as a mask of the target's law at every node.
+//! Texts of a given form: JSON of a schema, calls of tools, as a mask of the target's law at every
+//! node.
 //!
-//! Problem: a text shall be JSON of a schema, and else have the target's law: at each place the tokens with which the text
-//! cannot go on are forbidden, and the others share their probability.
-//! Source: masks of the library llguidance, which keeps an Earley parser over the tokenizer's bytes.
-//! Method: 1. one matcher follows the decided text; 2. at a node of the draft's tree a copy of it takes the path's tokens, and
-//! its mask is the node's (copies share the lexer's automaton, which a request's texts extend together, and which is much larger
-//! than what is copied); 3. the mask is a function of the tokens before the node alone, so that every verifier is exact for
-//! the masked target; 4. where the bytes that come are certain, the mask leaves one token, the tokenizer's own for them: such
-//! tokens need no pass ([`Processor::forced`]). Behind a drafted token that the grammar forbids the law has no meaning, for the
-//! target never goes there: nothing is masked.
-//! Complexity: a copy of the parser and a mask for each node that is drawn from or that a verifier looks at.
+//! Problem: a text shall be JSON of a schema, and else have the target's law: at each place the
+//! tokens with which the text cannot go on are forbidden, and the others share their probability.
+//! Source: masks of the library llguidance, which keeps an Earley parser over the tokenizer's
+//! bytes.
+//! Method: 1. one matcher follows the decided text; 2. at a node of the draft's tree a copy of it
+//! takes the path's tokens, and its mask is the node's (copies share the lexer's automaton, which a
+//! request's texts extend together, and which is much larger than what is copied); 3. the mask is a
+//! function of the tokens before the node alone, so that every verifier is exact for the masked
+//! target; 4. where the bytes that come are certain, the mask leaves one token, the tokenizer's own
+//! for them: such tokens need no pass ([`Processor::forced`]). Behind a drafted token that the
+//! grammar forbids the law has no meaning, for the target never goes there: nothing is masked.
+//! Complexity: a copy of the parser and a mask for each node that is drawn from or that a verifier
+//! looks at.
 //! Deviations: none.
 
 mod calls;
@@ -52,7 +56,8 @@ impl TokenizerEnv for Tokens {
         &self.trie
     }
 
-    /// As the model has seen such texts, if what comes of it is the text: some tokenizers put a blank before it.
+    /// As the model has seen such texts, if what comes of it is the text: some tokenizers put a
+    /// blank before it.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.text.as_ref()?.encode_plain(text).ok());
@@ -60,15 +65,17 @@ impl TokenizerEnv for Tokens {
         tokens.unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
     }
 
-    /// The first tokens only: a mask takes one, and what comes may be certain for as long as a schema's longest string. The
-    /// end of so short a part is none, and the library is not to look for what could come of it: all its tokens are settled.
+    /// The first tokens only: a mask takes one, and what comes may be certain for as long as a
+    /// schema's longest string. The end of so short a part is none, and the library is not to look
+    /// for what could come of it: all its tokens are settled.
     fn tokenize_bytes_marker(&self, bytes: &[u8]) -> (Vec<TokenId>, usize) {
         let most = NEAR.max(2 * self.trie.max_token_len());
         if bytes.len() <= most {
             return (self.tokenize_bytes(bytes), 0);
         }
         // Where a character begins.
-        let cut = (0..4).map(|back| most - back).find(|at| bytes[*at] & 0xc0 != 0x80).unwrap_or(most);
+        let cut =
+            (0..4).map(|back| most - back).find(|at| bytes[*at] & 0xc0 != 0x80).unwrap_or(most);
         let tokens = self.tokenize_bytes(&bytes[..cut]);
         let settled = tokens.len();
         (tokens, settled)
@@ -103,17 +110,23 @@ impl Grammars {
         vocabulary: usize,
         end_tokens: &[Token],
     ) -> Result<Self, String> {
-        let Some(&end) = end_tokens.first() else { return Err("no token ends a text here".to_owned()) };
+        let Some(&end) = end_tokens.first() else {
+            return Err("no token ends a text here".to_owned());
+        };
         bytes.resize(vocabulary, Vec::new());
         for &token in end_tokens {
             // What ends a text is no part of it, whatever its string.
-            if let Some(bytes) = bytes.get_mut(token as usize).filter(|bytes| bytes.first() != Some(&0xff)) {
+            if let Some(bytes) =
+                bytes.get_mut(token as usize).filter(|bytes| bytes.first() != Some(&0xff))
+            {
                 bytes.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
             }
         }
-        let trie = TokTrie::from(&TokRxInfo::new(vocabulary as u32, end), &bytes).with_eos_tokens(end_tokens);
+        let trie = TokTrie::from(&TokRxInfo::new(vocabulary as u32, end), &bytes)
+            .with_eos_tokens(end_tokens);
         let environment: TokEnv = Arc::new(Tokens { trie, text });
-        let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
+        let mut factory =
+            ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
         factory.quiet().limits_mut().verbose_errors = false;
         Ok(Self(factory))
     }
@@ -128,7 +141,10 @@ impl Grammars {
             let mut matcher = Matcher::new(self.0.create_parser(grammar));
             match matcher.get_error() {
                 Some(error) => Err(error),
-                None => matcher.compute_mask_or_eos().map(|_| matcher).map_err(|error| error.to_string()),
+                None => matcher
+                    .compute_mask_or_eos()
+                    .map(|_| matcher)
+                    .map_err(|error| error.to_string()),
             }
         }));
         let matcher = made.map_err(|_| "a schema that the library broke down on".to_owned())??;
@@ -173,7 +189,8 @@ impl Mask {
         Self(Arc::new(Mutex::new(Place { known: 0, matcher, masks, failure: None })))
     }
 
-    /// Why there is no law behind some token, where the parser gave up there: a form may take more than it is given.
+    /// Why there is no law behind some token, where the parser gave up there: a form may take more
+    /// than it is given.
     pub fn failure(&self) -> Option<String> {
         self.place().failure.clone()
     }
@@ -242,8 +259,8 @@ impl Processor for Mask {
         }
     }
 
-    /// Token by token, each by its own mask: they are what decoding would come to, by definition. One copy of the parser follows
-    /// them.
+    /// Token by token, each by its own mask: they are what decoding would come to, by definition.
+    /// One copy of the parser follows them.
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
         let Masked::But(mask) = self.at(decided, &[]) else { return Vec::new() };
         let (mut next, mut forced) = (only(&mask), Vec::new());
@@ -292,15 +309,19 @@ mod tests {
         (0..=END).filter(|token| logits[*token as usize] == 0.0).collect()
     }
 
-    /// However a text is cut into what is decided and what is drafted, and whatever was asked before.
+    /// However a text is cut into what is decided and what is drafted, and whatever was asked
+    /// before.
     #[test]
     fn a_mask_depends_on_the_tokens_before_it_alone() {
         let grammar = grammar();
         // {"a":112}
         let text: Vec<Token> = vec![9, 10, 11];
-        let expected: Vec<Vec<Token>> =
-            (0..=text.len()).map(|length| allowed(&Mask::new(&grammar), &[], &text[..length])).collect();
-        assert!(expected[0].contains(&0) && expected[0].contains(&9) && !expected[0].contains(&END));
+        let expected: Vec<Vec<Token>> = (0..=text.len())
+            .map(|length| allowed(&Mask::new(&grammar), &[], &text[..length]))
+            .collect();
+        assert!(
+            expected[0].contains(&0) && expected[0].contains(&9) && !expected[0].contains(&END)
+        );
         assert_eq!(expected[1], [5, 10]);
         let mask = Mask::new(&grammar);
         // One that is forbidden is no harm to the others.
@@ -308,7 +329,10 @@ mod tests {
         assert_eq!(allowed(&mask, &[], &[9, 12, 1]).len(), TOKENS.len() + 1);
         for decided in 0..2 {
             for length in decided..2 {
-                assert_eq!(allowed(&mask, &text[..decided], &text[decided..length]), expected[length]);
+                assert_eq!(
+                    allowed(&mask, &text[..decided], &text[decided..length]),
+                    expected[length]
+                );
             }
         }
         // {"a":12} is complete: nothing but the end.
@@ -394,7 +418,8 @@ mod tests {
         assert_eq!(text, add[..add.find("1").unwrap()]);
     }
 
-    /// Draft, verifier and what is certain leave the law of plain decoding with the mask, enumerated.
+    /// Draft, verifier and what is certain leave the law of plain decoding with the mask,
+    /// enumerated.
     #[test]
     fn the_law_is_that_of_plain_decoding_with_the_mask() {
         use polydraft::{PolicyKind, Sampling, VerifierKind, enumerate};
@@ -414,8 +439,7 @@ mod tests {
             (0..=TOKENS.len()).map(|token| weight(token) / all).collect::<Vec<f64>>()
         };
         let table = |name, peaks: [usize; 2]| {
-            let json =
-                json!({ "vocabulary": TOKENS.len() + 1, "next": { "": law(peaks[0]), "5": law(peaks[1]) } });
+            let json = json!({ "vocabulary": TOKENS.len() + 1, "next": { "": law(peaks[0]), "5": law(peaks[1]) } });
             TableModel::from_json(name, &json.to_string()).unwrap()
         };
         let vocabulary = Vocabulary::numbered(TOKENS.len() + 1);
@@ -430,7 +454,8 @@ mod tests {
                     policy: tree.parse::<PolicyKind>().unwrap().build().unwrap(),
                     sampling: Sampling::default(),
                 });
-                let limits = Limits { max_tokens: Some(4), end_tokens: vec![END], ..Limits::default() };
+                let limits =
+                    Limits { max_tokens: Some(4), end_tokens: vec![END], ..Limits::default() };
                 let mut session = engine
                     .open(Request {
                         prompt: vec![0],
@@ -460,15 +485,20 @@ mod tests {
         for kind in kinds {
             for forced in [false, true] {
                 let (found, calls) = laws(kind, forced);
-                let worst = plain.iter().map(|(text, p)| (p - found.get(text).unwrap_or(&0.0)).abs());
+                let worst =
+                    plain.iter().map(|(text, p)| (p - found.get(text).unwrap_or(&0.0)).abs());
                 let worst = worst.fold(0.0_f64, f64::max);
                 assert!(worst < 1e-7 && found.len() == plain.len(), "{kind:?}, {forced}: {worst}");
-                assert!(calls < many || (kind.is_none() && !forced), "{kind:?}, {forced}: {calls} of {many}");
+                assert!(
+                    calls < many || (kind.is_none() && !forced),
+                    "{kind:?}, {forced}: {calls} of {many}"
+                );
             }
         }
     }
 
-    /// However far ahead it is certain, a step takes a few tokens of it, and the mask at each is the same one by one.
+    /// However far ahead it is certain, a step takes a few tokens of it, and the mask at each is
+    /// the same one by one.
     #[test]
     fn a_long_literal_is_taken_in_parts() {
         let grammars = bytes();
@@ -478,9 +508,16 @@ mod tests {
         let mut decided = Vec::new();
         while decided.last() != Some(&trie.eos_token()) {
             let forced = mask.forced(&decided);
-            assert!((1..=FORCED).contains(&forced.len()), "{} behind {}", forced.len(), decided.len());
+            assert!(
+                (1..=FORCED).contains(&forced.len()),
+                "{} behind {}",
+                forced.len(),
+                decided.len()
+            );
             for length in (0..forced.len()).step_by(10) {
-                let Masked::But(at) = Mask::new(&grammar).at(&decided, &forced[..length]) else { panic!() };
+                let Masked::But(at) = Mask::new(&grammar).at(&decided, &forced[..length]) else {
+                    panic!()
+                };
                 assert_eq!(only(&at), Some(forced[length]));
             }
             decided.extend(forced);
@@ -493,7 +530,8 @@ mod tests {
     #[test]
     fn a_parser_that_gave_up_says_why() {
         let grammars = bytes();
-        let grammar = grammars.make(json_of(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" })));
+        let grammar =
+            grammars.make(json_of(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" })));
         let mask = Mask::new(&grammar.unwrap());
         let mut logits = vec![0.0; grammars.0.tok_env().tok_trie().vocab_size()];
         mask.process(&[], &[], &mut logits);

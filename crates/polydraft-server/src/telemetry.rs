@@ -4,14 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{
+    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 use polydraft_engine::{Finish, Statistics};
 
 const METADATA: Metadata<'static> = Metadata::new("polydraft", Level::INFO, None);
 /// Upper ends of the histograms' buckets, in seconds.
 const BUCKETS: [f64; 18] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-    300.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
+    30.0, 60.0, 300.0,
 ];
 
 /// Counters and clocks of one server.
@@ -36,8 +38,8 @@ pub struct Telemetry {
 impl Telemetry {
     /// Of a server that has done nothing yet.
     pub fn new() -> Arc<Self> {
-        let builder =
-            PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS);
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS);
         // Only a list without buckets is refused.
         let recorder = builder.unwrap_or_default().build_recorder();
         let counter = |name: &'static str, what: &'static str| {
@@ -57,8 +59,14 @@ impl Telemetry {
         let finished = "Texts that ended, by why";
         recorder.describe_counter(KeyName::from_const_str(FINISHED), None, finished.into());
         Arc::new(Self {
-            drafts: counter("polydraft:spec_decode_num_drafts_total", "Passes of the target that had drafts"),
-            draft_tokens: counter("polydraft:spec_decode_num_draft_tokens_total", "Distinct drafted tokens"),
+            drafts: counter(
+                "polydraft:spec_decode_num_drafts_total",
+                "Passes of the target that had drafts",
+            ),
+            draft_tokens: counter(
+                "polydraft:spec_decode_num_draft_tokens_total",
+                "Distinct drafted tokens",
+            ),
             accepted_tokens: counter(
                 "polydraft:spec_decode_num_accepted_tokens_total",
                 "Accepted drafted tokens",
@@ -98,8 +106,8 @@ impl Telemetry {
         self.handle.render()
     }
 
-    /// Counts the times that were taken since into their buckets. Until then each is kept by itself: to be called now and
-    /// then, whether or not anybody reads.
+    /// Counts the times that were taken since into their buckets. Until then each is kept by
+    /// itself: to be called now and then, whether or not anybody reads.
     pub fn sum_up(&self) {
         self.handle.run_upkeep();
     }
@@ -132,7 +140,8 @@ impl Telemetry {
         self.drafts.increment(statistics.drafted.first().copied().unwrap_or(0) as u64);
         self.draft_tokens.increment(statistics.nodes as u64);
         self.accepted_tokens.increment(statistics.accepted.iter().sum::<usize>() as u64);
-        let mut positions = self.accepted_by_position.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut positions =
+            self.accepted_by_position.lock().unwrap_or_else(PoisonError::into_inner);
         for (position, &accepted) in statistics.accepted.iter().enumerate() {
             if position == positions.len() {
                 let label = Label::new("position", position.to_string());

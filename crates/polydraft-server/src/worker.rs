@@ -1,12 +1,13 @@
 //! The engine's thread: it owns the models, and texts join and leave between steps.
 //!
-//! Between two steps it takes what has come in, ends what nobody waits for any more, admits what fits, and reads a part of
-//! one prompt, so that nobody waits for a neighbour's prompt. A step is one pass of the target for all texts whose prompt is
-//! read. What a text is does not depend on its neighbours, to the last bit: each has its own random decisions, and a
-//! model's row does not depend on the other rows of a pass.
+//! Between two steps it takes what has come in, ends what nobody waits for any more, admits what
+//! fits, and reads a part of one prompt, so that nobody waits for a neighbour's prompt. A step is
+//! one pass of the target for all texts whose prompt is read. What a text is does not depend on its
+//! neighbours, to the last bit: each has its own random decisions, and a model's row does not
+//! depend on the other rows of a pass.
 //!
-//! What breaks one text, an error or a panic, ends its request only: if a pass for all fails, each goes on alone, with the same
-//! random decisions again.
+//! What breaks one text, an error or a panic, ends its request only: if a pass for all fails, each
+//! goes on alone, with the same random decisions again.
 
 mod job;
 mod pace;
@@ -45,7 +46,8 @@ pub struct Capacity {
     pub queue: usize,
 }
 
-/// Starts the thread. It ends when it is told to stop, or when the desk is gone, and everything is done.
+/// Starts the thread. It ends when it is told to stop, or when the desk is gone, and everything is
+/// done.
 ///
 /// # Errors
 /// The system has no thread left.
@@ -121,7 +123,8 @@ impl Worker {
         (job.asked.count, job.asked.tokens(self.engine.facts().context))
     }
 
-    /// Takes what has come in; waits where there is nothing else to do. Whether there is anything left to do.
+    /// Takes what has come in; waits where there is nothing else to do. Whether there is anything
+    /// left to do.
     fn take(&mut self) -> bool {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
@@ -177,12 +180,14 @@ impl Worker {
         }
     }
 
-    /// Admits in the order of arrival as long as texts and tokens fit: whoever is first is never overtaken.
+    /// Admits in the order of arrival as long as texts and tokens fit: whoever is first is never
+    /// overtaken.
     fn admit(&mut self) {
         while let Some((texts, tokens)) = self.waiting.front().map(|job| self.need(job)) {
             let used = self.used();
             let most = self.capacity.texts.min(self.engine.sequences());
-            let fits = used.0 + texts <= most && used.1.saturating_add(tokens) <= self.capacity.tokens;
+            let fits =
+                used.0 + texts <= most && used.1.saturating_add(tokens) <= self.capacity.tokens;
             if !fits && !self.running.is_empty() {
                 return;
             }
@@ -195,7 +200,8 @@ impl Worker {
         }
     }
 
-    /// Reads a part of one prompt: in turn of the text that came first, and of the one with the least left.
+    /// Reads a part of one prompt: in turn of the text that came first, and of the one with the
+    /// least left.
     fn read(&mut self) {
         let unread = self.running.iter_mut().flat_map(|running| &mut running.texts);
         let unread = unread.filter(|text| text.is_unread());
@@ -220,7 +226,12 @@ impl Worker {
         for running in &mut self.running {
             let read = running.texts.first().is_none_or(|text| !text.is_unread());
             while read && running.opened < running.job.asked.count {
-                match Text::open(&mut self.engine, &self.language, &running.job.asked, running.opened) {
+                match Text::open(
+                    &mut self.engine,
+                    &self.language,
+                    &running.job.asked,
+                    running.opened,
+                ) {
                     Ok(text) => running.texts.push(text),
                     Err(failure) => {
                         running.failure_of_first(failure);

@@ -159,7 +159,8 @@ def tools(client):
         answer = client.chat.completions.create(**asked, tool_choice=choice, parallel_tool_calls=False, seed=1)
         [call] = answer.choices[0].message.tool_calls
         assert call.function.name == name
-        # The same seed gives the same call, streamed; and so does plain decoding where nothing is left to chance.
+        # The same seed gives the same call, streamed; and so does plain decoding where nothing is
+        # left to chance.
         pieces = client.chat.completions.create(**asked, tool_choice=choice, parallel_tool_calls=False, seed=1, stream=True)
         deltas = [delta for chunk in pieces for delta in chunk.choices[0].delta.tool_calls or []]
         # A short call may be decided in a single step, and then it comes as a single piece.

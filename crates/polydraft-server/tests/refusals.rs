@@ -97,10 +97,14 @@ fn what_is_wrong_is_named() {
         (json!([{ "role": "user", "content": "bad" }]), "messages"),
         (json!([{ "role": "user" }]), "messages[0].content"),
         (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls"),
-        (json!([{ "role": "user", "content": "a", "tool_call_id": "b" }]), "messages[0].tool_call_id"),
+        (
+            json!([{ "role": "user", "content": "a", "tool_call_id": "b" }]),
+            "messages[0].tool_call_id",
+        ),
         (json!([{ "role": "user", "content": "a", "weight": 1 }]), "messages[0].weight"),
     ] {
-        let (status, error) = refused(&server, "/v1/chat/completions", &json!({ "messages": messages }));
+        let (status, error) =
+            refused(&server, "/v1/chat/completions", &json!({ "messages": messages }));
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
     }
     // This model's template knows no tools.
@@ -117,7 +121,8 @@ fn what_is_wrong_is_named() {
     let neutral = json!({ "prompt": "a", "metadata": { "a": "b" }, "safety_identifier": "me", "prompt_cache_key": "k", "store": false,
         "stream_options": { "include_usage": null, "include_obfuscation": false } });
     server.complete(neutral);
-    let named = json!({ "messages": [{ "role": "user", "content": "a", "name": "b" }], "max_tokens": 2 });
+    let named =
+        json!({ "messages": [{ "role": "user", "content": "a", "name": "b" }], "max_tokens": 2 });
     assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
 }
 
@@ -126,7 +131,8 @@ fn what_is_wrong_is_named() {
 fn a_schema_that_takes_too_much_is_refused() {
     let server = start_bytes();
     let with = |schema: Value| {
-        let format = json!({ "type": "json_schema", "json_schema": { "name": "s", "schema": schema } });
+        let format =
+            json!({ "type": "json_schema", "json_schema": { "name": "s", "schema": schema } });
         json!({ "prompt": "a", "max_tokens": 9, "response_format": format })
     };
     assert_eq!(server.post("/v1/completions", &with(json!({ "enum": ["a", "b"] }))).status, 200);
@@ -137,7 +143,11 @@ fn a_schema_that_takes_too_much_is_refused() {
         (json!({ "type": "string", "pattern": "^(a{1000}){1000}$" }), ""),
     ] {
         let (status, error) = refused(&server, "/v1/completions", &with(schema.clone()));
-        assert_eq!((status, &error["param"]), (400, &json!("response_format")), "{schema}: {error}");
+        assert_eq!(
+            (status, &error["param"]),
+            (400, &json!("response_format")),
+            "{schema}: {error}"
+        );
         assert!(error["message"].as_str().unwrap().contains(why), "{error}");
     }
     let mut streamed = with(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" }));
@@ -166,7 +176,10 @@ fn routes_and_bodies() {
         ("DELETE / HTTP/1.1", 405),
     ] {
         let reply = reply(server.send(head, b""));
-        assert_eq!((reply.status, &reply.json()["error"]["type"]), (status, &json!("invalid_request_error")));
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["type"]),
+            (status, &json!("invalid_request_error"))
+        );
     }
     for (body, status) in [
         (&b""[..], 400),
@@ -232,11 +245,14 @@ fn a_key_opens_all_but_health() {
     }
     // A page from elsewhere may ask only if it was named; its browser asks first, without the key.
     let asks = |origin: &str| {
-        let head =
-            format!("OPTIONS /v1/models HTTP/1.1\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: GET");
+        let head = format!(
+            "OPTIONS /v1/models HTTP/1.1\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: GET"
+        );
         reply(server.send(&head, b"")).head.to_lowercase()
     };
-    assert!(asks("https://page.example").contains("access-control-allow-origin: https://page.example"));
+    assert!(
+        asks("https://page.example").contains("access-control-allow-origin: https://page.example")
+    );
     assert!(!asks("https://other.example").contains("access-control-allow-origin"));
 }
 
@@ -244,7 +260,8 @@ fn a_key_opens_all_but_health() {
 #[test]
 fn pages_from_elsewhere_cannot_use_the_server() {
     let named = start(NOW, |settings| settings.origins = vec!["https://page.example".to_owned()]);
-    let (closed, open) = (start(NOW, |_| ()), start(NOW, |settings| settings.origins = vec!["*".to_owned()]));
+    let (closed, open) =
+        (start(NOW, |_| ()), start(NOW, |settings| settings.origins = vec!["*".to_owned()]));
     let body = json!({ "prompt": "a", "max_tokens": 2 }).to_string();
     for (server, origin, status) in [
         (&closed, "https://page.example", 403),
@@ -256,7 +273,9 @@ fn pages_from_elsewhere_cannot_use_the_server() {
         (&named, "https://other.example", 403),
         (&open, "https://other.example", 200),
     ] {
-        let head = format!("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nOrigin: {origin}");
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nOrigin: {origin}"
+        );
         let reply = reply(server.send(&head, body.as_bytes()));
         assert_eq!(reply.status, status, "{origin}: {reply:?}");
         if status == 403 {
@@ -268,7 +287,10 @@ fn pages_from_elsewhere_cannot_use_the_server() {
     let head = "OPTIONS /v1/completions HTTP/1.1\r\nOrigin: https://page.example\r\nAccess-Control-Request-Method: POST\r\n\
         Access-Control-Request-Headers: authorization,x-stainless-lang";
     let allowed = reply(named.send(head, b"")).head.to_lowercase();
-    assert!(allowed.contains("access-control-allow-headers: authorization,x-stainless-lang"), "{allowed}");
+    assert!(
+        allowed.contains("access-control-allow-headers: authorization,x-stainless-lang"),
+        "{allowed}"
+    );
 }
 
 #[test]
@@ -310,7 +332,8 @@ fn a_stop_lets_texts_end_within_the_grace() {
     let grace = Duration::from_millis(100);
     let mut server = start_endless(Duration::from_millis(50), |settings| settings.grace = grace);
     let [whole, streamed] = [false, true].map(|stream| {
-        let body = json!({ "prompt": "d", "max_tokens": 500, "speculation": "none", "stream": stream });
+        let body =
+            json!({ "prompt": "d", "max_tokens": 500, "speculation": "none", "stream": stream });
         server.send("POST /v1/completions HTTP/1.1", body.to_string().as_bytes())
     });
     std::thread::sleep(Duration::from_millis(150));

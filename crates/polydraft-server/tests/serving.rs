@@ -22,11 +22,11 @@ fn completions_in_all_their_forms() {
     let tokens = usage["completion_tokens"].as_u64().unwrap();
     assert!(tokens <= 12 && usage["total_tokens"].as_u64() == Some(tokens + 2));
     assert!(usage["speculation"]["target_calls"].as_u64().unwrap() <= tokens);
-    // Token ids are as good as a text, and so are lists; n texts are the first and others; the prompt comes back.
+    // Token ids are as good as a text, and so are lists; n texts are the first and others; the
+    // prompt comes back.
     let same = server.complete(json!({ "prompt": [0, 1], "seed": 7, "max_tokens": 12 }));
     assert_eq!(same["choices"][0]["text"], *text);
-    let body =
-        json!({ "prompt": ["a b", "c"], "seed": 7, "max_tokens": 12, "n": 3, "echo": true, "user": "me" });
+    let body = json!({ "prompt": ["a b", "c"], "seed": 7, "max_tokens": 12, "n": 3, "echo": true, "user": "me" });
     let many = server.complete(body);
     let texts: Vec<&str> =
         many["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
@@ -59,14 +59,18 @@ fn a_stream_says_what_the_whole_says() {
     assert!(reply.head.contains("text/event-stream"), "{}", reply.head);
     let events = reply.events();
     assert_eq!(events.last(), Some(&"[DONE]"));
-    let chunks: Vec<Value> =
-        events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let chunks: Vec<Value> = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
     let (usage, chunks) = chunks.split_last().unwrap();
     assert_eq!(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
     assert_eq!(usage["choices"], json!([]));
     for index in 0..2 {
-        let choices =
-            chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+        let choices = chunks
+            .iter()
+            .map(|chunk| &chunk["choices"][0])
+            .filter(|choice| choice["index"] == index);
         let choices: Vec<&Value> = choices.collect();
         let text: String = choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
         let expected = &whole["choices"][index];
@@ -77,14 +81,17 @@ fn a_stream_says_what_the_whole_says() {
             assert_eq!(expected["logprobs"][list], Value::Array(parts), "{list}");
         }
         assert_eq!(choices.last().unwrap()["finish_reason"], expected["finish_reason"]);
-        assert!(choices[..choices.len() - 1].iter().all(|choice| choice["finish_reason"].is_null()));
+        assert!(
+            choices[..choices.len() - 1].iter().all(|choice| choice["finish_reason"].is_null())
+        );
     }
 }
 
 #[test]
 fn a_token_has_the_targets_logprob() {
     let server = start(NOW, |_| ());
-    let body = json!({ "prompt": "c a", "seed": 2, "max_tokens": 1, "logprobs": 5, "temperature": 0 });
+    let body =
+        json!({ "prompt": "c a", "seed": 2, "max_tokens": 1, "logprobs": 5, "temperature": 0 });
     let answer = server.complete(body);
     let logprobs = &answer["choices"][0]["logprobs"];
     assert_eq!(logprobs["tokens"], json!(["b"]));
@@ -95,7 +102,8 @@ fn a_token_has_the_targets_logprob() {
 #[test]
 fn biases_and_penalties() {
     let server = start(NOW, |_| ());
-    // The end and all but two tokens are forbidden; at temperature 0 what was written gives way to what was not.
+    // The end and all but two tokens are forbidden; at temperature 0 what was written gives way to
+    // what was not.
     let bias = json!({ "2": -100, "3": -100, "4": -100, "5": -100 });
     let mut body = json!({ "prompt": "a", "temperature": 0, "max_tokens": 6, "logit_bias": bias });
     let text = |body: &Value| {
@@ -117,10 +125,15 @@ fn a_stream_tells_the_steps_where_that_is_asked_for() {
     let body = json!({ "prompt": "a b", "seed": 4, "max_tokens": 30, "stream": true, "steps": 3 });
     let reply = server.post("/v1/completions", &body);
     let events = reply.events();
-    let chunks = events[..events.len() - 1].iter().map(|event| serde_json::from_str::<Value>(event).unwrap());
-    let steps: Vec<Value> = chunks.filter_map(|chunk| chunk["steps"].as_array().cloned()).flatten().collect();
-    let tokens: usize = steps.iter().map(|step| 1 + step["accepted"].as_array().unwrap().len()).sum();
-    let usage = server.complete(json!({ "prompt": "a b", "seed": 4, "max_tokens": 30 }))["usage"].clone();
+    let chunks = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let steps: Vec<Value> =
+        chunks.filter_map(|chunk| chunk["steps"].as_array().cloned()).flatten().collect();
+    let tokens: usize =
+        steps.iter().map(|step| 1 + step["accepted"].as_array().unwrap().len()).sum();
+    let usage =
+        server.complete(json!({ "prompt": "a b", "seed": 4, "max_tokens": 30 }))["usage"].clone();
     assert_eq!(usage["speculation"]["target_calls"], steps.len());
     // The last step may decide more than the text takes.
     assert!((tokens as u64) >= usage["completion_tokens"].as_u64().unwrap());
@@ -168,8 +181,7 @@ fn responses() {
         { "type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
           "content": [{ "type": "output_text", "text": "c" }] },
         { "role": "user", "content": [{ "type": "input_text", "text": "a" }] }]);
-    let body =
-        json!({ "instructions": "a", "input": input, "seed": 5, "max_output_tokens": 9, "store": false });
+    let body = json!({ "instructions": "a", "input": input, "seed": 5, "max_output_tokens": 9, "store": false });
     let reply = server.post("/v1/responses", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
     let answer = reply.json();
@@ -183,15 +195,22 @@ fn responses() {
     let mut unset = body.clone();
     unset["text"] = json!({ "verbosity": null, "format": { "type": "text" } });
     unset["reasoning"] = json!({ "effort": null, "summary": null });
-    assert_eq!(server.post("/v1/responses", &unset).json()["output"][0]["content"][0]["text"], text);
+    assert_eq!(
+        server.post("/v1/responses", &unset).json()["output"][0]["content"][0]["text"],
+        text
+    );
     let mut streamed = body;
     streamed["stream"] = true.into();
     let reply = server.post("/v1/responses", &streamed);
     let events: Vec<Value> =
         reply.events().into_iter().map(|event| serde_json::from_str(event).unwrap()).collect();
     assert!(events.iter().enumerate().all(|(number, event)| event["sequence_number"] == number));
-    let names: Vec<&str> = reply.body.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
-    assert_eq!(names, events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>());
+    let names: Vec<&str> =
+        reply.body.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(
+        names,
+        events.iter().map(|event| event["type"].as_str().unwrap()).collect::<Vec<_>>()
+    );
     let deltas: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
     assert_eq!(deltas, text);
     let last = &events.last().unwrap()["response"];
@@ -215,7 +234,11 @@ fn responses() {
         let mut body = json!({ "input": "a", "max_output_tokens": 2 });
         body[name] = value;
         let reply = server.post("/v1/responses", &body);
-        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{reply:?}");
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["param"]),
+            (400, &json!(param)),
+            "{reply:?}"
+        );
     }
 }
 
@@ -223,11 +246,11 @@ fn responses() {
 fn calls_of_tools_are_read_from_the_text() {
     let server = start_calling();
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } });
-    let mut body =
-        json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool], "seed": 1, "n": 2 });
+    let mut body = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool], "seed": 1, "n": 2 });
     let answer = server.post("/v1/chat/completions", &body).json();
     for choice in answer["choices"].as_array().unwrap() {
-        let (message, function) = (&choice["message"], &choice["message"]["tool_calls"][0]["function"]);
+        let (message, function) =
+            (&choice["message"], &choice["message"]["tool_calls"][0]["function"]);
         assert_eq!(
             (&choice["finish_reason"], &message["content"]),
             (&json!("tool_calls"), &Value::Null),
@@ -235,22 +258,25 @@ fn calls_of_tools_are_read_from_the_text() {
         );
         assert_eq!(function, &json!({ "name": "f", "arguments": "{\"a\":1}" }));
     }
-    let ids: Vec<&Value> = (0..2).map(|n| &answer["choices"][n]["message"]["tool_calls"][0]["id"]).collect();
+    let ids: Vec<&Value> =
+        (0..2).map(|n| &answer["choices"][n]["message"]["tool_calls"][0]["id"]).collect();
     assert_ne!(ids[0], ids[1]);
     // What the tool said goes back: the template is given the call.
     let mut call = answer["choices"][0]["message"].clone();
     // As who puts a stream's chunks together has it.
     call["tool_calls"][0]["index"] = 0.into();
     let history = json!([{ "role": "user", "content": "b" }, call, { "role": "tool", "tool_call_id": ids[0], "content": "2" }]);
-    let again = server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] })).json();
+    let again = server
+        .post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }))
+        .json();
     let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!((tokens(&answer), tokens(&again)), (2, 5), "{again}");
     // So do arguments that the model wrote wrongly, as the text that they are.
     for arguments in ["{\"city\":\"Os", "[1]", ""] {
-        let call =
-            json!({ "id": "1", "type": "function", "function": { "name": "f", "arguments": arguments } });
+        let call = json!({ "id": "1", "type": "function", "function": { "name": "f", "arguments": arguments } });
         let history = json!([{ "role": "assistant", "tool_calls": [call] }]);
-        let reply = server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }));
+        let reply =
+            server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }));
         assert_eq!(reply.status, 200, "{reply:?}");
         assert_eq!(tokens(&reply.json()), 3);
     }
@@ -259,8 +285,10 @@ fn calls_of_tools_are_read_from_the_text() {
     body["n"] = 1.into();
     let reply = server.post("/v1/chat/completions", &body);
     let events = reply.events();
-    let chunks: Vec<Value> =
-        events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let chunks: Vec<Value> = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
     let deltas = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]);
     assert!(
         deltas.clone().all(|delta| delta["content"].as_str().unwrap_or_default().is_empty()),
@@ -275,12 +303,14 @@ fn calls_of_tools_are_read_from_the_text() {
         calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
     assert_eq!(arguments, "{\"a\":1}");
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
-    // A tool of another name: the text is text. So it is where no tool may be called, which the model is not told of then.
+    // A tool of another name: the text is text. So it is where no tool may be called, which the
+    // model is not told of then.
     for change in [
         json!({ "tools": [{ "type": "function", "function": { "name": "g" } }] }),
         json!({ "tool_choice": "none" }),
     ] {
-        let mut other = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool] });
+        let mut other =
+            json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool] });
         for (name, value) in change.as_object().unwrap() {
             other[name] = value.clone();
         }
@@ -295,19 +325,22 @@ fn calls_of_tools_are_read_from_the_text() {
     }
     // In the newer form calls are items.
     let own = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
-    let answer = server.post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1 })).json();
+    let answer =
+        server.post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1 })).json();
     let item = &answer["output"][0];
     assert_eq!(
         (&item["type"], &item["name"], &item["arguments"]),
         (&json!("function_call"), &json!("f"), &json!("{\"a\":1}"))
     );
     assert_eq!(answer["output"].as_array().unwrap().len(), 1);
-    let reply =
-        server.post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1, "stream": true }));
+    let reply = server
+        .post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1, "stream": true }));
     let events: Vec<Value> =
         reply.events().into_iter().map(|event| serde_json::from_str(event).unwrap()).collect();
     let of = |name: &str| events.iter().filter(|event| event["type"] == name).count();
-    assert!(of("response.function_call_arguments.delta") > 0 && of("response.output_text.delta") == 0);
+    assert!(
+        of("response.function_call_arguments.delta") > 0 && of("response.output_text.delta") == 0
+    );
     assert_eq!(events.last().unwrap()["response"]["output"][0]["arguments"], "{\"a\":1}");
 }
 

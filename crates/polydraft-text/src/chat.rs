@@ -1,7 +1,8 @@
 //! Chat templates: from messages to the text that a model was trained to answer.
 //!
-//! Templates are Jinja, as transformers runs it: blocks trimmed, loop controls, methods of Python's strings, lists and
-//! dictionaries, `raise_exception`, `strftime_now`, and a `tojson` that writes as Python does.
+//! Templates are Jinja, as transformers runs it: blocks trimmed, loop controls, methods of Python's
+//! strings, lists and dictionaries, `raise_exception`, `strftime_now`, and a `tojson` that writes
+//! as Python does.
 
 mod json;
 mod limits;
@@ -68,7 +69,13 @@ impl Message {
     }
 
     fn of(role: &'static str, content: impl Into<String>) -> Self {
-        Self { role, content: content.into(), tool_calls: Vec::new(), tool_call_id: None, name: None }
+        Self {
+            role,
+            content: content.into(),
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            name: None,
+        }
     }
 
     /// Bytes of what it says.
@@ -94,9 +101,9 @@ const NAME: &str = "chat template";
 pub(crate) const WITH_TOOLS: &str = "tool_use";
 
 impl ChatTemplate {
-    /// Reads `chat_template.jinja` or, where there is none, the template of `tokenizer_config.json`; `None` where that
-    /// has none either. Beside the file, `additional_chat_templates/tool_use.jinja` is the one for conversations with
-    /// tools.
+    /// Reads `chat_template.jinja` or, where there is none, the template of
+    /// `tokenizer_config.json`; `None` where that has none either. Beside the file,
+    /// `additional_chat_templates/tool_use.jinja` is the one for conversations with tools.
     ///
     /// # Errors
     /// Files that cannot be read; a template that is none.
@@ -117,7 +124,9 @@ impl ChatTemplate {
         }
         let setting = tokens.settings.get("chat_template").cloned().unwrap_or_default();
         let of = |text: String| Self::from_source(&text, tokens.clone(), directory.join(SETTINGS));
-        let Some(template) = listed(&setting, "default").map(of).transpose()? else { return Ok(None) };
+        let Some(template) = listed(&setting, "default").map(of).transpose()? else {
+            return Ok(None);
+        };
         let with_tools = listed(&setting, WITH_TOOLS).filter(|_| setting.is_array());
         Ok(Some(template.with_tools(with_tools.map(of).transpose()?)))
     }
@@ -127,8 +136,8 @@ impl ChatTemplate {
         Self { with_tools: template.map(Box::new), ..self }
     }
 
-    /// From the template's text and the special tokens that it may name; `path` is the file that it is from, for
-    /// messages.
+    /// From the template's text and the special tokens that it may name; `path` is the file that it
+    /// is from, for messages.
     ///
     /// ```
     /// # fn main() -> polydraft_text::Result<()> {
@@ -143,7 +152,11 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// A text that is no template.
-    pub fn from_source(text: &str, tokens: SpecialTokens, path: impl Into<PathBuf>) -> Result<Self> {
+    pub fn from_source(
+        text: &str,
+        tokens: SpecialTokens,
+        path: impl Into<PathBuf>,
+    ) -> Result<Self> {
         let path = path.into();
         match contained(|| environment(text)) {
             Ok(Ok(environment)) => {
@@ -159,8 +172,8 @@ impl ChatTemplate {
         &self.path
     }
 
-    /// The token that ends a text, as the tokenizer's settings have it: templates end each answer with it, also where
-    /// the model's own list of end tokens lacks it.
+    /// The token that ends a text, as the tokenizer's settings have it: templates end each answer
+    /// with it, also where the model's own list of end tokens lacks it.
     pub fn end_token(&self) -> Option<&str> {
         self.tokens.role("eos_token")
     }
@@ -174,8 +187,8 @@ impl ChatTemplate {
         self.render_with_tools(messages, &[])
     }
 
-    /// How the model writes its calls of tools; none where the template knows no tools, or writes calls in a form that is not
-    /// known here.
+    /// How the model writes its calls of tools; none where the template knows no tools, or writes
+    /// calls in a form that is not known here.
     pub fn calls(&self) -> Option<CallForm> {
         self.with_tools.as_ref().map_or(self.calls, |template| template.calls)
     }
@@ -185,7 +198,11 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// As for [`render`](Self::render).
-    pub fn render_with_tools(&self, messages: &[Message], tools: &[serde_json::Value]) -> Result<String> {
+    pub fn render_with_tools(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+    ) -> Result<String> {
         let about_tools = !tools.is_empty() || messages.iter().any(|m| m.role == "tool");
         if let Some(template) = self.with_tools.as_ref().filter(|_| about_tools) {
             return template.render_with_tools(messages, tools);
@@ -228,13 +245,17 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_fuel(Some(scan::check(text)?));
     limits::install(&mut environment);
-    environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, _> {
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-    });
+    environment.add_function(
+        "raise_exception",
+        |message: String| -> std::result::Result<Value, _> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        },
+    );
     environment.add_function("strftime_now", |format: String| {
         let now = jiff::Zoned::now();
-        jiff::fmt::strtime::format(&format, &now)
-            .map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
+        jiff::fmt::strtime::format(&format, &now).map_err(|e| {
+            minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}"))
+        })
     });
     environment.add_filter("tojson", |value: Value, options: Kwargs| {
         let style = json::Style::of(&options)?;
@@ -248,8 +269,8 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
     Ok(environment)
 }
 
-/// Puts empty blocks in the place of `{% generation %}` and `{% endgeneration %}`, with which training tools mark the
-/// model's words.
+/// Puts empty blocks in the place of `{% generation %}` and `{% endgeneration %}`, with which
+/// training tools mark the model's words.
 fn without_generation_blocks(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -258,11 +279,14 @@ fn without_generation_blocks(text: &str) -> String {
         let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
         let (tag, after) = tag.split_at(end);
         out.push_str(before);
-        let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+', ' ', '\n']);
+        let word =
+            tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+', ' ', '\n']);
         match word {
             // An empty block in its place does to the white space around it what the tag does.
             "generation" | "endgeneration" => {
-                let trims = |end: &str| ["-", "+"].into_iter().find(|sign| end.contains(sign)).unwrap_or("");
+                let trims = |end: &str| {
+                    ["-", "+"].into_iter().find(|sign| end.contains(sign)).unwrap_or("")
+                };
                 out.push_str(&format!("{{%{} if true %}}", trims(&tag[..3])));
                 out.push_str(&format!("{{% endif {}%}}", trims(&tag[tag.len() - 3..])));
             }
@@ -281,7 +305,9 @@ fn broke(panic: &str) -> String {
 /// The message, and where in the template.
 fn describe(error: &minijinja::Error) -> String {
     let what = match error.kind() {
-        ErrorKind::OutOfFuel => "expected a template that does less: it ran out of operations".to_owned(),
+        ErrorKind::OutOfFuel => {
+            "expected a template that does less: it ran out of operations".to_owned()
+        }
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
     };
     match error.line() {

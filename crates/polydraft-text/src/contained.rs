@@ -1,7 +1,8 @@
 //! Panics of a library that is given files and texts of strangers, as results.
 //!
-//! `tokenizers` trusts `tokenizer.json`: a processor that names a token which is not defined, a prefix that cuts a
-//! character, and other files that nobody checked, panic when they are read or, later, used.
+//! `tokenizers` trusts `tokenizer.json`: a processor that names a token which is not defined, a
+//! prefix that cuts a character, and other files that nobody checked, panic when they are read or,
+//! later, used.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -14,7 +15,8 @@ thread_local! {
 
 /// Runs `work`; what it panics with is the error.
 ///
-/// The panic is not printed: the first call puts a hook before the program's own that passes on all but these.
+/// The panic is not printed: the first call puts a hook before the program's own that passes on all
+/// but these.
 pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -31,7 +33,9 @@ pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     CONTAINED.set(outer);
     result.map_err(|payload| {
         let said = payload.downcast_ref::<String>().map(String::as_str);
-        said.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no reason given").to_owned()
+        said.or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no reason given")
+            .to_owned()
     })
 }
 
@@ -45,7 +49,8 @@ mod tests {
         assert_eq!(contained(|| -> u8 { panic!("plain") }), Err("plain".to_owned()));
         assert_eq!(contained(|| -> u8 { panic!("with {}", 3) }), Err("with 3".to_owned()));
         // One inside another.
-        let nested = contained(|| (contained(|| -> u8 { panic!("in") }), [1, 2].iter().sum::<u8>()));
+        let nested =
+            contained(|| (contained(|| -> u8 { panic!("in") }), [1, 2].iter().sum::<u8>()));
         assert_eq!(nested, Ok((Err("in".to_owned()), 3)));
     }
 }

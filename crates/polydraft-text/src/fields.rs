@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 type Result<T> = std::result::Result<T, String>;
 
-/// The fields of an object; one that is null counts as missing, as in transformers. Errors are messages that name the
-/// field: the reader of the file adds the file.
+/// The fields of an object; one that is null counts as missing, as in transformers. Errors are
+/// messages that name the field: the reader of the file adds the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(&'a Map<String, Value>);
 
@@ -22,7 +22,8 @@ impl<'a> Fields<'a> {
         value.as_object().map(Self).ok_or_else(|| "expected a JSON object".to_owned())
     }
 
-    /// Whether the field is there, null included: some defaults hold only for a field that is missing.
+    /// Whether the field is there, null included: some defaults hold only for a field that is
+    /// missing.
     pub fn given(&self, field: &str) -> bool {
         self.0.contains_key(field)
     }
@@ -34,7 +35,9 @@ impl<'a> Fields<'a> {
     pub fn get<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
         match self.0.get(field) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => T::deserialize(value).map(Some).map_err(|e| format!("{field}: {}", in_words(e))),
+            Some(value) => {
+                T::deserialize(value).map(Some).map_err(|e| format!("{field}: {}", in_words(e)))
+            }
         }
     }
 
@@ -62,7 +65,8 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// No value, or another one.
     pub fn size(&self, field: &str, most: usize) -> Result<usize> {
-        let value = self.get(field)?.ok_or_else(|| format!("{field}: expected a number, got none"))?;
+        let value =
+            self.get(field)?.ok_or_else(|| format!("{field}: expected a number, got none"))?;
         in_range(field, value, most)
     }
 
@@ -116,13 +120,14 @@ pub fn end_tokens(fields: &Fields) -> Result<Vec<Token>> {
         One(Token),
         Several(Vec<Token>),
     }
-    let ids =
-        fields.get::<Ids>("eos_token_id").map_err(|problem| match fields.get::<Value>("eos_token_id") {
+    let ids = fields.get::<Ids>("eos_token_id").map_err(|problem| {
+        match fields.get::<Value>("eos_token_id") {
             Ok(Some(got)) => {
                 format!("{problem}, got {}", got.to_string().chars().take(60).collect::<String>())
             }
             _ => problem,
-        })?;
+        }
+    })?;
     Ok(match ids {
         None => Vec::new(),
         Some(Ids::One(id)) => vec![id],

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
-/// The bytes of a file, `None` if there is none. A link that leads nowhere is an error: somebody meant a file to be
-/// there, and going on without it would change what the model does.
+/// The bytes of a file, `None` if there is none. A link that leads nowhere is an error: somebody
+/// meant a file to be there, and going on without it would change what the model does.
 pub(crate) fn read_optional(path: &Path, kind: Kind) -> Result<Option<Vec<u8>>> {
     match read(path, kind) {
         Ok(bytes) => Ok(Some(bytes)),

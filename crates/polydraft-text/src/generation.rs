@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::files::read_object;
 use crate::{Error, Fields, Result, fields};
 
-/// How a model's makers would sample. Nothing here is applied by loading: it is for a program to offer as a default.
+/// How a model's makers would sample. Nothing here is applied by loading: it is for a program to
+/// offer as a default.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PublishedSampling {
     /// Divides the logits; 0 takes the likeliest token.
@@ -19,7 +20,8 @@ pub struct PublishedSampling {
     pub top_p: Option<f64>,
     /// Only tokens at least so many times as likely as the likeliest.
     pub min_p: Option<f64>,
-    /// Settings that change the law of the text in ways that polydraft does not have, with their values.
+    /// Settings that change the law of the text in ways that polydraft does not have, with their
+    /// values.
     pub unsupported: Vec<String>,
 }
 
@@ -36,7 +38,8 @@ impl Published {
     /// Reads `generation_config.json` of a model directory; nothing is published if there is none.
     ///
     /// # Errors
-    /// A file that cannot be read (a link to nowhere, for instance), is no JSON object, or has fields of other types.
+    /// A file that cannot be read (a link to nowhere, for instance), is no JSON object, or has
+    /// fields of other types.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join("generation_config.json");
         let object = Value::Object(read_object(&path)?);
@@ -45,7 +48,8 @@ impl Published {
 }
 
 /// Settings of the law that tokens are drawn from, with the values that change nothing.
-const OF_DRAWS: [(&str, f64); 3] = [("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0)];
+const OF_DRAWS: [(&str, f64); 3] =
+    [("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0)];
 /// Those that also hold where the likeliest token is taken.
 const OF_ALL: [(&str, f64); 5] = [
     ("repetition_penalty", 1.0),
@@ -55,7 +59,8 @@ const OF_ALL: [(&str, f64); 5] = [
     ("min_new_tokens", 0.0),
 ];
 /// Those that are lists or objects.
-const LISTS: [&str; 4] = ["bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"];
+const LISTS: [&str; 4] =
+    ["bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"];
 
 /// The numbers that change something, with their values.
 fn numbers(fields: &Fields, known: &[(&str, f64)]) -> std::result::Result<Vec<String>, String> {
@@ -76,7 +81,8 @@ fn parse(object: &Value) -> std::result::Result<Published, String> {
     if fields.flag("do_sample", false)? {
         sampling.temperature = fields.get("temperature")?;
         // 0 is transformers' way to say that there is none, -1 that of others.
-        sampling.top_k = fields.get::<i64>("top_k")?.and_then(|k| usize::try_from(k).ok()).filter(|k| *k > 0);
+        sampling.top_k =
+            fields.get::<i64>("top_k")?.and_then(|k| usize::try_from(k).ok()).filter(|k| *k > 0);
         sampling.top_p = fields.get("top_p")?;
         sampling.min_p = fields.get("min_p")?;
         sampling.unsupported = numbers(&fields, &OF_DRAWS)?;
@@ -85,7 +91,9 @@ fn parse(object: &Value) -> std::result::Result<Published, String> {
     for field in LISTS {
         let value = fields.get::<Value>(field)?.map_or(String::new(), |value| value.to_string());
         if !matches!(value.as_str(), "" | "[]" | "{}") {
-            sampling.unsupported.push(format!("{field} {}", value.chars().take(60).collect::<String>()));
+            sampling
+                .unsupported
+                .push(format!("{field} {}", value.chars().take(60).collect::<String>()));
         }
     }
     Ok(Published { end_tokens, sampling })

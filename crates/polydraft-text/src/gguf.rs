@@ -9,12 +9,12 @@ use crate::text::mangled;
 use crate::{ChatTemplate, Language, PublishedSampling, Result, SpecialTokens, Text};
 
 impl Language {
-    /// Reads the tokenizer, the chat template and the tokens that end a text from a GGUF file. The model has `rows` rows
-    /// of logits. How its makers would sample is not in such files.
+    /// Reads the tokenizer, the chat template and the tokens that end a text from a GGUF file. The
+    /// model has `rows` rows of logits. How its makers would sample is not in such files.
     ///
     /// # Errors
-    /// A tokenizer that is not known or makes no sense; one that does not fit the rows; a chat template that is none.
-    /// The file and the key are named.
+    /// A tokenizer that is not known or makes no sense; one that does not fit the rows; a chat
+    /// template that is none. The file and the key are named.
     pub fn from_gguf(gguf: &Gguf, rows: usize) -> Result<Self> {
         let metadata = gguf.metadata();
         let path = metadata.path();
@@ -29,13 +29,22 @@ impl Language {
         let chat = match description.chat_template {
             None => None,
             Some(source) => {
-                let named = description.named_templates.iter().find(|(name, _)| *name == WITH_TOOLS);
-                let of = |source: &str| ChatTemplate::from_source(source, roles(&description), path);
+                let named =
+                    description.named_templates.iter().find(|(name, _)| *name == WITH_TOOLS);
+                let of =
+                    |source: &str| ChatTemplate::from_source(source, roles(&description), path);
                 Some(of(source)?.with_tools(named.map(|(_, source)| of(source)).transpose()?))
             }
         };
         let end_tokens = description.end_tokens;
-        Ok(Self { name, text, vocabulary, end_tokens, chat, sampling: PublishedSampling::default() })
+        Ok(Self {
+            name,
+            text,
+            vocabulary,
+            end_tokens,
+            chat,
+            sampling: PublishedSampling::default(),
+        })
     }
 }
 
@@ -51,14 +60,18 @@ fn roles(description: &TokenizerDescription) -> SpecialTokens {
         ("mask_token", special.mask),
     ];
     let token = |id: Option<u32>| description.tokens.get(id? as usize);
-    SpecialTokens::from_roles(roles.into_iter().filter_map(|(role, id)| Some((role, &**token(id)?))))
+    SpecialTokens::from_roles(
+        roles.into_iter().filter_map(|(role, id)| Some((role, &**token(id)?))),
+    )
 }
 
-/// Converters give the embedding's padding rows, which exist for the sake of round sizes, tokens of their own behind the
-/// others. They are no part of the tokenizer, and models that share one have different numbers of them.
+/// Converters give the embedding's padding rows, which exist for the sake of round sizes, tokens of
+/// their own behind the others. They are no part of the tokenizer, and models that share one have
+/// different numbers of them.
 fn without_padding(vocabulary: Vocabulary, description: &TokenizerDescription) -> Vocabulary {
     let is_padding = |id: usize| {
-        description.types[id] == TokenType::Unused && *description.tokens[id] == format!("[PAD{id}]")
+        description.types[id] == TokenType::Unused
+            && *description.tokens[id] == format!("[PAD{id}]")
     };
     let count = vocabulary.size().min(description.tokens.len());
     let used = (0..count).rev().find(|&id| !is_padding(id)).map_or(0, |id| id + 1);

@@ -5,9 +5,12 @@ use std::path::Path;
 use polydraft::Token;
 use polydraft_engine::{Model, Vocabulary};
 
-use crate::{ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Text};
+use crate::{
+    ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Text,
+};
 
-/// Everything that stands between text and the tokens of a model: no tensors, and the same for every backend.
+/// Everything that stands between text and the tokens of a model: no tensors, and the same for
+/// every backend.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,11 +50,13 @@ pub struct Language {
 }
 
 impl Language {
-    /// Reads the tokenizer, the chat template and `generation_config.json` of a directory in Hugging Face layout. The
-    /// model has `rows` rows of logits, and `end_tokens` end its texts unless `generation_config.json` names others.
+    /// Reads the tokenizer, the chat template and `generation_config.json` of a directory in
+    /// Hugging Face layout. The model has `rows` rows of logits, and `end_tokens` end its texts
+    /// unless `generation_config.json` names others.
     ///
     /// # Errors
-    /// Files that are missing, cannot be read or make no sense; a tokenizer that does not fit the rows.
+    /// Files that are missing, cannot be read or make no sense; a tokenizer that does not fit the
+    /// rows.
     pub fn read(directory: &Path, rows: usize, end_tokens: &[Token]) -> Result<Self> {
         let name = directory
             .file_name()
@@ -71,13 +76,15 @@ impl Language {
     /// The tokens of a conversation, up to where the model answers.
     ///
     /// # Errors
-    /// A model without a chat template; what the template objects to; text that the tokenizer refuses.
+    /// A model without a chat template; what the template objects to; text that the tokenizer
+    /// refuses.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
         self.text.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
     }
 
-    /// The same for a model whose context holds `most` tokens, in little memory however long the conversation is.
+    /// The same for a model whose context holds `most` tokens, in little memory however long the
+    /// conversation is.
     ///
     /// # Errors
     /// As for [`encode_chat`](Self::encode_chat), and a conversation that leaves no room.
@@ -100,7 +107,8 @@ impl Language {
         self.text.encode_plain_within(&text, most)
     }
 
-    /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the tokenizer's settings name.
+    /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the
+    /// tokenizer's settings name.
     pub fn answer_end_tokens(&self) -> Vec<Token> {
         let named = self.chat.as_ref().and_then(|c| self.text.token(c.end_token()?));
         let missing = named.filter(|token| !self.end_tokens.contains(token));

@@ -1,12 +1,12 @@
-//! Text for polydraft's models, apart from tensors: tokenizers, streams of text, special tokens, chat templates, and the
-//! generation settings that a model's makers publish.
+//! Text for polydraft's models, apart from tensors: tokenizers, streams of text, special tokens,
+//! chat templates, and the generation settings that a model's makers publish.
 //!
-//! [`Language::read`] takes all of it from a directory in Hugging Face layout, [`Language::from_gguf`] from a GGUF file.
-//! Every part can also be made from what
-//! another format holds: [`Text::from_parts`], [`SpecialTokens::from_roles`], [`ChatTemplate::from_source`].
+//! [`Language::read`] takes all of it from a directory in Hugging Face layout,
+//! [`Language::from_gguf`] from a GGUF file. Every part can also be made from what another format
+//! holds: [`Text::from_parts`], [`SpecialTokens::from_roles`], [`ChatTemplate::from_source`].
 //!
-//! Files are as published, and may be anything: what is wrong with them is an [`Error`] that names the file, never a
-//! panic.
+//! Files are as published, and may be anything: what is wrong with them is an [`Error`] that names
+//! the file, never a panic.
 #![forbid(unsafe_code)]
 
 mod chat;

@@ -10,8 +10,8 @@ use crate::files::read_object;
 /// The file with the tokenizer's settings.
 pub(crate) const SETTINGS: &str = "tokenizer_config.json";
 
-/// What the tokenizer's settings say besides the tokenizer itself: which token has which role, and whatever else is
-/// written there.
+/// What the tokenizer's settings say besides the tokenizer itself: which token has which role, and
+/// whatever else is written there.
 #[derive(Debug, Clone, Default)]
 pub struct SpecialTokens {
     /// Token by role (`bos_token`, `eos_token`, `pad_token`, ..), a role once.
@@ -21,8 +21,8 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Tokens by role, as transformers names the roles: `bos_token` begins a text, `eos_token` ends one. Of a role that
-    /// is given twice the later token counts.
+    /// Tokens by role, as transformers names the roles: `bos_token` begins a text, `eos_token` ends
+    /// one. Of a role that is given twice the later token counts.
     ///
     /// ```
     /// let tokens = polydraft_text::SpecialTokens::from_roles([("bos_token", "<s>"), ("eos_token", "</s>")]);

@@ -7,8 +7,9 @@ use crate::{Result, Text};
 
 /// Turns tokens into text as soon as whole characters are there.
 ///
-/// A token's text can depend on the one before it, so a window of tokens is decoded, and what is new in it is shown.
-/// Bytes that make no character yet are held back until they do, or until other text follows them.
+/// A token's text can depend on the one before it, so a window of tokens is decoded, and what is
+/// new in it is shown. Bytes that make no character yet are held back until they do, or until other
+/// text follows them.
 #[derive(Debug, Clone)]
 pub struct Stream {
     text: Text,
@@ -26,9 +27,10 @@ const MOST_WAITING: usize = 64;
 
 impl Stream {
     pub(crate) fn new(source: Text, prompt: &[Token]) -> Self {
-        let with_text: Vec<Token> = prompt.iter().copied().filter(|t| !source.is_special(*t)).collect();
-        // A few tokens settle whether the first new one brings a space of its own: some tokenizers drop the one that a
-        // text begins with. More, if the few begin inside a character.
+        let with_text: Vec<Token> =
+            prompt.iter().copied().filter(|t| !source.is_special(*t)).collect();
+        // A few tokens settle whether the first new one brings a space of its own: some tokenizers
+        // drop the one that a text begins with. More, if the few begin inside a character.
         let window = |count: usize| &with_text[with_text.len().saturating_sub(count)..];
         // What cannot be decoded is reported with the first new token.
         let text = |tokens: &[Token]| source.decode(tokens).unwrap_or_default();
@@ -47,7 +49,8 @@ impl Stream {
     /// What is new; all of it if `whole`, else without bytes that may become a character.
     fn advance(&mut self, whole: bool) -> Result<String> {
         let all = self.text.decode(&self.tokens)?;
-        // Some tokenizers take all bytes back that a wrong one follows; what was shown of them stays.
+        // Some tokenizers take all bytes back that a wrong one follows; what was shown of them
+        // stays.
         let common = common_prefix(&self.seen, &all);
         let certain = all.trim_end_matches(char::REPLACEMENT_CHARACTER).len().max(common);
         let end = if whole { all.len() } else { certain };

@@ -39,7 +39,8 @@ pub struct Text {
     rows: usize,
 }
 
-/// Where the expressions that split texts give up, without a word of it: what comes behind would be one piece.
+/// Where the expressions that split texts give up, without a word of it: what comes behind would be
+/// one piece.
 const MOST_BLANK: usize = 1_000_000;
 
 #[derive(Debug)]
@@ -51,8 +52,8 @@ struct Inner {
 }
 
 impl Text {
-    /// Reads the tokenizer of a model directory: `tokenizer.json` or, as the OPT models have it, `vocab.json` with
-    /// `merges.txt`.
+    /// Reads the tokenizer of a model directory: `tokenizer.json` or, as the OPT models have it,
+    /// `vocab.json` with `merges.txt`.
     ///
     /// # Errors
     /// Files that are missing, cannot be read or are no tokenizer.
@@ -83,8 +84,9 @@ impl Text {
     /// The same with what the settings beside it say.
     fn parse_with(bytes: &[u8], path: PathBuf, special: &SpecialTokens) -> Result<Self> {
         let read = || {
-            let mut tokenizer = Tokenizer::from_bytes(bytes)
-                .map_err(|e| format!("expected a tokenizer in Hugging Face's format: {}", in_words(e)))?;
+            let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(|e| {
+                format!("expected a tokenizer in Hugging Face's format: {}", in_words(e))
+            })?;
             around::apply(&mut tokenizer, special).map_err(|e| e.to_string())?;
             Ok(Self::new(tokenizer, path.clone()))
         };
@@ -94,23 +96,27 @@ impl Text {
         }
     }
 
-    /// From a tokenizer made in another way, for example of a GGUF file's metadata; `path` is where it is from, for
-    /// messages. It is not to cut or fill up what it encodes: settings that say so are dropped.
+    /// From a tokenizer made in another way, for example of a GGUF file's metadata; `path` is where
+    /// it is from, for messages. It is not to cut or fill up what it encodes: settings that say so
+    /// are dropped.
     pub fn from_parts(tokenizer: Tokenizer, path: impl Into<PathBuf>) -> Self {
         Self::new(tokenizer, path.into())
     }
 
     fn new(mut tokenizer: Tokenizer, path: PathBuf) -> Self {
-        // They are left in the file by training. A prompt is what was given: the model's context bounds it.
+        // They are left in the file by training. A prompt is what was given: the model's context
+        // bounds it.
         tokenizer.with_padding(None);
         // Only parameters can be refused.
         let _ = tokenizer.with_truncation(None);
         let added = tokenizer.get_added_tokens_decoder();
-        let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        let special =
+            added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
         Self { inner: Arc::new(Inner { tokenizer, path, special }), rows: usize::MAX }
     }
 
-    /// The same tokenizer for a model whose embedding has `rows` rows: a text with tokens beyond is refused.
+    /// The same tokenizer for a model whose embedding has `rows` rows: a text with tokens beyond is
+    /// refused.
     pub fn with_rows(self, rows: usize) -> Self {
         Self { rows, ..self }
     }
@@ -153,14 +159,15 @@ impl Text {
         self.inner.special.contains(&token)
     }
 
-    /// The tokens of a model whose embedding has `rows` rows. Rows beyond the tokenizer's last token, which models have
-    /// for the sake of round sizes, are no part of it: they have no text, and two models with one tokenizer may have
-    /// different numbers of them. Nor are tokens that were added to the tokenizer and have no row: those of a model's
-    /// images, or one to fill up batches that nobody trained.
+    /// The tokens of a model whose embedding has `rows` rows. Rows beyond the tokenizer's last
+    /// token, which models have for the sake of round sizes, are no part of it: they have no text,
+    /// and two models with one tokenizer may have different numbers of them. Nor are tokens that
+    /// were added to the tokenizer and have no row: those of a model's images, or one to fill up
+    /// batches that nobody trained.
     ///
     /// # Errors
-    /// A token of the tokenizer's own that the model has no row for; two tokens with one id; so many rows without a
-    /// token that tokenizer and model cannot belong together.
+    /// A token of the tokenizer's own that the model has no row for; two tokens with one id; so
+    /// many rows without a token that tokenizer and model cannot belong together.
     pub fn vocabulary(&self, rows: usize) -> Result<Vocabulary> {
         let wrong = |problem: String| Error::Vocabulary { path: self.inner.path.clone(), problem };
         let mut all: BTreeMap<Token, String> = BTreeMap::new();

@@ -11,7 +11,8 @@ fn write_json(directory: &Path, name: &str, value: &Value) {
 }
 
 fn template(directory: &Path, text: &str) -> polydraft_text::Result<Option<ChatTemplate>> {
-    let settings = json!({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": text});
+    let settings =
+        json!({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": text});
     write_json(directory, "tokenizer_config.json", &settings);
     ChatTemplate::read(directory)
 }
@@ -30,7 +31,8 @@ fn templates_render_as_in_transformers() {
     for case in all["cases"].as_array().unwrap() {
         let name = case["template"].as_str().unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let template = template(directory.path(), all["templates"][name].as_str().unwrap()).unwrap().unwrap();
+        let template =
+            template(directory.path(), all["templates"][name].as_str().unwrap()).unwrap().unwrap();
         let messages: Vec<Message> = case["messages"]
             .as_array()
             .unwrap()
@@ -66,17 +68,28 @@ fn templates_come_from_either_file() {
         (file, t.render(&[]).unwrap())
     };
     assert_eq!(source(&read().unwrap()), ("tokenizer_config.json".to_owned(), "one".to_owned()));
-    let several = json!([{"name": "tool_use", "template": "a"}, {"name": "default", "template": "two"}]);
+    let several =
+        json!([{"name": "tool_use", "template": "a"}, {"name": "default", "template": "two"}]);
     write_json(directory.path(), "tokenizer_config.json", &json!({"chat_template": several}));
     assert_eq!(source(&read().unwrap()).1, "two");
     fs::write(directory.path().join("chat_template.jinja"), "three").unwrap();
     assert_eq!(source(&read().unwrap()), ("chat_template.jinja".to_owned(), "three".to_owned()));
     // Special tokens may be in a file of their own.
-    fs::write(directory.path().join("chat_template.jinja"), "{{ bos_token }}{{ pad_token }}").unwrap();
-    write_json(directory.path(), "special_tokens_map.json", &json!({"bos_token": "<b>", "pad_token": "<p>"}));
+    fs::write(directory.path().join("chat_template.jinja"), "{{ bos_token }}{{ pad_token }}")
+        .unwrap();
+    write_json(
+        directory.path(),
+        "special_tokens_map.json",
+        &json!({"bos_token": "<b>", "pad_token": "<p>"}),
+    );
     assert_eq!(source(&read().unwrap()).1, "<b><p>");
     fs::write(directory.path().join("tokenizer_config.json"), "[1").unwrap();
-    assert!(ChatTemplate::read(directory.path()).unwrap_err().to_string().contains("tokenizer_config.json"));
+    assert!(
+        ChatTemplate::read(directory.path())
+            .unwrap_err()
+            .to_string()
+            .contains("tokenizer_config.json")
+    );
 }
 
 /// As `json.dumps` of Python 3.12 writes it.
@@ -87,8 +100,14 @@ fn json_is_pythons() {
         ("ensure_ascii=true", r#"{"b": [1, 2.5, {}], "a": "\u00e9\n\ud83d\ude00"}"#),
         ("separators=(',', ':'), sort_keys=true", r#"{"a":"é\n😀","b":[1,2.5,{}]}"#),
         ("indent=1", "{\n \"b\": [\n  1,\n  2.5,\n  {}\n ],\n \"a\": \"é\\n😀\"\n}"),
-        ("indent='-', sort_keys=true", "{\n-\"a\": \"é\\n😀\",\n-\"b\": [\n--1,\n--2.5,\n--{}\n-]\n}"),
-        ("indent=0, separators=('; ', '=')", "{\n\"b\"=[\n1; \n2.5; \n{}\n]; \n\"a\"=\"é\\n😀\"\n}"),
+        (
+            "indent='-', sort_keys=true",
+            "{\n-\"a\": \"é\\n😀\",\n-\"b\": [\n--1,\n--2.5,\n--{}\n-]\n}",
+        ),
+        (
+            "indent=0, separators=('; ', '=')",
+            "{\n\"b\"=[\n1; \n2.5; \n{}\n]; \n\"a\"=\"é\\n😀\"\n}",
+        ),
     ] {
         let text = format!("{{{{ {{'b': [1, 2.5, {{}}], 'a': 'é\\n😀'}} | tojson({options}) }}}}");
         assert_eq!(rendered(&text), Ok(expected.to_owned()), "{options}");
@@ -171,7 +190,10 @@ fn hostile_templates_are_errors() {
             "{% set s = 'x' * 1000 ~ 'x' * 999 %}{% for i in range(99999) %}{% if s|upper %}{% endif %}{% endfor %}",
             "never end",
         ),
-        ("{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('x', 99) }}", ""),
+        (
+            "{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('x', 99) }}",
+            "",
+        ),
         ("{{ [1, 2] | tojson(indent=100000000000) }}", ""),
     ] {
         match rendered(text) {
@@ -181,7 +203,8 @@ fn hostile_templates_are_errors() {
     }
 }
 
-/// Names that are words of the language elsewhere, and places where a text in quotes only seems to begin.
+/// Names that are words of the language elsewhere, and places where a text in quotes only seems to
+/// begin.
 #[test]
 fn doubled_texts_are_refused_however_they_are_written() {
     let doubled = |name: &str| format!("{{% set {name} = {name} ~ {name} %}}").repeat(40);
@@ -190,7 +213,8 @@ fn doubled_texts_are_refused_however_they_are_written() {
         let message = rendered(&text).map(|t| t.len()).expect_err(name);
         assert!(message.contains("longer than any prompt"), "{name}: {message}");
     }
-    for hidden in ["{% raw %}{% ' %}{% endraw %}", "{%\x0craw %}{{ \" {%- endraw +%}", "{#}{{ ' #}"] {
+    for hidden in ["{% raw %}{% ' %}{% endraw %}", "{%\x0craw %}{{ \" {%- endraw +%}", "{#}{{ ' #}"]
+    {
         let text = format!("{hidden}{{% set a = 'xxxxxxxx' %}}{}", doubled("a"));
         let message = rendered(&text).map(|t| t.len()).expect_err(hidden);
         assert!(message.contains("longer than any prompt"), "{hidden}: {message}");
@@ -207,14 +231,19 @@ fn doubled_texts_are_refused_however_they_are_written() {
 #[test]
 fn values_are_not_nested_without_end() {
     let looped = |part: &str| {
-        format!("{{% set n = namespace(s=1, m=1) %}}{{% for i in range(20000) %}}{part}{{% endfor %}}")
+        format!(
+            "{{% set n = namespace(s=1, m=1) %}}{{% for i in range(20000) %}}{part}{{% endfor %}}"
+        )
     };
     for (part, expected) in [
         ("{% set n.s = (n.s,) %}", "inside each other"),
         ("{% set n.s = n.s, %}", "inside each other"),
         ("{% set n.s = dict(a=n.s) %}", "inside each other"),
         ("{% set n.s = namespace(a=n.s) %}", "inside each other"),
-        ("{% set n.m = namespace() %}{% set n.m.s = n.s %}{% set n.s = n.m %}", "inside each other"),
+        (
+            "{% set n.m = namespace() %}{% set n.m.s = n.s %}{% set n.s = n.m %}",
+            "inside each other",
+        ),
         ("{% set n.s = {}|chain(n.s) %}", "chain"),
     ] {
         let message = rendered(&looped(part)).expect_err(part);
@@ -254,8 +283,7 @@ fn templates_that_ask_for_too_much_are_refused() {
         "{{% set x %}}{{% for i in range(100000) %}}{}{{% endfor %}}{{% endset %}}",
         "b".repeat(900_000)
     );
-    let fill =
-        "{% set x %}{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor %}{% endset %}";
+    let fill = "{% set x %}{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor %}{% endset %}";
     let repeated = |field: &str| field.repeat(50_000);
     let fields_in_braces = format!("{{{{ '{}'.format('x' * 1000) | length }}}}", repeated("{0}"));
     let fields_by_percent =
@@ -277,7 +305,10 @@ fn templates_that_ask_for_too_much_are_refused() {
             "{{ ('x' * 1000) | replace('x', 'y' * 1000) | replace('y', 'z' * 1000) }}",
             "longer than any prompt",
         ),
-        ("{{ ('x' * 1000).replace('', 'y' * 1000).replace('y', 'z' * 1000) }}", "longer than any prompt"),
+        (
+            "{{ ('x' * 1000).replace('', 'y' * 1000).replace('y', 'z' * 1000) }}",
+            "longer than any prompt",
+        ),
         (
             "{{ (('x' * 1000) ~ 'x' * 1000).join([1] * 1000 + [1] * 1000 + [1] * 1000) }}",
             "longer than any prompt",
@@ -340,7 +371,10 @@ fn templates_may_do_what_sensible_ones_do() {
         (&brackets, brackets.clone()),
         (&list, "5001".to_owned()),
         ("{{ 'a-b' | replace('-', '+') }}{{ 'a-b'.replace('-', '') }}", "a+bab".to_owned()),
-        ("{{ '%s is %5d' | format('x', 3) }}{{ '{}:{:>3}'.format(1, 2) }}", "x is     31:  2".to_owned()),
+        (
+            "{{ '%s is %5d' | format('x', 3) }}{{ '{}:{:>3}'.format(1, 2) }}",
+            "x is     31:  2".to_owned(),
+        ),
         ("{{ 'Since 20240101: {} {:*>3}'.format(1, 2) }}", "Since 20240101: 1 **2".to_owned()),
         ("{{ '20240101: %s 100%%20240101' | format(1) }}", "20240101: 1 100%20240101".to_owned()),
         ("{{ '{{:99999}} {0[:99999]:}>3}'.format({':99999': 1}) }}", "{:99999} }}1".to_owned()),
@@ -365,13 +399,19 @@ fn operators_do_what_they_do() {
         ("{{ 'ab' * 3 }}{{ -1 + 4 }}{{ (1, 2) + (3,) }}", "ababab3(1, 2, 3)"),
         ("{% for x in [1] + [2, 3] %}{{ x ~ ',' }}{% endfor %}", "1,2,3,"),
         ("{{ 'a' ~ 'b'|upper ~ 'c'.upper() ~ {'k': 'v'}['k'] ~ [4][0] }}", "aBCv4"),
-        ("{{ 100000 * 100000 }}{{ 'x' + 'y' if true else 'z' + 'w' }}{{ 2 ** 3 }}", "10000000000xy8"),
+        (
+            "{{ 100000 * 100000 }}{{ 'x' + 'y' if true else 'z' + 'w' }}{{ 2 ** 3 }}",
+            "10000000000xy8",
+        ),
         ("{% raw %}{{ a ~ b }}{% endraw %}", "{{ a ~ b }}"),
         ("{{ 'a' + 'b' == 'ab' and 'b' in 'a' ~ 'b' }}", "True"),
         ("{% for call in [{'x': {'y': 3}}] %}{{ call['x']['y'] }}{% endfor %}", "3"),
         ("{% set not, block = [1], [2] %}{{ 0 + not[0] }}{{ block[0] }}{{ 1 in [1] }}", "12True"),
         ("{{ 'a' + 'b' 'c' }}{{ 'd' 'e' ~ 'f' }}{{ 1.5e+3 + 1 }}", "abcdef1501.0"),
-        ("{% set a, b = (1, 2) %}{% set c = a, b %}{{ c[1] }}{{ c|length }}{{ (a, b)|last }}", "222"),
+        (
+            "{% set a, b = (1, 2) %}{% set c = a, b %}{{ c[1] }}{{ c|length }}{{ (a, b)|last }}",
+            "222",
+        ),
         ("{% set n = namespace(a=1) %}{% set n.b = n.a + 1 if n.a else 0 %}{{ n.b }}", "2"),
         (
             "{% macro f(a, b=(1, 2)) %}{{ a }}{{ b[1] }}{{ caller(3) }}{% endmacro %}\

@@ -46,8 +46,7 @@ fn settings_that_are_not_had_are_named() {
     };
     assert_eq!(sampling(json!({"do_sample": true, "top_k": -1})).top_k, None);
     assert_eq!(sampling(json!({"do_sample": true, "top_k": 20})).top_k, Some(20));
-    let neutral =
-        json!({"do_sample": true, "typical_p": 1.0, "num_beams": 1, "bad_words_ids": [], "eta_cutoff": 0});
+    let neutral = json!({"do_sample": true, "typical_p": 1.0, "num_beams": 1, "bad_words_ids": [], "eta_cutoff": 0});
     assert!(sampling(neutral).unsupported.is_empty());
     let all = json!({
         "do_sample": true, "typical_p": 0.9, "epsilon_cutoff": 0.01, "eta_cutoff": 0.02, "num_beams": 4,
@@ -75,9 +74,12 @@ fn settings_that_are_not_had_are_named() {
 #[test]
 #[cfg(unix)]
 fn links_to_nowhere_are_reported() {
-    for file in
-        ["generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
-    {
+    for file in [
+        "generation_config.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+    ] {
         let directory = directory();
         let read = || Language::read(directory.path(), 3, &[1]);
         assert!(read().is_ok());
@@ -90,7 +92,11 @@ fn links_to_nowhere_are_reported() {
         let directory = directory();
         fs::remove_file(directory.path().join("tokenizer.json")).unwrap();
         fs::write(directory.path().join("merges.txt"), "").unwrap();
-        std::os::unix::fs::symlink(directory.path().join("blobs/0123"), directory.path().join(file)).unwrap();
+        std::os::unix::fs::symlink(
+            directory.path().join("blobs/0123"),
+            directory.path().join(file),
+        )
+        .unwrap();
         let message = Language::read(directory.path(), 3, &[1]).unwrap_err().to_string();
         assert!(message.contains(file), "{message}");
     }

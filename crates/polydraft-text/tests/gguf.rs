@@ -30,6 +30,7 @@ fn templates_for_tools_have_a_key_of_their_own() {
     let plain = "plain<|im_end|>".to_owned();
     assert_eq!(rendered(&[]), (plain.clone(), plain.clone()));
     assert_eq!(rendered(&[("rag", "other")]), (plain.clone(), plain.clone()));
-    let with_tools = [("rag", "other"), ("tool_use", "{{ tools[0].function.name }}{{ eos_token }}")];
+    let with_tools =
+        [("rag", "other"), ("tool_use", "{{ tools[0].function.name }}{{ eos_token }}")];
     assert_eq!(rendered(&with_tools), (plain, "f<|im_end|>".to_owned()));
 }

@@ -25,7 +25,8 @@ fn fixture(name: &str) -> Text {
 
 /// Name, tokenizer, and the tokens and text of make_text.py's sentence.
 fn kinds() -> Vec<(String, Text, Vec<Token>, String)> {
-    let all: Value = serde_json::from_slice(&fs::read(folder().join("decoded.json")).unwrap()).unwrap();
+    let all: Value =
+        serde_json::from_slice(&fs::read(folder().join("decoded.json")).unwrap()).unwrap();
     let kinds = all["kinds"].as_object().unwrap().iter();
     let read = |(name, expected): (&String, &Value)| {
         let text = fixture(name);
@@ -58,7 +59,10 @@ fn streams_keep_every_character_and_space_at_every_split() {
             let before = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
             assert_eq!(pieces.concat(), decoded[before.len()..], "{name}, split at {split}");
             for piece in &pieces {
-                assert!(!piece.contains(char::REPLACEMENT_CHARACTER), "{name}, split at {split}: {piece:?}");
+                assert!(
+                    !piece.contains(char::REPLACEMENT_CHARACTER),
+                    "{name}, split at {split}: {piece:?}"
+                );
             }
         }
         // And nothing is held back that is certain: whole characters come with their last token.
@@ -66,7 +70,10 @@ fn streams_keep_every_character_and_space_at_every_split() {
         for (count, piece) in (1..).zip(streamed(&text, &[], &ids)) {
             shown += &piece;
             let whole = text.decode(&ids[..count.min(ids.len())]).unwrap();
-            assert!(shown.starts_with(whole.trim_end_matches(char::REPLACEMENT_CHARACTER)), "{name} {count}");
+            assert!(
+                shown.starts_with(whole.trim_end_matches(char::REPLACEMENT_CHARACTER)),
+                "{name} {count}"
+            );
         }
     }
 }
@@ -110,9 +117,11 @@ fn tokens_that_make_no_text_disturb_no_other() {
                 let start = rng.random_range(0..ids.len() - 6);
                 tokens.extend(&ids[start..start + rng.random_range(1..6)]);
             }
-            let shown = streamed(&text, &[], &tokens).concat().replace(char::REPLACEMENT_CHARACTER, "");
+            let shown =
+                streamed(&text, &[], &tokens).concat().replace(char::REPLACEMENT_CHARACTER, "");
             let whole = text.decode(&tokens).unwrap().replace(char::REPLACEMENT_CHARACTER, "");
-            // A stream may save characters that decoding all at once gives up for a wrong byte behind them.
+            // A stream may save characters that decoding all at once gives up for a wrong byte
+            // behind them.
             assert!(is_subsequence(&whole, &shown), "{name}: {tokens:?}\n{whole:?}\n{shown:?}");
         }
     }
@@ -121,17 +130,23 @@ fn tokens_that_make_no_text_disturb_no_other() {
 #[test]
 fn a_vocabulary_and_its_merges_make_a_tokenizer() {
     // OPT's layout, from the byte-level fixture.
-    let whole: Value = serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
+    let whole: Value =
+        serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     write_json(directory.path(), "vocab.json", &whole["model"]["vocab"]);
     let merges = whole["model"]["merges"].as_array().unwrap().iter();
-    let lines: Vec<String> =
-        merges.map(|pair| format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap())).collect();
-    fs::write(directory.path().join("merges.txt"), format!("#version: 0.2\n{}\n", lines.join("\n"))).unwrap();
-    let tokens =
-        json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>", "add_bos_token": true});
+    let lines: Vec<String> = merges
+        .map(|pair| format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()))
+        .collect();
+    fs::write(
+        directory.path().join("merges.txt"),
+        format!("#version: 0.2\n{}\n", lines.join("\n")),
+    )
+    .unwrap();
+    let tokens = json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>", "add_bos_token": true});
     write_json(directory.path(), "tokenizer_config.json", &tokens);
-    let (_, reference, ids, decoded) = kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
+    let (_, reference, ids, decoded) =
+        kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
     let text = Text::read(directory.path()).unwrap();
     assert_eq!(text.decode(&ids).unwrap(), decoded);
     for sample in [decoded.as_str(), "", "<|end|> x", " leading"] {
@@ -203,7 +218,8 @@ fn words(vocabulary: Value) -> Text {
 #[test]
 fn ids_that_are_shared_are_named() {
     // More tokens than rows, all of them below.
-    let message = words(json!({"a": 0, "b": 1, "c": 1, "d": 1})).vocabulary(2).unwrap_err().to_string();
+    let message =
+        words(json!({"a": 0, "b": 1, "c": 1, "d": 1})).vocabulary(2).unwrap_err().to_string();
     assert!(message.contains("tokenizer.json: expected one token for each id, got"), "{message}");
     assert!(message.contains("for id 1"), "{message}");
     // Nor where there are rows enough.
@@ -231,7 +247,10 @@ fn added_tokens_without_a_row_are_no_part_of_the_vocabulary() {
     let text = text.with_rows(3);
     assert_eq!(text.encode("a c").unwrap(), [0, 2]);
     let message = text.encode("a <image>").unwrap_err().to_string();
-    assert!(message.contains("tokens below 3") && message.contains("got 3 (\"<image>\")"), "{message}");
+    assert!(
+        message.contains("tokens below 3") && message.contains("got 3 (\"<image>\")"),
+        "{message}"
+    );
 }
 
 /// As transformers' classes for Llama's tokenizers do it.
@@ -260,7 +279,8 @@ fn settings_put_tokens_around_a_prompt() {
     assert_eq!(encoded(&file, of("GemmaTokenizer", &no, &yes)), Ok(vec![1, 0, 3]));
     assert_eq!(encoded(&file, of("LlamaTokenizerFast", &unsaid, &unsaid)), Ok(vec![1, 0]));
     assert_eq!(encoded(&file, of("PreTrainedTokenizerFast", &yes, &yes)), Ok(vec![1, 0]));
-    let missing = json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<b>", "add_bos_token": true});
+    let missing =
+        json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<b>", "add_bos_token": true});
     let message = encoded(&file, missing).unwrap_err();
     assert!(message.contains("expected the bos_token of tokenizer_config.json"), "{message}");
     // Where the tokenizer adds one itself there is no second.
@@ -272,7 +292,8 @@ fn settings_put_tokens_around_a_prompt() {
     assert_eq!(encoded(&file, of("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
 }
 
-/// The expressions that split a text give up behind so many, and would leave the rest of it one piece.
+/// The expressions that split a text give up behind so many, and would leave the rest of it one
+/// piece.
 #[test]
 fn endless_white_space_is_refused() {
     let text = fixture("byte-level");
@@ -280,7 +301,10 @@ fn endless_white_space_is_refused() {
     let tokens = text.encode(words).unwrap().len();
     assert!(text.encode(&(blank(900_000) + words)).unwrap().len() > tokens);
     let message = text.encode(&(blank(1_000_000) + words)).unwrap_err().to_string();
-    assert!(message.contains("less than 1000000 white-space characters in a row, got 1000000"), "{message}");
+    assert!(
+        message.contains("less than 1000000 white-space characters in a row, got 1000000"),
+        "{message}"
+    );
 }
 
 /// Files with which the library panics: none of it reaches the caller, and the file is named.
@@ -301,23 +325,29 @@ fn mangled_tokenizers_are_errors() {
     let cases: [(&str, Change); 7] = [
         ("a processor's token that is not defined", |file| {
             let named = json!({"SpecialToken": {"id": "<nowhere>", "type_id": 0}});
-            file["post_processor"]["single"] = json!([named, {"Sequence": {"id": "A", "type_id": 0}}]);
+            file["post_processor"]["single"] =
+                json!([named, {"Sequence": {"id": "A", "type_id": 0}}]);
         }),
         ("a prefix that cuts a character", |file| {
             file["model"]["continuing_subword_prefix"] = json!("##é");
         }),
-        ("a decoder without its type", |file| file["decoder"] = json!({"decoders": [{"prefix": 3}]})),
+        ("a decoder without its type", |file| {
+            file["decoder"] = json!({"decoders": [{"prefix": 3}]})
+        }),
         ("a table that is none", |file| {
             file["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
         }),
         ("a match behind the end 1", |file| {
-            file["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "$"}, "content": "é"});
+            file["normalizer"] =
+                json!({"type": "Replace", "pattern": {"Regex": "$"}, "content": "é"});
         }),
         ("a match behind the end 2", |file| {
-            file["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "(?<=.)"}, "content": "é"});
+            file["normalizer"] =
+                json!({"type": "Replace", "pattern": {"Regex": "(?<=.)"}, "content": "é"});
         }),
         ("a match behind the end 3", |file| {
-            let normalizer = json!({"type": "Replace", "pattern": {"Regex": "\\b|\\s*"}, "content": ""});
+            let normalizer =
+                json!({"type": "Replace", "pattern": {"Regex": "\\b|\\s*"}, "content": ""});
             file["normalizer"] = normalizer;
         }),
     ];
@@ -340,7 +370,8 @@ fn mangled_tokenizers_are_errors() {
 fn tokenizers_that_are_cut_off_are_errors() {
     let whole = changed_bytes(|_| {});
     // Inside every part of the file, the decoder's included.
-    for length in (0..whole.len()).step_by(whole.len() / 300).chain(whole.len() - 200..whole.len()) {
+    for length in (0..whole.len()).step_by(whole.len() / 300).chain(whole.len() - 200..whole.len())
+    {
         let message = Text::parse(&whole[..length], "cut/tokenizer.json").unwrap_err().to_string();
         assert!(message.contains("cut/tokenizer.json"), "{length}: {message}");
     }
@@ -349,13 +380,17 @@ fn tokenizers_that_are_cut_off_are_errors() {
 /// Prompts that no context can hold are refused in time, and long ones that it can hold are not.
 #[test]
 fn absurd_lengths_are_refused_early() {
-    let file = br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
+    let file =
+        br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
                     "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
     let text = Text::parse(file, "tokenizer.json").unwrap();
     let long = "one two ".repeat(1 << 20);
     let clock = std::time::Instant::now();
     let message = text.encode_within(&long, 1_000).unwrap_err().to_string();
-    assert!(message.contains("at most 64000") && message.contains("context holds 1000"), "{message}");
+    assert!(
+        message.contains("at most 64000") && message.contains("context holds 1000"),
+        "{message}"
+    );
     let message = text.encode_within(&long, 150_000).unwrap_err().to_string();
     assert!(message.contains("at least") && message.contains("context holds 150000"), "{message}");
     assert!(clock.elapsed().as_secs() < 5);
@@ -373,7 +408,10 @@ fn what_is_no_file_is_not_read() {
     let path = folder.path().join("tokenizer.json");
     std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
     let message = Text::read(folder.path()).unwrap_err().to_string();
-    assert!(message.contains("tokenizer.json") && message.contains("expected a regular file"), "{message}");
+    assert!(
+        message.contains("tokenizer.json") && message.contains("expected a regular file"),
+        "{message}"
+    );
     fs::remove_file(&path).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     let message = Text::read(folder.path()).unwrap_err().to_string();

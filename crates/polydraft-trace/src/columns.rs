@@ -70,7 +70,11 @@ impl View for &Column {
 pub(crate) struct Out(Vec<(String, Column)>);
 
 impl Out {
-    pub fn add<T: Number>(&mut self, name: impl Into<String>, numbers: impl ExactSizeIterator<Item = T>) {
+    pub fn add<T: Number>(
+        &mut self,
+        name: impl Into<String>,
+        numbers: impl ExactSizeIterator<Item = T>,
+    ) {
         let shape = [numbers.len()];
         let mut bytes = Vec::with_capacity(shape[0] * size_of::<T>());
         numbers.for_each(|number| number.append(&mut bytes));
@@ -81,7 +85,8 @@ impl Out {
     pub fn file(&self, metadata: String) -> std::io::Result<Vec<u8>> {
         let metadata = HashMap::from([(METADATA.to_owned(), metadata)]);
         let columns = self.0.iter().map(|(name, column)| (name, column));
-        let file = safetensors::serialize(columns, Some(metadata)).map_err(std::io::Error::other)?;
+        let file =
+            safetensors::serialize(columns, Some(metadata)).map_err(std::io::Error::other)?;
         let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
         gzip.write_all(&file)?;
         gzip.finish()
@@ -93,9 +98,11 @@ pub(crate) fn unpack(place: &str, file: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = GzDecoder::new(file).take(MOST as u64 + 1).read_to_end(&mut bytes);
     match read {
-        Ok(length) if length > MOST => {
-            Err(Error::content(place, format!("at most {} MiB", MOST >> 20), "more when decompressed"))
-        }
+        Ok(length) if length > MOST => Err(Error::content(
+            place,
+            format!("at most {} MiB", MOST >> 20),
+            "more when decompressed",
+        )),
         Ok(_) => Ok(bytes),
         Err(error) => Err(Error::content(place, "a safetensors file in gzip", error)),
     }
@@ -111,11 +118,13 @@ pub(crate) struct In<'a> {
 
 impl<'a> In<'a> {
     pub fn new(place: &'a str, bytes: &'a [u8]) -> Result<Self> {
-        let wrong = |error: &dyn ToString| Error::content(place, "a safetensors file", error.to_string());
+        let wrong =
+            |error: &dyn ToString| Error::content(place, "a safetensors file", error.to_string());
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| wrong(&error))?;
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(&error))?;
         let metadata = metadata.metadata().as_ref().and_then(|map| map.get(METADATA)).cloned();
-        let metadata = metadata.ok_or_else(|| wrong(&format!("one without {METADATA:?} in its metadata")))?;
+        let metadata =
+            metadata.ok_or_else(|| wrong(&format!("one without {METADATA:?} in its metadata")))?;
         Ok(Self { place, tensors, metadata })
     }
 
@@ -149,6 +158,8 @@ impl<'a> In<'a> {
     }
 
     fn tensor(&self, name: &str) -> Result<safetensors::tensor::TensorView<'a>> {
-        self.tensors.tensor(name).map_err(|_| Error::content(self.at(name), "such a tensor", "none"))
+        self.tensors
+            .tensor(name)
+            .map_err(|_| Error::content(self.at(name), "such a tensor", "none"))
     }
 }

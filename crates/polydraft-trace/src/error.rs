@@ -67,7 +67,15 @@ impl Error {
         Self::File { path: path.to_owned(), error }
     }
 
-    pub(crate) fn content(place: impl ToString, expected: impl ToString, got: impl ToString) -> Self {
-        Self::Content { place: place.to_string(), expected: expected.to_string(), got: got.to_string() }
+    pub(crate) fn content(
+        place: impl ToString,
+        expected: impl ToString,
+        got: impl ToString,
+    ) -> Self {
+        Self::Content {
+            place: place.to_string(),
+            expected: expected.to_string(),
+            got: got.to_string(),
+        }
     }
 }

@@ -70,34 +70,44 @@ impl Trace {
     pub fn open(path: &Path) -> Result<Self> {
         let shard = path.is_file().then(|| path.file_name().unwrap_or_default().to_string_lossy());
         let folder = match shard {
-            Some(_) => {
-                path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-            }
+            Some(_) => path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty())
+                .unwrap_or(Path::new(".")),
             None => path,
         };
         let file = folder.join(HEADER);
-        let header = polydraft_files::read(&file, Kind::SETTINGS).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                let expected = format!("a trace, a folder with {HEADER} or one of its files");
-                Error::content(path.display(), expected, "none")
-            }
-            _ => Error::file(&file, error),
-        })?;
+        let header =
+            polydraft_files::read(&file, Kind::SETTINGS).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => {
+                    let expected = format!("a trace, a folder with {HEADER} or one of its files");
+                    Error::content(path.display(), expected, "none")
+                }
+                _ => Error::file(&file, error),
+            })?;
         let crc = crc32(&header);
         let place = file.display().to_string();
         let header: Header = serde_json::from_slice(&header)
             .map_err(|error| Error::content(&place, "the header of a trace", in_words(error)))?;
         header.validate(&place)?;
         let index = folder.join(INDEX);
-        let text = polydraft_files::read_text(&index, LINES).map_err(|error| Error::file(&index, error))?;
+        let text = polydraft_files::read_text(&index, LINES)
+            .map_err(|error| Error::file(&index, error))?;
         let (lines, whole) = lines(&index, &text)?;
-        let mut trace =
-            Self { folder: folder.to_owned(), header, crc, shards: (0..lines.len()).collect(), lines, whole };
+        let mut trace = Self {
+            folder: folder.to_owned(),
+            header,
+            crc,
+            shards: (0..lines.len()).collect(),
+            lines,
+            whole,
+        };
         trace.check_listed()?;
         if let Some(name) = shard {
             let number = trace.lines.iter().position(|line| line.file == name);
             let expected = format!("a file that {INDEX} lists");
-            trace.shards = vec![number.ok_or_else(|| Error::content(path.display(), expected, "another"))?];
+            trace.shards =
+                vec![number.ok_or_else(|| Error::content(path.display(), expected, "another"))?];
         }
         Ok(trace)
     }
@@ -105,10 +115,12 @@ impl Trace {
     /// Opens traces, or shards of them, that are looked at as one.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); traces that were recorded in different ways; a recording that is there twice, under
-    /// whatever name: it would count twice, and errors would seem smaller than they are.
+    /// Those of [`open`](Self::open); traces that were recorded in different ways; a recording that
+    /// is there twice, under whatever name: it would count twice, and errors would seem smaller
+    /// than they are.
     pub fn together<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Self>> {
-        let traces = paths.iter().map(|path| Self::open(path.as_ref())).collect::<Result<Vec<_>>>()?;
+        let traces =
+            paths.iter().map(|path| Self::open(path.as_ref())).collect::<Result<Vec<_>>>()?;
         for (trace, path) in traces.iter().zip(paths).skip(1) {
             traces[0].header.belongs_with(&trace.header, path.as_ref())?;
         }
@@ -125,9 +137,11 @@ impl Trace {
         Ok(traces)
     }
 
-    /// That no more than one shard is there without being listed: the recording of that one was interrupted.
+    /// That no more than one shard is there without being listed: the recording of that one was
+    /// interrupted.
     fn check_listed(&self) -> Result<()> {
-        let files = std::fs::read_dir(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
+        let files =
+            std::fs::read_dir(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
         let listed: HashSet<&str> = self.lines.iter().map(|line| line.file.as_str()).collect();
         let names = files.flatten().map(|file| file.file_name().to_string_lossy().into_owned());
         let mut others: Vec<String> = names
@@ -140,7 +154,8 @@ impl Trace {
             [] | [_] => Ok(()),
             [first, ..] => {
                 let place = self.folder.join(INDEX);
-                let got = format!("none for {} of them, the first of which is {first}", others.len());
+                let got =
+                    format!("none for {} of them, the first of which is {first}", others.len());
                 Err(Error::content(place.display(), "a line for each shard that is there", got))
             }
         }
@@ -193,8 +208,10 @@ impl Trace {
         let line = &self.lines[number];
         let path = self.folder.join(&line.file);
         let place = path.display().to_string();
-        let bytes = polydraft_files::read(&path, SHARD).map_err(|error| Error::file(&path, error))?;
-        let check = |what: &str, expected: &dyn ToString, got: &dyn ToString| match expected.to_string()
+        let bytes =
+            polydraft_files::read(&path, SHARD).map_err(|error| Error::file(&path, error))?;
+        let check = |what: &str, expected: &dyn ToString, got: &dyn ToString| match expected
+            .to_string()
             == got.to_string()
         {
             true => Ok(()),
@@ -213,8 +230,10 @@ impl Trace {
         check("positions:", &line.positions, &shard.positions())?;
         check("a prompt with the checksum", &line.prompt, &crc_of(shard.prompt()))?;
         if shard.header() != self.crc || shard.number() != number {
-            let expected =
-                format!("prompt {number} of the trace whose {HEADER} has the checksum {}", self.crc);
+            let expected = format!(
+                "prompt {number} of the trace whose {HEADER} has the checksum {}",
+                self.crc
+            );
             let got = format!("prompt {} of {}", shard.number(), shard.header());
             return Err(Error::content(&place, expected, got));
         }
@@ -222,15 +241,16 @@ impl Trace {
     }
 }
 
-/// The lines of an index, and how many bytes they are. A last one without an end was being written when somebody was
-/// interrupted: it does not count.
+/// The lines of an index, and how many bytes they are. A last one without an end was being written
+/// when somebody was interrupted: it does not count.
 fn lines(path: &Path, text: &str) -> Result<(Vec<Line>, usize)> {
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let mut lines = Vec::new();
     for (number, line) in text[..whole].lines().enumerate() {
         let place = format!("{}, line {}", path.display(), number + 1);
-        let line: Line = serde_json::from_str(line)
-            .map_err(|error| Error::content(&place, "what the index says of a shard", in_words(error)))?;
+        let line: Line = serde_json::from_str(line).map_err(|error| {
+            Error::content(&place, "what the index says of a shard", in_words(error))
+        })?;
         if line.file != file_name(number) {
             return Err(Error::content(place, file_name(number), format!("{:?}", line.file)));
         }

@@ -33,7 +33,8 @@ pub struct Header {
     pub draft_sampling: Sampling,
     /// What was drafted.
     pub tree: PolicyKind,
-    /// Probability up to which the likeliest tokens of each law are kept, in (0, 1]; at 1 laws are exact.
+    /// Probability up to which the likeliest tokens of each law are kept, in (0, 1]; at 1 laws are
+    /// exact.
     pub mass: f64,
     /// Texts behind each prompt.
     pub texts: u32,
@@ -43,7 +44,8 @@ pub struct Header {
     pub every: u32,
     /// Of texts and drafts.
     pub seed: u64,
-    /// The program that began to record: version, commit, compiler, machine. What another adds is marked in its shards.
+    /// The program that began to record: version, commit, compiler, machine. What another adds is
+    /// marked in its shards.
     pub made: Value,
 }
 
@@ -60,9 +62,20 @@ impl Header {
         check(self.format == FORMAT, "format", FORMAT, format!("{:?}", self.format))?;
         check(self.version == VERSION, "version", &VERSION.to_string(), self.version.to_string())?;
         let vocabulary = self.vocabulary;
-        check((1..=1 << 24).contains(&vocabulary), "vocabulary", "from 1 to 2^24", vocabulary.to_string())?;
-        check(self.mass > 0.0 && self.mass <= 1.0, "mass", "above 0, at most 1", self.mass.to_string())?;
-        for (field, value) in [("texts", self.texts), ("max_tokens", self.max_tokens), ("every", self.every)]
+        check(
+            (1..=1 << 24).contains(&vocabulary),
+            "vocabulary",
+            "from 1 to 2^24",
+            vocabulary.to_string(),
+        )?;
+        check(
+            self.mass > 0.0 && self.mass <= 1.0,
+            "mass",
+            "above 0, at most 1",
+            self.mass.to_string(),
+        )?;
+        for (field, value) in
+            [("texts", self.texts), ("max_tokens", self.max_tokens), ("every", self.every)]
         {
             check((1..=1 << 20).contains(&value), field, "from 1 to 2^20", value.to_string())?;
         }

@@ -1,13 +1,15 @@
 //! The laws of many nodes, one after the other: by support, exact or cut.
 //!
-//! Problem: a law over a large vocabulary is mostly tokens that nobody will ever draw, and what is left of a softmax in
-//! single precision needs no double precision.
-//! Source: ours. A law is weights times a scale. The softmax of logits is single-precision powers, the largest 1, times
-//! one double: then the weights are these powers, and the law that is read is the one that was recorded to the last bit.
-//! Where a law is no such thing (counts of n-grams) the weights are its probabilities themselves.
+//! Problem: a law over a large vocabulary is mostly tokens that nobody will ever draw, and what is
+//! left of a softmax in single precision needs no double precision.
+//! Source: ours. A law is weights times a scale. The softmax of logits is single-precision powers,
+//! the largest 1, times one double: then the weights are these powers, and the law that is read is
+//! the one that was recorded to the last bit. Where a law is no such thing (counts of n-grams) the
+//! weights are its probabilities themselves.
 //! Complexity: one pass, and for a cut one selection of the likeliest.
-//! Deviations: a law up to a mass below 1 keeps the likeliest tokens up to there and every token that was drafted, rounds
-//! their weights to a relative error of 1 less that mass, and is scaled to sum to 1.
+//! Deviations: a law up to a mass below 1 keeps the likeliest tokens up to there and every token
+//! that was drafted, rounds their weights to a relative error of 1 less that mass, and is scaled to
+//! sum to 1.
 
 use polydraft::{Distribution, Token};
 use safetensors::tensor::Dtype;
@@ -40,7 +42,8 @@ impl Packed {
         let there: f64 = kept.iter().map(|&token| law.probability(token)).sum();
         let left_out = if kept.len() == law.support_size() { 0.0 } else { (1.0 - there).max(0.0) };
         let weight = |token: &Token| {
-            let place = if tokens.is_empty() { Ok(*token as usize) } else { tokens.binary_search(token) };
+            let place =
+                if tokens.is_empty() { Ok(*token as usize) } else { tokens.binary_search(token) };
             rounded(place.map_or(0.0, |place| weights[place]), 1.0 - mass)
         };
         let mut weights: Vec<f64> = kept.iter().map(weight).collect();
@@ -55,8 +58,8 @@ impl Packed {
     }
 }
 
-/// A weight in single precision without the digits that a relative error of at least 2^-24 makes meaningless: zeros, which
-/// compress. One that is not 0 does not become 0: the token was drafted.
+/// A weight in single precision without the digits that a relative error of at least 2^-24 makes
+/// meaningless: zeros, which compress. One that is not 0 does not become 0: the token was drafted.
 fn rounded(weight: f64, error: f64) -> f64 {
     let bits = (weight as f32).to_bits();
     // 23 digits are there; of those that are kept the last has twice the error.
@@ -66,8 +69,8 @@ fn rounded(weight: f64, error: f64) -> f64 {
     f64::from(if weight > 0.0 { rounded.max(f32::MIN_POSITIVE) } else { rounded })
 }
 
-/// Single-precision weights and a scale whose products are these probabilities to the last bit; the probabilities and 1 if
-/// there are none.
+/// Single-precision weights and a scale whose products are these probabilities to the last bit; the
+/// probabilities and 1 if there are none.
 fn powers(probabilities: &[f64]) -> (Vec<f64>, f64) {
     let scale = probabilities.iter().copied().fold(0.0, f64::max);
     let weights: Vec<f64> = probabilities.iter().map(|p| f64::from((p / scale) as f32)).collect();
@@ -98,7 +101,13 @@ pub(crate) struct Laws {
 impl Default for Laws {
     fn default() -> Self {
         let weights = Weights::F64(Vec::new());
-        Self { entries: Vec::new(), scale: Vec::new(), tokens: Vec::new(), weights, starts: Vec::new() }
+        Self {
+            entries: Vec::new(),
+            scale: Vec::new(),
+            tokens: Vec::new(),
+            weights,
+            starts: Vec::new(),
+        }
     }
 }
 
@@ -130,7 +139,9 @@ impl Laws {
         out.add(format!("{role}.entries"), self.entries.iter().copied());
         out.add(format!("{role}.scale"), self.scale.iter().copied());
         match vocabulary <= 1 << 16 {
-            true => out.add(format!("{role}.tokens"), self.tokens.iter().map(|token| *token as u16)),
+            true => {
+                out.add(format!("{role}.tokens"), self.tokens.iter().map(|token| *token as u16))
+            }
             false => out.add(format!("{role}.tokens"), self.tokens.iter().copied()),
         }
         let name = format!("{role}.weights");
@@ -145,7 +156,8 @@ impl Laws {
         }
     }
 
-    /// Checks that there is a law where `has` says so and nowhere else, and as many numbers as the laws have.
+    /// Checks that there is a law where `has` says so and nowhere else, and as many numbers as the
+    /// laws have.
     pub fn read(role: &str, vocabulary: usize, has: &[bool], columns: &In) -> Result<Self> {
         let name = |column: &str| format!("{role}.{column}");
         let entries: Vec<u32> = columns.column_of(&name("entries"), has.len())?;
@@ -164,9 +176,11 @@ impl Laws {
             begin.1 += entries;
         }
         let tokens = match columns.dtype(&name("tokens"))? {
-            Dtype::U16 => {
-                columns.column_of::<u16>(&name("tokens"), begin.0)?.into_iter().map(u32::from).collect()
-            }
+            Dtype::U16 => columns
+                .column_of::<u16>(&name("tokens"), begin.0)?
+                .into_iter()
+                .map(u32::from)
+                .collect(),
             _ => columns.column_of(&name("tokens"), begin.0)?,
         };
         let weights = match columns.dtype(&name("weights"))? {
@@ -178,14 +192,17 @@ impl Laws {
 
     /// The law of a node; none where there is none.
     pub fn law(&self, node: usize, vocabulary: usize) -> Option<polydraft::Result<Distribution>> {
-        let (entries, scale, begin) = (self.entries[node] as usize, self.scale[node], self.starts[node]);
+        let (entries, scale, begin) =
+            (self.entries[node] as usize, self.scale[node], self.starts[node]);
         let tokens = match entries < vocabulary {
             true => self.tokens[begin.0..begin.0 + entries].to_vec(),
             false => Vec::new(),
         };
         let range = begin.1..begin.1 + entries;
         let mass = match &self.weights {
-            Weights::F32(weights) => weights[range].iter().map(|weight| f64::from(*weight) * scale).collect(),
+            Weights::F32(weights) => {
+                weights[range].iter().map(|weight| f64::from(*weight) * scale).collect()
+            }
             Weights::F64(weights) => weights[range].iter().map(|weight| weight * scale).collect(),
         };
         (entries > 0).then(|| Distribution::from_parts(vocabulary, tokens, mass))
@@ -219,7 +236,9 @@ mod tests {
         let top = |top_p, temperature| Sampling { top_p, temperature, ..Sampling::default() };
         let counted = Distribution::new(vec![1.0 / 3.0, 0.0, 0.2, 0.0, 7.0 / 15.0]).unwrap();
         let mut laws = vec![counted, Distribution::one_hot(9, 4).unwrap()];
-        for sampling in [top(1.0, 1.0), top(1.0, 0.37), top(0.8, 1.0), top(1.0, 0.0), top(1.0, 0.01)] {
+        for sampling in
+            [top(1.0, 1.0), top(1.0, 0.37), top(0.8, 1.0), top(1.0, 0.0), top(1.0, 0.01)]
+        {
             laws.push(Distribution::from_logits(&logits, &sampling).unwrap());
         }
         for law in laws {
@@ -251,13 +270,18 @@ mod tests {
         assert!((ratio * (1.0 - left_out) - 1.0).abs() < 0.01, "{ratio}");
         assert!((read.parts().1.iter().sum::<f64>() - 1.0).abs() < 1e-12);
         // What was drafted stays, be it as good as impossible for the target.
-        let unlikely = Distribution::new([vec![1.0 - 1e-60], vec![0.0; 9], vec![1e-60]].concat()).unwrap();
+        let unlikely =
+            Distribution::new([vec![1.0 - 1e-60], vec![0.0; 9], vec![1e-60]].concat()).unwrap();
         let (read, _) = again(&unlikely, 0.99, &[10]);
         assert!(read.probability(10) > 0.0 && read.probability(10) < 1e-37);
         // All but a few are kept: the others are zeros.
         let flat = Distribution::new([vec![0.001; 999], vec![0.001]].concat()).unwrap();
         let (read, left_out) = again(&flat, 0.9, &[]);
-        assert!(read.parts().0.is_empty() && read.support_size() == 900 && (left_out - 0.1).abs() < 1e-9);
+        assert!(
+            read.parts().0.is_empty()
+                && read.support_size() == 900
+                && (left_out - 0.1).abs() < 1e-9
+        );
         assert_eq!(again(&flat, 0.4, &[]).0.parts().0.len(), 400);
         // A law that has nothing to leave out is exact.
         let one = Distribution::one_hot(100_000, 3).unwrap();

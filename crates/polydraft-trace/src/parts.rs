@@ -1,10 +1,11 @@
 //! Which trees are part of a recorded one, and how they are taken from it.
 //!
 //! Problem: what another tree would have drafted, from what was drafted.
-//! Source: ours. Independent draws are exchangeable: any number of those at a node, chosen without looking at them, are
-//! independent draws again. So a tree that draws at each of its nodes no more than the recorded one did is drafted by
-//! choosing. Draws without replacement and the likeliest tokens come in an order: the first of them are a smaller draw.
-//! A tree that is cut by looking at laws is the same tree with less of it. Nothing else fits.
+//! Source: ours. Independent draws are exchangeable: any number of those at a node, chosen without
+//! looking at them, are independent draws again. So a tree that draws at each of its nodes no more
+//! than the recorded one did is drafted by choosing. Draws without replacement and the likeliest
+//! tokens come in an order: the first of them are a smaller draw. A tree that is cut by looking at
+//! laws is the same tree with less of it. Nothing else fits.
 //! Complexity: one pass over the nodes that are taken. Deviations: none.
 
 use polydraft::{
@@ -33,9 +34,12 @@ pub(crate) fn check(recorded: &PolicyKind, asked: &PolicyKind) -> Result<()> {
 fn holds(recorded: &PolicyKind, asked: &PolicyKind) -> bool {
     match (recorded, asked) {
         (PolicyKind::Auto(_), _) | (_, PolicyKind::Auto(_)) => false,
-        // Less is reached where more of the disagreement counts, and less is kept where more must be reached.
+        // Less is reached where more of the disagreement counts, and less is kept where more must
+        // be reached.
         (PolicyKind::StopBelow(recorded), PolicyKind::StopBelow(asked)) => {
-            asked.below >= recorded.below && asked.factor >= recorded.factor && holds(&recorded.of, &asked.of)
+            asked.below >= recorded.below
+                && asked.factor >= recorded.factor
+                && holds(&recorded.of, &asked.of)
         }
         (PolicyKind::StopBelow(_), _) => false,
         (_, PolicyKind::StopBelow(asked)) => holds(recorded, &asked.of),
@@ -60,9 +64,12 @@ fn levels(tree: &PolicyKind) -> Option<Vec<Growth>> {
     };
     match tree {
         PolicyKind::Paths(tree) => Some(paths(tree.paths, tree.depth).collect()),
-        PolicyKind::Delayed(tree) => Some(paths(1, tree.first).chain(paths(tree.paths, tree.then)).collect()),
+        PolicyKind::Delayed(tree) => {
+            Some(paths(1, tree.first).chain(paths(tree.paths, tree.then)).collect())
+        }
         PolicyKind::Levels(tree) => {
-            let draws = |count: &usize| Growth::Fresh(Draws { scheme: tree.drafting, count: *count });
+            let draws =
+                |count: &usize| Growth::Fresh(Draws { scheme: tree.drafting, count: *count });
             Some(tree.counts.iter().map(draws).collect())
         }
         _ => None,
@@ -79,7 +86,9 @@ fn level_by_level(recorded: &[Growth], asked: &[Growth]) -> bool {
                 Drafting::Iid | Drafting::WithoutReplacement | Drafting::TopK => {
                     asked.count <= recorded.count
                 }
-                Drafting::Greedy | Drafting::Hub | Drafting::Distinct => asked.count == recorded.count,
+                Drafting::Greedy | Drafting::Hub | Drafting::Distinct => {
+                    asked.count == recorded.count
+                }
             };
             recorded.scheme == asked.scheme && fewer
         }
@@ -125,8 +134,9 @@ fn fits(recorded: &PolicyKind) -> String {
     format!("{own}, and stop-below:θ,TREE of such trees")
 }
 
-/// Takes from a draft what `policy` would have drafted; also, by its nodes, the draft's own. At a leaf of a draft that was
-/// `cut` by looking at laws, which are not there, the tree that is asked for ends too.
+/// Takes from a draft what `policy` would have drafted; also, by its nodes, the draft's own. At a
+/// leaf of a draft that was `cut` by looking at laws, which are not there, the tree that is asked
+/// for ends too.
 ///
 /// # Errors
 /// A draft that has less than the policy asks for.
@@ -173,7 +183,9 @@ fn some(
     let tree = draft.tree();
     let drawn = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
     let mut tokens: Vec<Token> = tree.children(node).flat_map(drawn).collect();
-    let there = draft.draws(node).filter(|there| there.scheme == asked.scheme && there.count >= asked.count);
+    let there = draft
+        .draws(node)
+        .filter(|there| there.scheme == asked.scheme && there.count >= asked.count);
     if there.is_none() {
         return Err(LawError::Unsupported {
             operation: "part of a draft",

@@ -51,7 +51,13 @@ impl Recording {
     /// Nothing yet, of a prompt.
     pub fn new(header: &Header, prompt: &[Token]) -> Self {
         let numbers = Numbers { prompt: prompt.to_vec(), ..Numbers::default() };
-        Self { vocabulary: header.vocabulary, mass: header.mass, left_out: 0.0, positions: 0, numbers }
+        Self {
+            vocabulary: header.vocabulary,
+            mass: header.mass,
+            left_out: 0.0,
+            positions: 0,
+            numbers,
+        }
     }
 
     /// The next text begins, of this seed.
@@ -129,7 +135,8 @@ impl Recording {
         self.left_out
     }
 
-    /// The file of the prompt with this number in the trace whose header has this checksum, `made` by whom.
+    /// The file of the prompt with this number in the trace whose header has this checksum, `made`
+    /// by whom.
     ///
     /// # Errors
     /// More tensors than the format can have.

@@ -27,12 +27,17 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Those of the verifiers that are exact for `tree`, on what was drafted as `recorded`. From a number of paths, several
-    /// drafts of fewer are dealt.
+    /// Those of the verifiers that are exact for `tree`, on what was drafted as `recorded`. From a
+    /// number of paths, several drafts of fewer are dealt.
     ///
     /// # Errors
-    /// A tree that is no part of what was recorded; verifiers none of which is exact for it; settings out of range.
-    pub fn new(recorded: &PolicyKind, tree: &PolicyKind, verifiers: &[VerifierKind]) -> Result<Self> {
+    /// A tree that is no part of what was recorded; verifiers none of which is exact for it;
+    /// settings out of range.
+    pub fn new(
+        recorded: &PolicyKind,
+        tree: &PolicyKind,
+        verifiers: &[VerifierKind],
+    ) -> Result<Self> {
         let form = tree.build()?.form();
         parts::check(recorded, tree)?;
         let whole = recorded.build()?;
@@ -42,9 +47,12 @@ impl Replay {
             let got: Vec<String> = verifiers.iter().map(VerifierKind::to_string).collect();
             let expected = format!("a verifier that is exact for {tree}");
             let operation = "replay";
-            return Err(polydraft::Error::Unsupported { operation, expected, got: got.join(", ") }.into());
+            return Err(
+                polydraft::Error::Unsupported { operation, expected, got: got.join(", ") }.into()
+            );
         }
-        // All recorded paths, for as long as is asked for, are taken; then hands are dealt from them.
+        // All recorded paths, for as long as is asked for, are taken; then hands are dealt from
+        // them.
         let (mut part, mut paths) = (tree.clone(), None);
         if let (Some(there), Some(asked)) = (paths_of(&mut recorded.clone()), paths_of(&mut part)) {
             paths = Some(*asked).filter(|asked| *asked < *there);
@@ -92,7 +100,8 @@ impl Replay {
         })
     }
 
-    /// That a draft is no larger than the recorded tree: what its header does not say may take any time.
+    /// That a draft is no larger than the recorded tree: what its header does not say may take any
+    /// time.
     fn check(&self, draft: &Draft) -> polydraft::Result<()> {
         let tree = draft.tree();
         let depth = (0..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
@@ -119,12 +128,16 @@ impl Replay {
     }
 }
 
-/// What each of `replays` finds in a shard, as text after text of the prompt of this number; none for a text without
-/// positions.
+/// What each of `replays` finds in a shard, as text after text of the prompt of this number; none
+/// for a text without positions.
 ///
 /// # Errors
 /// Numbers of the shard that make no sense; a verifier that fails. The position is named.
-pub fn replay(shard: &Shard, replays: &[Replay], prompt: usize) -> Result<Vec<Vec<Option<Sample>>>> {
+pub fn replay(
+    shard: &Shard,
+    replays: &[Replay],
+    prompt: usize,
+) -> Result<Vec<Vec<Option<Sample>>>> {
     let mut samples = vec![Vec::new(); replays.len()];
     for text in shard.texts() {
         if text.positions.is_empty() {
@@ -135,8 +148,10 @@ pub fn replay(shard: &Shard, replays: &[Replay], prompt: usize) -> Result<Vec<Ve
         let mut works = works.collect::<polydraft::Result<Vec<_>>>()?;
         for index in text.positions.clone() {
             let position = shard.position(index)?;
-            let looked =
-                replays.par_iter().zip(&mut works).map(|(replay, work)| replay.look(work, &position));
+            let looked = replays
+                .par_iter()
+                .zip(&mut works)
+                .map(|(replay, work)| replay.look(work, &position));
             looked.collect::<polydraft::Result<()>>().map_err(|error| Error::Law {
                 place: format!("{}: position {index}", shard.place()),
                 error,
@@ -149,8 +164,9 @@ pub fn replay(shard: &Shard, replays: &[Replay], prompt: usize) -> Result<Vec<Ve
     Ok(samples)
 }
 
-/// Samples of prompts, each with those of its texts: the first text of every prompt, then the second, and so on. That is the
-/// order in which texts are decoded and measured, so that sums are the same to the last bit.
+/// Samples of prompts, each with those of its texts: the first text of every prompt, then the
+/// second, and so on. That is the order in which texts are decoded and measured, so that sums are
+/// the same to the last bit.
 pub fn in_rounds(prompts: &[Vec<Option<Sample>>]) -> Vec<Sample> {
     let rounds = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let round = |round: usize| prompts.iter().filter_map(move |texts| texts.get(round)?.clone());

@@ -1,8 +1,8 @@
 //! What one prompt gave: texts, and at positions of them drafts and laws.
 //!
-//! Tensors of one dimension, in the order of texts, of their positions, of these positions' nodes; the names are in
-//! `docs/traces.md`. Nothing of a file is believed: lengths are compared before anything is made of them, numbers when a
-//! position is.
+//! Tensors of one dimension, in the order of texts, of their positions, of these positions' nodes;
+//! the names are in `docs/traces.md`. Nothing of a file is believed: lengths are compared before
+//! anything is made of them, numbers when a position is.
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -55,8 +55,8 @@ pub(crate) struct Numbers {
     pub token: Vec<Token>,
     pub parent: Vec<u32>,
     pub draws: Vec<u32>,
-    /// What was drawn below it: 0 for nothing, else 1 and the place of the scheme in [`Drafting::ALL`]; how many; whether the
-    /// draws began there.
+    /// What was drawn below it: 0 for nothing, else 1 and the place of the scheme in
+    /// [`Drafting::ALL`]; how many; whether the draws began there.
     pub scheme: Vec<u8>,
     pub count: Vec<u32>,
     pub fresh: Vec<u8>,
@@ -118,11 +118,25 @@ impl Numbers {
             fresh: columns.column_of("node.fresh", all)?,
             draft: Laws::read("draft", vocabulary, &drawn, columns)?,
             target: Laws::read("target", vocabulary, &vec![true; all], columns)?,
-            ..Self { prompt, seeds, lengths, positions, tokens, at, nodes, scheme, ..Self::default() }
+            ..Self {
+                prompt,
+                seeds,
+                lengths,
+                positions,
+                tokens,
+                at,
+                nodes,
+                scheme,
+                ..Self::default()
+            }
         };
         for (name, tokens) in [("prompt", &numbers.prompt), ("text.tokens", &numbers.tokens)] {
             if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
-                return Err(Error::content(columns.at(name), format!("tokens below {vocabulary}"), token));
+                return Err(Error::content(
+                    columns.at(name),
+                    format!("tokens below {vocabulary}"),
+                    token,
+                ));
             }
         }
         Ok(numbers)
@@ -178,14 +192,17 @@ impl Shard {
         }
         let numbers = Numbers::read(&columns, vocabulary)?;
         let begin = |lengths: &[u32]| -> Vec<usize> {
-            let add = |sum: &mut usize, length: &u32| Some(std::mem::replace(sum, *sum + *length as usize));
+            let add = |sum: &mut usize, length: &u32| {
+                Some(std::mem::replace(sum, *sum + *length as usize))
+            };
             lengths.iter().scan(0, add).collect()
         };
         let starts = begin(&numbers.nodes);
         let (tokens, positions) = (begin(&numbers.lengths), begin(&numbers.positions));
         let text = |index: usize| {
-            let range =
-                |starts: &[usize], lengths: &[u32]| starts[index]..starts[index] + lengths[index] as usize;
+            let range = |starts: &[usize], lengths: &[u32]| {
+                starts[index]..starts[index] + lengths[index] as usize
+            };
             let tokens = numbers.tokens[range(&tokens, &numbers.lengths)].to_vec();
             let positions = range(&positions, &numbers.positions);
             Text { seed: numbers.seeds[index], tokens, positions }
@@ -194,14 +211,16 @@ impl Shard {
         for (index, text) in texts.iter().enumerate() {
             let at = &numbers.at[text.positions.clone()];
             let least = |place: usize| if place == 0 { 0 } else { at[place - 1].saturating_add(1) };
-            let sound = |place: usize| (least(place)..=text.tokens.len() as u32).contains(&at[place]);
+            let sound =
+                |place: usize| (least(place)..=text.tokens.len() as u32).contains(&at[place]);
             if let Some(wrong) = (0..at.len()).find(|place| !sound(*place)) {
                 let expected = format!(
                     "ascending positions of a text of {} tokens, here from {}",
                     text.tokens.len(),
                     least(wrong)
                 );
-                let place = format!("{}, text {index}, position {wrong} of it", columns.at("position.at"));
+                let place =
+                    format!("{}, text {index}, position {wrong} of it", columns.at("position.at"));
                 return Err(Error::content(place, expected, at[wrong]));
             }
         }
@@ -254,7 +273,8 @@ impl Shard {
     /// # Errors
     /// A position that is not there; numbers that make no draft or no law: the node is named.
     pub fn position(&self, position: usize) -> Result<Position> {
-        let Some((&at, &begin)) = self.numbers.at.get(position).zip(self.starts.get(position)) else {
+        let Some((&at, &begin)) = self.numbers.at.get(position).zip(self.starts.get(position))
+        else {
             return Err(Error::content(
                 &self.place,
                 format!("a position below {}", self.positions()),
@@ -295,12 +315,17 @@ impl Shard {
             children[parent].push(node);
         }
         // In the order in which they were drawn, so that nodes get the numbers that they had.
-        let mut parents: Vec<NodeId> = (0..nodes.len()).filter(|node| scheme[begin + node] > 0).collect();
+        let mut parents: Vec<NodeId> =
+            (0..nodes.len()).filter(|node| scheme[begin + node] > 0).collect();
         parents.sort_by_key(|node| children[*node].first().copied());
         if let Some(node) =
             (0..nodes.len()).find(|node| children[*node].is_empty() != (scheme[begin + node] == 0))
         {
-            return content(node, "children where something was drawn", format!("{}", children[node].len()));
+            return content(
+                node,
+                "children where something was drawn",
+                format!("{}", children[node].len()),
+            );
         }
         let mut draft = Draft::new();
         for node in parents {
@@ -334,14 +359,20 @@ impl Shard {
             if draft.begins(node) != (fresh[begin + node] == 1)
                 || draft.draws(node).map(|draws| draws.count) != Some(count[begin + node] as usize)
             {
-                return content(node, "draws that begin or go on as drafts do", format!("{growth:?}"));
+                return content(
+                    node,
+                    "draws that begin or go on as drafts do",
+                    format!("{growth:?}"),
+                );
             }
         }
         match draft.tree().len() == nodes.len() {
             true => Ok(draft),
-            false => {
-                content(DraftTree::ROOT, &format!("{} nodes", nodes.len()), draft.tree().len().to_string())
-            }
+            false => content(
+                DraftTree::ROOT,
+                &format!("{} nodes", nodes.len()),
+                draft.tree().len().to_string(),
+            ),
         }
     }
 

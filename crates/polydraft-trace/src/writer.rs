@@ -1,4 +1,5 @@
-//! Recording into a folder, such that an interruption at any time loses no more than the shard that was at work.
+//! Recording into a folder, such that an interruption at any time loses no more than the shard that
+//! was at work.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -42,14 +43,24 @@ impl Writer {
             // What is left of a beginning that was interrupted.
             let begun = name == INDEX && file.metadata().is_ok_and(|file| file.len() == 0);
             if !begun && !name.ends_with(PART) {
-                return Err(Error::content(folder.display(), "an empty folder to record into", name));
+                return Err(Error::content(
+                    folder.display(),
+                    "an empty folder to record into",
+                    name,
+                ));
             }
         }
         let index = Self::lock(folder)?;
         let json = serde_json::to_string_pretty(header).unwrap_or_default() + "\n";
         write(&folder.join(HEADER), json.as_bytes())?;
         let recorded = HashMap::new();
-        Ok(Self { folder: folder.to_owned(), crc: crc32(json.as_bytes()), index, next: 0, recorded })
+        Ok(Self {
+            folder: folder.to_owned(),
+            crc: crc32(json.as_bytes()),
+            index,
+            next: 0,
+            recorded,
+        })
     }
 
     /// Goes on with a trace that was recorded in the same way.
@@ -111,13 +122,16 @@ impl Writer {
         }
     }
 
-    /// Adds a prompt, `made` by this program; how many bytes it takes. When this returns it is there to stay.
+    /// Adds a prompt, `made` by this program; how many bytes it takes. When this returns it is
+    /// there to stay.
     ///
     /// # Errors
     /// Those of the system; then it is not there.
     pub fn add(&mut self, recording: &Recording, made: &Value) -> Result<u64> {
         let path = self.folder.join(file_name(self.next));
-        let file = recording.file(self.next, &self.crc, made).map_err(|error| Error::file(&path, error))?;
+        let file = recording
+            .file(self.next, &self.crc, made)
+            .map_err(|error| Error::file(&path, error))?;
         write(&path, &file)?;
         let line = Line {
             file: file_name(self.next),

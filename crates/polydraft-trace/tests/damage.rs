@@ -44,7 +44,8 @@ fn flipped_bits_are_refused_or_harmless() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     record(here, &header("paths:3,2", 4, 0.95));
-    let (expected, mut random, mut harmless) = (contents(here).unwrap(), ChaCha8Rng::seed_from_u64(1), 0);
+    let (expected, mut random, mut harmless) =
+        (contents(here).unwrap(), ChaCha8Rng::seed_from_u64(1), 0);
     let mut names: Vec<_> = fs::read_dir(here).unwrap().map(|file| file.unwrap().path()).collect();
     names.sort();
     for _ in 0..600 {
@@ -119,12 +120,17 @@ fn what_is_there_twice_is_refused_by_name() {
     let own = header("paths:2,2", 3, 1.0);
     [&folder, &copy].iter().for_each(|folder| record(folder.path(), &own));
     let (whole, copy, shard) = (folder.path(), copy.path(), &*folder.path().join(file(1)));
-    for (twice, number) in [([whole, whole], 0), ([whole, shard], 1), ([shard, shard], 1), ([copy, shard], 1)]
+    for (twice, number) in
+        [([whole, whole], 0), ([whole, shard], 1), ([shard, shard], 1), ([copy, shard], 1)]
     {
         let error = Trace::together(&twice).err().unwrap().to_string();
-        let first = twice[0].parent().filter(|_| twice[0].is_file()).unwrap_or(twice[0]).join(file(number));
+        let first =
+            twice[0].parent().filter(|_| twice[0].is_file()).unwrap_or(twice[0]).join(file(number));
         let expected = format!("once, got that of {} again", first.display());
-        assert!(error.starts_with(&whole.display().to_string()) && error.contains(&expected), "{error}");
+        assert!(
+            error.starts_with(&whole.display().to_string()) && error.contains(&expected),
+            "{error}"
+        );
     }
     assert_eq!(Trace::together(&[shard, &whole.join(file(2))]).unwrap().len(), 2);
     let other = tempfile::tempdir().unwrap();
@@ -133,7 +139,8 @@ fn what_is_there_twice_is_refused_by_name() {
     let other = tempfile::tempdir().unwrap();
     record(other.path(), &Header { mass: 0.9, ..own });
     assert!(
-        Trace::together(&[whole, other.path()]).is_err_and(|error| error.to_string().contains("laws kept"))
+        Trace::together(&[whole, other.path()])
+            .is_err_and(|error| error.to_string().contains("laws kept"))
     );
 }
 
@@ -150,7 +157,10 @@ fn an_interruption_loses_the_last_prompt_at_most() {
     fs::write(here.join("trace.json.part"), "{").unwrap();
     let mut writer = Writer::create(here, &header).unwrap();
     writer.add(&recording(&header, 0), &header.made).unwrap();
-    assert!(Writer::append(here, &header).is_err_and(|error| error.to_string().contains("somebody else")));
+    assert!(
+        Writer::append(here, &header)
+            .is_err_and(|error| error.to_string().contains("somebody else"))
+    );
     drop(writer);
     // While the second shard is being written, when it is there, and while its line is.
     fs::write(here.join(file(1) + ".part"), "half").unwrap();
@@ -169,7 +179,8 @@ fn an_interruption_loses_the_last_prompt_at_most() {
         writer.add(&recording(&header, prompt), &header.made).unwrap();
     }
     for name in ["trace.json".to_owned(), "index.jsonl".to_owned(), file(0), file(1), file(2)] {
-        let same = fs::read(here.join(&name)).unwrap() == fs::read(whole.path().join(&name)).unwrap();
+        let same =
+            fs::read(here.join(&name)).unwrap() == fs::read(whole.path().join(&name)).unwrap();
         assert!(same, "{name}");
     }
 }
@@ -184,14 +195,20 @@ fn another_way_to_record_is_refused_by_name() {
         (Header { mass: 0.9, ..own.clone() }, "probability of laws kept"),
         (Header { seed: 1, ..own.clone() }, "seed"),
         (Header { tree: "paths:2,1".parse().unwrap(), ..own.clone() }, "tree"),
-        (Header { sampling: polydraft::Sampling { top_p: 0.9, ..own.sampling }, ..own.clone() }, "sampling"),
+        (
+            Header { sampling: polydraft::Sampling { top_p: 0.9, ..own.sampling }, ..own.clone() },
+            "sampling",
+        ),
     ] {
         let error = Writer::append(folder.path(), &other).err().unwrap().to_string();
         assert!(error.contains(name), "{error}");
     }
     let full = tempfile::tempdir().unwrap();
     fs::write(full.path().join("letter.txt"), "dear").unwrap();
-    assert!(Writer::create(full.path(), &own).is_err_and(|error| error.to_string().contains("letter.txt")));
+    assert!(
+        Writer::create(full.path(), &own)
+            .is_err_and(|error| error.to_string().contains("letter.txt"))
+    );
     let error = Writer::create(&full.path().join("letter.txt"), &own).err().unwrap().to_string();
     assert!(error.contains("letter.txt: expected a folder"), "{error}");
     let error = Writer::append(full.path(), &own).err().unwrap().to_string();

@@ -98,7 +98,10 @@ fn numbers_that_make_no_sense_are_refused_with_their_place() {
         let (.., tensor) = changed.iter_mut().find(|tensor| tensor.0 == name).unwrap();
         tensor[element * bytes.len()..(element + 1) * bytes.len()].copy_from_slice(&bytes);
         let error = read(&file(&changed, &metadata), 3).expect_err(name).to_string();
-        assert!(error.starts_with("here: ") && error.contains(expected), "{name}: {expected:?} in: {error}");
+        assert!(
+            error.starts_with("here: ") && error.contains(expected),
+            "{name}: {expected:?} in: {error}"
+        );
     }
 }
 
@@ -115,7 +118,10 @@ fn tensors_that_are_none_are_refused_by_name() {
         changed[index].1 = Dtype::U8;
         changed[index].2 = vec![changed[index].3.len(), 1];
         let error = read(&file(&changed, &metadata), 3).unwrap_err().to_string();
-        assert!(error.contains(&format!("tensor {name}")) && error.contains("of one dimension"), "{error}");
+        assert!(
+            error.contains(&format!("tensor {name}")) && error.contains("of one dimension"),
+            "{error}"
+        );
     }
     // Another vocabulary than the header says.
     assert!(read(&file(&sound_tensors, &metadata), 2).is_err());
@@ -137,7 +143,10 @@ fn what_would_take_any_time_is_refused() {
     let seeds = many.iter_mut().find(|tensor| tensor.0 == "text.seed").unwrap();
     (seeds.2, seeds.3) = (vec![(1 << 20) + 1], vec![0; 8 * ((1 << 20) + 1)]);
     let error = read(&file(&many, &metadata), 3).unwrap_err().to_string();
-    assert!(error.contains("tensor text.seed: expected at most 1048576 texts, got 1048577"), "{error}");
+    assert!(
+        error.contains("tensor text.seed: expected at most 1048576 texts, got 1048577"),
+        "{error}"
+    );
 
     let shard = Shard::read("here", &sound(), 3).unwrap();
     let verifiers = ["token".parse().unwrap()];
@@ -146,7 +155,10 @@ fn what_would_take_any_time_is_refused() {
         let one = Replay::new(&tree, &tree, &verifiers).unwrap();
         let replayed = replay(&shard, &[one], 0).map_err(|error| error.to_string());
         assert_eq!(replayed.is_ok(), fits, "{tree}");
-        assert!(replayed.err().is_none_or(|error| error.contains("here: position 0: draft")), "{tree}");
+        assert!(
+            replayed.err().is_none_or(|error| error.contains("here: position 0: draft")),
+            "{tree}"
+        );
     }
 }
 

@@ -58,11 +58,13 @@ fn drafts_and_laws_are_the_same_to_the_last_bit() {
 }
 
 fn replayed(trace: &Trace, one: &Replay) -> Vec<Sample> {
-    let read = |number| replay(&trace.shard(number).unwrap(), std::slice::from_ref(one), number).unwrap();
+    let read =
+        |number| replay(&trace.shard(number).unwrap(), std::slice::from_ref(one), number).unwrap();
     in_rounds(&(0..trace.len()).map(|number| read(number).swap_remove(0)).collect::<Vec<_>>())
 }
 
-/// Sums are those of verifiers that look at the same drafts, hands that are dealt from them too, to the last bit.
+/// Sums are those of verifiers that look at the same drafts, hands that are dealt from them too, to
+/// the last bit.
 #[test]
 fn verifiers_find_what_they_find_live() {
     for (tree, asked, paths) in TREES.map(|tree| (tree, tree, None)).into_iter().chain([
@@ -79,7 +81,9 @@ fn verifiers_find_what_they_find_live() {
         let live = |prompt: usize, text: u32| {
             let seed = seed(prompt, text);
             let mut comparison = Comparison::new(one.verifiers(), &form, paths, seed).unwrap();
-            positions(&header, prompt, text, &mut |_, draft, target| comparison.look(draft, target).unwrap());
+            positions(&header, prompt, text, &mut |_, draft, target| {
+                comparison.look(draft, target).unwrap()
+            });
             comparison.sample(prompt).unwrap()
         };
         let expected: Vec<Sample> = (0..2)
@@ -90,7 +94,8 @@ fn verifiers_find_what_they_find_live() {
     }
 }
 
-/// The mean over all drafts of the recorded tree is what the tree that is taken from it has by itself.
+/// The mean over all drafts of the recorded tree is what the tree that is taken from it has by
+/// itself.
 #[test]
 fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
     const SEEDS: u64 = 24;
@@ -121,16 +126,21 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
             for (number, (probability, draft)) in
                 drafts(policy.as_ref(), &pair.draft).unwrap().into_iter().enumerate()
             {
-                let target = polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
+                let target =
+                    polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
                 let mut recording = Recording::new(&header, &[0]);
                 recording.begin(seed.wrapping_mul(1_000_003) + number as u64);
                 recording.position(0, &draft, &target).unwrap();
                 recording.end(&[0]);
                 let shard =
-                    Shard::read("x", &recording.file(0, "", &"".into()).unwrap(), vocabulary).unwrap();
+                    Shard::read("x", &recording.file(0, "", &"".into()).unwrap(), vocabulary)
+                        .unwrap();
                 let samples = replay(&shard, std::slice::from_ref(&one), 0).unwrap();
                 let tokens = &samples[0][0].as_ref().unwrap().tokens;
-                means.iter_mut().zip(tokens).for_each(|(mean, tokens)| *mean += probability * tokens);
+                means
+                    .iter_mut()
+                    .zip(tokens)
+                    .for_each(|(mean, tokens)| *mean += probability * tokens);
             }
             sums.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
         }
@@ -144,7 +154,8 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
                 continue;
             }
             let (mut verifier, policy) = (kind.build().unwrap(), own.build().unwrap());
-            let truth = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ());
+            let truth =
+                exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ());
             let truth = truth.unwrap().block_efficiency;
             let mean = found.iter().sum::<f64>() / SEEDS as f64;
             let squares: f64 = found.iter().map(|one| (one - mean).powi(2)).sum();
@@ -169,8 +180,12 @@ fn cut_laws_are_near() {
         let trace = Trace::open(folder.path()).unwrap();
         let one = Replay::new(&header.tree, &header.tree, &verifiers()).unwrap();
         let samples = replayed(&trace, &one);
-        let left_out = (0..3).map(|number| trace.shard(number).unwrap().left_out()).fold(0.0, f64::max);
-        (samples.iter().map(|sample| sample.tokens[0]).sum::<f64>() / samples.len() as f64, left_out)
+        let left_out =
+            (0..3).map(|number| trace.shard(number).unwrap().left_out()).fold(0.0, f64::max);
+        (
+            samples.iter().map(|sample| sample.tokens[0]).sum::<f64>() / samples.len() as f64,
+            left_out,
+        )
     };
     let ((exact, nothing), (cut, left_out)) = (mean(&exact), mean(&cut));
     assert_eq!(nothing, 0.0);

@@ -1,5 +1,6 @@
-//! What `auto` thinks in a step, by the clock: what it asks itself at each node, and what it takes from the outcome for the next
-//! step. Texts are decoded with laws of four tokens, so that nothing else takes long.
+//! What `auto` thinks in a step, by the clock: what it asks itself at each node, and what it takes
+//! from the outcome for the next step. Texts are decoded with laws of four tokens, so that nothing
+//! else takes long.
 //!
 //! `cargo bench -p polydraft --bench policy`
 
@@ -64,11 +65,13 @@ impl Policy for Timed {
     }
 }
 
-/// Microseconds of a step while it grows and behind it, nodes of its tree, and the part of steps in which the draft is asked.
+/// Microseconds of a step while it grows and behind it, nodes of its tree, and the part of steps in
+/// which the draft is asked.
 fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
     let mut kind: PolicyKind = tree.parse()?;
     kind.auto_mut().expect("auto").costs = costs.clone();
-    let mut timed = Timed { policy: kind.build()?, growing: Cell::default(), observing: Duration::ZERO };
+    let mut timed =
+        Timed { policy: kind.build()?, growing: Cell::default(), observing: Duration::ZERO };
     let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let pair = random_pair(4, 4, alike, false, &mut rng)?;
@@ -105,11 +108,16 @@ fn main() -> polydraft::Result<()> {
         guess: Guess { rejected: 0.3, unsure: 0.4 },
         ..Costs::default()
     };
-    println!("{:8} {:>6} {:>8} {:>9} {:>6} {:>6}", "tree", "alike", "growing", "observing", "nodes", "asked");
+    println!(
+        "{:8} {:>6} {:>8} {:>9} {:>6} {:>6}",
+        "tree", "alike", "growing", "observing", "nodes", "asked"
+    );
     for tree in ["auto", "auto:1"] {
         for alike in [0.2, 0.6, 0.9] {
             let [growing, observing, nodes, asked] = time(tree, &costs, alike)?;
-            println!("{tree:8} {alike:6.1} {growing:5.1} us {observing:6.1} us {nodes:6.2} {asked:6.2}");
+            println!(
+                "{tree:8} {alike:6.1} {growing:5.1} us {observing:6.1} us {nodes:6.2} {asked:6.2}"
+            );
         }
     }
     Ok(())

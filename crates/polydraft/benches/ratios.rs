@@ -1,6 +1,7 @@
-//! What rules cost, from probabilities to an emitted token, in units of the softmax of two logit vectors: the price
-//! that any verifier pays. All times of a row are taken in turn within one run. Each is the smallest of many; for rules it is
-//! the mean of that over several emissions with drafts of their own.
+//! What rules cost, from probabilities to an emitted token, in units of the softmax of two logit
+//! vectors: the price that any verifier pays. All times of a row are taken in turn within one run.
+//! Each is the smallest of many; for rules it is the mean of that over several emissions with
+//! drafts of their own.
 //!
 //! `cargo bench -p polydraft --bench ratios [-- VOCABULARY…]`
 
@@ -38,7 +39,8 @@ fn read(p: &[f64], q: &[f64]) -> [f64; 8] {
     lanes
 }
 
-/// Emissions per cell of the table: what an emission costs depends on whether its drafts are accepted.
+/// Emissions per cell of the table: what an emission costs depends on whether its drafts are
+/// accepted.
 const EMISSIONS: usize = 12;
 
 /// The smallest time of each task, in seconds, over `rounds` in which the tasks take turns.
@@ -59,11 +61,15 @@ const HEADER: &str = "      V   shape  n  unit µs | textbook  read | \
      pooled  exact  k-seq recursive   max |  optimum  pooled's loss";
 
 fn main() {
-    let wanted: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let wanted: Vec<usize> =
+        std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find(|line| line.starts_with("model name")).unwrap_or("model name: unknown");
+    let model =
+        cpu.lines().find(|line| line.starts_with("model name")).unwrap_or("model name: unknown");
     println!("{model}; {} {}, one thread", std::env::consts::OS, std::env::consts::ARCH);
-    println!("unit: the softmax pair by Distribution::from_logits (µs); all else in multiples of it");
+    println!(
+        "unit: the softmax pair by Distribution::from_logits (µs); all else in multiples of it"
+    );
     println!("{HEADER}");
     let rules: Vec<RuleKind> = vec![
         RuleKind::Priority(Settings { form: Form::Pooled, ..Settings::default() }),
@@ -82,8 +88,8 @@ fn main() {
             let draft = Distribution::from_logits(&draft_logits, &plain).expect("a law");
             let (p, q) = (target.to_vec(), draft.to_vec());
             for count in [2, 4, 8] {
-                let problem =
-                    Problem::new(&target, Proposal::iid(&draft, count).expect("drafts")).expect("a problem");
+                let problem = Problem::new(&target, Proposal::iid(&draft, count).expect("drafts"))
+                    .expect("a problem");
                 let optimum = acceptance::optimal(&problem).expect("a formula");
                 let mut built: Vec<Box<dyn Rule>> =
                     rules.iter().map(|rule| rule.build().expect("valid")).collect();
@@ -92,7 +98,10 @@ fn main() {
                 let reached: Vec<f64> = built
                     .iter_mut()
                     .map(|rule| {
-                        couple(rule.as_mut(), problem).expect("supported").acceptance(&mut rng).probability
+                        couple(rule.as_mut(), problem)
+                            .expect("supported")
+                            .acceptance(&mut rng)
+                            .probability
                     })
                     .collect();
                 assert!((optimum - reached[1]).abs() < 1e-9, "exact: {} {optimum}", reached[1]);
@@ -121,7 +130,8 @@ fn main() {
                             let mut rng = ChaCha8Rng::seed_from_u64(seed as u64);
                             problem.proposal.draw(&mut rng, &mut drafts);
                             let mut rule = rule.borrow_mut();
-                            let mut coupling = couple(rule.as_mut(), black_box(problem)).expect("supported");
+                            let mut coupling =
+                                couple(rule.as_mut(), black_box(problem)).expect("supported");
                             black_box(coupling.emit(&drafts, &mut rng).expect("drawn"));
                         }));
                     }
@@ -129,9 +139,13 @@ fn main() {
                 let rounds = if vocabulary > 100_000 { 12 } else { 40 };
                 let times = time(rounds, &mut tasks);
                 let mut r: Vec<f64> = times[..3].iter().map(|time| time / times[0]).collect();
-                let mean = |emissions: &[f64]| emissions.iter().sum::<f64>() / EMISSIONS as f64 / times[0];
+                let mean =
+                    |emissions: &[f64]| emissions.iter().sum::<f64>() / EMISSIONS as f64 / times[0];
                 r.extend(times[3..].chunks(EMISSIONS).map(mean));
-                r.push(times[times.len() - EMISSIONS..].iter().fold(0.0_f64, |a, b| a.max(*b)) / times[0]);
+                r.push(
+                    times[times.len() - EMISSIONS..].iter().fold(0.0_f64, |a, b| a.max(*b))
+                        / times[0],
+                );
                 println!(
                     "{vocabulary:>7} {:>7} {count:>2} {:>8.1} | {:>8.2} {:>5.2} | \
                      {:>6.2} {:>6.2} {:>6.2} {:>9.2} {:>5.2} | {optimum:>8.6} {:>8.1e}",

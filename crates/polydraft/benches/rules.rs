@@ -42,8 +42,8 @@ fn emit(bencher: Bencher, (name, vocabulary, shape, count): (&str, usize, Shape,
     let (target, draft) = logits(shape, vocabulary, 1);
     let target = Distribution::from_logits(&target, &Sampling::default()).expect("a law");
     let draft = Distribution::from_logits(&draft, &Sampling::default()).expect("a law");
-    let problem =
-        Problem::new(&target, Proposal::iid(&draft, count).expect("drafts")).expect("one vocabulary");
+    let problem = Problem::new(&target, Proposal::iid(&draft, count).expect("drafts"))
+        .expect("one vocabulary");
     let mut rule = rule(name).build().expect("valid settings");
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut drafts = Vec::new();
@@ -57,7 +57,8 @@ fn emit(bencher: Bencher, (name, vocabulary, shape, count): (&str, usize, Shape,
 fn softmax_pair(bencher: Bencher, vocabulary: usize) {
     let (target, draft) = logits(Shape::Peaked, vocabulary, 1);
     let plain = Sampling::default();
-    let mut laws = [&target, &draft].map(|logits| Distribution::from_logits(logits, &plain).expect("a law"));
+    let mut laws =
+        [&target, &draft].map(|logits| Distribution::from_logits(logits, &plain).expect("a law"));
     bencher.bench_local(|| {
         laws[0].set_from_logits(&target, &plain).expect("a law");
         laws[1].set_from_logits(&draft, &plain).expect("a law");

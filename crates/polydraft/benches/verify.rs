@@ -1,6 +1,6 @@
-//! What one verification step costs, from logits to the decision, in units of the softmax of all the target and draft
-//! logits at the drafted nodes: the price that any verifier that reads them pays. Everything runs on all threads, and
-//! the tasks of a row take turns within one run.
+//! What one verification step costs, from logits to the decision, in units of the softmax of all
+//! the target and draft logits at the drafted nodes: the price that any verifier that reads them
+//! pays. Everything runs on all threads, and the tasks of a row take turns within one run.
 //!
 //! `cargo bench -p polydraft --bench verify [-- VOCABULARY…]`
 
@@ -58,7 +58,8 @@ struct Lazy<'a> {
 impl TargetLaws for Lazy<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         Ok(self.made[node].get_or_init(|| {
-            let mut law = self.spare[node].lock().expect("no panic").take().expect("asked for once");
+            let mut law =
+                self.spare[node].lock().expect("no panic").take().expect("asked for once");
             law.set_from_logits(&self.case.target[node], &Sampling::default()).expect("a law");
             law
         }))
@@ -74,19 +75,23 @@ fn softmaxes(logits: &[Option<Vec<f32>>], laws: &mut [Option<Distribution>]) {
 }
 
 fn laws(logits: &[Option<Vec<f32>>]) -> Vec<Option<Distribution>> {
-    let law = |logits: &Vec<f32>| Distribution::from_logits(logits, &Sampling::default()).expect("a law");
+    let law =
+        |logits: &Vec<f32>| Distribution::from_logits(logits, &Sampling::default()).expect("a law");
     logits.iter().map(|logits| logits.as_ref().map(law)).collect()
 }
 
 const ROUNDS: usize = 9;
 
 fn main() {
-    let wanted: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let wanted: Vec<usize> =
+        std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     println!(
         "{} threads; unit: the softmax of all logits at the drafted nodes; the step includes it",
         rayon::current_num_threads()
     );
-    println!("      V   shape  K  L nodes  unit ms | verifier           median   least  target laws made");
+    println!(
+        "      V   shape  K  L nodes  unit ms | verifier           median   least  target laws made"
+    );
     for vocabulary in VOCABULARIES.into_iter().filter(|v| wanted.is_empty() || wanted.contains(v)) {
         for shape in SHAPES {
             for (paths, names) in [
@@ -107,8 +112,11 @@ fn main() {
                 let cases: Vec<Case> =
                     (0..3).map(|seed| Case::new(paths, depth, shape, vocabulary, seed)).collect();
                 for name in names {
-                    let mut verifier =
-                        name.parse::<VerifierKind>().expect("a verifier").build().expect("valid settings");
+                    let mut verifier = name
+                        .parse::<VerifierKind>()
+                        .expect("a verifier")
+                        .build()
+                        .expect("valid settings");
                     let row = measure(verifier.as_mut(), &cases);
                     println!(
                         "{vocabulary:>7} {:>7} {paths:>2} {depth:>2} {:>5.1} {:>8.2} | {name:<16} {:>8.2} {:>7.2} {:>9.1}",

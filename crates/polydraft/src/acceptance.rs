@@ -1,15 +1,17 @@
 //! The best acceptance that any rule can have, and bounds of it.
 //!
 //! Problem: α* = 1 + min over token sets H of [p(H) − Pr(all drafts lie in H)].
-//! Source: Sun et al. 2023 (SpecTr) for the optimal transport problem and lemma 3 (bounds); Hu et al. 2025 for the
-//! formula with H and for H being a prefix of the tokens sorted by decreasing q/p (i.i.d. and without replacement),
-//! and for the greedy scheme; Khisti et al. 2025, theorem 2, for two drafts with α* = 1.
-//! Complexity: O(V log V) for i.i.d., greedy and hub; about 200·n·V for drafts without replacement; 2^V for distinct
-//! drafts (for two of them a minimum cut would do; it belongs to the reference solvers).
-//! Deviations: (1) the probability that drafts without replacement lie in H is an integral over exponential clocks,
-//! ∫ λ e^(−λt) Pr(at least n clocks of H have rung by t) dt with λ = q(H's complement), computed for all prefixes
-//! together; (2) of SpecTr's lemma 3 only the choice Ω₀ = Ω, which proves both bounds, is offered: the general one is
-//! a minimum over all sets.
+//! Source: Sun et al. 2023 (SpecTr) for the optimal transport problem and lemma 3 (bounds); Hu et
+//! al. 2025 for the formula with H and for H being a prefix of the tokens sorted by decreasing q/p
+//! (i.i.d. and without replacement), and for the greedy scheme; Khisti et al. 2025, theorem 2, for
+//! two drafts with α* = 1.
+//! Complexity: O(V log V) for i.i.d., greedy and hub; about 200·n·V for drafts without replacement;
+//! 2^V for distinct drafts (for two of them a minimum cut would do; it belongs to the reference
+//! solvers).
+//! Deviations: (1) the probability that drafts without replacement lie in H is an integral over
+//! exponential clocks, ∫ λ e^(−λt) Pr(at least n clocks of H have rung by t) dt with λ = q(H's
+//! complement), computed for all prefixes together; (2) of SpecTr's lemma 3 only the choice Ω₀ = Ω,
+//! which proves both bounds, is offered: the general one is a minimum over all sets.
 
 use crate::coupling::Problem;
 use crate::drafting::{Drafting, Proposal, hit_probability, outside_mass};
@@ -27,14 +29,17 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
     let draft = proposal.law(0);
     let count = proposal.count();
     match proposal.scheme() {
-        Drafting::TopK => Ok(draft.most_likely(count).iter().map(|&token| target.probability(token)).sum()),
-        _ if count == 1 => Ok(target.overlap(draft)),
-        Drafting::Iid => {
-            Ok(best_prefix(target, draft, |masses| masses.iter().map(|q| q.powf(count as f64)).collect()))
+        Drafting::TopK => {
+            Ok(draft.most_likely(count).iter().map(|&token| target.probability(token)).sum())
         }
+        _ if count == 1 => Ok(target.overlap(draft)),
+        Drafting::Iid => Ok(best_prefix(target, draft, |masses| {
+            masses.iter().map(|q| q.powf(count as f64)).collect()
+        })),
         Drafting::WithoutReplacement => {
             let count = count.min(draft.support_size());
-            let lengths = sorted(target, draft).into_iter().map(|token| token.1).collect::<Vec<_>>();
+            let lengths =
+                sorted(target, draft).into_iter().map(|token| token.1).collect::<Vec<_>>();
             Ok(best_prefix(target, draft, |_| all_within(&lengths, count)))
         }
         Drafting::Greedy | Drafting::Hub => {
@@ -48,9 +53,10 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
     }
 }
 
-/// The largest acceptance that any rule can have for `draws` i.i.d. drafts, at least 1. Between two whole numbers it is the
-/// lower or the upper, at random, with that mean: the best rule gives the drafts priorities as for one number of them, with
-/// the mean of z^n in place of z^n (docs/theory.md, theorem 6).
+/// The largest acceptance that any rule can have for `draws` i.i.d. drafts, at least 1. Between two
+/// whole numbers it is the lower or the upper, at random, with that mean: the best rule gives the
+/// drafts priorities as for one number of them, with the mean of z^n in place of z^n
+/// (docs/theory.md, theorem 6).
 ///
 /// ```
 /// use polydraft::{Distribution, acceptance, drafting};
@@ -71,14 +77,19 @@ pub fn of_draws(target: &Distribution, draft: &Distribution, draws: f64) -> f64 
 
 /// The tokens of the draft's support by rising p/q: (p, q).
 fn sorted(target: &Distribution, draft: &Distribution) -> Vec<(f64, f64)> {
-    let mut tokens: Vec<_> = draft.support().map(|(token, q)| (target.probability(token), q)).collect();
+    let mut tokens: Vec<_> =
+        draft.support().map(|(token, q)| (target.probability(token), q)).collect();
     tokens.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
     tokens
 }
 
-/// 1 + min over prefixes H of the sorted tokens of [p(H) − within(H)]. `within` gets q(H) of every prefix and gives
-/// the probability that all drafts lie in it.
-fn best_prefix(target: &Distribution, draft: &Distribution, within: impl FnOnce(&[f64]) -> Vec<f64>) -> f64 {
+/// 1 + min over prefixes H of the sorted tokens of [p(H) − within(H)]. `within` gets q(H) of every
+/// prefix and gives the probability that all drafts lie in it.
+fn best_prefix(
+    target: &Distribution,
+    draft: &Distribution,
+    within: impl FnOnce(&[f64]) -> Vec<f64>,
+) -> f64 {
     let tokens = sorted(target, draft);
     let mut sum = 0.0;
     let masses: Vec<f64> = tokens
@@ -96,11 +107,12 @@ fn best_prefix(target: &Distribution, draft: &Distribution, within: impl FnOnce(
     1.0 + slack.fold(0.0, f64::min)
 }
 
-/// For every prefix H of tokens with these draft probabilities: the probability that `count` sequential draws without
-/// replacement lie in H.
+/// For every prefix H of tokens with these draft probabilities: the probability that `count`
+/// sequential draws without replacement lie in H.
 ///
-/// Give every token an exponential clock of rate q: the order in which clocks ring is that of the draws. The integral
-/// is taken over the logarithm of time, where the trapezoidal rule converges exponentially (step 0.3: 1e-14).
+/// Give every token an exponential clock of rate q: the order in which clocks ring is that of the
+/// draws. The integral is taken over the logarithm of time, where the trapezoidal rule converges
+/// exponentially (step 0.3: 1e-14).
 fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
     const STEP: f64 = 0.3;
     // The rate of the clocks outside each prefix, summed from the far end: it may be tiny.
@@ -108,7 +120,8 @@ fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
     for index in (1..lengths.len()).rev() {
         rates[index - 1] = rates[index] + lengths[index];
     }
-    let mut within: Vec<f64> = rates.iter().map(|rate| if *rate > 0.0 { 0.0 } else { 1.0 }).collect();
+    let mut within: Vec<f64> =
+        rates.iter().map(|rate| if *rate > 0.0 { 0.0 } else { 1.0 }).collect();
     let Some(slowest) = rates.iter().copied().filter(|rate| *rate > 0.0).reduce(f64::min) else {
         return within;
     };
@@ -136,9 +149,11 @@ fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
 
 /// The minimum over all sets of tokens that are drafted at all.
 fn by_subsets(target: &Distribution, proposal: &Proposal) -> Result<f64> {
-    let drafted =
-        |token: Token| (0..proposal.count()).any(|index| proposal.law(index).probability(token) > 0.0);
-    let tokens: Vec<Token> = (0..proposal.vocabulary() as Token).filter(|token| drafted(*token)).collect();
+    let drafted = |token: Token| {
+        (0..proposal.count()).any(|index| proposal.law(index).probability(token) > 0.0)
+    };
+    let tokens: Vec<Token> =
+        (0..proposal.vocabulary() as Token).filter(|token| drafted(*token)).collect();
     if tokens.len() > SUBSETS_UP_TO {
         return Err(Error::Unsupported {
             operation: "optimal acceptance of distinct drafts",
@@ -151,20 +166,21 @@ fn by_subsets(target: &Distribution, proposal: &Proposal) -> Result<f64> {
         inside.map(|(_, &token)| law.probability(token)).sum()
     };
     let slack = (0..1_u32 << tokens.len()).map(|set| {
-        let within: f64 = (0..proposal.count()).map(|index| mass(proposal.law(index), set)).product();
+        let within: f64 =
+            (0..proposal.count()).map(|index| mass(proposal.law(index), set)).product();
         mass(target, set) - within
     });
     Ok(1.0 + slack.fold(0.0, f64::min))
 }
 
-/// Whether two i.i.d. drafts can always be made to contain the emitted token: p(S) ≥ q(S)² for every set S, up to
-/// rounding.
+/// Whether two i.i.d. drafts can always be made to contain the emitted token: p(S) ≥ q(S)² for
+/// every set S, up to rounding.
 pub fn two_drafts_suffice(target: &Distribution, draft: &Distribution) -> bool {
     best_prefix(target, draft, |masses| masses.iter().map(|q| q * q).collect()) >= 1.0 - 1e-12
 }
 
-/// SpecTr's bounds (lower, upper) of the optimal acceptance of `count` i.i.d. drafts: the upper one is
-/// Σ min(p, 1 − (1 − q)^count), the lower one (1 − (1 − 1/count)^count) times it.
+/// SpecTr's bounds (lower, upper) of the optimal acceptance of `count` i.i.d. drafts: the upper one
+/// is Σ min(p, 1 − (1 − q)^count), the lower one (1 − (1 − 1/count)^count) times it.
 pub fn bounds(target: &Distribution, draft: &Distribution, count: usize) -> (f64, f64) {
     let mut upper = 0.0;
     target.for_each_pair(draft, |_, p, q| upper += p.min(hit_probability(q, count)));

@@ -1,8 +1,9 @@
 //! Random decisions, drawn or exactly enumerated by the same algorithm code.
 //!
-//! Every algorithm of the crate asks a [`Chance`] for its decisions. Any [`rand::Rng`] is a `Chance` that draws
-//! them; [`enumerate`] runs a function once for every possible series of decisions and gives each run's exact
-//! probability. Conformance tests therefore enumerate the very code that runs in production.
+//! Every algorithm of the crate asks a [`Chance`] for its decisions. Any [`rand::Rng`] is a
+//! `Chance` that draws them; [`enumerate`] runs a function once for every possible series of
+//! decisions and gives each run's exact probability. Conformance tests therefore enumerate the very
+//! code that runs in production.
 
 use crate::race::{Clocks, Keyed, Open};
 use crate::{Distribution, Token};
@@ -15,7 +16,8 @@ pub trait Outcomes {
     /// The weight of every outcome, not necessarily normalised. Used by enumeration only.
     fn weights(&self) -> Vec<f64>;
 
-    /// Whether the outcomes are the tokens of a vocabulary. Who enumerates decisions may want to leave those out.
+    /// Whether the outcomes are the tokens of a vocabulary. Who enumerates decisions may want to
+    /// leave those out.
     fn are_tokens(&self) -> bool {
         false
     }
@@ -34,7 +36,8 @@ impl Outcomes for [f64] {
                 left -= weight;
             }
         }
-        // Rounding can leave a remainder of one ulp: it belongs to the last outcome that has weight.
+        // Rounding can leave a remainder of one ulp: it belongs to the last outcome that has
+        // weight.
         last
     }
 
@@ -56,13 +59,14 @@ pub trait Chance {
         self.choose(&weights)
     }
 
-    /// Clocks for a text: of a key that is drawn here, or whatever has all of their outcomes in turn.
+    /// Clocks for a text: of a key that is drawn here, or whatever has all of their outcomes in
+    /// turn.
     fn clocks(&mut self) -> Box<dyn Clocks> {
         Box::new(Keyed::drawn(self))
     }
 
-    /// The first `count` tokens in the race of `law` by shared clocks, at this depth below a draft's root; none where there
-    /// are no such clocks.
+    /// The first `count` tokens in the race of `law` by shared clocks, at this depth below a
+    /// draft's root; none where there are no such clocks.
     fn race(&mut self, _depth: usize, _law: &Distribution, _count: usize) -> Option<Vec<Token>> {
         None
     }
@@ -102,8 +106,8 @@ struct Decision {
     open: Vec<(usize, f64)>,
 }
 
-/// The [`Chance`] behind [`enumerate`]: replays a prefix of decisions and records new ones. By itself it is for
-/// experiments that cannot be put into one function.
+/// The [`Chance`] behind [`enumerate`]: replays a prefix of decisions and records new ones. By
+/// itself it is for experiments that cannot be put into one function.
 ///
 /// ```
 /// use polydraft::Chance;
@@ -203,7 +207,8 @@ impl Chance for &mut Enumerator {
     }
 }
 
-/// A [`Chance`] that always takes the first possible outcome: for code that asks for a decision but must not need one.
+/// A [`Chance`] that always takes the first possible outcome: for code that asks for a decision but
+/// must not need one.
 #[cfg(feature = "conformance")]
 pub(crate) struct Certain;
 
@@ -220,8 +225,8 @@ impl Chance for Certain {
 
 /// Runs `experiment` once for every series of decisions that has positive probability.
 ///
-/// Returns each run's exact probability and result; the probabilities sum to 1. `experiment` must depend on
-/// nothing that changes between runs but the decisions.
+/// Returns each run's exact probability and result; the probabilities sum to 1. `experiment` must
+/// depend on nothing that changes between runs but the decisions.
 ///
 /// ```
 /// use polydraft::{Chance, enumerate};

@@ -1,9 +1,12 @@
-//! The one conformance runner: exact checks by enumeration, here of token-level rules, in [`tree`] of verifiers.
+//! The one conformance runner: exact checks by enumeration, here of token-level rules, in [`tree`]
+//! of verifiers.
 //!
-//! Problem: a rule is right when the emitted token has the target's law, when what it says about itself
-//! (`acceptance`, `law`) is what it does (`emit`), and when it does not accept more than is possible.
+//! Problem: a rule is right when the emitted token has the target's law, when what it says about
+//! itself (`acceptance`, `law`) is what it does (`emit`), and when it does not accept more than is
+//! possible.
 //! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
-//! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny vocabularies only.
+//! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny
+//! vocabularies only.
 
 pub mod statistics;
 pub mod tree;
@@ -115,7 +118,8 @@ impl Case {
         let vocabulary = self.target.vocabulary() as Token;
         let slack = (0..1_u32 << vocabulary).map(|set| {
             let holds = |token: Token| set >> token & 1 == 1;
-            let demand: f64 = (0..vocabulary).filter(|t| holds(*t)).map(|t| self.target.probability(t)).sum();
+            let demand: f64 =
+                (0..vocabulary).filter(|t| holds(*t)).map(|t| self.target.probability(t)).sum();
             let inside = tuples.iter().filter(|(_, drafts)| drafts.iter().all(|t| holds(*t)));
             demand - inside.map(|(probability, _)| probability).sum::<f64>()
         });
@@ -144,7 +148,12 @@ impl Case {
                 if let Some(index) = emission.accepted {
                     done_accepted += probability;
                     let draft = drafts.get(index).copied().unwrap_or(Token::MAX);
-                    agree("the accepted draft and the token", drafts, draft.into(), emission.token.into())?;
+                    agree(
+                        "the accepted draft and the token",
+                        drafts,
+                        draft.into(),
+                        emission.token.into(),
+                    )?;
                 }
             }
             agree("acceptance of law and emit", drafts, law.accepted, done_accepted)?;
@@ -173,15 +182,21 @@ impl Case {
     }
 }
 
-fn agree(what: &'static str, drafts: &[Token], expected: f64, got: f64) -> std::result::Result<(), Failure> {
+fn agree(
+    what: &'static str,
+    drafts: &[Token],
+    expected: f64,
+    got: f64,
+) -> std::result::Result<(), Failure> {
     if (expected - got).abs() <= TOLERANCE {
         return Ok(());
     }
     Err(Failure::Inconsistent { what, drafts: drafts.to_vec(), expected, got })
 }
 
-/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot laws, disjoint supports, equal laws, equal
-/// ratios of the laws, tiny and subnormal probabilities, one short of 1, and `random` random ones, from dirichlet-like laws of several degrees of flatness.
+/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot laws, disjoint
+/// supports, equal laws, equal ratios of the laws, tiny and subnormal probabilities, one short of
+/// 1, and `random` random ones, from dirichlet-like laws of several degrees of flatness.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.
@@ -224,14 +239,18 @@ pub fn cases<R: rand::Rng + ?Sized>(
     };
     for (i, target) in fixed.iter().enumerate() {
         for j in 0..fixed.len() {
-            push(target, (0..count).map(|k| fixed[(j + k * (i + 1)) % fixed.len()].clone()).collect());
+            push(
+                target,
+                (0..count).map(|k| fixed[(j + k * (i + 1)) % fixed.len()].clone()).collect(),
+            );
         }
     }
     let mut uniform = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     for index in 0..random {
         let flatness = [0.5, 1.0, 3.0, 10.0][index % 4];
         let mut law = |near: Option<&Distribution>| {
-            let mut values: Vec<f64> = (0..vocabulary).map(|_| uniform().powf(flatness) + 1e-12).collect();
+            let mut values: Vec<f64> =
+                (0..vocabulary).map(|_| uniform().powf(flatness) + 1e-12).collect();
             if uniform() < 0.2 {
                 values[(uniform() * v) as usize] = 0.0;
             }

@@ -1,7 +1,7 @@
 //! Token-level rules: from the drafts at a node to one emitted token with exactly the target's law.
 //!
-//! A [`RuleKind`] describes an algorithm and its settings. [`RuleKind::build`] makes it a working [`Rule`] once; then
-//! [`couple`] prepares it for one node, and the [`Coupling`] emits.
+//! A [`RuleKind`] describes an algorithm and its settings. [`RuleKind::build`] makes it a working
+//! [`Rule`] once; then [`couple`] prepares it for one node, and the [`Coupling`] emits.
 //!
 //! To add a rule: one file here, one line in [`RuleKind`].
 
@@ -57,9 +57,9 @@ impl<'a> Problem<'a> {
 pub struct Emission {
     /// The emitted token.
     pub token: Token,
-    /// Position of the draft that was accepted, if one was. A token that was not accepted may still equal a draft
-    /// under `k-seq` and `importance`, whose last draw does not look at the drafts, and now and then under `priority` in its
-    /// pooled form; a tree walk may follow it.
+    /// Position of the draft that was accepted, if one was. A token that was not accepted may still
+    /// equal a draft under `k-seq` and `importance`, whose last draw does not look at the drafts,
+    /// and now and then under `priority` in its pooled form; a tree walk may follow it.
     pub accepted: Option<usize>,
 }
 
@@ -82,8 +82,8 @@ pub struct Acceptance {
     pub standard_error: Option<f64>,
 }
 
-/// A token-level rule at work. It owns its workspace, so that preparing it for node after node allocates nothing
-/// once it has seen the largest; a [`Coupling`] is the safe way to use it.
+/// A token-level rule at work. It owns its workspace, so that preparing it for node after node
+/// allocates nothing once it has seen the largest; a [`Coupling`] is the safe way to use it.
 pub trait Rule: Send {
     /// The name that users type.
     fn name(&self) -> &'static str;
@@ -94,20 +94,21 @@ pub trait Rule: Send {
     /// A drafting scheme or number of drafts that the rule does not support.
     fn supports(&self, draws: Draws) -> Result<()>;
 
-    /// Whether the emitted law is the target's, always. All rules are, but for published algorithms that are not and are here
-    /// to be measured.
+    /// Whether the emitted law is the target's, always. All rules are, but for published algorithms
+    /// that are not and are here to be measured.
     fn is_exact(&self) -> bool {
         true
     }
 
-    /// Prepares for a node, whose draws it supports. The other methods are called with the same `problem` and with drafts
-    /// that [`Coupling`] has checked.
+    /// Prepares for a node, whose draws it supports. The other methods are called with the same
+    /// `problem` and with drafts that [`Coupling`] has checked.
     ///
     /// # Errors
     /// A node that is too large for the rule's settings.
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
-    /// Why another rule does this one's work at the node it was prepared for, if so. The law is exact all the same.
+    /// Why another rule does this one's work at the node it was prepared for, if so. The law is
+    /// exact all the same.
     fn fallback(&self) -> Option<&Fallback> {
         None
     }
@@ -224,8 +225,9 @@ pub struct Law {
 }
 
 impl Law {
-    /// The law of a rule that accepts token t as a draft with probability `accepted[t]` (pairs, repeats add up) and
-    /// otherwise emits from `rejected`, shape `[vocabulary]`, which is only asked for if that can happen.
+    /// The law of a rule that accepts token t as a draft with probability `accepted[t]` (pairs,
+    /// repeats add up) and otherwise emits from `rejected`, shape `[vocabulary]`, which is only
+    /// asked for if that can happen.
     fn new(
         vocabulary: usize,
         accepted: impl IntoIterator<Item = (Token, f64)>,
@@ -262,13 +264,13 @@ pub fn couple<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coupli
 impl Coupling<'_> {
     /// Tuples enumerated at most for an acceptance that has no formula.
     const ENUMERATED: f64 = 5_000.0;
-    /// Tuples drawn for an acceptance that can be neither computed nor enumerated: between these, as many as this work
-    /// (tokens looked at) allows.
+    /// Tuples drawn for an acceptance that can be neither computed nor enumerated: between these,
+    /// as many as this work (tokens looked at) allows.
     const DRAWN: (usize, usize) = (200, 4_000);
     const WORK: usize = 400_000_000;
 
-    /// The probability that a draft is accepted: by formula, else by enumeration of all tuples if they are few, else
-    /// estimated from random tuples. Only that last case uses `chance`.
+    /// The probability that a draft is accepted: by formula, else by enumeration of all tuples if
+    /// they are few, else estimated from random tuples. Only that last case uses `chance`.
     pub fn acceptance(&mut self, chance: &mut dyn Chance) -> Acceptance {
         let exact = |probability| Acceptance { probability, standard_error: None };
         if let Some(probability) = self.rule.acceptance(&self.problem) {
@@ -278,7 +280,10 @@ impl Coupling<'_> {
         if proposal.tuple_bound() <= Self::ENUMERATED {
             let tuples = proposal.tuples();
             return exact(
-                tuples.iter().map(|(p, drafts)| p * self.rule.law(&self.problem, drafts).accepted).sum(),
+                tuples
+                    .iter()
+                    .map(|(p, drafts)| p * self.rule.law(&self.problem, drafts).accepted)
+                    .sum(),
             );
         }
         let (mut sum, mut squares, mut drafts) = (0.0, 0.0, Vec::new());

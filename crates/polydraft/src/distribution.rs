@@ -10,10 +10,12 @@ use pulp::{Arch, NullaryFnOnce};
 use crate::chance::{Chance, Outcomes};
 use crate::{Error, Result, Token};
 
-/// Smaller probabilities count as 0: their reciprocals, and the ratios that rules are made of, would not be numbers.
+/// Smaller probabilities count as 0: their reciprocals, and the ratios that rules are made of,
+/// would not be numbers.
 const LEAST: f64 = 1e-300;
 
-/// How far the sum of probabilities that were a law before may be from 1: double rounding of so many numbers.
+/// How far the sum of probabilities that were a law before may be from 1: double rounding of so
+/// many numbers.
 const ROUNDING: f64 = 1e-9;
 
 /// Tokens per entry of the table of cumulative sums.
@@ -21,8 +23,8 @@ const BLOCK: usize = 256;
 
 /// A probability vector over the tokens `0..vocabulary`: finite, ≥ 0, summing to 1.
 ///
-/// It remembers its support: after top-k, top-p or min-p only the tokens that are left are stored, and work is
-/// proportional to their number. Probabilities are `f64`; logits come in as `f32`.
+/// It remembers its support: after top-k, top-p or min-p only the tokens that are left are stored,
+/// and work is proportional to their number. Probabilities are `f64`; logits come in as `f32`.
 ///
 /// ```
 /// use polydraft::{Distribution, Sampling};
@@ -54,8 +56,8 @@ pub struct Distribution {
 impl Distribution {
     /// Checks probabilities, shape `[vocabulary]`.
     ///
-    /// Their sum may deviate from 1 by a few `f32` roundings (√V + 4 times `f32::EPSILON`), which is removed. What is below
-    /// 1e-300 counts as 0.
+    /// Their sum may deviate from 1 by a few `f32` roundings (√V + 4 times `f32::EPSILON`), which
+    /// is removed. What is below 1e-300 counts as 0.
     ///
     /// # Errors
     /// No entries; an entry that is negative, NaN or infinite (it is named); a wrong sum.
@@ -113,7 +115,8 @@ impl Distribution {
         Ok(distribution)
     }
 
-    /// [`Distribution::from_logits`] in place: allocates nothing once it has held a vector of that size.
+    /// [`Distribution::from_logits`] in place: allocates nothing once it has held a vector of that
+    /// size.
     ///
     /// # Errors
     /// As for [`Distribution::from_logits`]; the old contents are kept.
@@ -123,12 +126,12 @@ impl Distribution {
         Ok(())
     }
 
-    /// The softmax of the logits of some tokens, ascending, after the filters of `sampling`; the vocabulary's other tokens
-    /// have probability 0.
+    /// The softmax of the logits of some tokens, ascending, after the filters of `sampling`; the
+    /// vocabulary's other tokens have probability 0.
     ///
     /// # Errors
-    /// As for [`Distribution::from_logits`]; tokens that do not ascend, are outside the vocabulary, or of another number
-    /// than the logits.
+    /// As for [`Distribution::from_logits`]; tokens that do not ascend, are outside the vocabulary,
+    /// or of another number than the logits.
     pub fn from_sparse_logits(
         vocabulary: usize,
         tokens: &[Token],
@@ -140,7 +143,8 @@ impl Distribution {
         Ok(distribution)
     }
 
-    /// [`Distribution::from_sparse_logits`] in place: allocates nothing once it has held as many tokens.
+    /// [`Distribution::from_sparse_logits`] in place: allocates nothing once it has held as many
+    /// tokens.
     ///
     /// # Errors
     /// As for [`Distribution::from_sparse_logits`]; the old contents are kept.
@@ -175,7 +179,8 @@ impl Distribution {
         Ok(())
     }
 
-    /// The law of logits, of all tokens or of `tokens` alone, in the memory of a law that is not needed any more, if there is one.
+    /// The law of logits, of all tokens or of `tokens` alone, in the memory of a law that is not
+    /// needed any more, if there is one.
     ///
     /// # Errors
     /// As for [`Distribution::from_logits`] and [`Distribution::from_sparse_logits`].
@@ -194,7 +199,8 @@ impl Distribution {
         Ok(law)
     }
 
-    /// [`Distribution::remade`] for a draft, whose [`sureness`](Self::sureness) at temperature 0 is kept beside its law.
+    /// [`Distribution::remade`] for a draft, whose [`sureness`](Self::sureness) at temperature 0 is
+    /// kept beside its law.
     ///
     /// ```
     /// use polydraft::{Distribution, Sampling};
@@ -221,7 +227,8 @@ impl Distribution {
         })
     }
 
-    /// The same law of a draft that knows better than its law how likely what it draws is right ([`sureness`](Self::sureness)).
+    /// The same law of a draft that knows better than its law how likely what it draws is right
+    /// ([`sureness`](Self::sureness)).
     ///
     /// ```
     /// let law = polydraft::Distribution::new(vec![0.5, 0.5])?.with_sureness(0.1);
@@ -230,7 +237,8 @@ impl Distribution {
     /// ```
     #[must_use]
     pub fn with_sureness(mut self, sureness: f64) -> Self {
-        self.scratch.sureness = Some(if sureness.is_nan() { 0.0 } else { sureness.clamp(0.0, 1.0) });
+        self.scratch.sureness =
+            Some(if sureness.is_nan() { 0.0 } else { sureness.clamp(0.0, 1.0) });
         self
     }
 
@@ -246,13 +254,17 @@ impl Distribution {
     /// ```
     ///
     /// # Errors
-    /// Tokens that do not ascend, are outside the vocabulary, or of another number than the probabilities; a probability that is none; a
-    /// sum that is further from 1 than rounding.
+    /// Tokens that do not ascend, are outside the vocabulary, or of another number than the
+    /// probabilities; a probability that is none; a sum that is further from 1 than rounding.
     pub fn from_parts(vocabulary: usize, tokens: Vec<Token>, mass: Vec<f64>) -> Result<Self> {
         let operation = "distribution from its parts";
         let stored = if tokens.is_empty() { vocabulary } else { tokens.len() };
         if mass.len() != stored || stored == 0 || vocabulary > Token::MAX as usize {
-            return Err(Error::Length { operation, expected: stored.max(1).to_string(), got: mass.len() });
+            return Err(Error::Length {
+                operation,
+                expected: stored.max(1).to_string(),
+                got: mass.len(),
+            });
         }
         check_ascending(operation, vocabulary, &tokens)?;
         // Of what is stored sparsely, nothing has probability 0.
@@ -279,7 +291,8 @@ impl Distribution {
         if token as usize >= vocabulary {
             return Err(Error::Token { operation: "one-hot distribution", vocabulary, got: token });
         }
-        let mut distribution = Self { vocabulary, tokens: vec![token], mass: vec![1.0], ..Self::empty() };
+        let mut distribution =
+            Self { vocabulary, tokens: vec![token], mass: vec![1.0], ..Self::empty() };
         distribution.finish(1.0);
         Ok(distribution)
     }
@@ -347,7 +360,8 @@ impl Distribution {
         self.support_size
     }
 
-    /// The `count` most likely tokens (fewer if the support is smaller), most likely first, the lower id on a tie.
+    /// The `count` most likely tokens (fewer if the support is smaller), most likely first, the
+    /// lower id on a tie.
     pub fn most_likely(&self, count: usize) -> Vec<Token> {
         let mut best: Vec<(Token, f64)> = Vec::with_capacity(count.min(self.support_size));
         if count > 0 {
@@ -361,9 +375,11 @@ impl Distribution {
         best.into_iter().map(|(token, _)| token).collect()
     }
 
-    /// The smallest set of most likely tokens with at least this probability, ascending; all of positive probability for 1.
+    /// The smallest set of most likely tokens with at least this probability, ascending; all of
+    /// positive probability for 1.
     pub fn likeliest(&self, probability: f64) -> Vec<Token> {
-        let mut candidates: Vec<(f64, Token)> = self.support().map(|(token, p)| (p, token)).collect();
+        let mut candidates: Vec<(f64, Token)> =
+            self.support().map(|(token, p)| (p, token)).collect();
         if probability < 1.0 {
             let kept = sampling::smallest_prefix(&mut candidates, probability);
             candidates.truncate(kept);
@@ -373,8 +389,8 @@ impl Distribution {
         tokens
     }
 
-    /// What is stored: tokens, ascending, and the probability of each; no tokens if all of the vocabulary are (then a probability
-    /// may be 0).
+    /// What is stored: tokens, ascending, and the probability of each; no tokens if all of the
+    /// vocabulary are (then a probability may be 0).
     pub fn parts(&self) -> (&[Token], &[f64]) {
         (&self.tokens, &self.mass)
     }
@@ -403,8 +419,9 @@ impl Distribution {
         self.collision
     }
 
-    /// How sure a draft is of what it proposes, from 0 to 1: how likely what is drawn is right, where it was said
-    /// ([`Distribution::with_sureness`]; [`Distribution::drafted`] at temperature 0); else Σ p², the probability that two draws are equal.
+    /// How sure a draft is of what it proposes, from 0 to 1: how likely what is drawn is right,
+    /// where it was said ([`Distribution::with_sureness`]; [`Distribution::drafted`] at temperature
+    /// 0); else Σ p², the probability that two draws are equal.
     pub fn sureness(&self) -> f64 {
         self.said_sureness().unwrap_or_else(|| self.collision())
     }
@@ -414,7 +431,8 @@ impl Distribution {
         self.scratch.sureness
     }
 
-    /// Calls `visit(token, own probability, other's probability)` for every token stored in either, ascending.
+    /// Calls `visit(token, own probability, other's probability)` for every token stored in either,
+    /// ascending.
     pub(crate) fn for_each_pair(&self, other: &Self, mut visit: impl FnMut(Token, f64, f64)) {
         if self.is_dense() && other.is_dense() && self.vocabulary == other.vocabulary {
             let pairs = self.mass.iter().zip(&other.mass).enumerate();
@@ -456,7 +474,8 @@ impl Distribution {
         self.is_dense().then_some(&self.mass[..])
     }
 
-    /// The probabilities stored: of all tokens, or of those that [`Distribution::stored_tokens`] names.
+    /// The probabilities stored: of all tokens, or of those that [`Distribution::stored_tokens`]
+    /// names.
     pub(crate) fn stored(&self) -> &[f64] {
         &self.mass
     }
@@ -489,7 +508,8 @@ fn check_ascending(operation: &'static str, vocabulary: usize, tokens: &[Token])
     Ok(())
 }
 
-/// Scales the masses, sums them up block by block, counts the positive ones, and sums their squares.
+/// Scales the masses, sums them up block by block, counts the positive ones, and sums their
+/// squares.
 struct Finish<'a> {
     mass: &'a mut [f64],
     /// One for each block.
@@ -517,7 +537,8 @@ impl NullaryFnOnce for Finish<'_> {
 impl Outcomes for Distribution {
     fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         let position = uniform() * self.cumulative.last().copied().unwrap_or(0.0);
-        let block = self.cumulative.partition_point(|&sum| sum <= position).min(self.cumulative.len() - 1);
+        let block =
+            self.cumulative.partition_point(|&sum| sum <= position).min(self.cumulative.len() - 1);
         let mut left = position - if block == 0 { 0.0 } else { self.cumulative[block - 1] };
         let mut last = block * BLOCK;
         for (index, &mass) in self.mass.iter().enumerate().skip(last).take(BLOCK) {

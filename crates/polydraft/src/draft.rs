@@ -1,8 +1,8 @@
 //! A draft: the tokens that were drawn, and how.
 //!
-//! Adding children to a tree is drawing them (or saying how somebody else has), and the draft remembers what was drawn
-//! where, by which scheme and from which distribution. A verifier is given nothing else of the draft's side, so the laws that it relies on are those
-//! that were drawn from.
+//! Adding children to a tree is drawing them (or saying how somebody else has), and the draft
+//! remembers what was drawn where, by which scheme and from which distribution. A verifier is given
+//! nothing else of the draft's side, so the laws that it relies on are those that were drawn from.
 
 mod form;
 mod path;
@@ -57,7 +57,8 @@ impl Draft {
         Self::default()
     }
 
-    /// Forgets all draws; the distributions that they came from are added to `spare`, to be filled again.
+    /// Forgets all draws; the distributions that they came from are added to `spare`, to be filled
+    /// again.
     pub fn clear(&mut self, spare: &mut Vec<Distribution>) {
         spare.extend(self.drawn.drain(..).flatten().map(|drawn| drawn.law));
         self.tree.clear();
@@ -67,15 +68,16 @@ impl Draft {
 
     /// Draws the children of `node` from `law`, its next-token distribution.
     ///
-    /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came here; below any other
-    /// node, and at the root, it is a single new draw.
+    /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came
+    /// here; below any other node, and at the root, it is a single new draw.
     ///
-    /// Where the source of decisions has clocks that the target shares ([`crate::race`]), i.i.d. draws and draws without
-    /// replacement are the first in a race of these, which are draws without replacement.
+    /// Where the source of decisions has clocks that the target shares ([`crate::race`]), i.i.d.
+    /// draws and draws without replacement are the first in a race of these, which are draws
+    /// without replacement.
     ///
     /// # Errors
-    /// A node that is not there, or below which something was drawn before; a law over another vocabulary than the
-    /// root's; draws that have more than one law, or none at all.
+    /// A node that is not there, or below which something was drawn before; a law over another
+    /// vocabulary than the root's; draws that have more than one law, or none at all.
     pub fn draw(
         &mut self,
         node: NodeId,
@@ -101,9 +103,9 @@ impl Draft {
         drawn
     }
 
-    /// Takes draws that somebody else has made: the children of `node`, in the order of their draws, repeated ones as often
-    /// as they were drawn. That they were drawn from `law` in the way that `growth` says is the caller's word: verifiers
-    /// are exact if it is true.
+    /// Takes draws that somebody else has made: the children of `node`, in the order of their
+    /// draws, repeated ones as often as they were drawn. That they were drawn from `law` in the way
+    /// that `growth` says is the caller's word: verifiers are exact if it is true.
     ///
     /// # Errors
     /// As for [`draw`](Self::draw), and tokens that cannot have been drawn so.
@@ -133,7 +135,10 @@ impl Draft {
             return Err(unsupported(&expected, format!("node {node}")));
         }
         if self.at(node).is_some() {
-            return Err(unsupported("a node below which nothing was drawn", format!("node {node}")));
+            return Err(unsupported(
+                "a node below which nothing was drawn",
+                format!("node {node}"),
+            ));
         }
         if let Some(first) = self.law(DraftTree::ROOT)
             && first.vocabulary() != law.vocabulary()
@@ -143,7 +148,9 @@ impl Draft {
         }
         let (draws, fresh) = match growth {
             Growth::Fresh(draws) => (draws, true),
-            Growth::Continue if self.is_iid_child(node) => (Draws::iid(self.tree.draws(node)), false),
+            Growth::Continue if self.is_iid_child(node) => {
+                (Draws::iid(self.tree.draws(node)), false)
+            }
             Growth::Continue => (Draws::iid(1), true),
         };
         if draws.scheme == Drafting::Distinct {
@@ -152,7 +159,14 @@ impl Draft {
         Ok((draws, fresh))
     }
 
-    fn add(&mut self, node: NodeId, law: Distribution, draws: Draws, fresh: bool, tokens: &[Token]) {
+    fn add(
+        &mut self,
+        node: NodeId,
+        law: Distribution,
+        draws: Draws,
+        fresh: bool,
+        tokens: &[Token],
+    ) {
         for &token in tokens {
             self.tree.add(node, token);
         }
@@ -161,8 +175,8 @@ impl Draft {
         self.drawn[node] = Some(Drawn { draws, fresh, law });
     }
 
-    /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the distribution
-    /// otherwise.
+    /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the
+    /// distribution otherwise.
     ///
     /// # Errors
     /// As for [`draw`](Self::draw).
@@ -185,7 +199,9 @@ impl Draft {
     /// Whether this node is the end of independent draws from its parent's law.
     fn is_iid_child(&self, node: NodeId) -> bool {
         node != DraftTree::ROOT
-            && self.at(self.tree.parent(node)).is_some_and(|drawn| drawn.draws.scheme == Drafting::Iid)
+            && self
+                .at(self.tree.parent(node))
+                .is_some_and(|drawn| drawn.draws.scheme == Drafting::Iid)
     }
 
     fn at(&self, node: NodeId) -> Option<&Drawn> {
@@ -197,8 +213,8 @@ impl Draft {
         &self.tree
     }
 
-    /// Nodes at which a policy was asked what to draw ([`grow`](Self::grow)), by depth: over so many rows the draft's passes went.
-    /// Empty where the draft was not asked for anything.
+    /// Nodes at which a policy was asked what to draw ([`grow`](Self::grow)), by depth: over so
+    /// many rows the draft's passes went. Empty where the draft was not asked for anything.
     pub fn asked(&self) -> &[usize] {
         &self.asked
     }
@@ -274,7 +290,13 @@ mod tests {
         let distinct = Growth::Fresh(Draws { scheme: Drafting::Distinct, count: 1 });
         assert!(draft.draw(0, law(), distinct, &mut rng).is_err());
         draft.draw(0, law(), two, &mut rng).unwrap();
-        assert!(draft.draw(0, law(), two, &mut rng).unwrap_err().to_string().contains("nothing was drawn"));
+        assert!(
+            draft
+                .draw(0, law(), two, &mut rng)
+                .unwrap_err()
+                .to_string()
+                .contains("nothing was drawn")
+        );
         let other = Distribution::new(vec![0.5, 0.5]).unwrap();
         assert!(draft.draw(1, other, two, &mut rng).unwrap_err().to_string().contains('3'));
         let mut spare = Vec::new();
@@ -292,14 +314,17 @@ mod tests {
             tree.children(node).flat_map(drawn).collect::<Vec<_>>()
         };
         let mut other = Draft::new();
-        for (node, growth) in [Growth::Fresh(Draws::iid(4)), Growth::Continue].into_iter().enumerate() {
+        for (node, growth) in
+            [Growth::Fresh(Draws::iid(4)), Growth::Continue].into_iter().enumerate()
+        {
             own.draw(node, law(), growth, &mut rng).unwrap();
             other.record(node, law(), growth, &tokens(&own, node)).unwrap();
         }
         assert_eq!((own.tree(), own.form()), (other.tree(), other.form()));
         assert!(other.continues(1) && other.begins(0));
-        let refused =
-            |growth, tokens: &[Token]| Draft::new().record(0, law(), growth, tokens).unwrap_err().to_string();
+        let refused = |growth, tokens: &[Token]| {
+            Draft::new().record(0, law(), growth, tokens).unwrap_err().to_string()
+        };
         let draws = |scheme| Growth::Fresh(Draws { scheme, count: 2 });
         assert!(refused(draws(Drafting::Iid), &[1]).contains("expected 2"));
         assert!(refused(draws(Drafting::Iid), &[1, 3]).contains("below 3"));

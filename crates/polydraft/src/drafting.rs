@@ -1,14 +1,15 @@
 //! How the tokens at a node are drawn, and how many.
 //!
 //! Problem: draw the tuple of drafts of a node, and know the probability of a tuple.
-//! Source: i.i.d. (Sun et al. 2023, SpecTr), without replacement (Jeon et al. 2024, RSD), greedy (Hu et al. 2025),
-//! hub (Sun et al. 2024, SpecHub), distinct drafts (Khisti et al. 2025, appendix I), top-k (Li et al. 2024, EAGLE-2);
-//! the choice of the number by expected distinct tokens: ours.
-//! Complexity: O(log V) a token for i.i.d. and distinct drafts; one pass over the support for the most likely ones; without
-//! replacement O(log V) a token as long as the tokens drawn leave a fair part of the law, from then on two passes over the
-//! support for each, times the tokens drawn before it.
-//! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where a scheme would draw from nothing (fewer
-//! tokens of positive probability than drafts) the tuple is shorter.
+//! Source: i.i.d. (Sun et al. 2023, SpecTr), without replacement (Jeon et al. 2024, RSD), greedy
+//! (Hu et al. 2025), hub (Sun et al. 2024, SpecHub), distinct drafts (Khisti et al. 2025, appendix
+//! I), top-k (Li et al. 2024, EAGLE-2); the choice of the number by expected distinct tokens: ours.
+//! Complexity: O(log V) a token for i.i.d. and distinct drafts; one pass over the support for the
+//! most likely ones; without replacement O(log V) a token as long as the tokens drawn leave a fair
+//! part of the law, from then on two passes over the support for each, times the tokens drawn
+//! before it.
+//! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where a scheme would draw from
+//! nothing (fewer tokens of positive probability than drafts) the tuple is shorter.
 
 use crate::chance::{Chance, enumerate};
 use crate::{Distribution, Error, Result, Token};
@@ -24,8 +25,9 @@ pub enum Drafting {
     WithoutReplacement,
     /// The n − 1 most likely tokens, most likely first, then one draw from the rest.
     Greedy,
-    /// A draw y, and the n − 1 most likely tokens (the hubs). If y is none of them they follow in order; if y is
-    /// a hub, a draw from the rest follows, then the other hubs. For n = 2 this is SpecHub.
+    /// A draw y, and the n − 1 most likely tokens (the hubs). If y is none of them they follow in
+    /// order; if y is a hub, a draw from the rest follows, then the other hubs. For n = 2 this is
+    /// SpecHub.
     Hub,
     /// Independent draws, each from its own law.
     Distinct,
@@ -127,12 +129,20 @@ impl<'a> Proposal<'a> {
     pub fn new(draws: Draws, laws: &'a [Distribution]) -> Result<Self> {
         let Draws { scheme, count } = draws;
         if count == 0 {
-            return Err(Error::Setting { setting: "drafts", expected: "at least 1", got: "0".to_owned() });
+            return Err(Error::Setting {
+                setting: "drafts",
+                expected: "at least 1",
+                got: "0".to_owned(),
+            });
         }
         let expected = if scheme == Drafting::Distinct { count } else { 1 };
         if laws.len() != expected {
             let operation = "laws of the drafts";
-            return Err(Error::Length { operation, expected: expected.to_string(), got: laws.len() });
+            return Err(Error::Length {
+                operation,
+                expected: expected.to_string(),
+                got: laws.len(),
+            });
         }
         if let Some(law) = laws.iter().find(|law| law.vocabulary() != laws[0].vocabulary()) {
             let operation = "vocabulary of the drafts";
@@ -207,7 +217,8 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// Every tuple of positive probability with its probability. Exponential in the number of drafts.
+    /// Every tuple of positive probability with its probability. Exponential in the number of
+    /// drafts.
     pub fn tuples(&self) -> Vec<(f64, Vec<Token>)> {
         enumerate(|chance| {
             let mut drafts = Vec::new();
@@ -259,7 +270,8 @@ impl<'a> Proposal<'a> {
         if possible {
             return Ok(());
         }
-        let expected = format!("tokens that drafting {} can draw from their law", self.draws.scheme);
+        let expected =
+            format!("tokens that drafting {} can draw from their law", self.draws.scheme);
         Err(Error::Unsupported { operation, expected, got: format!("{drafts:?}") })
     }
 
@@ -269,13 +281,19 @@ impl<'a> Proposal<'a> {
         // The probability of drawing `token` when `removed` cannot be drawn any more.
         let drawn = |token: Token, removed: &[Token]| {
             let rest = outside_mass(law, removed);
-            if removed.contains(&token) || rest == 0.0 { 0.0 } else { law.probability(token) / rest }
+            if removed.contains(&token) || rest == 0.0 {
+                0.0
+            } else {
+                law.probability(token) / rest
+            }
         };
         match self.draws.scheme {
             Drafting::Iid | Drafting::Distinct if drafts.len() != self.draws.count => 0.0,
-            Drafting::Iid | Drafting::Distinct => {
-                drafts.iter().enumerate().map(|(index, &token)| self.law(index).probability(token)).product()
-            }
+            Drafting::Iid | Drafting::Distinct => drafts
+                .iter()
+                .enumerate()
+                .map(|(index, &token)| self.law(index).probability(token))
+                .product(),
             Drafting::TopK => f64::from(u8::from(drafts == law.most_likely(self.draws.count))),
             _ if drafts.len() != self.draws.count.min(law.support_size()) => 0.0,
             Drafting::WithoutReplacement => {
@@ -304,8 +322,16 @@ impl<'a> Proposal<'a> {
 }
 
 /// A draw from `law` without the `removed` tokens.
-fn draw_outside<C: Chance + ?Sized>(law: &Distribution, removed: &[Token], chance: &mut C) -> Token {
-    law.sample_excess(1.0, |token| if removed.contains(&token) { f64::INFINITY } else { 0.0 }, chance)
+fn draw_outside<C: Chance + ?Sized>(
+    law: &Distribution,
+    removed: &[Token],
+    chance: &mut C,
+) -> Token {
+    law.sample_excess(
+        1.0,
+        |token| if removed.contains(&token) { f64::INFINITY } else { 0.0 },
+        chance,
+    )
 }
 
 /// The probability of all tokens but the `removed`. A sum, not a difference: it may be tiny.
@@ -325,8 +351,8 @@ pub fn expected_distinct(draft: &Distribution, count: usize) -> f64 {
     draft.support().map(|(_, q)| hit_probability(q, count)).sum()
 }
 
-/// The largest number of independent draws, from 1 to `limit`, whose expected number of distinct tokens is within
-/// `budget`.
+/// The largest number of independent draws, from 1 to `limit`, whose expected number of distinct
+/// tokens is within `budget`.
 ///
 /// A repeated draw costs no tree node, so on peaked laws more draws fit into a budget of nodes.
 pub fn count_within(draft: &Distribution, budget: f64, limit: usize) -> usize {
@@ -338,8 +364,9 @@ pub fn count_within(draft: &Distribution, budget: f64, limit: usize) -> usize {
     fits
 }
 
-/// The number of independent draws, from 1 to `limit`, whose expected number of distinct tokens is `distinct`. A number
-/// between two whole ones stands for the lower or the upper, at random, with that mean.
+/// The number of independent draws, from 1 to `limit`, whose expected number of distinct tokens is
+/// `distinct`. A number between two whole ones stands for the lower or the upper, at random, with
+/// that mean.
 pub fn draws_for(draft: &Distribution, distinct: f64, limit: usize) -> f64 {
     let fewer = count_within(draft, distinct, limit);
     let [low, high] = [fewer, fewer + 1].map(|count| expected_distinct(draft, count));

@@ -1,8 +1,9 @@
 //! Lossless multi-draft speculative decoding: the mathematics.
 //!
-//! A cheap *draft* model proposes tokens, an expensive *target* model scores them, and a rule decides what to
-//! emit **so that the text has exactly the target's distribution**. This crate holds everything that needs only
-//! probabilities and random numbers: no tensors, no files, and threads only of the pool that it is called in.
+//! A cheap *draft* model proposes tokens, an expensive *target* model scores them, and a rule
+//! decides what to emit **so that the text has exactly the target's distribution**. This crate
+//! holds everything that needs only probabilities and random numbers: no tensors, no files, and
+//! threads only of the pool that it is called in.
 //!
 //! ```
 //! use polydraft::{Distribution, Problem, Proposal, RuleKind, couple};
@@ -25,7 +26,8 @@
 //! # Ok::<(), polydraft::Error>(())
 //! ```
 //!
-//! Letters in derivations follow `docs/notation.md`; which paper is in which file, `docs/algorithms.md`.
+//! Letters in derivations follow `docs/notation.md`; which paper is in which file,
+//! `docs/algorithms.md`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

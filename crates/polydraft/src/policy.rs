@@ -1,9 +1,10 @@
 //! Policies: where a draft tree grows, and how its tokens are drawn.
 //!
-//! A policy is asked node by node, before anything is drawn there. It knows the past, the tokens on the way to the node
-//! and the draft's distributions along it, and nothing of what was drawn elsewhere in the same tree: that is the
-//! condition under which every verifier that supports the form is exact, and the signature states it. A drawn token is
-//! never dropped because of its own probability: decide from the distribution before drawing, or stop after the token.
+//! A policy is asked node by node, before anything is drawn there. It knows the past, the tokens on
+//! the way to the node and the draft's distributions along it, and nothing of what was drawn
+//! elsewhere in the same tree: that is the condition under which every verifier that supports the
+//! form is exact, and the signature states it. A drawn token is never dropped because of its own
+//! probability: decide from the distribution before drawing, or stop after the token.
 //!
 //! To add a policy: one file here, one line in [`PolicyKind`].
 
@@ -48,7 +49,8 @@ pub enum Growth {
 
 /// Decides where a draft tree grows.
 ///
-/// One of one's own: two draws at the root, and from there each path goes on while the draft is rather sure.
+/// One of one's own: two draws at the root, and from there each path goes on while the draft is
+/// rather sure.
 ///
 /// ```
 /// use polydraft::conformance::tree::{exact, random_pair};
@@ -84,13 +86,14 @@ pub enum Growth {
 /// # Ok::<(), polydraft::Error>(())
 /// ```
 pub trait Policy: Send {
-    /// Whether anything may be drawn at the end of `path`. Asked first: where nothing may, the draft need not compute
-    /// its distribution.
+    /// Whether anything may be drawn at the end of `path`. Asked first: where nothing may, the
+    /// draft need not compute its distribution.
     fn goes_on(&self, path: &Path) -> bool {
         path.depth() < self.depth()
     }
 
-    /// How to go on at the end of `path`, where the draft's next-token distribution is `law`; `None` for a leaf.
+    /// How to go on at the end of `path`, where the draft's next-token distribution is `law`;
+    /// `None` for a leaf.
     ///
     /// It must depend on its arguments and on the past only: what it remembers may change in
     /// [`observe`](Self::observe), nowhere else.
@@ -102,8 +105,8 @@ pub trait Policy: Send {
     /// The kinds of draws that its trees have, at most.
     fn form(&self) -> Form;
 
-    /// Is told before a step how many texts are in its pass, this one among them: what a row costs depends on it. It must not
-    /// depend on what is drawn in the step.
+    /// Is told before a step how many texts are in its pass, this one among them: what a row costs
+    /// depends on it. It must not depend on what is drawn in the step.
     fn among(&mut self, _texts: usize) {}
 
     /// Is told before a step how many tokens the text has so far: what a pass costs depends on it.
@@ -203,7 +206,8 @@ fn joined<T: ToString>(values: &[T]) -> String {
 crate::registry! {
     /// A policy and its settings. To add one, write its file and add its line here.
     ///
-    /// Users type the name and, behind a colon, the settings: `paths:2,3`. Numbers alone are levels: `3,2,1`.
+    /// Users type the name and, behind a colon, the settings: `paths:2,3`. Numbers alone are
+    /// levels: `3,2,1`.
     ///
     /// ```
     /// use polydraft::PolicyKind;
@@ -263,7 +267,8 @@ impl PolicyKind {
     /// The working policy.
     ///
     /// # Errors
-    /// A number that is 0 or absurdly large; a scheme that cannot draw this tree; more than 16,384 nodes.
+    /// A number that is 0 or absurdly large; a scheme that cannot draw this tree; more than 16,384
+    /// nodes.
     pub fn build(&self) -> Result<Box<dyn Policy>> {
         let policy = self.settings().build()?;
         let nodes = self.nodes();

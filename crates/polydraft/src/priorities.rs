@@ -1,10 +1,11 @@
 //! Random priorities with piecewise uniform laws: drawing the highest, and its exact probabilities.
 //!
-//! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `pieces` (intervals),
-//! in each with the piece's probability and uniformly inside it. Which draft has the highest?
-//! Source: ours (priority coupling, `docs/algorithms.md`). Complexity: drawing is linear in the number of pieces;
-//! the exact probabilities take O(pieces · n²) by Gauss–Legendre quadrature, which is exact for the polynomials
-//! that occur.
+//! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `pieces`
+//! (intervals), in each with the piece's probability and uniformly inside it. Which draft has the
+//! highest?
+//! Source: ours (priority coupling, `docs/algorithms.md`). Complexity: drawing is linear in the
+//! number of pieces; the exact probabilities take O(pieces · n²) by Gauss–Legendre quadrature,
+//! which is exact for the polynomials that occur.
 
 use crate::chance::Outcomes;
 
@@ -68,7 +69,8 @@ impl Priorities {
         self.ends.get(index).map_or(&[], |&end| &self.pieces[start..end])
     }
 
-    /// Draws all priorities and returns the draft with the highest (the first of them on a tie); 0 without drafts.
+    /// Draws all priorities and returns the draft with the highest (the first of them on a tie); 0
+    /// without drafts.
     fn draw_highest(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         let mut best = (0, f64::NEG_INFINITY);
         for draft in 0..self.len() {
@@ -82,7 +84,8 @@ impl Priorities {
                 }
                 left -= piece.weight;
             }
-            // A fresh number for the place within the piece keeps all its bits, however short the piece.
+            // A fresh number for the place within the piece keeps all its bits, however short the
+            // piece.
             let point = chosen.start + chosen.length * uniform();
             if point > best.1 {
                 best = (draft, point);
@@ -93,14 +96,15 @@ impl Priorities {
 
     /// The probability of each draft to have the highest priority.
     ///
-    /// Between neighbouring ends of pieces every draft's cumulative law is linear, so the probability that draft
-    /// j wins there is the integral of a polynomial of degree n − 1.
+    /// Between neighbouring ends of pieces every draft's cumulative law is linear, so the
+    /// probability that draft j wins there is the integral of a polynomial of degree n − 1.
     pub fn win_probabilities(&self) -> Vec<f64> {
         let drafts = self.len();
         let mut ends: Vec<f64> = self.pieces.iter().flat_map(|piece| piece.ends()).collect();
         ends.sort_by(f64::total_cmp);
         ends.dedup();
-        let totals: Vec<f64> = (0..drafts).map(|j| self.pieces(j).iter().map(|p| p.weight).sum()).collect();
+        let totals: Vec<f64> =
+            (0..drafts).map(|j| self.pieces(j).iter().map(|p| p.weight).sum()).collect();
         let rule = gauss_legendre(drafts / 2 + 1);
         let mut wins = vec![0.0; drafts];
         let mut below = vec![0.0; drafts];
@@ -111,15 +115,18 @@ impl Priorities {
                 .map(|j| {
                     let weights = self.pieces(j).iter().map(|piece| (piece.ends(), piece.weight));
                     let here = weights.filter(|([start, end], _)| *start <= low && *end >= high);
-                    let sum: f64 =
-                        here.map(|([start, end], weight)| weight * (high - low) / (end - start)).sum();
+                    let sum: f64 = here
+                        .map(|([start, end], weight)| weight * (high - low) / (end - start))
+                        .sum();
                     sum / totals[j].max(f64::MIN_POSITIVE)
                 })
                 .collect();
             for &(node, weight) in &rule {
-                let cumulative: Vec<f64> = (0..drafts).map(|j| below[j] + node * inside[j]).collect();
+                let cumulative: Vec<f64> =
+                    (0..drafts).map(|j| below[j] + node * inside[j]).collect();
                 for j in (0..drafts).filter(|&j| inside[j] > 0.0) {
-                    let others: f64 = (0..drafts).filter(|&k| k != j).map(|k| cumulative[k]).product();
+                    let others: f64 =
+                        (0..drafts).filter(|&k| k != j).map(|k| cumulative[k]).product();
                     wins[j] += weight * inside[j] * others;
                 }
             }
@@ -152,7 +159,8 @@ fn gauss_legendre(points: usize) -> Vec<(f64, f64)> {
             let (mut previous, mut value) = (1.0, x);
             for k in 2..=points {
                 let k = k as f64;
-                (previous, value) = (value, ((2.0 * k - 1.0) * x * value - (k - 1.0) * previous) / k);
+                (previous, value) =
+                    (value, ((2.0 * k - 1.0) * x * value - (k - 1.0) * previous) / k);
             }
             slope = count * (x * value - previous) / (x * x - 1.0);
             let step = value / slope;
@@ -180,8 +188,12 @@ mod tests {
     fn quadrature_is_exact_for_monomials() {
         for points in 1..12 {
             for degree in 0..2 * points {
-                let sum: f64 = gauss_legendre(points).iter().map(|(x, w)| w * x.powi(degree as i32)).sum();
-                assert!((sum - 1.0 / (degree as f64 + 1.0)).abs() < 1e-14, "{points} {degree} {sum}");
+                let sum: f64 =
+                    gauss_legendre(points).iter().map(|(x, w)| w * x.powi(degree as i32)).sum();
+                assert!(
+                    (sum - 1.0 / (degree as f64 + 1.0)).abs() < 1e-14,
+                    "{points} {degree} {sum}"
+                );
             }
         }
     }

@@ -1,18 +1,21 @@
 //! Clocks that a target and its drafts share, so that a text does not depend on the drafts.
 //!
-//! Problem: draw a token of law p and, elsewhere and without knowing p, tokens of law q that are likely to have it among
-//! them.
-//! Source: the race of exponential clocks as in Daliri, Musco, Suresh 2025 ("Coupling without communication and
-//! drafter-invariant speculative decoding", Gumbel sampling) for one draft; Rowan et al. 2025 (list-level coupling) for
-//! several, which gives each draft clocks of its own.
-//! Complexity: one hash for each token of the support, one logarithm for each that may still be among the first.
-//! Deviations: (1) all drafts of a node come from one set of clocks: they are the first n in the draft's race, which is n
-//! draws without replacement, and the text does not depend on n either; (2) clocks are told apart by the position in the
-//! text, not by what was written before, so nodes of one depth share them.
+//! Problem: draw a token of law p and, elsewhere and without knowing p, tokens of law q that are
+//! likely to have it among them.
+//! Source: the race of exponential clocks as in Daliri, Musco, Suresh 2025 ("Coupling without
+//! communication and drafter-invariant speculative decoding", Gumbel sampling) for one draft; Rowan
+//! et al. 2025 (list-level coupling) for several, which gives each draft clocks of its own.
+//! Complexity: one hash for each token of the support, one logarithm for each that may still be
+//! among the first.
+//! Deviations: (1) all drafts of a node come from one set of clocks: they are the first n in the
+//! draft's race, which is n draws without replacement, and the text does not depend on n either;
+//! (2) clocks are told apart by the position in the text, not by what was written before, so nodes
+//! of one depth share them.
 //!
-//! Behind each position of a text every token has a clock that rings at an exponential time E of rate 1. A law p lets
-//! token i wait E_i/p_i; the first one is drawn. As E_i/p_i is exponential with rate p_i, it has law p. Whoever knows the
-//! clocks draws the same token from the same law, and similar ones from similar laws.
+//! Behind each position of a text every token has a clock that rings at an exponential time E of
+//! rate 1. A law p lets token i wait E_i/p_i; the first one is drawn. As E_i/p_i is exponential
+//! with rate p_i, it has law p. Whoever knows the clocks draws the same token from the same law,
+//! and similar ones from similar laws.
 
 mod open;
 
@@ -23,8 +26,9 @@ pub use open::Open;
 
 /// The clocks of one text.
 pub trait Clocks: Send {
-    /// The tokens of `law` in the order in which they come at this position, `count` of them, or all if there are fewer.
-    /// Asked again for the same, it says the same. `chance` is for clocks that are not decided yet.
+    /// The tokens of `law` in the order in which they come at this position, `count` of them, or
+    /// all if there are fewer. Asked again for the same, it says the same. `chance` is for clocks
+    /// that are not decided yet.
     fn first(
         &mut self,
         position: usize,
@@ -81,7 +85,8 @@ impl Keyed {
     }
 }
 
-/// A generator's step, SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give unrelated outputs.
+/// A generator's step, SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give unrelated
+/// outputs.
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -91,8 +96,15 @@ fn mix(value: u64) -> u64 {
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Clocks for Keyed {
-    fn first(&mut self, position: usize, law: &Distribution, count: usize, _: &mut dyn Chance) -> Vec<Token> {
-        let place = mix(self.key[0] ^ mix(self.key[1].wrapping_add((position as u64).wrapping_mul(STEP))));
+    fn first(
+        &mut self,
+        position: usize,
+        law: &Distribution,
+        count: usize,
+        _: &mut dyn Chance,
+    ) -> Vec<Token> {
+        let place =
+            mix(self.key[0] ^ mix(self.key[1].wrapping_add((position as u64).wrapping_mul(STEP))));
         let mut first: Vec<(f64, Token)> = Vec::with_capacity(count.min(law.support_size()) + 1);
         for (token, p) in law.support() {
             let bits = mix(place.wrapping_add(u64::from(token).wrapping_add(1).wrapping_mul(STEP)));
@@ -122,7 +134,8 @@ pub struct Raced<'a> {
 }
 
 impl<'a> Raced<'a> {
-    /// `position` is that of the token behind a draft's root: the number of tokens of the text so far.
+    /// `position` is that of the token behind a draft's root: the number of tokens of the text so
+    /// far.
     pub fn new(chance: &'a mut dyn Chance, clocks: &'a mut dyn Clocks, position: usize) -> Self {
         Self { chance, clocks, position }
     }
@@ -142,7 +155,8 @@ impl Chance for Raced<'_> {
     }
 }
 
-/// The token of `law` at this depth below a draft's root: the first in the race, or a draw where there are no clocks.
+/// The token of `law` at this depth below a draft's root: the first in the race, or a draw where
+/// there are no clocks.
 pub fn next(law: &Distribution, depth: usize, chance: &mut dyn Chance) -> Token {
     let first = chance.race(depth, law, 1).and_then(|first| first.first().copied());
     first.unwrap_or_else(|| law.sample(chance))
@@ -188,8 +202,8 @@ mod tests {
         }
     }
 
-    /// Keyed clocks are such clocks: their tuples have the law of draws without replacement, at positions of one key and at
-    /// one position of many.
+    /// Keyed clocks are such clocks: their tuples have the law of draws without replacement, at
+    /// positions of one key and at one position of many.
     #[test]
     fn keyed_tuples_are_drawn_without_replacement() {
         let law = Distribution::new(vec![0.55, 0.25, 0.15, 0.05]).unwrap();

@@ -1,11 +1,12 @@
 //! The registries: what has a name that users type, with its settings.
 //!
-//! Rules, verifiers and policies are each one file and one line. The line makes the variant of an enum that holds the
-//! settings, so that records carry them; names, default settings and the list of all come from it, and the conformance
-//! run is driven by that list.
+//! Rules, verifiers and policies are each one file and one line. The line makes the variant of an
+//! enum that holds the settings, so that records carry them; names, default settings and the list
+//! of all come from it, and the conformance run is driven by that list.
 
-/// Makes the enum of a registry. A line is `Variant(Settings) = "name",`; the settings have defaults and serde, and
-/// implement the trait that is named. `nesting R as Variant = "name"` adds a variant that holds another registry's entry.
+/// Makes the enum of a registry. A line is `Variant(Settings) = "name",`; the settings have
+/// defaults and serde, and implement the trait that is named. `nesting R as Variant = "name"` adds
+/// a variant that holds another registry's entry.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! registry {
@@ -64,7 +65,8 @@ macro_rules! registry {
     (@settings $kind:ident, $settings_trait:path; $($variant:ident = $name:literal,)*
         ; $nested:ident: $bound:path, $nest:ident = $nest_name:literal) => {
         impl<$nested: $bound> $kind<$nested> {
-            /// The settings as what they have in common, with the name that users type; or the nested entry.
+            /// The settings as what they have in common, with the name that users type; or the
+            /// nested entry.
             pub(crate) fn settings(&self) -> std::result::Result<(&'static str, &dyn $settings_trait), &$nested> {
                 match self {
                     $(Self::$variant(settings) => Ok(($name, settings)),)*

@@ -1,7 +1,8 @@
 //! Verifiers: what to emit, given a draft and the target's distributions at its nodes.
 //!
-//! A verifier is a pure function of the draft, the target's distributions and the random decisions it asks for. It knows
-//! nothing of models, caches or text. Whatever the draft's distributions are, the text it emits has exactly the target's.
+//! A verifier is a pure function of the draft, the target's distributions and the random decisions
+//! it asks for. It knows nothing of models, caches or text. Whatever the draft's distributions are,
+//! the text it emits has exactly the target's.
 //!
 //! To add a verifier: one file here, one line in [`VerifierKind`].
 
@@ -22,8 +23,8 @@ use crate::{Chance, Distribution, Error, Result, RuleKind, Token};
 
 /// The target's next-token distributions at the nodes of a draft, the root included.
 ///
-/// They come through a trait so that one need be made from logits only where a verifier looks. Verifiers may look from
-/// several threads at once.
+/// They come through a trait so that one need be made from logits only where a verifier looks.
+/// Verifiers may look from several threads at once.
 pub trait TargetLaws: Sync {
     /// The target's distribution after this node.
     ///
@@ -43,7 +44,8 @@ impl TargetLaws for Vec<Distribution> {
     }
 }
 
-/// A target's distributions, each as large as the draft's: tokens of two vocabularies would be taken for each other, silently.
+/// A target's distributions, each as large as the draft's: tokens of two vocabularies would be
+/// taken for each other, silently.
 struct Alike<'a> {
     target: &'a dyn TargetLaws,
     /// The draft's, where anything was drawn.
@@ -109,12 +111,18 @@ pub trait Verifier: Send {
     /// Emits a path of the draft and one more token, such that the text has the target's law.
     ///
     /// # Errors
-    /// A draft of a form that is not supported; a target's distribution that cannot be made, or that is over another vocabulary
-    /// than the draft's.
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome>;
+    /// A draft of a form that is not supported; a target's distribution that cannot be made, or
+    /// that is over another vocabulary than the draft's.
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome>;
 
-    /// For people, behind a verification: the law of the priority of drafts of `token` at a node, as intervals of [0, 1]: where
-    /// one begins, how long it is, and how likely; they may overlap. None where nothing was shared out among several drafts.
+    /// For people, behind a verification: the law of the priority of drafts of `token` at a node,
+    /// as intervals of [0, 1]: where one begins, how long it is, and how likely; they may overlap.
+    /// None where nothing was shared out among several drafts.
     ///
     /// # Errors
     /// A target's distribution that cannot be made.
@@ -133,8 +141,8 @@ pub trait Verifier: Send {
         false
     }
 
-    /// Nodes so far at which a slower or weaker algorithm took over, because the verifier's own could not do them. The
-    /// law is exact all the same.
+    /// Nodes so far at which a slower or weaker algorithm took over, because the verifier's own
+    /// could not do them. The law is exact all the same.
     fn fallbacks(&self) -> u64 {
         0
     }
@@ -166,7 +174,8 @@ crate::registry! {
     /// ```
         pub enum VerifierKind, tag "verifier", settings VerifierSettings,
         nesting R: RuleRegistry = RuleKind as
-        /// From the root down, a token-level rule at every node (Sun et al. 2023, Miao et al. 2023).
+        /// From the root down, a token-level rule at every node (Sun et al. 2023, Miao et al.
+        /// 2023).
         Walk = "walk";
     /// One path, token by token (Leviathan et al. 2023, Chen et al. 2023).
     Token(token::Settings) = "token",
@@ -180,7 +189,8 @@ crate::registry! {
     PriorityBlock(priority::Settings) = "priority-block",
     /// The path of highest priority, verified as a block.
     NestedPriority(nested_priority::Settings) = "nested-priority",
-    /// The first in a race that does not look at the draft: for a seed the same text with every draft and tree.
+    /// The first in a race that does not look at the draft: for a seed the same text with every
+    /// draft and tree.
     Invariant(invariant::Settings) = "invariant",
 }
 
@@ -199,7 +209,11 @@ impl<R: RuleRegistry> VerifierKind<R> {
     pub fn names() -> String {
         let aliases = ALIASES.map(|(alias, rule)| format!("{alias} (= {WALK}{rule})")).join(", ");
         let rules: Vec<String> = R::all().iter().map(R::to_string).collect();
-        format!("{}, {aliases}, {WALK}RULE (RULE one of {})", Self::NAMES.join(", "), rules.join(", "))
+        format!(
+            "{}, {aliases}, {WALK}RULE (RULE one of {})",
+            Self::NAMES.join(", "),
+            rules.join(", ")
+        )
     }
 
     /// The working verifier.
@@ -251,6 +265,7 @@ const WORTH_THREADS: usize = 1 << 15;
 
 /// Whether work over the distributions at these nodes is to be spread over the caller's threads.
 fn worth_threads(draft: &Draft, nodes: &[NodeId]) -> bool {
-    let work: usize = nodes.iter().filter_map(|&node| draft.law(node)).map(Distribution::vocabulary).sum();
+    let work: usize =
+        nodes.iter().filter_map(|&node| draft.law(node)).map(Distribution::vocabulary).sum();
     nodes.len() > 1 && work > WORTH_THREADS && rayon::current_num_threads() > 1
 }

@@ -40,8 +40,9 @@ fn uniform() {
         for n in 1..=5 {
             let draft = law(&vec![1.0 / f64::from(d); d as usize]);
             let part = d / r;
-            let target =
-                law(&(0..d).map(|t| if t < part { 1.0 / f64::from(part) } else { 0.0 }).collect::<Vec<_>>());
+            let target = law(&(0..d)
+                .map(|t| if t < part { 1.0 / f64::from(part) } else { 0.0 })
+                .collect::<Vec<_>>());
             close(
                 optimal(&target, &draft, Drafting::Iid, n),
                 1.0 - (1.0 - 1.0 / f64::from(r)).powi(n as i32),
@@ -87,7 +88,8 @@ fn spechub_example() {
         close(optimal(&target, &draft, scheme, 2), 0.1 + 0.6 + 0.3);
     }
     let proposal =
-        Proposal::new(Draws { scheme: Drafting::Hub, count: 2 }, std::slice::from_ref(&draft)).unwrap();
+        Proposal::new(Draws { scheme: Drafting::Hub, count: 2 }, std::slice::from_ref(&draft))
+            .unwrap();
     close(proposal.probability(&[1, 0]), 0.3);
     close(proposal.probability(&[0, 1]), 0.5 * 0.3 / 0.5);
     assert_eq!(proposal.probability(&[1, 2]), 0.0);
@@ -106,8 +108,9 @@ fn k_seq() {
     }
     let mut rule = "k-seq".parse::<RuleKind>().unwrap().build().unwrap();
     let problem = Problem::new(&target, Proposal::iid(&draft, n as usize).unwrap()).unwrap();
-    let got =
-        couple(rule.as_mut(), problem).unwrap().acceptance(&mut rand_chacha::ChaCha8Rng::from_seed([0; 32]));
+    let got = couple(rule.as_mut(), problem)
+        .unwrap()
+        .acceptance(&mut rand_chacha::ChaCha8Rng::from_seed([0; 32]));
     close(got.probability, 1.0 - (1.0 - beta(high)).powi(n));
     assert_eq!(got.standard_error, None);
 }
@@ -133,7 +136,10 @@ fn rules_by_name_and_as_json() {
         assert_eq!(rule.build().unwrap().name(), *name);
         let json = serde_json::to_string(&rule).unwrap();
         assert_eq!(serde_json::from_str::<RuleKind>(&json).unwrap(), rule);
-        assert_eq!(serde_json::from_str::<RuleKind>(&format!("{{\"rule\": \"{name}\"}}")).unwrap(), rule);
+        assert_eq!(
+            serde_json::from_str::<RuleKind>(&format!("{{\"rule\": \"{name}\"}}")).unwrap(),
+            rule
+        );
     }
     assert!("best".parse::<RuleKind>().unwrap_err().to_string().contains("priority"));
     assert!(serde_json::from_str::<RuleKind>(r#"{"rule": "priority", "size": 1}"#).is_err());

@@ -1,4 +1,5 @@
-//! Every rule, every scheme it supports, every vocabulary and number of drafts up to four, by exact enumeration.
+//! Every rule, every scheme it supports, every vocabulary and number of drafts up to four, by exact
+//! enumeration.
 
 use polydraft::conformance::{Case, Report, TOLERANCE, cases};
 use polydraft::coupling::priority::{Form, Settings};
@@ -62,8 +63,11 @@ fn priority_exact() {
 #[test]
 fn priority_pooled() {
     for individual_above in [1e-3, 0.3, 1.0] {
-        let rule =
-            RuleKind::Priority(Settings { form: Form::Pooled, individual_above, ..Settings::default() });
+        let rule = RuleKind::Priority(Settings {
+            form: Form::Pooled,
+            individual_above,
+            ..Settings::default()
+        });
         conform(&rule, &[Drafting::Iid], 1..=4, |case, report| {
             assert!(report.optimal - report.acceptance < 1e-4, "{report:?} {case:?}");
         });
@@ -100,7 +104,8 @@ fn hub() {
     conform(&named("hub"), &[Drafting::Hub, Drafting::Greedy], 1..=4, is_optimal);
 }
 
-/// The formulas for the optimum against the minimum over all sets, and the tuples' stated probabilities.
+/// The formulas for the optimum against the minimum over all sets, and the tuples' stated
+/// probabilities.
 #[test]
 fn optimal_acceptance_and_tuple_probabilities() {
     let mut naive = named("naive").build().unwrap();

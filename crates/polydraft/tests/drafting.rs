@@ -1,10 +1,12 @@
-//! Ways to draw drafts at a node, as `docs/theory.md` compares them: races by shared clocks, and i.i.d. draws against draws
-//! without replacement at the same expected number of distinct tokens.
+//! Ways to draw drafts at a node, as `docs/theory.md` compares them: races by shared clocks, and
+//! i.i.d. draws against draws without replacement at the same expected number of distinct tokens.
 
 mod common;
 
 use common::{law, named, pairs, run, uniform};
-use polydraft::{Distribution, Drafting, Draws, PolicyKind, Problem, Proposal, Token, acceptance, drafting};
+use polydraft::{
+    Distribution, Drafting, Draws, PolicyKind, Problem, Proposal, Token, acceptance, drafting,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -14,12 +16,18 @@ fn sets(size: usize) -> std::ops::Range<usize> {
 }
 
 fn sum_over(set: usize, values: &[f64]) -> f64 {
-    values.iter().enumerate().filter(|(index, _)| set >> index & 1 == 1).map(|(_, value)| value).sum()
+    values
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| set >> index & 1 == 1)
+        .map(|(_, value)| value)
+        .sum()
 }
 
-/// Proposition 19: how often `invariant` accepts one of `count` drafts. Given that the target's first is i and rings at s,
-/// k comes before it in the draft's race with probability 1 − e^(−s·c), c = (q_k·p_i/q_i − p_k)+, independently; the mean
-/// over s of products of these is a sum of 1/(1 + Σc).
+/// Proposition 19: how often `invariant` accepts one of `count` drafts. Given that the target's
+/// first is i and rings at s, k comes before it in the draft's race with probability 1 − e^(−s·c),
+/// c = (q_k·p_i/q_i − p_k)+, independently; the mean over s of products of these is a sum of 1/(1 +
+/// Σc).
 fn race_acceptance(p: &[f64], q: &[f64], count: usize) -> (f64, f64) {
     let (mut acceptance, mut bound) = (0.0, 0.0);
     for i in (0..p.len()).filter(|&i| p[i] > 0.0 && q[i] > 0.0) {
@@ -48,15 +56,19 @@ fn races_accept_as_often_as_the_formula_says() {
             let got = found.block_efficiency - 1.0;
             // Sums of many signs lose digits where laws have probabilities next to nothing.
             assert!((got - expected).abs() < 1e-10, "{got} {expected}\n{pair:?}");
-            assert!(got > bound - 1e-10 && (count > 1 || (got - bound).abs() < 1e-10), "{got} {bound}");
+            assert!(
+                got > bound - 1e-10 && (count > 1 || (got - bound).abs() < 1e-10),
+                "{got} {bound}"
+            );
             let distance: f64 = p.iter().zip(&q).map(|(p, q)| (p - q).abs()).sum::<f64>() / 2.0;
             assert!(got > (1.0 - distance) / (1.0 + distance) - 1e-10, "{got} {distance}");
         }
     }
 }
 
-/// Pr(all drafts lie in a set), by set: for `count` draws without replacement, and for i.i.d. draws, of a number that may
-/// lie between two whole ones, that give as many distinct tokens on average.
+/// Pr(all drafts lie in a set), by set: for `count` draws without replacement, and for i.i.d.
+/// draws, of a number that may lie between two whole ones, that give as many distinct tokens on
+/// average.
 fn within(q: &[f64], count: usize) -> [Vec<f64>; 2] {
     let law = Distribution::new(q.to_vec()).unwrap();
     let draws = Draws { scheme: Drafting::WithoutReplacement, count };
@@ -74,8 +86,8 @@ fn within(q: &[f64], count: usize) -> [Vec<f64>; 2] {
     [without, iid.collect()]
 }
 
-/// Proposition 21: at the same expected number of distinct tokens neither more i.i.d. draws nor draws without replacement are
-/// always better. Its pairs.
+/// Proposition 21: at the same expected number of distinct tokens neither more i.i.d. draws nor
+/// draws without replacement are always better. Its pairs.
 #[test]
 fn more_draws_or_distinct_ones() {
     let optima = |p: &[f64], q: &[f64], count: usize| {
@@ -100,21 +112,29 @@ fn more_draws_or_distinct_ones() {
         let p = [&[0.0][..], &vec![1.0 / k as f64; k]].concat();
         let [without, iid] = optima(&p, &q, 2);
         let expected = 1.0 - (1.0 - 1.0 / k as f64).powi(k as i32);
-        assert!((without - 1.0).abs() < 1e-9 && (iid - expected).abs() < 1e-5, "{k}: {without} {iid}");
+        assert!(
+            (without - 1.0).abs() < 1e-9 && (iid - expected).abs() < 1e-5,
+            "{k}: {without} {iid}"
+        );
     }
-    // A token that the target wants and the draft hardly knows, behind two of which one is rare: no ratio is the most.
+    // A token that the target wants and the draft hardly knows, behind two of which one is rare: no
+    // ratio is the most.
     let mut ratios = Vec::new();
     for small in [1e-3, 1e-6, 1e-12] {
         let [without, iid] = optima(&[0.0, 0.0, 1.0], &[0.9 - small, 0.1, small], 2);
         ratios.push(iid / without);
     }
     println!("i.i.d. over without replacement {ratios:.3?}");
-    assert!(ratios[0] > 2.0 && ratios[1] > 2.0 * ratios[0] && ratios[2] > 2.0 * ratios[1], "{ratios:?}");
+    assert!(
+        ratios[0] > 2.0 && ratios[1] > 2.0 * ratios[0] && ratios[2] > 2.0 * ratios[1],
+        "{ratios:?}"
+    );
 }
 
-/// The optimum of a random number of i.i.d. draws is that of a prefix; and conjecture D, over all sets: i.i.d. draws meet a
-/// set at least 1 − (1 − 1/k)^k times as often as draws without replacement, k = V − n + 1. Where fewer than n tokens are
-/// outside of the set (Proposition 20) it is 1 − 1/e.
+/// The optimum of a random number of i.i.d. draws is that of a prefix; and conjecture D, over all
+/// sets: i.i.d. draws meet a set at least 1 − (1 − 1/k)^k times as often as draws without
+/// replacement, k = V − n + 1. Where fewer than n tokens are outside of the set (Proposition 20) it
+/// is 1 − 1/e.
 #[test]
 fn iid_draws_meet_sets_nearly_as_often() {
     let mut rng = ChaCha8Rng::seed_from_u64(56);
@@ -132,7 +152,8 @@ fn iid_draws_meet_sets_nearly_as_often() {
         q.iter_mut().for_each(|q| *q = (*q / sum + 1e-5) / (1.0 + 1e-5 * size as f64));
         let p = law(size, &mut rng);
         let [without, iid] = within(&q, count);
-        let (target, draft) = (Distribution::new(p.clone()).unwrap(), Distribution::new(q.clone()).unwrap());
+        let (target, draft) =
+            (Distribution::new(p.clone()).unwrap(), Distribution::new(q.clone()).unwrap());
         let number = drafting::draws_for(&draft, count as f64, 1 << 40);
         let slack = sets(size).map(|set| sum_over(set, &p) - iid[set]).fold(0.0, f64::min);
         let stated = acceptance::of_draws(&target, &draft, number);
@@ -155,8 +176,8 @@ fn iid_draws_meet_sets_nearly_as_often() {
     assert!(least[2] < 0.76 && least[3] < 0.72);
 }
 
-/// One race for all drafts against clocks of each draft's own (Rowan et al. 2025), whose least the target takes: simulated on
-/// laws of 100 tokens, each with its number of distinct drafts.
+/// One race for all drafts against clocks of each draft's own (Rowan et al. 2025), whose least the
+/// target takes: simulated on laws of 100 tokens, each with its number of distinct drafts.
 #[test]
 fn one_set_of_clocks_accepts_more_than_one_for_each_draft() {
     let mut rng = ChaCha8Rng::seed_from_u64(57);
@@ -177,15 +198,21 @@ fn one_set_of_clocks_accepts_more_than_one_for_each_draft() {
                         weights.iter().map(|weight| weight / sum).collect::<Vec<f64>>()
                     };
                     q = normalized(levels.iter().map(|level| level.exp()).collect());
-                    p = normalized(levels.iter().map(|level| (level + 0.7 * normal()).exp()).collect());
+                    p = normalized(
+                        levels.iter().map(|level| (level + 0.7 * normal()).exp()).collect(),
+                    );
                 }
-                let clocks: Vec<Vec<f64>> =
-                    (0..count).map(|_| (0..100).map(|_| -(1.0 - uniform(&mut rng)).ln()).collect()).collect();
+                let clocks: Vec<Vec<f64>> = (0..count)
+                    .map(|_| (0..100).map(|_| -(1.0 - uniform(&mut rng)).ln()).collect())
+                    .collect();
                 let token = first(&clocks[0], &p);
                 let time = |k: usize| clocks[0][k] / q[k];
-                one += f64::from(u8::from((0..100).filter(|&k| time(k) < time(token)).count() < count));
-                let least: Vec<f64> =
-                    (0..100).map(|k| clocks.iter().map(|own| own[k]).fold(f64::INFINITY, f64::min)).collect();
+                one += f64::from(u8::from(
+                    (0..100).filter(|&k| time(k) < time(token)).count() < count,
+                ));
+                let least: Vec<f64> = (0..100)
+                    .map(|k| clocks.iter().map(|own| own[k]).fold(f64::INFINITY, f64::min))
+                    .collect();
                 let mut drafts: Vec<usize> = clocks.iter().map(|own| first(own, &q)).collect();
                 own += f64::from(u8::from(drafts.contains(&first(&least, &p))));
                 drafts.sort_unstable();

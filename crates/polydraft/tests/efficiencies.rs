@@ -10,8 +10,8 @@ use polydraft::coupling::priority;
 use polydraft::coupling::priority::shares::Layout;
 use polydraft::verify::nested_priority::Settings;
 use polydraft::{
-    Distribution, Draft, DraftTree, NodeId, Outcome, PolicyKind, Problem, Proposal, RuleKind, Token,
-    Verifier, VerifierKind, couple, enumerate,
+    Distribution, Draft, DraftTree, NodeId, Outcome, PolicyKind, Problem, Proposal, RuleKind,
+    Token, Verifier, VerifierKind, couple, enumerate,
 };
 
 /// Probability of a text under a table of laws.
@@ -42,13 +42,15 @@ fn efficiencies_have_their_closed_forms() {
             };
             let got = run(&named("block"), &PolicyKind::paths(1, depth), &pair).block_efficiency;
             close(got, block(&|text| probability(&pair.draft, text)));
-            let got = run(&named("greedy-block"), &PolicyKind::paths(count, depth), &pair).block_efficiency;
+            let got = run(&named("greedy-block"), &PolicyKind::paths(count, depth), &pair)
+                .block_efficiency;
             close(got, block(&|text| greedy_law(&pair, count as i32, text)));
         }
     }
 }
 
-/// The closed form of the nested verifier's efficiency, computed by an independent program (plain numpy, bisection).
+/// The closed form of the nested verifier's efficiency, computed by an independent program (plain
+/// numpy, bisection).
 #[test]
 fn nested_priority_agrees_with_an_independent_program() {
     #[derive(serde::Deserialize)]
@@ -63,8 +65,12 @@ fn nested_priority_agrees_with_an_independent_program() {
         draft: HashMap<String, Vec<f64>>,
     }
     let laws = |table: &HashMap<String, Vec<f64>>| -> HashMap<Vec<Token>, Distribution> {
-        let text = |text: &str| text.split_whitespace().map(|token| token.parse().unwrap()).collect();
-        table.iter().map(|(key, law)| (text(key), Distribution::new(law.clone()).unwrap())).collect()
+        let text =
+            |text: &str| text.split_whitespace().map(|token| token.parse().unwrap()).collect();
+        table
+            .iter()
+            .map(|(key, law)| (text(key), Distribution::new(law.clone()).unwrap()))
+            .collect()
     };
     let cases: Vec<Case> = serde_json::from_str(include_str!("data/nested.json")).unwrap();
     assert_eq!(cases.len(), 24);
@@ -73,10 +79,16 @@ fn nested_priority_agrees_with_an_independent_program() {
             continue;
         }
         let pair = Pair { target: laws(&case.target), draft: laws(&case.draft) };
-        for (layout, expected) in [(Layout::Intervals, case.intervals), (Layout::Spread, case.spread)] {
+        for (layout, expected) in
+            [(Layout::Intervals, case.intervals), (Layout::Spread, case.spread)]
+        {
             let sharing = priority::Settings { layout, ..Default::default() };
-            let nested = VerifierKind::NestedPriority(Settings { proportional_below: 0.0, sharing });
-            close(run(&nested, &PolicyKind::paths(case.paths, case.depth), &pair).block_efficiency, expected);
+            let nested =
+                VerifierKind::NestedPriority(Settings { proportional_below: 0.0, sharing });
+            close(
+                run(&nested, &PolicyKind::paths(case.paths, case.depth), &pair).block_efficiency,
+                expected,
+            );
         }
     }
 }
@@ -134,7 +146,8 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
     let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
     let mut rule = "priority".parse::<RuleKind>().unwrap().build().unwrap();
     let mut coupling =
-        couple(rule.as_mut(), Problem::new(target, Proposal::iid(draft, 2).unwrap()).unwrap()).unwrap();
+        couple(rule.as_mut(), Problem::new(target, Proposal::iid(draft, 2).unwrap()).unwrap())
+            .unwrap();
     for (_, draft) in drawn(&PolicyKind::paths(2, 1), &pair) {
         let tree: &DraftTree = draft.tree();
         let drafts: Vec<Token> = tree
@@ -145,25 +158,31 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
         let walk = outcomes("nested-priority", &draft, &pair);
         for token in 0..3 {
             // Emitted as the accepted child or as the token after nothing.
-            let first =
-                |(path, last): &(Vec<NodeId>, Token)| path.first().map_or(*last, |&node| tree.token(node));
-            let emitted: f64 = walk.iter().filter(|(key, _)| first(key) == token).map(|(_, p)| p).sum();
+            let first = |(path, last): &(Vec<NodeId>, Token)| {
+                path.first().map_or(*last, |&node| tree.token(node))
+            };
+            let emitted: f64 =
+                walk.iter().filter(|(key, _)| first(key) == token).map(|(_, p)| p).sum();
             close(emitted, law.probabilities[token as usize]);
         }
     }
 }
 
-/// The flagship against the others, on the pairs of the conformance test: at or above nearly always.
+/// The flagship against the others, on the pairs of the conformance test: at or above nearly
+/// always.
 #[test]
 fn nested_priority_is_the_best() {
-    let others = ["walk:priority", "greedy-block", "traversal", "specinfer", "spectr", "priority-block"];
+    let others =
+        ["walk:priority", "greedy-block", "traversal", "specinfer", "spectr", "priority-block"];
     let (mut pairs_seen, mut beaten) = (0, Vec::new());
     for size in SIZES {
         let policy = PolicyKind::paths(size.2, size.1);
         for (index, pair) in pairs(size, 18).enumerate() {
             // Exact sharing everywhere: what is measured is the algorithm.
-            let nested =
-                VerifierKind::NestedPriority(Settings { proportional_below: 0.0, ..Settings::default() });
+            let nested = VerifierKind::NestedPriority(Settings {
+                proportional_below: 0.0,
+                ..Settings::default()
+            });
             let nested = run(&nested, &policy, &pair).block_efficiency;
             let block = run(&named("block"), &PolicyKind::paths(1, size.1), &pair).block_efficiency;
             pairs_seen += 1;
@@ -174,7 +193,9 @@ fn nested_priority_is_the_best() {
             }
             // Never worse than the walk with the optimal rule is the node-by-node form.
             let walk = run(&named("walk:priority"), &policy, &pair).block_efficiency;
-            assert!(run(&named("priority-block"), &policy, &pair).block_efficiency >= walk - TOLERANCE);
+            assert!(
+                run(&named("priority-block"), &policy, &pair).block_efficiency >= walk - TOLERANCE
+            );
         }
     }
     println!("{} of {pairs_seen}: {beaten:?}", beaten.len());
@@ -191,8 +212,12 @@ fn fresh_draws_everywhere_are_priority_block_verification() {
             // The same settings: what differs is only where a selection ends.
             let sharing = priority::Settings::default();
             let nested = Settings { sharing: sharing.clone(), proportional_below: 0.0 };
-            let nested = run(&VerifierKind::NestedPriority(nested), &policy, &pair).block_efficiency;
-            close(nested, run(&VerifierKind::PriorityBlock(sharing), &policy, &pair).block_efficiency);
+            let nested =
+                run(&VerifierKind::NestedPriority(nested), &policy, &pair).block_efficiency;
+            close(
+                nested,
+                run(&VerifierKind::PriorityBlock(sharing), &policy, &pair).block_efficiency,
+            );
         }
     }
 }

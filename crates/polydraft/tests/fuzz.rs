@@ -1,4 +1,5 @@
-//! The fuzz targets on random bytes, for a short fixed time: a smoke test where cargo-fuzz is not at hand.
+//! The fuzz targets on random bytes, for a short fixed time: a smoke test where cargo-fuzz is not
+//! at hand.
 
 mod fuzz_bodies;
 
@@ -52,7 +53,8 @@ fn drive(body: impl Fn(&[u8]), seed: u64, single: bool) {
     let start = Instant::now();
     let mut runs = 0;
     while start.elapsed() < Duration::from_secs(3) {
-        let mut input: Vec<u8> = (0..if single { 4 } else { 2 }).map(|_| rng.next_u32() as u8).collect();
+        let mut input: Vec<u8> =
+            (0..if single { 4 } else { 2 }).map(|_| rng.next_u32() as u8).collect();
         let length = [0, 8, 16, 32, 48, 64, 200, 1_000, 30_000][rng.next_u32() as usize % 9];
         input.extend(bytes(&mut rng, length, single));
         body(&input);
@@ -82,7 +84,8 @@ fn verifiers() {
     drive(fuzz_bodies::verifiers, 5, false);
 }
 
-/// What once did not come back, or was emitted by another law: a probability whose reciprocal is no number counts as 0.
+/// What once did not come back, or was emitted by another law: a probability whose reciprocal is no
+/// number counts as 0.
 #[test]
 fn subnormal_probabilities() {
     use polydraft::{Distribution, Drafting, Draws, Problem, Proposal, acceptance};

@@ -1,5 +1,5 @@
-//! What it takes to add a verifier: its file, and one line. Here is the one of the example, through the same registry
-//! macro and the same runner as those of the library.
+//! What it takes to add a verifier: its file, and one line. Here is the one of the example, through
+//! the same registry macro and the same runner as those of the library.
 
 #[path = "../examples/own_verifier/random_draft.rs"]
 mod random_draft;
@@ -24,8 +24,14 @@ fn the_examples_verifier_is_exact_wherever_it_says_so() {
                 continue;
             }
             for pair in pairs((2, grown.depth(), 0, 6), 31) {
-                let found =
-                    exact(verifier.as_mut(), grown.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
+                let found = exact(
+                    verifier.as_mut(),
+                    grown.as_ref(),
+                    &pair.target,
+                    &pair.draft,
+                    &mut |_| (),
+                )
+                .unwrap();
                 assert!(found.law_deviation <= TOLERANCE, "{}, {policy}: {found:?}", kind.name());
                 combinations += 1;
             }

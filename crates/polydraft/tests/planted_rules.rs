@@ -7,9 +7,11 @@ use polydraft::{Distribution, Drafting, Draws, Result, Token};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// The draft of the highest id is selected; then single-draft speculative sampling against the law of that.
+/// The draft of the highest id is selected; then single-draft speculative sampling against the law
+/// of that.
 ///
-/// Token i is selected with probability m_i = Z_i^n − Z_{i−1}^n. The faults change what is done with it.
+/// Token i is selected with probability m_i = Z_i^n − Z_{i−1}^n. The faults change what is done
+/// with it.
 struct HighestId {
     fault: Fault,
 }
@@ -93,7 +95,8 @@ impl Rule for HighestId {
                 .collect(),
             _ => problem.target.excess_law(1.0, |t| self.mass(problem, t)),
         };
-        let mut probabilities: Vec<f64> = residual.into_iter().map(|p| p * (1.0 - accept)).collect();
+        let mut probabilities: Vec<f64> =
+            residual.into_iter().map(|p| p * (1.0 - accept)).collect();
         probabilities[best as usize] += accept;
         Law { probabilities, accepted: accept }
     }
@@ -121,7 +124,8 @@ fn the_rule_without_fault_passes() {
 fn wrong_laws_are_caught() {
     for fault in [Fault::WrongResidual, Fault::AcceptsTooMuch, Fault::WrongMass] {
         let failures = failures(fault);
-        let caught = failures.iter().filter(|failure| matches!(failure, Failure::WrongLaw { .. })).count();
+        let caught =
+            failures.iter().filter(|failure| matches!(failure, Failure::WrongLaw { .. })).count();
         assert!(caught > 10, "{fault:?}: {caught} of {}", failures.len());
     }
 }
@@ -130,8 +134,10 @@ fn wrong_laws_are_caught() {
 fn wrong_statements_are_caught() {
     for fault in [Fault::WrongLaw, Fault::Boasts, Fault::WrongIndex] {
         let failures = failures(fault);
-        let caught =
-            failures.iter().filter(|failure| matches!(failure, Failure::Inconsistent { .. })).count();
+        let caught = failures
+            .iter()
+            .filter(|failure| matches!(failure, Failure::Inconsistent { .. }))
+            .count();
         assert!(caught > 10, "{fault:?}: {caught} of {}", failures.len());
     }
 }
@@ -158,7 +164,10 @@ impl Rule for Liar {
 
     fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
         let token = problem.target.sample(chance);
-        Emission { token, accepted: Some(drafts.iter().position(|draft| *draft == token).unwrap_or(0)) }
+        Emission {
+            token,
+            accepted: Some(drafts.iter().position(|draft| *draft == token).unwrap_or(0)),
+        }
     }
 
     fn law(&mut self, problem: &Problem, _: &[Token]) -> Law {

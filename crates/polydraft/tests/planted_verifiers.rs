@@ -1,4 +1,5 @@
-//! The conformance runner must find verifiers and policies that are wrong: here are some, each wrong in one way.
+//! The conformance runner must find verifiers and policies that are wrong: here are some, each
+//! wrong in one way.
 
 mod common;
 
@@ -8,8 +9,8 @@ use common::{TOLERANCE, named, pairs, supports};
 use polydraft::conformance::tree::{exact, random_pair};
 use polydraft::race::Raced;
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Drafting, Draws, Error, Form, Growth, Outcome, Path, Policy,
-    PolicyKind, Result, TargetLaws, Token, Verifier, VerifierKind,
+    Chance, Distribution, Draft, DraftTree, Drafting, Draws, Error, Form, Growth, Outcome, Path,
+    Policy, PolicyKind, Result, TargetLaws, Token, Verifier, VerifierKind,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -19,13 +20,15 @@ use rand_chacha::ChaCha8Rng;
 enum Fault {
     /// It takes the path of the first draw, but verifies against the law of the selection.
     WrongPath,
-    /// It takes the first token that the target believes most, and emits as if that one had been drawn alone.
+    /// It takes the first token that the target believes most, and emits as if that one had been
+    /// drawn alone.
     Biased,
     /// It emits a token that the target never emits, once in 10^7.
     Leaks,
     /// After a rejection it draws from the target instead of what is left of it.
     WrongResidual,
-    /// It asks for a decision by weights that are no numbers, behind drafts of the first token alone.
+    /// It asks for a decision by weights that are no numbers, behind drafts of the first token
+    /// alone.
     NoNumber,
 }
 
@@ -36,7 +39,12 @@ impl Verifier for Faulty {
         Ok(())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         let tree = draft.tree();
         let law = target.target(DraftTree::ROOT)?;
         let mut outcome = named("nested-priority").build()?.verify(draft, target, chance)?;
@@ -49,11 +57,18 @@ impl Verifier for Faulty {
             }
             Fault::Biased => {
                 let likely = |node: &usize| law.probability(tree.token(*node));
-                let first = tree.children(0).max_by(|a, b| likely(a).total_cmp(&likely(b))).unwrap_or(0);
+                let first =
+                    tree.children(0).max_by(|a, b| likely(a).total_cmp(&likely(b))).unwrap_or(0);
                 let (q, token) = (draft.drawn_from(0)?, tree.token(first));
                 outcome = match chance.coin(law.probability(token) / q.probability(token)) {
-                    true => Outcome { accepted: vec![first], token: target.target(first)?.sample(chance) },
-                    false => Outcome { accepted: vec![], token: law.sample_residual(1.0, q, 1.0, chance) },
+                    true => Outcome {
+                        accepted: vec![first],
+                        token: target.target(first)?.sample(chance),
+                    },
+                    false => Outcome {
+                        accepted: vec![],
+                        token: law.sample_residual(1.0, q, 1.0, chance),
+                    },
                 };
             }
             Fault::Leaks => {
@@ -82,7 +97,9 @@ fn planted_faults_are_found() {
     let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
     let policy = PolicyKind::paths(2, 2).build().unwrap();
     let found = |verifier: &mut dyn Verifier| {
-        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().law_deviation
+        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())
+            .unwrap()
+            .law_deviation
     };
     assert!(found(named("nested-priority").build().unwrap().as_mut()) < TOLERANCE);
     for fault in [Fault::WrongPath, Fault::Biased, Fault::Leaks, Fault::WrongResidual] {
@@ -95,9 +112,11 @@ fn planted_faults_are_found() {
 /// Policies that look at what they must not.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Peek {
-    /// It goes on only at the first node of a level that it is asked about: that depends on how many others were drawn.
+    /// It goes on only at the first node of a level that it is asked about: that depends on how
+    /// many others were drawn.
     FirstAsked,
-    /// It goes on only below the token with the smallest id among those it has been asked about in this tree.
+    /// It goes on only below the token with the smallest id among those it has been asked about in
+    /// this tree.
     SmallestSeen,
 }
 
@@ -119,7 +138,9 @@ impl Policy for Peeking {
         seen.push(own);
         match self.peek {
             Peek::FirstAsked => others.is_empty().then_some(Growth::Continue),
-            Peek::SmallestSeen => others.iter().all(|other| own < *other).then_some(Growth::Continue),
+            Peek::SmallestSeen => {
+                others.iter().all(|other| own < *other).then_some(Growth::Continue)
+            }
         }
     }
 
@@ -132,7 +153,8 @@ impl Policy for Peeking {
     }
 }
 
-/// A policy that looks at what was drawn elsewhere in the tree is found out, by some verifier on some pair.
+/// A policy that looks at what was drawn elsewhere in the tree is found out, by some verifier on
+/// some pair.
 #[test]
 fn policies_that_look_elsewhere_are_found() {
     for peek in [Peek::FirstAsked, Peek::SmallestSeen] {
@@ -142,7 +164,8 @@ fn policies_that_look_elsewhere_are_found() {
             for kind in VerifierKind::<polydraft::RuleKind>::all() {
                 let mut verifier = kind.build().unwrap();
                 if verifier.supports(&policy.form()).is_ok() {
-                    let exact = exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ());
+                    let exact =
+                        exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ());
                     worst = worst.max(exact.unwrap().law_deviation);
                 }
             }
@@ -173,7 +196,8 @@ fn unfit_drafts_are_refused() {
         let policy = policy.build().unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let pair = random_pair(3, policy.depth(), 0.3, false, &mut rng).unwrap();
-        let draft = polydraft::conformance::tree::draw(policy.as_ref(), &pair.draft, &mut rng).unwrap();
+        let draft =
+            polydraft::conformance::tree::draw(policy.as_ref(), &pair.draft, &mut rng).unwrap();
         let laws = polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
         let error = named(name).build().unwrap().verify(&draft, &laws, &mut rng).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{name}: {error}");
@@ -218,8 +242,10 @@ fn names_and_settings_are_read_back() {
         let json = serde_json::to_string(&kind).unwrap();
         assert_eq!(serde_json::from_str::<VerifierKind>(&json).unwrap(), kind, "{json}");
     }
-    let settings =
-        polydraft::verify::nested_priority::Settings { proportional_below: 0.25, ..Default::default() };
+    let settings = polydraft::verify::nested_priority::Settings {
+        proportional_below: 0.25,
+        ..Default::default()
+    };
     let kind = VerifierKind::<polydraft::RuleKind>::NestedPriority(settings);
     let json = serde_json::to_value(&kind).unwrap();
     assert_eq!(
@@ -232,10 +258,14 @@ fn names_and_settings_are_read_back() {
         let json = serde_json::to_string(&policy).unwrap();
         assert_eq!(serde_json::from_str::<PolicyKind>(&json).unwrap(), policy, "{json}");
     }
-    assert_eq!("3,2,1".parse::<PolicyKind>().unwrap(), PolicyKind::levels(&[3, 2, 1], Drafting::Iid));
+    assert_eq!(
+        "3,2,1".parse::<PolicyKind>().unwrap(),
+        PolicyKind::levels(&[3, 2, 1], Drafting::Iid)
+    );
 }
 
-/// Decides at every depth by the clocks of the first token: what comes later depends on what came before.
+/// Decides at every depth by the clocks of the first token: what comes later depends on what came
+/// before.
 struct OldClocks;
 
 impl Verifier for OldClocks {
@@ -243,7 +273,12 @@ impl Verifier for OldClocks {
         Ok(())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
         loop {
             let token = polydraft::race::next(target.target(node)?, 0, chance);
@@ -266,7 +301,9 @@ fn clocks_that_are_used_twice_are_found() {
     let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
     let policy = PolicyKind::paths(2, 2).build().unwrap();
     let found = |verifier: &mut dyn Verifier| {
-        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().law_deviation
+        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())
+            .unwrap()
+            .law_deviation
     };
     assert!(found(named("invariant").build().unwrap().as_mut()) < TOLERANCE);
     assert!(found(&mut OldClocks) > 1e-2);

@@ -1,4 +1,5 @@
-//! Rules at vocabularies that cannot be enumerated: emitted tokens are counted, laws and acceptances are compared.
+//! Rules at vocabularies that cannot be enumerated: emitted tokens are counted, laws and
+//! acceptances are compared.
 
 use polydraft::conformance::statistics::GTest;
 use polydraft::coupling::Problem;
@@ -10,7 +11,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Each rule with each scheme that it supports.
 fn combinations() -> Vec<(RuleKind, Drafting)> {
-    let mut rules: Vec<RuleKind> = RuleKind::NAMES.iter().map(|name| name.parse().unwrap()).collect();
+    let mut rules: Vec<RuleKind> =
+        RuleKind::NAMES.iter().map(|name| name.parse().unwrap()).collect();
     rules.push(RuleKind::Priority(Settings {
         form: Form::Pooled,
         individual_above: 0.02,
@@ -22,7 +24,8 @@ fn combinations() -> Vec<(RuleKind, Drafting)> {
         for scheme in Drafting::ALL {
             let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
             let problem =
-                Problem::new(&laws[0], Proposal::new(Draws { scheme, count: 2 }, laws).unwrap()).unwrap();
+                Problem::new(&laws[0], Proposal::new(Draws { scheme, count: 2 }, laws).unwrap())
+                    .unwrap();
             if couple(rule.build().unwrap().as_mut(), problem).is_ok() {
                 combinations.push((rule.clone(), scheme));
             }
@@ -39,9 +42,11 @@ fn agree(counts: &[u64], law: &[f64]) -> bool {
 
 /// A law with logits of the given spread; some tokens have none.
 fn law(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
-    let mut normal = || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
-    let weights: Vec<f64> =
-        (0..vocabulary).map(|t| if t % 11 == 4 { 0.0 } else { (spread * normal()).exp() }).collect();
+    let mut normal =
+        || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
+    let weights: Vec<f64> = (0..vocabulary)
+        .map(|t| if t % 11 == 4 { 0.0 } else { (spread * normal()).exp() })
+        .collect();
     let sum: f64 = weights.iter().sum();
     Distribution::new(weights.into_iter().map(|w| w / sum).collect()).unwrap()
 }
@@ -55,7 +60,8 @@ fn emitted_tokens_follow_target_and_law() {
     for (rule, scheme) in combinations() {
         let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
         let problem =
-            Problem::new(&target, Proposal::new(Draws { scheme, count: 3 }, laws).unwrap()).unwrap();
+            Problem::new(&target, Proposal::new(Draws { scheme, count: 3 }, laws).unwrap())
+                .unwrap();
         let mut built = rule.build().unwrap();
         let mut coupling = couple(built.as_mut(), problem).unwrap();
         let name = format!("{} {scheme}", rule.name());
@@ -90,33 +96,42 @@ fn emitted_tokens_follow_target_and_law() {
     }
 }
 
-/// The stated laws, over all tuples, are the target: at a vocabulary where many tokens share the cells of the pooled
-/// form, and near agreement, where none of them has slack.
+/// The stated laws, over all tuples, are the target: at a vocabulary where many tokens share the
+/// cells of the pooled form, and near agreement, where none of them has slack.
 #[test]
 fn laws_over_all_drafts_are_the_target() {
     let mut rng = ChaCha8Rng::seed_from_u64(12);
-    for (vocabulary, count, agreement) in [(40, 2, 0.0), (40, 2, 0.9), (12, 3, 0.5), (70, 2, 0.999)] {
+    for (vocabulary, count, agreement) in [(40, 2, 0.0), (40, 2, 0.9), (12, 3, 0.5), (70, 2, 0.999)]
+    {
         let target = law(vocabulary, 1.0, &mut rng);
         let mut draft = || {
             let other = law(vocabulary, 1.0, &mut rng);
             let mixed = target.to_vec().into_iter().zip(other.to_vec());
-            Distribution::new(mixed.map(|(p, q)| agreement * p + (1.0 - agreement) * q).collect()).unwrap()
+            Distribution::new(mixed.map(|(p, q)| agreement * p + (1.0 - agreement) * q).collect())
+                .unwrap()
         };
         let laws: Vec<_> = (0..count).map(|_| draft()).collect();
         for (rule, scheme) in combinations() {
             let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
             let problem =
-                Problem::new(&target, Proposal::new(Draws { scheme, count }, laws).unwrap()).unwrap();
+                Problem::new(&target, Proposal::new(Draws { scheme, count }, laws).unwrap())
+                    .unwrap();
             let mut built = rule.build().unwrap();
             let Ok(mut coupling) = couple(built.as_mut(), problem) else { continue };
             let mut emitted = vec![0.0; vocabulary];
             for (probability, drafts) in problem.proposal.tuples() {
-                for (emitted, p) in emitted.iter_mut().zip(coupling.law(&drafts).unwrap().probabilities) {
+                for (emitted, p) in
+                    emitted.iter_mut().zip(coupling.law(&drafts).unwrap().probabilities)
+                {
                     *emitted += probability * p;
                 }
             }
             for (got, expected) in emitted.iter().zip(target.to_vec()) {
-                assert!((got - expected).abs() < 1e-12, "{} {scheme}: {got} {expected}", rule.name());
+                assert!(
+                    (got - expected).abs() < 1e-12,
+                    "{} {scheme}: {got} {expected}",
+                    rule.name()
+                );
             }
         }
     }
@@ -163,8 +178,8 @@ fn a_seed_reproduces_a_run() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// Every law is one; no acceptance is above the optimum; for i.i.d. drafts `priority` reaches it, SpecTr's bounds hold,
-    /// and more drafts never hurt.
+    /// Every law is one; no acceptance is above the optimum; for i.i.d. drafts `priority` reaches
+    /// it, SpecTr's bounds hold, and more drafts never hurt.
     #[test]
     fn laws_and_acceptances(vocabulary in 1_usize..300, count in 1_usize..7, spread in 0.0_f64..3.0, seed in any::<u64>()) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

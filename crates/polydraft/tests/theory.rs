@@ -29,8 +29,8 @@ fn corner(q: &[f64], count: i32, rng: &mut ChaCha8Rng) -> Vec<f64> {
     m
 }
 
-/// Theorem 5: mixtures of corners, which are all laws that a selection can have, are met exactly by intervals of what is
-/// free; and what no selection can have is not.
+/// Theorem 5: mixtures of corners, which are all laws that a selection can have, are met exactly by
+/// intervals of what is free; and what no selection can have is not.
 #[test]
 fn every_law_of_a_selection_is_a_partition() {
     let mut rng = ChaCha8Rng::seed_from_u64(51);
@@ -44,7 +44,11 @@ fn every_law_of_a_selection_is_a_partition() {
         let total: f64 = mixture[..corners.len()].iter().sum();
         let m: Vec<f64> = (0..size)
             .map(|token| {
-                corners.iter().zip(&mixture).map(|(corner, part)| part / total * corner[token]).sum()
+                corners
+                    .iter()
+                    .zip(&mixture)
+                    .map(|(corner, part)| part / total * corner[token])
+                    .sum()
             })
             .collect();
         let mut laid_out = |m: &[f64], layout| {
@@ -52,13 +56,15 @@ fn every_law_of_a_selection_is_a_partition() {
                 q.iter().zip(m).map(|(&length, &demand)| Entry { length, demand }).collect();
             entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
             shares.share(&Highest::new(count as usize), &entries, layout);
-            let got = shares.masses().iter().zip(&entries).map(|(mass, entry)| mass.min(entry.demand));
+            let got =
+                shares.masses().iter().zip(&entries).map(|(mass, entry)| mass.min(entry.demand));
             got.sum::<f64>()
         };
         for layout in [Layout::Intervals, Layout::Spread] {
             let met = laid_out(&m, layout);
             assert!((met - 1.0).abs() < 1e-11, "round {round}, {layout:?}: {met}");
-            // All of one token is more than any selection can have of it, by Π(1 − q): it is not drafted.
+            // All of one token is more than any selection can have of it, by Π(1 − q): it is not
+            // drafted.
             let mut one = vec![0.0; size];
             one[0] = 1.0;
             let most = 1.0 - (1.0 - q[0]).powi(count);
@@ -68,8 +74,8 @@ fn every_law_of_a_selection_is_a_partition() {
     }
 }
 
-/// Proposition 7: pooling all tokens on the coarse grid, without a second pass, costs at most what the theory says of
-/// its cells.
+/// Proposition 7: pooling all tokens on the coarse grid, without a second pass, costs at most what
+/// the theory says of its cells.
 #[test]
 fn pooling_costs_no_more_than_its_cells_allow() {
     let mut rng = ChaCha8Rng::seed_from_u64(52);
@@ -121,7 +127,8 @@ fn nested(proportional_below: f64, layout: Layout) -> VerifierKind {
     VerifierKind::NestedPriority(Settings { proportional_below, sharing })
 }
 
-/// Proposition 14: what proportional sharing from a variation of δ on loses is at most the part δ of what it accepts.
+/// Proposition 14: what proportional sharing from a variation of δ on loses is at most the part δ
+/// of what it accepts.
 #[test]
 fn proportional_sharing_costs_at_most_its_variation() {
     for below in [1e-3, 0.05, 0.5, 1.0] {
@@ -145,7 +152,8 @@ fn proportional_sharing_costs_at_most_its_variation() {
     }
 }
 
-/// Laws of a next token that depend on the last token only: the first one after nothing, then those after token 0, 1, ..
+/// Laws of a next token that depend on the last token only: the first one after nothing, then those
+/// after token 0, 1, ..
 fn markov(laws: &[&[f64]], depth: usize) -> HashMap<Vec<Token>, Distribution> {
     let mut all = HashMap::new();
     let mut texts = vec![Vec::new()];
@@ -161,7 +169,8 @@ fn markov(laws: &[&[f64]], depth: usize) -> HashMap<Vec<Token>, Distribution> {
     all
 }
 
-/// Two paths of a pair of models, and a verifier that is ahead of another one on it, with their tokens per call.
+/// Two paths of a pair of models, and a verifier that is ahead of another one on it, with their
+/// tokens per call.
 struct Ahead<'a> {
     depth: usize,
     target: &'a [&'a [f64]],
@@ -234,7 +243,8 @@ const AHEAD: [Ahead; 7] = [
     },
 ];
 
-/// The counterexamples of section 7. They are no faults: if an algorithm becomes better, its number here changes.
+/// The counterexamples of section 7. They are no faults: if an algorithm becomes better, its number
+/// here changes.
 #[test]
 fn another_verifier_is_ahead() {
     for Ahead { depth, target, draft, ahead, behind } in AHEAD {
@@ -275,7 +285,8 @@ fn nested_priority_is_not_below_the_walk_with_the_optimal_rule() {
             (0..=vocabulary).map(|_| tenths()).collect()
         };
         let (target, draft) = (laws(), laws());
-        let table = |laws: &[Vec<f64>]| markov(&laws.iter().map(|law| &law[..]).collect::<Vec<_>>(), depth);
+        let table =
+            |laws: &[Vec<f64>]| markov(&laws.iter().map(|law| &law[..]).collect::<Vec<_>>(), depth);
         let pair = Pair { target: table(&target), draft: table(&draft) };
         let policy = PolicyKind::paths(paths, depth);
         let own = run(&nested(0.0, Layout::Spread), &policy, &pair).block_efficiency;

@@ -24,8 +24,8 @@ fn every_verifier_emits_the_targets_law_on_paths() {
     }
 }
 
-/// Large vocabularies are pooled; on tiny ones the law must be exact all the same. So must it be with sharing that is
-/// proportional from the first or the second token on.
+/// Large vocabularies are pooled; on tiny ones the law must be exact all the same. So must it be
+/// with sharing that is proportional from the first or the second token on.
 #[test]
 fn approximate_sharing_costs_acceptance_only() {
     for size in [(3, 2, 2, 20), (2, 3, 3, 2), (4, 1, 3, 30), (2, 4, 2, 3)] {
@@ -33,8 +33,11 @@ fn approximate_sharing_costs_acceptance_only() {
         for pair in pairs(size, 12) {
             for individual_above in [1e-3, 0.3, 1.0] {
                 for proportional_below in [0.0, 0.5, 1.0] {
-                    let sharing =
-                        priority::Settings { form: Form::Pooled, individual_above, ..Default::default() };
+                    let sharing = priority::Settings {
+                        form: Form::Pooled,
+                        individual_above,
+                        ..Default::default()
+                    };
                     let nested = VerifierKind::NestedPriority(Settings {
                         sharing: sharing.clone(),
                         proportional_below,
@@ -47,12 +50,14 @@ fn approximate_sharing_costs_acceptance_only() {
     }
 }
 
-/// Draft tokens so unlikely that the places of their shares are lost to rounding: the law loses nothing, neither where the
-/// target wants them nor where it does not, at the root or below.
+/// Draft tokens so unlikely that the places of their shares are lost to rounding: the law loses
+/// nothing, neither where the target wants them nor where it does not, at the root or below.
 #[test]
 fn slivers_lose_nothing_of_the_law() {
     let mut rng = ChaCha8Rng::seed_from_u64(77);
-    for (vocabulary, depth, paths) in [(2, 1, 3), (3, 1, 2), (2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)] {
+    for (vocabulary, depth, paths) in
+        [(2, 1, 3), (3, 1, 2), (2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)]
+    {
         let policy = PolicyKind::paths(paths, depth);
         for sliver in [1e-13, 1e-14, 1e-15, 1e-16, 1e-17, 1e-100, 1e-300] {
             let mut pair = random_pair(vocabulary, depth, 0.3, false, &mut rng).unwrap();
@@ -61,7 +66,8 @@ fn slivers_lose_nothing_of_the_law() {
                 // Another token after every text, and the same one all along the way of zeros.
                 values[text.iter().sum::<u32>() as usize % vocabulary] = sliver;
                 let sum: f64 = values.iter().sum();
-                *law = Distribution::new(values.into_iter().map(|value| value / sum).collect()).unwrap();
+                *law = Distribution::new(values.into_iter().map(|value| value / sum).collect())
+                    .unwrap();
             }
             for form in [Form::Exact, Form::Pooled] {
                 let sharing = priority::Settings { form, ..Default::default() };
@@ -122,7 +128,8 @@ fn other_trees() {
             VerifierKind::all().into_iter().filter(|kind| supports(kind, &policy)).collect();
         // Whose text does not depend on the draft.
         let always = [&"invariant"];
-        let mut expected: Vec<VerifierKind> = names.iter().chain(always).map(|name| named(name)).collect();
+        let mut expected: Vec<VerifierKind> =
+            names.iter().chain(always).map(|name| named(name)).collect();
         expected.sort_by_key(|kind| VerifierKind::all().iter().position(|other| other == kind));
         assert_eq!(supported, expected, "{policy}");
         let depth = policy.build().unwrap().depth();
@@ -146,8 +153,8 @@ fn spread_out(law: &Distribution) -> bool {
 /// Trees like those that have too many draws by default to be enumerated.
 const SMALLER: [&str; 3] = ["auto:2,3", "budget:1.5,1.2", "stop-below:0.7,paths:2,2"];
 
-/// The registries drive this: every verifier on every policy with its default settings, or smaller ones, where it says that it is
-/// exact.
+/// The registries drive this: every verifier on every policy with its default settings, or smaller
+/// ones, where it says that it is exact.
 #[test]
 fn every_registered_verifier_and_policy() {
     for policy in PolicyKind::all() {
@@ -155,7 +162,12 @@ fn every_registered_verifier_and_policy() {
         let name = name.split(':').next().unwrap();
         let policy = match policy.most_draws(2) <= 8.0 {
             true => policy,
-            false => SMALLER.iter().find(|smaller| smaller.starts_with(name)).expect(name).parse().unwrap(),
+            false => SMALLER
+                .iter()
+                .find(|smaller| smaller.starts_with(name))
+                .expect(name)
+                .parse()
+                .unwrap(),
         };
         let depth = policy.build().unwrap().depth();
         let budget = matches!(policy, PolicyKind::Budget(_));

@@ -24,11 +24,12 @@ use crate::texts::{self, Settings};
 
 /// Test on your own models that speculative decoding is lossless.
 ///
-/// Two tests. At temperature 0 the text must be plain decoding's, token for token (but for ties within rounding). At
-/// the temperature asked for, the first tokens after each prompt are decoded thousands of times, and their joint law is
-/// compared with the target's own, which its logits give exactly, by a G-test. A lossless verifier fails that test with
-/// the probability --false-alarm; a wrong one fails it if there are enough runs to see the difference. The exit code is
-/// 0 for a pass, 1 for a failure, 3 for not enough data.
+/// Two tests. At temperature 0 the text must be plain decoding's, token for token (but for ties
+/// within rounding). At the temperature asked for, the first tokens after each prompt are decoded
+/// thousands of times, and their joint law is compared with the target's own, which its logits give
+/// exactly, by a G-test. A lossless verifier fails that test with the probability --false-alarm; a
+/// wrong one fails it if there are enough runs to see the difference. The exit code is 0 for a
+/// pass, 1 for a failure, 3 for not enough data.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -61,7 +62,8 @@ pub struct Args {
     /// Seed of all runs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Decode wrongly on purpose: after a rejection from the target itself, the commonest mistake. The test must fail.
+    /// Decode wrongly on purpose: after a rejection from the target itself, the commonest mistake.
+    /// The test must fail.
     #[arg(long)]
     plant_fault: bool,
     /// Print one JSON object.
@@ -77,7 +79,11 @@ pub struct Args {
 
 fn probability(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "expected a number between 0 and 1".to_owned())?;
-    if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a number between 0 and 1".to_owned()) }
+    if value > 0.0 && value < 1.0 {
+        Ok(value)
+    } else {
+        Err("expected a number between 0 and 1".to_owned())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -110,7 +116,8 @@ struct Report {
     /// Whether it was decoded wrongly on purpose.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     planted_fault: bool,
-    /// Texts at temperature 0 that were equal, that parted at a tie within rounding, and that differed.
+    /// Texts at temperature 0 that were equal, that parted at a tie within rounding, and that
+    /// differed.
     greedy_equal: usize,
     greedy_ties: usize,
     greedy_different: usize,
@@ -121,11 +128,16 @@ const ENOUGH: usize = 20;
 
 pub fn run(args: Args) -> Result<()> {
     let acceptance = args.models.demo_acceptance();
-    let Some(mut speculation) = args.speculation.speculation(&args.sampling, acceptance.as_deref())? else {
+    let Some(mut speculation) =
+        args.speculation.speculation(&args.sampling, acceptance.as_deref())?
+    else {
         return Err(Usage::error("there is nothing to certify about --verifier none"));
     };
-    let mut prompts =
-        if args.prompt.is_empty() { prompts::read(args.prompts.as_deref())? } else { args.prompt.clone() };
+    let mut prompts = if args.prompt.is_empty() {
+        prompts::read(args.prompts.as_deref())?
+    } else {
+        args.prompt.clone()
+    };
     prompts.truncate(args.max_prompts as usize);
     let mut models = args.models.load(true)?;
     let costs = args.speculation.costs();
@@ -133,7 +145,13 @@ pub fn run(args: Args) -> Result<()> {
         // Drafts are what is put to the test, whether they are worth their time here or not.
         auto.costs = Costs::default();
     } else {
-        costs::settle(costs, &args.models, &mut models, &args.sampling.target(), Some(&mut speculation))?;
+        costs::settle(
+            costs,
+            &args.models,
+            &mut models,
+            &args.sampling.target(),
+            Some(&mut speculation),
+        )?;
     }
     let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
@@ -165,13 +183,17 @@ pub fn run(args: Args) -> Result<()> {
         let length = args.first as usize;
         let room = models.engine.facts().context.saturating_sub(tokens.len());
         if room < length {
-            bail!("prompt {}: the context has room for {room} tokens, --first asks for {length}", number + 1);
+            bail!(
+                "prompt {}: the context has room for {room} tokens, --first asks for {length}",
+                number + 1
+            );
         }
         let runs = args.runs as usize;
         let mut seeds = texts::random(args.seed ^ (number as u64) << 32);
         let Models { engine, language, .. } = &mut models;
         // As in use: the limit does not end with the test.
-        let mut next = |_| request(&args, language, &tokens, &settings, Limits::default(), seeds.next_u64());
+        let mut next =
+            |_| request(&args, language, &tokens, &settings, Limits::default(), seeds.next_u64());
         let counts = count_texts(engine, length, runs, &mut next, &mut || {
             bar.inc(1);
             !orderly.asked()
@@ -242,7 +264,8 @@ fn request(
     Ok(request)
 }
 
-/// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of the two tokens are.
+/// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of
+/// the two tokens are.
 fn greedy(
     args: &Args,
     models: &mut Models,

@@ -21,10 +21,11 @@ use input::{Input, Line};
 
 /// Talk with a model, turn by turn.
 ///
-/// Each line is a message, and so is a block that is pasted; answers go to standard output as they are decided. What the
-/// model has read of the conversation is not computed again. Sampling options that are not given are those of the model's
-/// generation_config.json. Lines are edited as in a shell, and remembered in polydraft/history below $XDG_STATE_HOME
-/// (~/.local/state). In a pipe the exit code is 1 if a message was refused.
+/// Each line is a message, and so is a block that is pasted; answers go to standard output as they
+/// are decided. What the model has read of the conversation is not computed again. Sampling options
+/// that are not given are those of the model's generation_config.json. Lines are edited as in a
+/// shell, and remembered in polydraft/history below $XDG_STATE_HOME (~/.local/state). In a pipe the
+/// exit code is 1 if a message was refused.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 In the conversation:
@@ -58,7 +59,8 @@ pub struct Args {
     sampling: SamplingArgs,
 }
 
-const HELP: &str = "/help this list · /reset begin anew · /exit leave (or Ctrl-D) · Ctrl-C ends an answer";
+const HELP: &str =
+    "/help this list · /reset begin anew · /exit leave (or Ctrl-D) · Ctrl-C ends an answer";
 
 pub fn run(args: Args) -> Result<()> {
     let acceptance = args.models.demo_acceptance();
@@ -72,8 +74,15 @@ pub fn run(args: Args) -> Result<()> {
         speculation.sampling = sampling.draft();
     }
     let target = sampling.target();
-    costs::settle(args.speculation.costs(), &args.models, &mut models, &target, speculation.as_mut())?;
-    // Before the first question: a model without a template, or one whose template has no system message.
+    costs::settle(
+        args.speculation.costs(),
+        &args.models,
+        &mut models,
+        &target,
+        speculation.as_mut(),
+    )?;
+    // Before the first question: a model without a template, or one whose template has no system
+    // message.
     models.language.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let mut talk = Talk {

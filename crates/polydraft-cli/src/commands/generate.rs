@@ -27,8 +27,8 @@ use report::{Report, summary};
 
 /// Generate text from a prompt.
 ///
-/// The text goes to standard output as it is decided, a summary to standard error. Without options the demo pair
-/// writes Rust code.
+/// The text goes to standard output as it is decided, a summary to standard error. Without options
+/// the demo pair writes Rust code.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,9 +43,16 @@ Examples:
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args {
     /// The text to continue.
-    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
+    #[arg(
+        long,
+        short,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        conflicts_with = "prompt_file"
+    )]
     prompt: Option<String>,
-    /// A file with the text to continue; '-' is standard input, which is also read if no prompt is given.
+    /// A file with the text to continue; '-' is standard input, which is also read if no prompt is
+    /// given.
     #[arg(long, short = 'f', value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// Print the prompt before its continuation.
@@ -78,11 +85,12 @@ struct LimitArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 struct OutputArgs {
-    /// Seed of all random decisions; the same seed gives the same text [default: another one each time, printed].
+    /// Seed of all random decisions; the same seed gives the same text [default: another one each
+    /// time, printed].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Decide by clocks that follow from the seed: with --verifier none, the text that --verifier invariant has with every
-    /// draft and tree.
+    /// Decide by clocks that follow from the seed: with --verifier none, the text that --verifier
+    /// invariant has with every draft and tree.
     #[arg(long)]
     invariant: bool,
     /// Show where each token came from: accepted draft, correction after a rejection, or bonus.
@@ -91,7 +99,8 @@ struct OutputArgs {
     /// Print one JSON object instead of text and summary.
     #[arg(long)]
     json: bool,
-    /// With --json: the log-probability of every token, of the model's own distribution, and the N likeliest in its place.
+    /// With --json: the log-probability of every token, of the model's own distribution, and the N
+    /// likeliest in its place.
     #[arg(long, value_name = "N", requires = "json", value_parser = RangedU64ValueParser::<usize>::new().range(0..=1000))]
     logprobs: Option<usize>,
 }
@@ -117,7 +126,13 @@ pub fn run(args: Args) -> Result<()> {
     let tokens = args.chat.encode(&models.language, &prompt, models.engine.facts().context)?;
     models.engine.admits(&tokens)?;
     let target = sampling.target();
-    costs::settle(args.speculation.costs(), &args.models, &mut models, &target, speculation.as_mut())?;
+    costs::settle(
+        args.speculation.costs(),
+        &args.models,
+        &mut models,
+        &target,
+        speculation.as_mut(),
+    )?;
     let settings = Settings { sampling: target, speculation };
     settings.tell();
     let limits = Limits {
@@ -139,12 +154,17 @@ pub fn run(args: Args) -> Result<()> {
         session.race();
     }
     let orderly = Orderly::begin();
-    let generation = models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
+    let generation =
+        models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
     let interrupted = orderly.asked();
     drop(orderly);
     printer.finish()?;
     if args.output.json {
-        let text = if args.echo { format!("{prompt}{}", generation.text) } else { generation.text.clone() };
+        let text = if args.echo {
+            format!("{prompt}{}", generation.text)
+        } else {
+            generation.text.clone()
+        };
         let logprobs = match args.output.logprobs {
             Some(top) => Some(logprobs(&mut models, &tokens, &generation.tokens, top)?),
             None => None,
@@ -159,9 +179,14 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// Scores what was decided. A token's logits do not depend on the pass that computes them, so they are those it was drawn
-/// from.
-fn logprobs(models: &mut Models, prompt: &[Token], tokens: &[Token], top: usize) -> Result<Vec<TokenScore>> {
+/// Scores what was decided. A token's logits do not depend on the pass that computes them, so they
+/// are those it was drawn from.
+fn logprobs(
+    models: &mut Models,
+    prompt: &[Token],
+    tokens: &[Token],
+    top: usize,
+) -> Result<Vec<TokenScore>> {
     let text = [prompt, tokens].concat();
     let scored = score(models.engine.target(), &text, prompt.len(), top, &mut |_| true)?;
     TokenScore::all(&scored, &models.language)

@@ -7,11 +7,11 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polydraft_candle::{
+use polydraft_engine::{DrafterKind, Feature};
+use polydraft_models::{
     Bytes, Description, DeviceName, HeadDescription, LoadOptions, Positions, Precision, Scaling,
     available_memory, is_gguf, is_head,
 };
-use polydraft_engine::{DrafterKind, Feature};
 use polydraft_options::own_copy::OwnCopy;
 use serde::Serialize;
 
@@ -31,11 +31,12 @@ pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A model or a draft head that may draft for it, or self[:TYPE]: its own weights in fewer bits; or
-    /// ngram, which is no model.
+    /// A model or a draft head that may draft for it, or self[:TYPE]: its own weights in fewer
+    /// bits; or ngram, which is no model.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
-    /// How the model is to be held, for a draft that is a copy of it [default: as 'generate' holds it].
+    /// How the model is to be held, for a draft that is a copy of it [default: as 'generate' holds
+    /// it].
     #[arg(long, value_name = "TYPE", requires = "draft")]
     dtype: Option<Precision>,
     /// Never ask the network: use what was downloaded before.
@@ -118,7 +119,10 @@ pub fn run(args: Args) -> Result<()> {
                 let directory = located(name)?;
                 match is_head(&directory) {
                     true => Draft::head(&model, &directory).context("reading the draft head")?,
-                    false => Draft::new(&model, &Description::read(&directory).context("reading the draft")?),
+                    false => Draft::new(
+                        &model,
+                        &Description::read(&directory).context("reading the draft")?,
+                    ),
                 }
             }
         }),
@@ -188,8 +192,9 @@ impl Report {
                 self.layers, self.hidden, self.heads, self.key_value_heads
             ),
         )?;
-        let window =
-            self.window.map_or(String::new(), |w| format!("; a window of {w} in some or all layers"));
+        let window = self
+            .window
+            .map_or(String::new(), |w| format!("; a window of {w} in some or all layers"));
         line("context", format!("{} tokens{window}", self.context))?;
         line("positions", self.positions.clone())?;
         let padding = match self.embedding_rows - self.tokens {
@@ -219,7 +224,9 @@ impl Report {
         let cache = Bytes(self.cache_bytes_per_1000_tokens);
         line(
             "",
-            format!("and {cache} for keys and values per 1,000 tokens, half of it with --cache-type f16"),
+            format!(
+                "and {cache} for keys and values per 1,000 tokens, half of it with --cache-type f16"
+            ),
         )?;
         if let Some(free) = self.memory_available {
             line("", format!("of {} that are free", Bytes(free)))?;
@@ -227,8 +234,12 @@ impl Report {
         if let Some(draft) = &self.draft {
             let what = match (&draft.copy_bytes, &draft.head) {
                 (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
-                (_, Some(head)) => format!("a head of {} parameters: {head}", count(draft.parameters)),
-                _ if draft.parameters == 0 => "it needs no model, and drafts for every target".to_owned(),
+                (_, Some(head)) => {
+                    format!("a head of {} parameters: {head}", count(draft.parameters))
+                }
+                _ if draft.parameters == 0 => {
+                    "it needs no model, and drafts for every target".to_owned()
+                }
                 _ if draft.parameters < self.parameters => {
                     let share = self.parameters as f64 / draft.parameters as f64;
                     format!("{} parameters, {share:.1} times fewer", count(draft.parameters))
@@ -251,7 +262,14 @@ impl Report {
 impl Draft {
     /// It can draft, unless there is a problem.
     fn of(directory: String, parameters: u64, problem: Option<String>) -> Self {
-        Self { directory, parameters, fits: problem.is_none(), problem, copy_bytes: None, head: None }
+        Self {
+            directory,
+            parameters,
+            fits: problem.is_none(),
+            problem,
+            copy_bytes: None,
+            head: None,
+        }
     }
 
     fn new(target: &Description, draft: &Description) -> Self {
@@ -261,12 +279,13 @@ impl Draft {
     }
 
     fn head(target: &Description, directory: &Path) -> Result<Self> {
-        let read = HeadDescription::read(directory, &target.config, target.language.vocabulary.size());
+        let read =
+            HeadDescription::read(directory, &target.config, target.language.vocabulary.size());
         let path = directory.display().to_string();
         let HeadDescription { kind, parameters, layers, tokens, reads } = match read {
             Ok(head) => head,
             // Another target's, most likely; what is not a head at all is an error.
-            Err(error @ polydraft_candle::Error::File { .. }) => {
+            Err(error @ polydraft_models::Error::File { .. }) => {
                 return Ok(Self::of(path, 0, Some(error.to_string())));
             }
             Err(error) => return Err(error.into()),
@@ -277,7 +296,10 @@ impl Draft {
         });
         let reads: Vec<String> = reads.collect();
         let layers = if layers == 1 { "one layer".to_owned() } else { format!("{layers} layers") };
-        let head = format!("{kind}, {layers}, {tokens} tokens; reads the states behind {}", reads.join(", "));
+        let head = format!(
+            "{kind}, {layers}, {tokens} tokens; reads the states behind {}",
+            reads.join(", ")
+        );
         Ok(Self { head: Some(head), ..Self::of(path, parameters, None) })
     }
 

@@ -35,18 +35,30 @@ const VERIFIERS: [(&str, &str); 16] = [
     ),
     ("greedy-block", "the path of highest ratios, verified as a block (GBV); any number of paths"),
     ("traversal", "from the leaves up (Weng et al. 2025); paths or trees"),
-    ("priority-block", "the path that priorities select node by node, verified as a block; any i.i.d. draws"),
+    (
+        "priority-block",
+        "the path that priorities select node by node, verified as a block; any i.i.d. draws",
+    ),
     ("token", "token by token (Leviathan et al. 2023, Chen et al. 2023); one path"),
     ("block", "one path as a whole (Sun et al. 2024)"),
     ("spectr", "SpecTr (Sun et al. 2023): from the root down by k-seq; i.i.d. draws"),
-    ("specinfer", "SpecInfer (Miao et al. 2023): from the root down by recursive rejection; paths or trees"),
+    (
+        "specinfer",
+        "SpecInfer (Miao et al. 2023): from the root down by recursive rejection; paths or trees",
+    ),
     ("walk:single", "from the root down, one draft at a node"),
     ("walk:priority", "from the root down by priority, the best token-level rule for i.i.d. draws"),
-    ("walk:naive", "from the root down: draw from the target, see whether it was drafted; top-k trees too"),
+    (
+        "walk:naive",
+        "from the root down: draw from the target, see whether it was drafted; top-k trees too",
+    ),
     ("walk:hub", "from the root down by SpecHub; trees of hub or greedy draws"),
     ("walk:importance", "from the root down by importance-weighted selection"),
     ("walk:RULE", "from the root down by any rule below"),
-    ("invariant", "for a seed the same text with every draft and tree, at some loss of acceptance; any tree"),
+    (
+        "invariant",
+        "for a seed the same text with every draft and tree, at some loss of acceptance; any tree",
+    ),
     ("none", "plain decoding, the same law"),
 ];
 
@@ -54,10 +66,16 @@ const RULES: [(&str, &str); 11] = [
     ("single", "single-draft speculative sampling: one draft"),
     ("priority", "priority coupling, the optimum for i.i.d. drafts"),
     ("k-seq", "SpecTr's sequential selection: i.i.d. drafts"),
-    ("recursive", "recursive rejection (SpecInfer, RSD): i.i.d., without replacement, or distinct drafts"),
+    (
+        "recursive",
+        "recursive rejection (SpecInfer, RSD): i.i.d., without replacement, or distinct drafts",
+    ),
     ("naive", "draw from the target and see whether it was drafted: any drafts"),
     ("hub", "SpecHub and its extension to n drafts: hub or greedy drafts"),
-    ("importance", "importance-weighted selection by a truncated linear program: i.i.d. or distinct drafts"),
+    (
+        "importance",
+        "importance-weighted selection by a truncated linear program: i.i.d. or distinct drafts",
+    ),
     ("linear-program", "reference: the optimum by a linear program; slow"),
     ("max-flow", "reference: the optimum by maximum flow; slow"),
     ("slackness", "reference: the optimum by complementary slackness; slow"),
@@ -81,7 +99,8 @@ pub fn run(args: Args) -> Result<()> {
     let entries = |lines: &[(&'static str, &'static str)]| {
         lines.iter().map(|&(name, about)| Entry { name, about }).collect::<Vec<_>>()
     };
-    let lists = Lists { verifiers: entries(&VERIFIERS), rules: entries(&RULES), trees: entries(&TREES) };
+    let lists =
+        Lists { verifiers: entries(&VERIFIERS), rules: entries(&RULES), trees: entries(&TREES) };
     if args.json {
         return output::json(&lists);
     }
@@ -92,7 +111,9 @@ pub fn run(args: Args) -> Result<()> {
         ("trees of drafts", &lists.trees),
     ] {
         writeln!(out, "{title}:")?;
-        entries.iter().try_for_each(|Entry { name, about }| writeln!(out, "  {name:<20} {about}"))?;
+        entries
+            .iter()
+            .try_for_each(|Entry { name, about }| writeln!(out, "  {name:<20} {about}"))?;
         writeln!(out)?;
     }
     Ok(())
@@ -104,13 +125,18 @@ mod tests {
 
     #[test]
     fn every_name_has_a_line_and_no_line_is_without_a_name() {
-        let listed = |name: &str, lines: &[(&str, &str)]| lines.iter().any(|(listed, _)| *listed == name);
+        let listed =
+            |name: &str, lines: &[(&str, &str)]| lines.iter().any(|(listed, _)| *listed == name);
         for kind in polydraft::VerifierKind::<polydraft::RuleKind>::all() {
             assert!(listed(&kind.to_string(), &VERIFIERS), "{kind}");
         }
-        for (name, _) in VERIFIERS.iter().filter(|(name, _)| !["none", "walk:RULE"].contains(name)) {
+        for (name, _) in VERIFIERS.iter().filter(|(name, _)| !["none", "walk:RULE"].contains(name))
+        {
             assert!(name.parse::<polydraft_reference::VerifierKind>().is_ok(), "{name}");
         }
-        assert_eq!(polydraft_reference::RuleKind::names().collect::<Vec<_>>(), RULES.map(|(name, _)| name));
+        assert_eq!(
+            polydraft_reference::RuleKind::names().collect::<Vec<_>>(),
+            RULES.map(|(name, _)| name)
+        );
     }
 }

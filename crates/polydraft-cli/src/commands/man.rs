@@ -16,8 +16,8 @@ To read it now:
 To install all pages for 'man polydraft', 'man polydraft-generate' and so on:
   polydraft man --out ~/.local/share/man/man1")]
 pub struct Args {
-    /// Write polydraft.1 and a page for each command, such as polydraft-generate.1, into this folder, which is made if
-    /// need be.
+    /// Write polydraft.1 and a page for each command, such as polydraft-generate.1, into this
+    /// folder, which is made if need be.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -32,7 +32,8 @@ pub fn run(args: Args, program: Command) -> Result<()> {
         return Ok(());
     };
     ensure!(!folder.is_file(), "--out {}: expected a folder, got a file", folder.display());
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     clap_mangen::generate_to(program, &folder)
         .with_context(|| format!("cannot write pages to {}", folder.display()))
 }

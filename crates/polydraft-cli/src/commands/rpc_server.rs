@@ -6,11 +6,12 @@ use anyhow::Result;
 
 use crate::{output, threads};
 
-/// Let another machine compute layers of its target here: llama.cpp's RPC server, of this program's own version.
+/// Let another machine compute layers of its target here: llama.cpp's RPC server, of this program's
+/// own version.
 ///
-/// The cards of this machine are offered, or its processor where there are none, to one program at a time. There is no
-/// password and no encryption, and llama.cpp does not vouch for the server against hostile clients: keep the port in a network
-/// that only trusted machines reach.
+/// The cards of this machine are offered, or its processor where there are none, to one program at
+/// a time. There is no password and no encryption, and llama.cpp does not vouch for the server
+/// against hostile clients: keep the port in a network that only trusted machines reach.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +31,10 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<()> {
     if !args.host.is_loopback() {
-        output::note(format_args!("note: whoever reaches {}:{} can use this machine", args.host, args.port));
+        output::note(format_args!(
+            "note: whoever reaches {}:{} can use this machine",
+            args.host, args.port
+        ));
     }
     let endpoint = format!("{}:{}", args.host, args.port);
     Ok(polydraft_llama::serve_rpc(&endpoint, threads::or_all(args.threads))?)

@@ -17,8 +17,9 @@ use crate::output;
 
 /// Print the perplexity of a text under the target model, and the log-probability of every token.
 ///
-/// Log-probabilities are natural ones, of the model's own distribution: no temperature, nothing cut. A text longer than
-/// the context is scored in windows, each token behind at least half a context.
+/// Log-probabilities are natural ones, of the model's own distribution: no temperature, nothing
+/// cut. A text longer than the context is scored in windows, each token behind at least half a
+/// context.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -52,7 +53,8 @@ struct Report {
     logprob: f64,
     /// e to the minus mean of them.
     perplexity: f64,
-    /// Of the whole text, if all of it was scored: which bytes the tokens of a part stand for is not known.
+    /// Of the whole text, if all of it was scored: which bytes the tokens of a part stand for is
+    /// not known.
     bits_per_byte: Option<f64>,
     results: Vec<TokenScore>,
 }
@@ -101,8 +103,9 @@ pub fn run(args: Args) -> Result<()> {
         tokens.len() > from,
         "there is nothing to score: the text is empty, or a single token that begins it"
     );
-    let bar = ProgressBar::new((tokens.len() - from) as u64)
-        .with_style(ProgressStyle::with_template("scoring [{bar:30}] {pos}/{len} tokens, {eta} left")?);
+    let bar = ProgressBar::new((tokens.len() - from) as u64).with_style(
+        ProgressStyle::with_template("scoring [{bar:30}] {pos}/{len} tokens, {eta} left")?,
+    );
     let orderly = Orderly::begin();
     let scored = score(models.engine.target(), &tokens, from, args.top, &mut |done| {
         bar.set_position(done as u64);
@@ -138,7 +141,8 @@ impl Report {
             }
             writeln!(out)?;
         }
-        let bits = self.bits_per_byte.map_or(String::new(), |bits| format!(", {bits:.4} bits per byte"));
+        let bits =
+            self.bits_per_byte.map_or(String::new(), |bits| format!(", {bits:.4} bits per byte"));
         writeln!(
             out,
             "{} tokens, {} scored: log-probability {:.3}, perplexity {:.4}{bits}",

@@ -9,7 +9,9 @@ use serde_json::Value;
 /// The program with a cache of its own, nobody's own defaults and nothing to read.
 pub fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env("XDG_CONFIG_HOME", "/nonexistent");
+    command
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
+        .env("XDG_CONFIG_HOME", "/nonexistent");
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -1,14 +1,18 @@
-//! Whole steps, measured: what they take beside their passes, and what the passes of small models take among others.
+//! Whole steps, measured: what they take beside their passes, and what the passes of small models
+//! take among others.
 //!
-//! Problem: drawing, verifying and cutting back caches take time, most with several paths; and a small model's pass is faster or
-//! slower by a third as its weights lie in a cache or do not, which passes of one model alone do not show.
-//! Method: steps of a few trees and plain ones, in turn in one text, the median of each. What drifts from turn to turn is the
-//! machine: a step's time is that of its kind times that of its turn, both found by medians in turn (Tukey's median polish, 1977).
-//! 1. Where passes are short, chains say what the draft's passes take: a token more is a pass more, behind a first one that takes
-//!    longer, for the target has just had the caches. (By its own a copy's pass took a third longer than it does in a chain.)
+//! Problem: drawing, verifying and cutting back caches take time, most with several paths; and a
+//! small model's pass is faster or slower by a third as its weights lie in a cache or do not, which
+//! passes of one model alone do not show.
+//! Method: steps of a few trees and plain ones, in turn in one text, the median of each. What
+//! drifts from turn to turn is the machine: a step's time is that of its kind times that of its
+//! turn, both found by medians in turn (Tukey's median polish, 1977).
+//! 1. Where passes are short, chains say what the draft's passes take: a token more is a pass more,
+//!    behind a first one that takes longer, for the target has just had the caches. (By its own a
+//!    copy's pass took a third longer than it does in a chain.)
 //! 2. There they say what the target's pass takes too: the step less the draft's passes.
-//! 3. What a step takes beyond its passes is its verification; of models whose passes are not short, what the draft's first pass
-//!    takes beyond another as well.
+//! 3. What a step takes beyond its passes is its verification; of models whose passes are not
+//!    short, what the draft's first pass takes beyond another as well.
 //! 4. What became of the chains' tokens is what to expect of the draft.
 
 use std::time::{Duration, Instant};
@@ -23,12 +27,14 @@ use crate::{Engine, Result, Session, Speculation};
 const SHORT: Duration = Duration::from_millis(20);
 /// Paths and depth of the trees; nothing is drawn in plain steps.
 const PLAIN: (usize, usize) = (0, 0);
-/// Four rows are measured, for products take rows by fours on many processors: a line from three to five would miss the step behind
-/// them, on which the best chains end.
-const SHORT_TREES: [(usize, usize); 8] = [PLAIN, (1, 1), (1, 2), (1, 3), (1, 4), (1, 7), (2, 2), (4, 2)];
+/// Four rows are measured, for products take rows by fours on many processors: a line from three to
+/// five would miss the step behind them, on which the best chains end.
+const SHORT_TREES: [(usize, usize); 8] =
+    [PLAIN, (1, 1), (1, 2), (1, 3), (1, 4), (1, 7), (2, 2), (4, 2)];
 const TREES: [(usize, usize); 4] = [PLAIN, (1, 2), (2, 2), (4, 2)];
-/// Steps of one tree before it is the next one's turn, behind some that do not count, in which the draft reads what it has missed and weights
-/// come to where they are when these steps are all that is done: small models took a third longer in the first ones.
+/// Steps of one tree before it is the next one's turn, behind some that do not count, in which the
+/// draft reads what it has missed and weights come to where they are when these steps are all that
+/// is done: small models took a third longer in the first ones.
 const STEPS: Rhythm = Rhythm { before: 2, counted: 6 };
 /// Where a pass takes longer than [`MEDIUM`], and all weights come from memory in every step.
 const FEW: Rhythm = Rhythm { before: 1, counted: 2 };
@@ -83,14 +89,17 @@ impl Kind {
     }
 }
 
-/// Takes out of the steps what made those of their turn slower or faster than their kinds usually are.
+/// Takes out of the steps what made those of their turn slower or faster than their kinds usually
+/// are.
 fn steady(kinds: &mut [Kind]) {
     for _ in 0..POLISHED {
         let usual: Vec<Option<f64>> = kinds.iter().map(|kind| kind.usual(|_| 0.0)).collect();
         for turn in 0..kinds[0].turns.len() {
             let mut ratios = Vec::new();
             for (kind, usual) in kinds.iter().zip(&usual) {
-                ratios.extend(kind.turns[turn].iter().filter_map(|step| Some(step.seconds / (*usual)?)));
+                ratios.extend(
+                    kind.turns[turn].iter().filter_map(|step| Some(step.seconds / (*usual)?)),
+                );
             }
             let slower = median(ratios).unwrap_or(1.0);
             let steps = kinds.iter_mut().flat_map(|kind| &mut kind.turns[turn]);
@@ -102,7 +111,8 @@ fn steady(kinds: &mut [Kind]) {
     }
 }
 
-/// Corrects the costs of passes and adds those of verification, for trees that the verifier is exact for.
+/// Corrects the costs of passes and adds those of verification, for trees that the verifier is
+/// exact for.
 ///
 /// # Errors
 /// Failures of the models; requests that are refused.
@@ -148,13 +158,19 @@ pub(crate) fn steps(
         // On average the texts were so long.
         costs.longer.than = text.len() + GROWTH / 2;
     }
-    let of_passes =
-        |levels: &[usize]| costs.target.at(levels.iter().sum::<usize>() as f64) + drafted(costs, levels);
+    let of_passes = |levels: &[usize]| {
+        costs.target.at(levels.iter().sum::<usize>() as f64) + drafted(costs, levels)
+    };
     // A plain step has a rest too, which is none of verification's.
-    let plain =
-        kinds.iter().find(|kind| kind.paths == 0).and_then(|kind| kind.usual(of_passes)).unwrap_or(0.0);
-    let rests =
-        kinds.iter().filter(|kind| kind.depth == 2).filter_map(|kind| Some((kind, kind.usual(of_passes)?)));
+    let plain = kinds
+        .iter()
+        .find(|kind| kind.paths == 0)
+        .and_then(|kind| kind.usual(of_passes))
+        .unwrap_or(0.0);
+    let rests = kinds
+        .iter()
+        .filter(|kind| kind.depth == 2)
+        .filter_map(|kind| Some((kind, kind.usual(of_passes)?)));
     let (paths, mut seconds): (Vec<usize>, Vec<f64>) =
         rests.map(|(kind, rest)| (kind.paths, (rest - plain).max(0.0))).unzip();
     never_cheaper(&mut seconds);
@@ -212,7 +228,8 @@ impl Nodes {
     /// Behind half a node of all kinds: never is not known from a few.
     fn guess(&self) -> Option<Guess> {
         let mean = |sum: f64| ((sum + 0.5) / (self.count + 1.0)).clamp(0.0, 1.0);
-        (self.count > 0.0).then(|| Guess { rejected: mean(self.rejected), unsure: mean(self.unsure) })
+        (self.count > 0.0)
+            .then(|| Guess { rejected: mean(self.rejected), unsure: mean(self.unsure) })
     }
 }
 
@@ -247,13 +264,16 @@ fn take(
     Ok(turn)
 }
 
-/// Sets the draft's passes: of one row by what chains of several tokens take more than that of one, of others in proportion to what passes
-/// alone took; and what the first of a step takes beyond another.
+/// Sets the draft's passes: of one row by what chains of several tokens take more than that of one,
+/// of others in proportion to what passes alone took; and what the first of a step takes beyond
+/// another.
 fn draft_by_chains(kinds: &[Kind], costs: &mut Costs) -> Result<()> {
     let chains = kinds.iter().filter(|kind| kind.paths == 1);
     let chains: Vec<(f64, f64)> =
         chains.filter_map(|kind| Some((kind.depth as f64, kind.usual_draft()?))).collect();
-    let (Some((least, fewest)), Some((most, all))) = (chains.first(), chains.last()) else { return Ok(()) };
+    let (Some((least, fewest)), Some((most, all))) = (chains.first(), chains.last()) else {
+        return Ok(());
+    };
     let pass = (all - fewest) / (most - least);
     if !(most > least && pass > 0.0) {
         return Ok(());
@@ -270,18 +290,22 @@ fn drafted(costs: &Costs, levels: &[usize]) -> f64 {
     costs.drafted(levels[..levels.len() - 1].iter().map(|&rows| rows as f64))
 }
 
-/// The target's passes: of few rows by the steps of chains, of others in proportion to what passes alone took.
+/// The target's passes: of few rows by the steps of chains, of others in proportion to what passes
+/// alone took.
 fn target_by_chains(kinds: &[Kind], costs: &Costs) -> Result<Passes> {
     let chains = kinds.iter().filter(|kind| kind.paths < 2);
     let mut steps: Vec<(usize, f64)> = chains
         .filter_map(|kind| Some((1 + kind.depth, kind.usual(|levels| drafted(costs, levels))?)))
         .collect();
     let Some(&(_, plain)) = steps.first() else { return Ok(costs.target.clone()) };
-    // On a busy machine the draft's passes may have taken longer alone than the steps that they are part of.
+    // On a busy machine the draft's passes may have taken longer alone than the steps that they are
+    // part of.
     steps.iter_mut().for_each(|(_, seconds)| *seconds = seconds.max(plain));
     let alone = &costs.target;
-    let ratio = |&(rows, seconds): &(usize, f64)| (rows, seconds / alone.at(rows as f64).max(LEAST));
-    let (ratios, last) = (Passes::new(steps.iter().map(ratio).collect())?, steps[steps.len() - 1].0);
+    let ratio =
+        |&(rows, seconds): &(usize, f64)| (rows, seconds / alone.at(rows as f64).max(LEAST));
+    let (ratios, last) =
+        (Passes::new(steps.iter().map(ratio).collect())?, steps[steps.len() - 1].0);
     for &(rows, alone) in alone.pairs() {
         if let Err(place) = steps.binary_search_by_key(&rows, |(rows, _)| *rows) {
             // Behind the last nothing is known of the ratio but that one.
@@ -314,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_slow_turn_makes_no_tree_slow() {
-        // The second turn at half the speed, where more of the tree's steps were kept; and a third of which nothing was kept.
+        // The second turn at half the speed, where more of the tree's steps were kept; and a third
+        // of which nothing was kept.
         let plain = kind(0, &[&[1.0, 1.0], &[2.0, 2.0], &[]]);
         let tree = kind(1, &[&[1.5], &[3.0, 3.0], &[]]);
         assert!((ratio([plain, tree]) - 1.5).abs() < 1e-3);
@@ -329,8 +354,10 @@ mod tests {
         };
         let guess = |target: &str, draft: &str| {
             let target = table(target);
-            let drafter =
-                crate::ModelDrafter::new(Box::new(table(draft)), &crate::Model::facts(&target).vocabulary);
+            let drafter = crate::ModelDrafter::new(
+                Box::new(table(draft)),
+                &crate::Model::facts(&target).vocabulary,
+            );
             let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter.unwrap())));
             let mut request = |prompt, tree: PolicyKind| {
                 let verifier: polydraft::VerifierKind = "block".parse()?;
@@ -348,8 +375,10 @@ mod tests {
             };
             engine.costs(&[0, 1], &mut request).unwrap().costs.guess
         };
-        let (alike, apart) =
-            (guess("[0.5, 0.5, 0, 0]", "[0.5, 0.5, 0, 0]"), guess("[1, 0, 0, 0]", "[0, 0.5, 0.5, 0]"));
+        let (alike, apart) = (
+            guess("[0.5, 0.5, 0, 0]", "[0.5, 0.5, 0, 0]"),
+            guess("[1, 0, 0, 0]", "[0, 0.5, 0.5, 0]"),
+        );
         assert!(alike.rejected < 0.01 && apart.rejected > 0.99, "{alike:?}, {apart:?}");
         assert!(
             (alike.unsure - 0.5).abs() < 0.01 && (apart.unsure - 0.5).abs() < 0.01,
@@ -362,29 +391,43 @@ mod tests {
     fn passes_between_chains_keep_their_steps() {
         let passes = |pairs: &[(usize, f64)]| Passes::new(pairs.to_vec()).unwrap();
         let costs = Costs {
-            target: passes(&[(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (5, 2.0), (8, 2.0), (16, 4.0)]),
+            target: passes(&[
+                (1, 1.0),
+                (2, 1.0),
+                (3, 1.0),
+                (4, 1.0),
+                (5, 2.0),
+                (8, 2.0),
+                (16, 4.0),
+            ]),
             draft: passes(&[(1, 0.5)]),
             ..Costs::default()
         };
         let found =
-            target_by_chains(&[chain(0, 1.0, 0.0), chain(2, 1.0, 1.0), chain(7, 4.0, 3.5)], &costs).unwrap();
+            target_by_chains(&[chain(0, 1.0, 0.0), chain(2, 1.0, 1.0), chain(7, 4.0, 3.5)], &costs)
+                .unwrap();
         let expected = [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.2), (5, 2.8), (8, 4.0), (16, 8.0)];
         assert_eq!(found.pairs().len(), expected.len());
         for (found, expected) in found.pairs().iter().zip(expected) {
-            assert!(found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-9, "{found:?}, {expected:?}");
+            assert!(
+                found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-9,
+                "{found:?}, {expected:?}"
+            );
         }
     }
 
     /// A chain in which the target takes so many seconds, and the draft.
     fn chain(depth: usize, target: f64, draft: f64) -> Kind {
-        let turns = vec![vec![Timed { seconds: target + draft, draft, levels: vec![1; depth + 1] }]];
+        let turns =
+            vec![vec![Timed { seconds: target + draft, draft, levels: vec![1; depth + 1] }]];
         Kind { paths: depth.min(1), depth, speculation: None, turns }
     }
 
     /// What passes alone took is what they take in relation to each other.
     #[test]
     fn later_passes_of_the_draft_find_its_weights_in_a_cache() {
-        let kinds = || [chain(0, 1.0, 0.0), chain(1, 1.0, 0.5), chain(2, 1.25, 0.75), chain(7, 2.0, 2.0)];
+        let kinds =
+            || [chain(0, 1.0, 0.0), chain(1, 1.0, 0.5), chain(2, 1.25, 0.75), chain(7, 2.0, 2.0)];
         let draft = Passes::new(vec![(1, 0.5), (4, 0.75)]).unwrap();
         let mut costs = Costs { draft, ..Costs::default() };
         draft_by_chains(&kinds(), &mut costs).unwrap();

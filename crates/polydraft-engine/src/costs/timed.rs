@@ -1,4 +1,5 @@
-//! A target, or a draft, whose passes are timed, each with the distributions that are made of it at every node.
+//! A target, or a draft, whose passes are timed, each with the distributions that are made of it at
+//! every node.
 
 use polydraft::{Distribution, DraftTree, Sampling, Token};
 

@@ -69,12 +69,19 @@ impl Drafter for ModelDrafter {
         if self.follows { Reads::Kept } else { Reads::Tokens }
     }
 
-    fn read(&mut self, sequence: Sequence, target: &dyn Model, of: Sequence, known: usize) -> Result<()> {
+    fn read(
+        &mut self,
+        sequence: Sequence,
+        target: &dyn Model,
+        of: Sequence,
+        known: usize,
+    ) -> Result<()> {
         self.model.catch_up(sequence, target, of, known)
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        // What the target computes it need not; what is longer than its context it will never be asked about.
+        // What the target computes it need not; what is longer than its context it will never be
+        // asked about.
         if self.follows || self.model.len(sequence) > self.model.facts().context {
             return Ok(0);
         }

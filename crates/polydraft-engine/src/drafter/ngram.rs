@@ -1,24 +1,29 @@
 //! Drafting by n-grams: what the text said last time.
 //!
-//! Problem: propose the next token from what has been read and written in this text, without a model; and say how likely
-//! each token is, so that every verifier works with it at every temperature. Engines that look n-grams up propose one
-//! token as if it were certain.
-//! Source: prediction by partial matching (Cleary and Witten 1984), from the longest context that occurred before to the
-//! shortest, with its exclusion: a shorter context says what comes if it is none of what followed the longer ones. Prompt
-//! lookup (Saxena 2023) is its deterministic special case.
-//! Method: with e_n the empirical law of those tokens that followed the last n tokens and none of the longer contexts, and w_n the
-//! probability that what comes is one of them if it is none of those before,
+//! Problem: propose the next token from what has been read and written in this text, without a
+//! model; and say how likely each token is, so that every verifier works with it at every
+//! temperature. Engines that look n-grams up propose one token as if it were certain.
+//! Source: prediction by partial matching (Cleary and Witten 1984), from the longest context that
+//! occurred before to the shortest, with its exclusion: a shorter context says what comes if it is
+//! none of what followed the longer ones. Prompt lookup (Saxena 2023) is its deterministic special
+//! case.
+//! Method: with e_n the empirical law of those tokens that followed the last n tokens and none of
+//! the longer contexts, and w_n the probability that what comes is one of them if it is none of
+//! those before,
 //!     P_n = w_n·e_n + (1 − w_n)·P_(n−1),
-//! worked out from the longest context down, until next to nothing is left for shorter ones; the text's own counts stand
-//! above a corpus's at every length.
+//! worked out from the longest context down, until next to nothing is left for shorter ones; the
+//! text's own counts stand above a corpus's at every length.
 //! Complexity: one look-up per length, and the tokens that followed these contexts.
 //! Deviations:
-//! 1. w_n (one less than their probability of an escape) is counted as the text goes, by length and by how often and how
-//!    variously the context was followed, behind what it was in other texts (`counts.rs`).
-//! 2. What is drafted is P², scaled to one: a draft that is surer than it should be is accepted more often, for the target's law
-//!    is sure where P does not know of what. Overlap with the target's law, SmolLM2's chats, code and repeating text at
-//!    temperature 1: 0.084, 0.134, 0.307 with P², 0.076, 0.131, 0.290 with P.
-//! 3. How sure it is ([`Distribution::sureness`]) is what P gives to a token that is so drafted, not what its square does.
+//! 1. w_n (one less than their probability of an escape) is counted as the text goes, by length and
+//!    by how often and how variously the context was followed, behind what it was in other texts
+//!    (`counts.rs`).
+//! 2. What is drafted is P², scaled to one: a draft that is surer than it should be is accepted
+//!    more often, for the target's law is sure where P does not know of what. Overlap with the
+//!    target's law, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
+//!    with P², 0.076, 0.131, 0.290 with P.
+//! 3. How sure it is ([`Distribution::sureness`]) is what P gives to a token that is so drafted,
+//!    not what its square does.
 
 mod counts;
 
@@ -37,7 +42,8 @@ use counts::{Counts, Sources, Worth};
 pub struct Settings {
     /// Tokens of the longest context, from 1 to 16. Default 8.
     pub order: usize,
-    /// Tokens of a text that every sequence may quote, such as a file of the same kind. Not part of a record.
+    /// Tokens of a text that every sequence may quote, such as a file of the same kind. Not part of
+    /// a record.
     #[serde(skip)]
     pub corpus: Vec<Token>,
     /// Where the corpus came from, for records.
@@ -62,8 +68,12 @@ impl DrafterSettings for Settings {
             .into());
         }
         let vocabulary = target.vocabulary.size();
-        let mut drafter =
-            Ngrams { vocabulary, order: self.order, corpus: Counts::new(self.order), texts: Vec::new() };
+        let mut drafter = Ngrams {
+            vocabulary,
+            order: self.order,
+            corpus: Counts::new(self.order),
+            texts: Vec::new(),
+        };
         drafter.check(&self.corpus)?;
         for end in 0..self.corpus.len() {
             drafter.corpus.add(&self.corpus[..end], self.corpus[end]);
@@ -122,7 +132,8 @@ impl Ngrams {
             texts[sequence.number()].as_mut().expect("an open sequence");
         for place in *counted..tokens.len().min(counted.saturating_add(most)) {
             let (before, token) = (&tokens[..place], tokens[place]);
-            let cases = Sources { counts: [counts, corpus], worth: [own, of_corpus] }.cases(before, token);
+            let cases =
+                Sources { counts: [counts, corpus], worth: [own, of_corpus] }.cases(before, token);
             cases.iter().for_each(|case| [&mut *own, of_corpus][case.source].learn(case));
             counts.add(before, token);
             *counted = place + 1;
@@ -188,7 +199,9 @@ impl Drafter for Ngrams {
             let text = self.text_mut(*sequence);
             for node in text.scored.len()..tree.len() {
                 let mut last = match node {
-                    DraftTree::ROOT => text.tokens[text.tokens.len().saturating_sub(order)..].to_vec(),
+                    DraftTree::ROOT => {
+                        text.tokens[text.tokens.len().saturating_sub(order)..].to_vec()
+                    }
                     _ => {
                         let mut last = text.scored[tree.parent(node)].clone();
                         last.push(tree.token(node));
@@ -210,7 +223,8 @@ impl Drafter for Ngrams {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let text = self.text(sequence);
-        let sources = Sources { counts: [&text.counts, &self.corpus], worth: [&text.own, &text.corpus] };
+        let sources =
+            Sources { counts: [&text.counts, &self.corpus], worth: [&text.own, &text.corpus] };
         let law = sources.mixture(&text.scored[node]).law();
         let tokens: Vec<Token> = law.iter().map(|(token, _)| *token).collect();
         let logits: Vec<f32> = law.iter().map(|(_, p)| SHARPER * p.ln() as f32).collect();
@@ -219,7 +233,8 @@ impl Drafter for Ngrams {
             let law = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(law)?);
         }
-        let drafted = Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
+        let drafted =
+            Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
         let sureness = law.iter().map(|(token, p)| p * drafted.probability(*token)).sum();
         Ok(drafted.with_sureness(sureness))
     }
@@ -271,11 +286,13 @@ mod tests {
             drafter.extend(sequence, &[4, 5, 6]).unwrap();
         }
         assert!(last > 0.9, "{last}");
-        let cold = next(drafter.as_mut(), sequence, &Sampling { temperature: 0.0, ..Sampling::default() });
+        let cold =
+            next(drafter.as_mut(), sequence, &Sampling { temperature: 0.0, ..Sampling::default() });
         assert_eq!((cold.support_size(), cold.probability(1)), (1, 1.0));
     }
 
-    /// Of what came behind 1 half was 2: that is how sure it is, though it drafts what came more often with more than half.
+    /// Of what came behind 1 half was 2: that is how sure it is, though it drafts what came more
+    /// often with more than half.
     #[test]
     fn it_is_as_sure_as_it_was_right() {
         let mut drafter = drafter(&Settings { order: 2, ..Settings::default() });
@@ -289,8 +306,12 @@ mod tests {
         }
         drafter.extend(sequence, &[4, 1]).unwrap();
         for (temperature, most) in [(1.0, 0.95), (0.0, 1.0)] {
-            let law = next(drafter.as_mut(), sequence, &Sampling { temperature, ..Sampling::default() });
-            assert!(law.argmax() == 2 && law.probability(2) > 0.7 && law.probability(2) <= most, "{law:?}");
+            let law =
+                next(drafter.as_mut(), sequence, &Sampling { temperature, ..Sampling::default() });
+            assert!(
+                law.argmax() == 2 && law.probability(2) > 0.7 && law.probability(2) <= most,
+                "{law:?}"
+            );
             assert!((law.sureness() - 0.5).abs() < 0.12, "at {temperature}: {}", law.sureness());
         }
     }

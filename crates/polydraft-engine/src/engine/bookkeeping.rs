@@ -46,8 +46,8 @@ impl Clock {
     }
 }
 
-/// Gives every session what was decided, and writes down what it cost. `room` says how many more tokens the context of a
-/// sequence holds.
+/// Gives every session what was decided, and writes down what it cost. `room` says how many more
+/// tokens the context of a sequence holds.
 pub(super) fn record(
     sessions: &mut [&mut Session],
     outcomes: &[Option<Outcome>],
@@ -86,8 +86,9 @@ fn taken(tree: &DraftTree, outcome: &Outcome, time: StepTime) -> (Step, Vec<Emit
         outcome.accepted.iter().map(|&node| emit(tree.token(node), Origin::Accepted)).collect();
     emitted.push(emit(outcome.token, if rejected { Origin::Correction } else { Origin::Bonus }));
     let drafted = (1..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
-    let rank =
-        |&node: &NodeId| tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count();
+    let rank = |&node: &NodeId| {
+        tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count()
+    };
     let ranks = outcome.accepted.iter().map(rank).collect();
     let accepted = outcome.accepted.len();
     (Step { accepted, complete: !rejected, drafted, nodes: tree.len() - 1, ranks, time }, emitted)

@@ -1,7 +1,7 @@
 //! Tokens that are certain: taken as they are, without a pass of the target.
 //!
-//! Where a processor leaves one token, the law of plain decoding has it with probability 1. What target and draft keep of it is
-//! computed with the next pass, in which it is a row like others.
+//! Where a processor leaves one token, the law of plain decoding has it with probability 1. What
+//! target and draft keep of it is computed with the next pass, in which it is a row like others.
 
 use polydraft::Token;
 

@@ -6,9 +6,12 @@ use crate::laws::Pool;
 use crate::session::with_clocks;
 use crate::{Drafter, Model, Result, Session};
 
-/// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not notice.
+/// How deep to draft. It depends on lengths alone, never on tokens, so the law of the text does not
+/// notice.
 pub(super) fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
-    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return 0 };
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
+        return 0;
+    };
     let room = target.facts().context.saturating_sub(target.len(session.target));
     // The drafter reads all but the last of the tokens it drafts.
     let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
@@ -17,7 +20,9 @@ pub(super) fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter
 
 /// The next level's nodes at which something may be drawn.
 pub(super) fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
-    let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else { return Vec::new() };
+    let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else {
+        return Vec::new();
+    };
     let level = *asked..if session.is_done() { *asked } else { tree.len() };
     *asked = tree.len();
     level
@@ -34,12 +39,15 @@ pub(super) fn grow(
     drafter: &dyn Drafter,
     pool: &Pool,
 ) -> Result<()> {
-    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else { return Ok(()) };
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
+        return Ok(());
+    };
     for &node in nodes {
         let law = match session.processor.as_deref() {
             None => drafter.distribution(sequence, node, &speculation.sampling, pool.take())?,
             Some(processor) => {
-                let law = drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
+                let law =
+                    drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
                 let path = session.draft.path(node).tokens();
                 changed(law, &speculation.sampling, |logits| {
                     processor.process(&session.tokens, &path, logits)
@@ -59,9 +67,13 @@ pub(super) fn grow(
 /// Below this a probability is as good as none.
 const LEAST: f64 = 1e-30;
 
-/// The draft's law with the changes that the target's logits get: what cannot be is not drafted, and what is the only
-/// possibility is.
-fn changed(law: Distribution, sampling: &Sampling, change: impl FnOnce(&mut [f32])) -> Result<Distribution> {
+/// The draft's law with the changes that the target's logits get: what cannot be is not drafted,
+/// and what is the only possibility is.
+fn changed(
+    law: Distribution,
+    sampling: &Sampling,
+    change: impl FnOnce(&mut [f32]),
+) -> Result<Distribution> {
     let mut logits: Vec<f32> = law.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
     change(&mut logits);
     Ok(Distribution::drafted(Some(law), logits.len(), None, &logits, sampling)?)

@@ -5,15 +5,17 @@ use half::f16;
 use super::{k, plain};
 use crate::tensor_type::TensorType;
 
-/// A block of a type whose numbers have 2, 3, 5 or 6 bits, taken apart: for those who hold blocks in an order of their own.
+/// A block of a type whose numbers have 2, 3, 5 or 6 bits, taken apart: for those who hold blocks
+/// in an order of their own.
 ///
 /// Number i is `scale · (numbers[i] − offset)`, less a minimum in types that have one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Integers {
     /// The numbers, from 0 on; of blocks of 32 the first 32.
     pub numbers: [u8; 256],
-    /// What the scale is multiplied with for every 16 numbers. `Q2_K`: the lower half of each byte, the upper is the
-    /// minimum's. `Q3_K`, `Q6_K`: signed bytes. `Q5_K`: 8 for every 32 numbers, then 8 for their minima. Else nothing.
+    /// What the scale is multiplied with for every 16 numbers. `Q2_K`: the lower half of each byte,
+    /// the upper is the minimum's. `Q3_K`, `Q6_K`: signed bytes. `Q5_K`: 8 for every 32 numbers,
+    /// then 8 for their minima. Else nothing.
     pub steps: [u8; 16],
     /// The scale, as the bits of an f16.
     pub scale: u16,
@@ -35,10 +37,18 @@ impl Integers {
                 numbers[..32].copy_from_slice(&plain::q5_1_numbers(block.try_into().ok()?));
                 ([0; 16], half(0), half(2))
             }
-            TensorType::Q2_K => (k::q2_k_integers(block.try_into().ok()?, &mut numbers), half(80), half(82)),
-            TensorType::Q3_K => (k::q3_k_integers(block.try_into().ok()?, &mut numbers), half(108), 0),
-            TensorType::Q5_K => (k::q5_k_integers(block.try_into().ok()?, &mut numbers), half(0), half(2)),
-            TensorType::Q6_K => (k::q6_k_integers(block.try_into().ok()?, &mut numbers), half(208), 0),
+            TensorType::Q2_K => {
+                (k::q2_k_integers(block.try_into().ok()?, &mut numbers), half(80), half(82))
+            }
+            TensorType::Q3_K => {
+                (k::q3_k_integers(block.try_into().ok()?, &mut numbers), half(108), 0)
+            }
+            TensorType::Q5_K => {
+                (k::q5_k_integers(block.try_into().ok()?, &mut numbers), half(0), half(2))
+            }
+            TensorType::Q6_K => {
+                (k::q6_k_integers(block.try_into().ok()?, &mut numbers), half(208), 0)
+            }
             _ => return None,
         };
         Some(Self { numbers, steps, scale, minimum })

@@ -2,7 +2,8 @@
 
 use super::scale;
 
-/// Two bits a number: every 32 bytes hold 128 numbers, bits 0 and 1 the first 32 of them, and so on.
+/// Two bits a number: every 32 bytes hold 128 numbers, bits 0 and 1 the first 32 of them, and so
+/// on.
 #[inline(always)]
 fn two_bits(bytes: &[u8]) -> [u8; 256] {
     let mut bits = [0; 256];
@@ -16,7 +17,8 @@ fn two_bits(bytes: &[u8]) -> [u8; 256] {
     bits
 }
 
-/// 16 bytes of scales and minima, 4 bits each; 64 bytes of two bits; scale of the scales, scale of the minima.
+/// 16 bytes of scales and minima, 4 bits each; 64 bytes of two bits; scale of the scales, scale of
+/// the minima.
 #[inline(always)]
 pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
     let (scales, bits) = (&block[..16], &block[16..80]);
@@ -33,8 +35,8 @@ pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
     }
 }
 
-/// 32 bytes of third bits, which mean 0 where set and −4 where not: bit g of byte i is that of number 32g + i; 64 bytes
-/// of two bits; 16 scales of 6 bits; their scale.
+/// 32 bytes of third bits, which mean 0 where set and −4 where not: bit g of byte i is that of
+/// number 32g + i; 64 bytes of two bits; 16 scales of 6 bits; their scale.
 #[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], values: &mut [f32; 256]) {
     let d = scale(block, 108);
@@ -59,7 +61,8 @@ fn q3_numbers(block: &[u8; 110]) -> [u8; 256] {
     bits
 }
 
-/// The lower four bits of scale g are a half of byte g mod 8, the upper two a quarter of byte 8 + g mod 4.
+/// The lower four bits of scale g are a half of byte g mod 8, the upper two a quarter of byte 8 + g
+/// mod 4.
 #[inline(always)]
 fn q3_scales(block: &[u8; 110]) -> [i8; 16] {
     let packed = &block[96..108];
@@ -102,7 +105,8 @@ pub(super) fn q4_k(block: &[u8; 144], values: &mut [f32; 256]) {
     }
 }
 
-/// As `q4_k`, with 32 bytes of fifth bits before the four: bit g of byte i is that of number i in group g.
+/// As `q4_k`, with 32 bytes of fifth bits before the four: bit g of byte i is that of number i in
+/// group g.
 #[inline(always)]
 pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
     let groups = scales_and_minima(&block[4..16], scale(block, 0), scale(block, 2));
@@ -119,8 +123,8 @@ pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
     }
 }
 
-/// 128 bytes of lower four bits, 64 bytes of upper two, 16 signed scales, their scale. Every 64 bytes of the lower bits
-/// hold 128 numbers, the first 64 of them in the lower halves.
+/// 128 bytes of lower four bits, 64 bytes of upper two, 16 signed scales, their scale. Every 64
+/// bytes of the lower bits hold 128 numbers, the first 64 of them in the lower halves.
 #[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
     let d = scale(block, 208);
@@ -137,7 +141,9 @@ pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
 #[inline(always)]
 fn q6_numbers(block: &[u8; 210]) -> [u8; 256] {
     let mut bits = two_bits(&block[128..192]);
-    for (bits, bytes) in bits.as_chunks_mut::<128>().0.iter_mut().zip(block[..128].as_chunks::<64>().0) {
+    for (bits, bytes) in
+        bits.as_chunks_mut::<128>().0.iter_mut().zip(block[..128].as_chunks::<64>().0)
+    {
         let (low, high) = bits.split_at_mut(64);
         for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
             *low = *low << 4 | byte & 15;

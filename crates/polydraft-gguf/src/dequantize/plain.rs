@@ -61,8 +61,8 @@ pub(super) fn q4_1(block: &[u8; 20], values: &mut [f32; 32]) {
     }
 }
 
-/// The numbers' five bits: the fifth are in a word of their own, number i's in bit i. By masks, not by shifts: the same
-/// operation for all numbers becomes one for many.
+/// The numbers' five bits: the fifth are in a word of their own, number i's in bit i. By masks, not
+/// by shifts: the same operation for all numbers becomes one for many.
 #[inline(always)]
 fn five_bits(word: &[u8], bytes: &[u8]) -> [u8; 32] {
     let mut bits = [0; 32];

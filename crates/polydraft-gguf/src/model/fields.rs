@@ -43,7 +43,11 @@ impl<'g> Fields<'g> {
         for key in ["expert_count", "expert_used_count", "nextn_predict_layers"] {
             let count = self.number_or(key, 0)?;
             if count > 0 {
-                return Err(self.wrong(key, "none: such models are not supported", count.to_string()));
+                return Err(self.wrong(
+                    key,
+                    "none: such models are not supported",
+                    count.to_string(),
+                ));
             }
         }
         let causal = self.metadata.optional(&self.key("attention.causal"), Metadata::bool)?;
@@ -79,10 +83,15 @@ impl<'g> Fields<'g> {
     /// A size that may be given for each layer, if it is the same for all.
     pub fn per_layer(&self, key: &str, layers: usize, most: usize) -> Result<usize> {
         let full = self.key(key);
-        let Some(Value::Array(array)) = self.metadata.get(&full) else { return self.size(key, most) };
+        let Some(Value::Array(array)) = self.metadata.get(&full) else {
+            return self.size(key, most);
+        };
         let values = self.metadata.i32s(&full)?;
         match values.first() {
-            Some(first) if values.len() >= layers && values[..layers].iter().all(|value| value == first) => {
+            Some(first)
+                if values.len() >= layers
+                    && values[..layers].iter().all(|value| value == first) =>
+            {
                 self.in_range(key, u64::try_from(*first).unwrap_or(0), most)
             }
             _ => Err(self.wrong(
@@ -99,7 +108,11 @@ impl<'g> Fields<'g> {
         let Some(Value::Array(_)) = self.metadata.get(&full) else { return Ok(None) };
         let mut values = self.metadata.bools(&full)?;
         if values.len() < layers {
-            return Err(self.wrong(key, format!("{layers} values, one a layer"), values.len().to_string()));
+            return Err(self.wrong(
+                key,
+                format!("{layers} values, one a layer"),
+                values.len().to_string(),
+            ));
         }
         values.truncate(layers);
         Ok(Some(values))
@@ -135,7 +148,8 @@ impl<'g> Fields<'g> {
         Ok(self.metadata.optional(&self.key(key), Metadata::str)?.unwrap_or(default))
     }
 
-    /// Rows of the embedding, which must be the tokenizer's tokens where it has any, as llama.cpp asks.
+    /// Rows of the embedding, which must be the tokenizer's tokens where it has any, as llama.cpp
+    /// asks.
     pub fn vocabulary(&self) -> Result<usize> {
         const TOKENS: &str = "tokenizer.ggml.tokens";
         let rows = self.gguf.tensor("token_embd.weight")?.rows();

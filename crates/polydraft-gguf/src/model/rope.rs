@@ -1,15 +1,16 @@
 //! Rotary positions as the metadata describes them.
 //!
-//! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear); Peng et al. 2023 (YaRN); llama.cpp's keys and defaults.
-//! Llama 3's own scaling is no key but a tensor, `rope_freqs.weight`: frequency i is divided by its number i.
+//! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear); Peng et al. 2023 (YaRN);
+//! llama.cpp's keys and defaults. Llama 3's own scaling is no key but a tensor,
+//! `rope_freqs.weight`: frequency i is divided by its number i.
 
 use super::Architecture;
 use super::fields::Fields;
 use crate::Result;
 use crate::error::Fault;
 
-/// Which numbers of a head are turned together. The rows of the weights are in the order that this needs:
-/// [`deinterleave`](crate::deinterleave) leads from the first to the second.
+/// Which numbers of a head are turned together. The rows of the weights are in the order that this
+/// needs: [`deinterleave`](crate::deinterleave) leads from the first to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopePairs {
     /// Number 2i with number 2i + 1.
@@ -18,7 +19,8 @@ pub enum RopePairs {
     Halves,
 }
 
-/// How queries and keys are rotated: frequency i is base^(−2i / dimensions), divided by `factors[i]`, then scaled.
+/// How queries and keys are rotated: frequency i is base^(−2i / dimensions), divided by
+/// `factors[i]`, then scaled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSettings {
     /// Base of the frequencies.
@@ -83,7 +85,8 @@ impl RopeSettings {
         Ok(Self { base, dimensions, pairs, scaling, factors, amplitude })
     }
 
-    /// That of the layers with a sliding window, if another: Gemma 3's turn faster and are never scaled.
+    /// That of the layers with a sliding window, if another: Gemma 3's turn faster and are never
+    /// scaled.
     pub(super) fn of_window(fields: &Fields, rope: &Self) -> Result<Option<Self>> {
         let (default, scaling) = match fields.architecture {
             Architecture::Gemma3 => (10_000.0, RopeScaling::None),
@@ -116,11 +119,12 @@ fn scaling(fields: &Fields, context: usize) -> Result<(RopeScaling, f64)> {
                     return Err(fields.wrong(&key, "no such key with this architecture", "one"));
                 }
             }
-            let original = fields.size_or("rope.scaling.original_context_length", context, 1 << 30)?;
+            let original =
+                fields.size_or("rope.scaling.original_context_length", context, 1 << 30)?;
             let fast = fields.positive_or("rope.scaling.yarn_beta_fast", 32.0)?;
             let slow = fields.positive_or("rope.scaling.yarn_beta_slow", 1.0)?;
-            // llama.cpp divides by this gain where it reads the file and multiplies by it where it rotates, once more
-            // for factors above 1: what is left is one gain.
+            // llama.cpp divides by this gain where it reads the file and multiplies by it where it
+            // rotates, once more for factors above 1: what is left is one gain.
             let gain = if factor > 1.0 { 1.0 + 0.1 * factor.ln() } else { 1.0 };
             Ok((RopeScaling::Yarn { factor, fast, slow, original }, gain))
         }
@@ -135,6 +139,8 @@ fn factors(fields: &Fields, count: usize) -> Result<Option<Vec<f32>>> {
     let factors = tensor.dequantize()?;
     match factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
         None => Ok(Some(factors)),
-        Some(factor) => Err(Fault::tensor(NAME, "positive numbers", factor.to_string()).at(tensor.path())),
+        Some(factor) => {
+            Err(Fault::tensor(NAME, "positive numbers", factor.to_string()).at(tensor.path()))
+        }
     }
 }

@@ -13,7 +13,8 @@ pub enum TensorRole {
     OutputNorm,
     /// Makes the logits, where it is not the embedding.
     Output,
-    /// Divides the frequencies of the rotation, see [`RopeSettings::factors`](super::RopeSettings::factors).
+    /// Divides the frequencies of the rotation, see
+    /// [`RopeSettings::factors`](super::RopeSettings::factors).
     RopeFactors,
     /// The norm before the attention.
     AttentionNorm,
@@ -44,7 +45,8 @@ pub enum TensorRole {
 }
 
 impl TensorRole {
-    /// Its name, without `.weight` or `.bias` at the end and, in a layer, without `blk.N.` before it.
+    /// Its name, without `.weight` or `.bias` at the end and, in a layer, without `blk.N.` before
+    /// it.
     pub fn base(self) -> &'static str {
         match self {
             Self::TokenEmbedding => "token_embd",
@@ -115,7 +117,13 @@ impl ModelDescription {
             tensors.push(ExpectedTensor { role, layer, bias: false, name, shape: shape.to_vec() });
             if biased {
                 let name = role.bias(layer);
-                tensors.push(ExpectedTensor { role, layer, bias: true, name, shape: vec![shape[0]] });
+                tensors.push(ExpectedTensor {
+                    role,
+                    layer,
+                    bias: true,
+                    name,
+                    shape: vec![shape[0]],
+                });
             }
         };
         let (hidden, inner) = (self.hidden, self.intermediate);
@@ -162,26 +170,31 @@ impl ModelDescription {
     /// That a file has exactly these tensors, in these shapes.
     ///
     /// # Errors
-    /// A tensor that is missing, has another shape, or is not the model's: what a file has and nobody reads would
-    /// change what the model computes.
+    /// A tensor that is missing, has another shape, or is not the model's: what a file has and
+    /// nobody reads would change what the model computes.
     pub fn check_tensors(&self, gguf: &Gguf) -> Result<()> {
         let expected = self.tensors();
         for tensor in &expected {
             gguf.tensor(&tensor.name)?.expect_shape(&tensor.shape)?;
         }
-        let known: std::collections::BTreeSet<&str> = expected.iter().map(|t| t.name.as_str()).collect();
-        // Converters wrote the frequencies themselves into every layer once; llama.cpp ignores them. Gemma 2's output
-        // is the embedding, whatever else is there.
+        let known: std::collections::BTreeSet<&str> =
+            expected.iter().map(|t| t.name.as_str()).collect();
+        // Converters wrote the frequencies themselves into every layer once; llama.cpp ignores
+        // them. Gemma 2's output is the embedding, whatever else is there.
         let ignored = |name: &str| {
             name.ends_with(".attn_rot_embd")
                 || name.ends_with(".attn_rot_embd.weight")
                 || name.ends_with(".rot_embd")
                 || (self.architecture == Architecture::Gemma2 && name == "output.weight")
         };
-        match gguf.tensors().find(|tensor| !known.contains(tensor.name()) && !ignored(tensor.name())) {
+        match gguf
+            .tensors()
+            .find(|tensor| !known.contains(tensor.name()) && !ignored(tensor.name()))
+        {
             None => Ok(()),
             Some(other) => {
-                let expected = format!("no such tensor in a model of architecture {}", self.architecture);
+                let expected =
+                    format!("no such tensor in a model of architecture {}", self.architecture);
                 Err(Fault::tensor(other.name(), expected, format!("shape {:?}", other.shape()))
                     .at(other.path()))
             }

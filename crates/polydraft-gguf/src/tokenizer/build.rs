@@ -5,21 +5,25 @@
 //! `set_encode_special_tokens(true)`.
 //!
 //! # Source
-//! llama.cpp's `llm_tokenizer_bpe_session` and `llm_tokenizer_spm_session`; Kudo and Richardson 2018 (SentencePiece);
-//! the derivation of merges from scores as in transformers' converter of slow tokenizers.
+//! llama.cpp's `llm_tokenizer_bpe_session` and `llm_tokenizer_spm_session`; Kudo and Richardson
+//! 2018 (SentencePiece); the derivation of merges from scores as in transformers' converter of slow
+//! tokenizers.
 //!
 //! # Complexity
-//! Linear in the vocabulary's letters; SentencePiece: times the longest token's, of at most [`LONGEST_PIECE`] bytes. A text of
-//! n letters takes O(n log n).
+//! Linear in the vocabulary's letters; SentencePiece: times the longest token's, of at most
+//! [`LONGEST_PIECE`] bytes. A text of n letters takes O(n log n).
 //!
 //! # Deviations
-//! 1. SentencePiece: llama.cpp merges, among all neighbours, those whose union has the highest score, the leftmost first.
-//!    Here pairs have an order of their own, in which that score comes first. The two can differ only where a token
-//!    can be made from two overlapping pairs at once, or where tokens share a score. In 60,000 texts made for that, from
-//!    the tokens of Gemma 3 that overlap themselves, they did not (`tests/fixtures/make.py overlaps`).
-//! 2. Special tokens that overlap in a text: llama.cpp looks for the longest first in all of it, here the leftmost wins.
-//! 3. SentencePiece: llama.cpp merges a letter that is no token with its neighbour where the two are one; here such a
-//!    letter becomes bytes at once. Published vocabularies have every letter of their tokens as a token.
+//! 1. SentencePiece: llama.cpp merges, among all neighbours, those whose union has the highest
+//!    score, the leftmost first. Here pairs have an order of their own, in which that score comes
+//!    first. The two can differ only where a token can be made from two overlapping pairs at once,
+//!    or where tokens share a score. In 60,000 texts made for that, from the tokens of Gemma 3 that
+//!    overlap themselves, they did not (`tests/fixtures/make.py overlaps`).
+//! 2. Special tokens that overlap in a text: llama.cpp looks for the longest first in all of it,
+//!    here the leftmost wins.
+//! 3. SentencePiece: llama.cpp merges a letter that is no token with its neighbour where the two
+//!    are one; here such a letter becomes bytes at once. Published vocabularies have every letter
+//!    of their tokens as a token.
 //! 4. A merge that makes no token is an error here; llama.cpp would write its bytes one by one.
 
 use std::collections::{HashMap, HashSet};
@@ -42,18 +46,19 @@ use crate::error::shown;
 
 /// SentencePiece's space.
 const SPACE: &str = "\u{2581}";
-/// Bytes of a token in a vocabulary whose merges are derived. Published ones have 96 at most; each place in a token is one
-/// where it may have been merged.
+/// Bytes of a token in a vocabulary whose merges are derived. Published ones have 96 at most; each
+/// place in a token is one where it may have been merged.
 const LONGEST_PIECE: usize = 1024;
 
 impl TokenizerDescription<'_> {
     /// Makes the tokenizer.
     ///
     /// # Errors
-    /// A vocabulary that such a tokenizer cannot have: merges of or into what is no token, bytes without one, a token
-    /// to begin or end a text with that is not there.
+    /// A vocabulary that such a tokenizer cannot have: merges of or into what is no token, bytes
+    /// without one, a token to begin or end a text with that is not there.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let failed = |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+        let failed =
+            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let mut tokenizer = match self.kind {
             TokenizerKind::ByteLevel(pre) => self.byte_level(pre)?,
             TokenizerKind::SentencePiece => self.sentence_piece()?,
@@ -70,13 +75,16 @@ impl TokenizerDescription<'_> {
     }
 
     fn byte_level(&self, pre: &PreTokenizer) -> Result<Tokenizer> {
-        let failed = |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+        let failed =
+            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let known: HashSet<&str> = self.tokens.iter().map(|token| &**token).collect();
         let mut seen = HashSet::with_capacity(self.merges.len());
         let mut merges = Vec::with_capacity(self.merges.len());
         for (left, right) in &self.merges {
             let whole = format!("{left}{right}");
-            if let Some(missing) = [*left, *right, &whole].into_iter().find(|token| !known.contains(token)) {
+            if let Some(missing) =
+                [*left, *right, &whole].into_iter().find(|token| !known.contains(token))
+            {
                 let got = format!(
                     "\"{}\" and \"{}\", but no token \"{}\"",
                     shown(left),
@@ -98,7 +106,11 @@ impl TokenizerDescription<'_> {
         let mut steps = Vec::new();
         for expression in pre.expressions {
             let pattern = SplitPattern::Regex((*expression).to_owned());
-            steps.push(Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(failed)?.into());
+            steps.push(
+                Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+                    .map_err(failed)?
+                    .into(),
+            );
         }
         steps.push(ByteLevel::new(false, false, false).into());
         let mut tokenizer = Tokenizer::new(model);
@@ -108,15 +120,18 @@ impl TokenizerDescription<'_> {
     }
 
     fn sentence_piece(&self) -> Result<Tokenizer> {
-        let failed = |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
-        let ids: HashMap<&str, u32> = self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
+        let failed =
+            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+        let ids: HashMap<&str, u32> =
+            self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
         if let Some(id) = self.tokens.iter().position(|token| token.len() > LONGEST_PIECE) {
             let (expected, bytes) =
                 (format!("tokens of at most {LONGEST_PIECE} bytes"), self.tokens[id].len());
             return Err(self.metadata.wrong(TOKENS, expected, format!("{bytes} as number {id}")));
         }
-        if let Some(byte) =
-            (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).find(|byte| !ids.contains_key(&**byte))
+        if let Some(byte) = (0..=255_u8)
+            .map(|byte| format!("<0x{byte:02X}>"))
+            .find(|byte| !ids.contains_key(&**byte))
         {
             return Err(self.metadata.wrong(
                 TOKENS,
@@ -159,12 +174,14 @@ impl TokenizerDescription<'_> {
                 }
             }
         }
-        // Among pairs that make one token the one with the longer left half, as transformers' converter has it.
+        // Among pairs that make one token the one with the longer left half, as transformers'
+        // converter has it.
         merges.sort_by(|a, b| b.2.total_cmp(&a.2).then_with(|| b.0.len().cmp(&a.0.len())));
         merges.into_iter().map(|(left, right, _)| (left.to_owned(), right.to_owned())).collect()
     }
 
-    /// Tokens that are looked for in the text before anything else. Control tokens have no text when decoded.
+    /// Tokens that are looked for in the text before anything else. Control tokens have no text
+    /// when decoded.
     fn added(&self) -> Vec<AddedToken> {
         const KEPT: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
         let mut added = Vec::new();
@@ -175,7 +192,8 @@ impl TokenizerDescription<'_> {
                 _ => continue,
             };
             let strip = self.strip_right && !KEPT.contains(&&**token);
-            added.push(AddedToken::from(token.to_string(), special).normalized(false).rstrip(strip));
+            added
+                .push(AddedToken::from(token.to_string(), special).normalized(false).rstrip(strip));
         }
         added
     }

@@ -1,12 +1,14 @@
 //! How text is split before bytes are merged, by the name in `tokenizer.ggml.pre`.
 //!
-//! Source: the expressions of llama.cpp (`llm_tokenizer_bpe`), which are those that the models were trained with,
-//! adapted. Each is applied to the pieces that the one before left; what it does not match stays a piece too.
-//! Deviations:
-//! 1. Letters, numbers and punctuation are those of regex-syntax's version of Unicode, 16; llama.cpp's tables are of
-//!    version 15, so that 4,395 characters that came since, of rare scripts, may be split otherwise.
-//! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a class; llama.cpp replaces it by another white space
-//!    before it matches, so that its class never does. Here it does, as with the tokenizer that the models were trained with.
+//! Source: the expressions of llama.cpp (`llm_tokenizer_bpe`), which are those that the models were
+//! trained with, adapted. Each is applied to the pieces that the one before left; what it does not
+//! match stays a piece too. Deviations:
+//! 1. Letters, numbers and punctuation are those of regex-syntax's version of Unicode, 16;
+//!    llama.cpp's tables are of version 15, so that 4,395 characters that came since, of rare
+//!    scripts, may be split otherwise.
+//! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a class; llama.cpp replaces
+//!    it by another white space before it matches, so that its class never does. Here it does, as
+//!    with the tokenizer that the models were trained with.
 
 use crate::Result;
 use crate::error::shown;
@@ -40,7 +42,8 @@ const DEEPSEEK: &[&str] = &[
     r"[一-龥ࠀ-一가-퟿]+",
     r"\p{N}+",
 ];
-const DEEPSEEK_CODER: &[&str] = &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"];
+const DEEPSEEK_CODER: &[&str] =
+    &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"];
 const DEEPSEEK3: &[&str] = &[
     r"\p{N}{1,3}",
     r"[一-龥぀-ゟ゠-ヿ]+",
@@ -59,7 +62,8 @@ static ALL: [PreTokenizer; 14] = [
     },
     PreTokenizer {
         names: &[
-            "gpt-2", "phi-2", "gigachat", "mellum", "a.x-4.0", "exaone4", "mpt", "olmo", "jais", "trillion",
+            "gpt-2", "phi-2", "gigachat", "mellum", "a.x-4.0", "exaone4", "mpt", "olmo", "jais",
+            "trillion",
         ],
         expressions: &[GPT2],
         ..PLAIN
@@ -79,7 +83,16 @@ static ALL: [PreTokenizer; 14] = [
         ..PLAIN
     },
     PreTokenizer {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+        names: &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+        ],
         expressions: &[LLAMA3],
         ignore_merges: true,
         add_begin: true,
@@ -101,7 +114,12 @@ static ALL: [PreTokenizer; 14] = [
         expressions: &[QWEN2],
         ..PLAIN
     },
-    PreTokenizer { names: &["tekken"], expressions: &[TEKKEN], ignore_merges: true, add_begin: true },
+    PreTokenizer {
+        names: &["tekken"],
+        expressions: &[TEKKEN],
+        ignore_merges: true,
+        add_begin: true,
+    },
     PreTokenizer {
         names: &["falcon"],
         expressions: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
@@ -130,7 +148,8 @@ impl PreTokenizer {
 
     /// By the name in the metadata; a file without one has the default.
     pub(super) fn read(metadata: &Metadata) -> Result<&'static Self> {
-        let name = metadata.optional(super::PRE, |m, key| m.str(key))?.filter(|name| !name.is_empty());
+        let name =
+            metadata.optional(super::PRE, |m, key| m.str(key))?.filter(|name| !name.is_empty());
         let name = name.unwrap_or("default");
         ALL.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
             let known: Vec<_> = ALL.iter().flat_map(|pre| pre.names).copied().collect();

@@ -41,7 +41,8 @@ const END_OF_TURN: &[&str] = &[
     "<end_of_utterance>",
 ];
 const END_OF_MESSAGE: &[&str] = &["<|eom_id|>"];
-/// Keys and names of the tokens that fill in the middle: before, behind, between; then what ends it.
+/// Keys and names of the tokens that fill in the middle: before, behind, between; then what ends
+/// it.
 const MIDDLE: [(&[&str], &[&str]); 6] = [
     (
         &["fim_pre_token_id", "prefix_token_id"],
@@ -83,7 +84,10 @@ const MIDDLE: [(&[&str], &[&str]); 6] = [
         ],
     ),
     (&["fim_pad_token_id"], &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"]),
-    (&["fim_rep_token_id"], &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"]),
+    (
+        &["fim_rep_token_id"],
+        &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+    ),
     (&["fim_sep_token_id"], &["<|file_sep|>"]),
 ];
 /// Tokens of [`MIDDLE`] from here on end a text.
@@ -115,7 +119,8 @@ const END: &[&str] = &[
 /// Control tokens that are shown (gpt-oss).
 const SHOWN: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// Reads the roles, finds the tokens that end a text, and corrects the types of tokens that are known by their names.
+/// Reads the roles, finds the tokens that end a text, and corrects the types of tokens that are
+/// known by their names.
 pub(super) fn read(
     metadata: &Metadata,
     ids: &HashMap<&str, u32>,

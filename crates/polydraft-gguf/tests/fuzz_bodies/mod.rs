@@ -1,4 +1,5 @@
-//! What the fuzz target does with arbitrary bytes. An ordinary function, so that a test on stable Rust drives it too.
+//! What the fuzz target does with arbitrary bytes. An ordinary function, so that a test on stable
+//! Rust drives it too.
 
 #![allow(dead_code)] // each target uses its own part
 
@@ -10,7 +11,8 @@ pub fn gguf(bytes: &[u8]) -> bool {
     for tensor in gguf.tensors() {
         assert!(tensor.offset() + tensor.bytes() as u64 <= bytes.len() as u64);
         assert_eq!(tensor.read().expect("bytes that are there").len(), tensor.bytes());
-        // A block of 32 numbers has at least 17 bytes, so that this is no more than eight times the file.
+        // A block of 32 numbers has at least 17 bytes, so that this is no more than eight times the
+        // file.
         if let Ok(values) = tensor.dequantize() {
             assert_eq!(values.len(), tensor.rows() * tensor.columns());
         }

@@ -4,7 +4,8 @@
 
 use std::io::Write as _;
 
-/// Says that a test did not run. Written past the test harness, which shows nothing of tests that pass.
+/// Says that a test did not run. Written past the test harness, which shows nothing of tests that
+/// pass.
 pub fn skipped(variable: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {variable} names no file");
 }
@@ -118,7 +119,8 @@ impl Writer {
 
     /// A tensor that is said to be somewhere.
     pub fn place(mut self, name: &str, kind: u32, dimensions: &[u64], offset: u64) -> Self {
-        let tensor = Tensor { name: name.to_owned(), dimensions: dimensions.to_vec(), kind, offset };
+        let tensor =
+            Tensor { name: name.to_owned(), dimensions: dimensions.to_vec(), kind, offset };
         self.tensors.push(tensor);
         self
     }
@@ -126,7 +128,8 @@ impl Writer {
     pub fn finish(&self) -> Vec<u8> {
         let mut bytes = self.magic.to_vec();
         bytes.extend(self.version.to_le_bytes());
-        let [tensors, keys] = self.counts.unwrap_or([self.tensors.len() as u64, self.keys.len() as u64]);
+        let [tensors, keys] =
+            self.counts.unwrap_or([self.tensors.len() as u64, self.keys.len() as u64]);
         bytes.extend(tensors.to_le_bytes());
         bytes.extend(keys.to_le_bytes());
         bytes.extend(self.keys.concat());
@@ -143,7 +146,8 @@ impl Writer {
     }
 }
 
-/// A model of two layers with all that its architecture has: one head of keys and values to two of queries.
+/// A model of two layers with all that its architecture has: one head of keys and values to two of
+/// queries.
 pub fn model(architecture: &str) -> Writer {
     let key = |name: &str| format!("{architecture}.{name}");
     let (hidden, head, inner, tokens) = (8_u64, 4_u64, 12_u64, 5_u64);

@@ -21,8 +21,9 @@ use crate::texts::{self, Settings};
 
 /// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
 ///
-/// Decodes with trees of one level whose tokens are drawn without replacement (or as --drafting says), verified by a
-/// walk with recursive rejection, and counts. The result depends on models, prompts and sampling.
+/// Decodes with trees of one level whose tokens are drawn without replacement (or as --drafting
+/// says), verified by a walk with recursive rejection, and counts. The result depends on models,
+/// prompts and sampling.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
@@ -79,7 +80,8 @@ struct Report {
 
 pub fn run(args: Args) -> Result<()> {
     let tree = PolicyKind::levels(&[args.children as usize], args.drafting);
-    let speculation = Speculation { verifier: args.verifier.clone(), tree, sampling: args.sampling.draft() };
+    let speculation =
+        Speculation { verifier: args.verifier.clone(), tree, sampling: args.sampling.draft() };
     speculation.build().map_err(output::Usage::error)?;
     let settings = Settings { sampling: args.sampling.target(), speculation: Some(speculation) };
     let save = args.save.as_deref().map(Save::begin).transpose()?;
@@ -96,7 +98,10 @@ pub fn run(args: Args) -> Result<()> {
             let tokens = models.language.text.encode_within(prompt, context)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
             let mut random = texts::random(u64::from(round) << 32 | number as u64);
-            let run = texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |_| true)?;
+            let run =
+                texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |_| {
+                    true
+                })?;
             // Trees of one level: every call but a last one without drafts verifies one position.
             positions += run.statistics.drafted.first().copied().unwrap_or(0);
             for (total, count) in counts.iter_mut().zip(&run.statistics.accepted_by_rank) {
@@ -111,8 +116,12 @@ pub fn run(args: Args) -> Result<()> {
     drop(orderly);
     let interrupted = bar.position() < bar.length().unwrap_or(0);
     bar.finish_and_clear();
-    ensure!(positions > 0, "nothing was verified: expected prompts with room for two tokens behind them");
-    let acceptance: Vec<f64> = counts.iter().map(|&count| count as f64 / positions as f64).collect();
+    ensure!(
+        positions > 0,
+        "nothing was verified: expected prompts with room for two tokens behind them"
+    );
+    let acceptance: Vec<f64> =
+        counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
     let report = Report {
         made_by: MadeBy::here(),

@@ -29,10 +29,10 @@ pub use ways::{Way, way};
 
 /// Compare plain decoding with verifiers, numbers of paths, depths and temperatures, in one run.
 ///
-/// First every way to decode must give the tokens of plain decoding at temperature 0 on every prompt (but for ties
-/// within rounding, which are counted); then they are timed in turn, prompt by prompt, so that a drift of the machine
-/// hits all alike. Speeds and ratios are medians over the rounds; block efficiencies are means, with their standard
-/// error over the rounds.
+/// First every way to decode must give the tokens of plain decoding at temperature 0 on every
+/// prompt (but for ties within rounding, which are counted); then they are timed in turn, prompt by
+/// prompt, so that a drift of the machine hits all alike. Speeds and ratios are medians over the
+/// rounds; block efficiencies are means, with their standard error over the rounds.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,8 +43,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}, of which the first counts
-    /// [default: the project's own, Rust code for the demo pair].
+    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}, of which
+    /// the first counts [default: the project's own, Rust code for the demo pair].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Verifiers to compare; those of one path are run with one.
@@ -61,8 +61,8 @@ pub struct Args {
     /// Depths of speculation to compare.
     #[arg(long, short = 'd', value_name = "L,..", default_value = "2,4", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     depths: Vec<u32>,
-    /// Another tree to compare, as for 'generate --tree', such as auto; with the verifiers that are exact for it. May be
-    /// repeated.
+    /// Another tree to compare, as for 'generate --tree', such as auto; with the verifiers that are
+    /// exact for it. May be repeated.
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
     /// What passes cost, for --tree auto: as for 'generate'.
@@ -80,8 +80,8 @@ pub struct Args {
     /// Draw the block efficiencies to this file, .svg or .png. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
-    /// Draw tokens per second against the nodes of a tree to this file, .svg or .png, with plain decoding's, and with what the
-    /// costs of passes say that each should give. May be repeated.
+    /// Draw tokens per second against the nodes of a tree to this file, .svg or .png, with plain
+    /// decoding's, and with what the costs of passes say that each should give. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot_speed: Vec<PathBuf>,
     /// Measure nothing: show or draw a record that --json printed before.
@@ -108,8 +108,9 @@ pub fn run(args: Args) -> Result<()> {
     let prompts = prompts::encode(&prompts, &models)?;
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
-    let bar = ProgressBar::new(total as u64)
-        .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} texts, {eta} left")?);
+    let bar = ProgressBar::new(total as u64).with_style(ProgressStyle::with_template(
+        "{msg} [{bar:30}] {pos}/{len} texts, {eta} left",
+    )?);
     bar.set_message("checking answers");
     let orderly = Orderly::begin();
     let mut ties = 0;
@@ -143,7 +144,8 @@ pub fn run(args: Args) -> Result<()> {
         bar.inc(1);
         !orderly.asked()
     };
-    let done = time(&mut models, &prompts, &mut ways, (args.rounds, args.max_tokens), &mut goes_on)?;
+    let done =
+        time(&mut models, &prompts, &mut ways, (args.rounds, args.max_tokens), &mut goes_on)?;
     drop(orderly);
     bar.finish_and_clear();
     let interrupted = done < prompts.len() * args.rounds as usize;
@@ -155,24 +157,27 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// Gives trees that choose themselves the costs of passes, and returns them if anybody asks for them.
+/// Gives trees that choose themselves the costs of passes, and returns them if anybody asks for
+/// them.
 fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Option<Costs>> {
     let file = args.costs.as_deref();
     for way in ways.iter_mut() {
         costs::settle(file, &args.models, models, &way.sampling, way.speculation.as_mut())?;
     }
     let speculates = ways.iter().find_map(|way| way.speculation.clone());
-    let (Some(speculation), true) = (speculates, file.is_some() || !args.plot_speed.is_empty()) else {
+    let (Some(speculation), true) = (speculates, file.is_some() || !args.plot_speed.is_empty())
+    else {
         return Ok(None);
     };
     let Speculation { sampling, verifier, .. } = &speculation;
     costs::find(file, &args.models, models, [sampling; 2], verifier).map(Some)
 }
 
-/// Times all ways, prompt by prompt, for so many rounds of texts of so many tokens, until `goes_on`, asked before each text,
-/// says no; how many prompts were done in all ways and count.
+/// Times all ways, prompt by prompt, for so many rounds of texts of so many tokens, until
+/// `goes_on`, asked before each text, says no; how many prompts were done in all ways and count.
 ///
-/// Rounds that are compared have the same prompts: one that was begun counts only if it is the first.
+/// Rounds that are compared have the same prompts: one that was begun counts only if it is the
+/// first.
 ///
 /// # Errors
 /// Failures of the models and the verifiers.

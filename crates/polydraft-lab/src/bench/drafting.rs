@@ -17,11 +17,13 @@ use crate::prompts;
 use crate::provenance::MadeBy;
 use crate::texts::{self, Random};
 
-/// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with each.
+/// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with
+/// each.
 ///
-/// At positions of texts that the target writes, from the laws of the two models there. i.i.d. draws are compared twice:
-/// as many as n, and as many as give n distinct tokens on average, which take no more nodes in a tree than n draws without
-/// replacement. 'race' is what verifier invariant accepts, by simulation.
+/// At positions of texts that the target writes, from the laws of the two models there. i.i.d.
+/// draws are compared twice: as many as n, and as many as give n distinct tokens on average, which
+/// take no more nodes in a tree than n draws without replacement. 'race' is what verifier invariant
+/// accepts, by simulation.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -59,7 +61,8 @@ struct Row {
     count: usize,
     iid: f64,
     distinct_of_iid: f64,
-    /// i.i.d. draws that give `count` distinct tokens on average, and how many they are (the median).
+    /// i.i.d. draws that give `count` distinct tokens on average, and how many they are (the
+    /// median).
     iid_as_distinct: f64,
     draws: f64,
     without_replacement: f64,
@@ -96,7 +99,8 @@ const RACES: usize = 256;
 /// Measures and prints.
 pub fn run(args: Args) -> Result<()> {
     let target = Sampling { temperature: args.temperature, ..Sampling::default() };
-    let draft = Sampling { temperature: args.draft_temperature.unwrap_or(args.temperature), ..target };
+    let draft =
+        Sampling { temperature: args.draft_temperature.unwrap_or(args.temperature), ..target };
     [target, draft].iter().try_for_each(Sampling::validate).map_err(Usage::error)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
@@ -182,8 +186,11 @@ impl Count {
         let differences: Vec<f64> =
             columns[2].iter().zip(&columns[4]).map(|(iid, without)| iid - without).collect();
         let difference = mean(&differences);
-        let variance = differences.iter().map(|d| (d - difference).powi(2)).sum::<f64>() / (number - 1.0);
-        let part = |is: &dyn Fn(f64) -> bool| differences.iter().filter(|d| is(**d)).count() as f64 / number;
+        let variance =
+            differences.iter().map(|d| (d - difference).powi(2)).sum::<f64>() / (number - 1.0);
+        let part = |is: &dyn Fn(f64) -> bool| {
+            differences.iter().filter(|d| is(**d)).count() as f64 / number
+        };
         Row {
             count: self.count,
             iid: mean(&columns[0]),
@@ -230,8 +237,17 @@ fn print(report: &Report) -> Result<()> {
         "largest acceptance of n drafts at a node, means over {} positions, of (draws) the median; temperature {} (draft {})",
         report.positions, report.temperature, report.draft_temperature
     )?;
-    let head =
-        ["n", "n i.i.d.", "(distinct)", "as distinct", "(draws)", "without repl.", "greedy", "top n", "race"];
+    let head = [
+        "n",
+        "n i.i.d.",
+        "(distinct)",
+        "as distinct",
+        "(draws)",
+        "without repl.",
+        "greedy",
+        "top n",
+        "race",
+    ];
     head.iter().try_for_each(|name| write!(out, "{name:>14}"))?;
     writeln!(out)?;
     for row in &report.rows {
@@ -256,7 +272,9 @@ fn print(report: &Report) -> Result<()> {
     writeln!(out)?;
     for row in &report.rows {
         write!(out, "{:>14}", row.count)?;
-        for value in [row.difference, row.error, row.least, row.most, row.iid_ahead, row.without_ahead] {
+        for value in
+            [row.difference, row.error, row.least, row.most, row.iid_ahead, row.without_ahead]
+        {
             write!(out, "{value:>14.4}")?;
         }
         writeln!(out)?;

@@ -1,5 +1,5 @@
-//! `polydraft bench model`: what loading a model costs beside reading its file, and what a pass costs beside reading its
-//! weights from memory.
+//! `polydraft bench model`: what loading a model costs beside reading its file, and what a pass
+//! costs beside reading its weights from memory.
 
 mod memory;
 mod random;
@@ -12,8 +12,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use polydraft::{DraftTree, Token};
-use polydraft_candle::{CandleModel, Description, LoadOptions, Precision, is_gguf, load};
 use polydraft_engine::Model;
+use polydraft_models::{Description, LoadOptions, Precision, TransformerModel, is_gguf, load};
 use serde::Serialize;
 
 use super::median;
@@ -22,8 +22,8 @@ use crate::output;
 use crate::provenance::MadeBy;
 use crate::{models, places, threads};
 
-/// Measure a model: loading beside reading its file, decoding beside reading memory, and what a pass over several tokens
-/// costs relative to one.
+/// Measure a model: loading beside reading its file, decoding beside reading memory, and what a
+/// pass over several tokens costs relative to one.
 ///
 /// Scores are checked first: a tree's must be those of its tokens one by one.
 #[derive(clap::Args, Debug)]
@@ -31,10 +31,12 @@ pub struct Args {
     /// The model [default: one of random weights, made in a temporary folder].
     #[arg(value_name = "MODEL")]
     model: Option<String>,
-    /// Millions of parameters of the random model, about; 79 at least, with its vocabulary of 8,192 tokens.
+    /// Millions of parameters of the random model, about; 79 at least, with its vocabulary of 8,192
+    /// tokens.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000), conflicts_with = "model")]
     random: usize,
-    /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has them].
+    /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has
+    /// them].
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
     dtypes: Vec<Precision>,
     /// Tokens of one pass.
@@ -104,7 +106,9 @@ pub fn run(args: Args) -> Result<()> {
     let threads = threads::settled();
     let made = match args.model {
         Some(_) => None,
-        None => Some(random::write(args.random * 1_000_000).context("cannot write a random model")?),
+        None => {
+            Some(random::write(args.random * 1_000_000).context("cannot write a random model")?)
+        }
     };
     let directory: PathBuf = match (&args.model, &made) {
         (Some(name), _) => places::locate(name, true)?,
@@ -181,8 +185,9 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
         };
         std::thread::scope(|scope| {
             let all: Vec<_> = (0..threads as u64).map(|n| scope.spawn(move || part(n))).collect();
-            all.into_iter()
-                .try_for_each(|t| t.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
+            all.into_iter().try_for_each(|t| {
+                t.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()))
+            })
         })
         .with_context(|| format!("cannot read {}", path.display()))?;
     }
@@ -206,8 +211,9 @@ fn measure(
     go_on()?;
     let before = memory::reset_peak();
     let clock = Instant::now();
-    let mut model =
-        load(directory, LoadOptions { precision, ..LoadOptions::default() }).map_err(models::advise)?.model;
+    let mut model = load(directory, LoadOptions { precision, ..LoadOptions::default() })
+        .map_err(models::advise)?
+        .model;
     let load_seconds = clock.elapsed().as_secs_f64();
     let load_peak_bytes = before.and_then(|before| Some(memory::peak()?.saturating_sub(before)));
     check(&mut model, context)?;
@@ -229,13 +235,16 @@ fn measure(
         tokens_per_second: 1.0 / one,
         bytes_per_second,
         bandwidth_share: bytes_per_second / bandwidth,
-        passes: passes.iter().map(|&(nodes, s)| Pass { nodes, seconds: s, relative: s / one }).collect(),
+        passes: passes
+            .iter()
+            .map(|&(nodes, s)| Pass { nodes, seconds: s, relative: s / one })
+            .collect(),
         sequences,
     })
 }
 
 /// A text of this length that the vocabulary has.
-fn text(model: &CandleModel, length: usize) -> Vec<Token> {
+fn text(model: &TransformerModel, length: usize) -> Vec<Token> {
     (0..length).map(|i| ((i * 7919 + 13) % model.facts().vocabulary.size()) as Token).collect()
 }
 
@@ -249,7 +258,7 @@ fn fork() -> DraftTree {
 }
 
 /// That a tree's scores are those of its tokens one by one.
-fn check(model: &mut CandleModel, context: usize) -> Result<()> {
+fn check(model: &mut TransformerModel, context: usize) -> Result<()> {
     let before = text(model, context.min(16));
     let tree = fork();
     let mut after = |text: &[Token], tree: &DraftTree, node| -> Result<Vec<f32>> {
@@ -264,13 +273,16 @@ fn check(model: &mut CandleModel, context: usize) -> Result<()> {
     let alone = after(&[&before[..], &[3, 4]].concat(), &DraftTree::new(), DraftTree::ROOT)?;
     let size = alone.iter().fold(0f32, |m, x| m.max(x.abs()));
     let worst = alone.iter().zip(&at_once).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-    ensure!(worst <= 0.02 * size, "a tree's scores are {worst:e} from those of its tokens one by one");
+    ensure!(
+        worst <= 0.02 * size,
+        "a tree's scores are {worst:e} from those of its tokens one by one"
+    );
     Ok(())
 }
 
 /// Seconds of a pass over so many tokens behind the context, the median.
 fn time_pass(
-    model: &mut CandleModel,
+    model: &mut TransformerModel,
     nodes: usize,
     context: usize,
     passes: usize,
@@ -321,7 +333,9 @@ impl Report {
         for row in &self.results {
             let costs: Vec<String> =
                 row.passes.iter().map(|p| format!("{}: {:.2}", p.nodes, p.relative)).collect();
-            let peak = row.load_peak_bytes.map_or("?".to_owned(), |b| format!("{:.2}", gigabytes(b as f64)));
+            let peak = row
+                .load_peak_bytes
+                .map_or("?".to_owned(), |b| format!("{:.2}", gigabytes(b as f64)));
             writeln!(
                 out,
                 "{:<8} {:>8.2} {:>10} {:>10.2} {:>9.2} {:>8.1} {:>8.0} %   {}",

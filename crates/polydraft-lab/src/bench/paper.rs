@@ -29,9 +29,10 @@ pub use theirs::Source;
 
 /// Measure a paper's tables on models of one's own, the paper's figures beside them.
 ///
-/// The paper's figures are its authors', on their models and prompts: what to compare are orders and ratios. Ours are expected
-/// tokens per call on the same drafts for all verifiers, as 'bench verifiers' measures them, and exact acceptances at positions
-/// of the target's text. A table is measured for its share of the time; one that was not begun is left out.
+/// The paper's figures are its authors', on their models and prompts: what to compare are orders
+/// and ratios. Ours are expected tokens per call on the same drafts for all verifiers, as 'bench
+/// verifiers' measures them, and exact acceptances at positions of the target's text. A table is
+/// measured for its share of the time; one that was not begun is left out.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -50,7 +51,8 @@ pub struct Args {
     /// The main rows only, in about a minute.
     #[arg(long)]
     quick: bool,
-    /// Seconds to measure, about [default: 240, with --quick 45]; each setting gets one text at least.
+    /// Seconds to measure, about [default: 240, with --quick 45]; each setting gets one text at
+    /// least.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
     /// Seed of the texts and the drafts.
@@ -76,14 +78,16 @@ pub struct Args {
 pub enum Paper {
     /// Sun et al. 2023: block efficiency of walks with K-SEQ by numbers of paths and depths.
     Spectr,
-    /// Sun et al. 2024: acceptance of the first and the second draft; binary, ternary and Sequoia trees.
+    /// Sun et al. 2024: acceptance of the first and the second draft; binary, ternary and Sequoia
+    /// trees.
     Spechub,
-    /// Khisti et al. 2025: importance-weighted selection by drafts, truncation, alphabet and draft temperatures.
+    /// Khisti et al. 2025: importance-weighted selection by drafts, truncation, alphabet and draft
+    /// temperatures.
     Canonical,
     /// Thomas and Pal 2025: time and success of solvers, acceptance within a time, the walk.
     GlobalResolution,
-    /// Thomas and Pal 2026: greedy multi-path block verification by paths, depths and temperatures, and its distance
-    /// from the bound.
+    /// Thomas and Pal 2026: greedy multi-path block verification by paths, depths and temperatures,
+    /// and its distance from the bound.
     Gbv,
     /// Thomas et al. 2026: one path first, then several, under all verifiers.
     Delayed,

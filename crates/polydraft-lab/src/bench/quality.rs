@@ -28,10 +28,11 @@ pub use report::{KindScore, Report, Score, Texts};
 
 /// Score answers of plain and of speculative decoding: the quality is the same.
 ///
-/// Each prompt has an answer that can be checked. At temperature 0 the texts must be plain decoding's, token for token (but for
-/// ties within rounding). Above it every prompt is answered several times in both ways, with different seeds; the difference
-/// of the scores stands with an interval that holds 95 % of its bootstrap over prompts. What a model writes is never run,
-/// unless --run says by which command.
+/// Each prompt has an answer that can be checked. At temperature 0 the texts must be plain
+/// decoding's, token for token (but for ties within rounding). Above it every prompt is answered
+/// several times in both ways, with different seeds; the difference of the scores stands with an
+/// interval that holds 95 % of its bootstrap over prompts. What a model writes is never run, unless
+/// --run says by which command.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Files have a JSON object a line:
@@ -66,8 +67,9 @@ pub struct Args {
     /// Tokens of a text at most [default: 24 for short answers, else 256].
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
-    /// Run programs that the model wrote: this command gets each on its standard input, and says by exit code 0 that its
-    /// tests passed. They are a stranger's programs: let the command shut them in.
+    /// Run programs that the model wrote: this command gets each on its standard input, and says by
+    /// exit code 0 that its tests passed. They are a stranger's programs: let the command shut them
+    /// in.
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
     /// Seconds after which the command has failed.
@@ -96,8 +98,9 @@ pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
         Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
     }
-    let Some(speculation) =
-        args.speculation.speculation(&SamplingArgs::default(), args.models.demo_acceptance().as_deref())?
+    let Some(speculation) = args
+        .speculation
+        .speculation(&SamplingArgs::default(), args.models.demo_acceptance().as_deref())?
     else {
         return Err(Usage::error("there is nothing to compare with --verifier none"));
     };
@@ -105,8 +108,10 @@ pub fn run(args: Args) -> Result<()> {
     items.truncate(args.max_prompts.map_or(usize::MAX, |most| most as usize));
     let save = args.save.as_deref().map(Save::begin).transpose()?;
     let mut models = args.models.load(true)?;
-    let runner =
-        args.run.clone().map(|command| Runner { command, time: Duration::from_secs(args.run_seconds) });
+    let runner = args
+        .run
+        .clone()
+        .map(|command| Runner { command, time: Duration::from_secs(args.run_seconds) });
     let context = models.engine.facts().context;
     let mut tried = Vec::new();
     for item in items {
@@ -117,8 +122,9 @@ pub fn run(args: Args) -> Result<()> {
     let plan = Plan { args: &args, runner, end_tokens: args.chat.end_tokens(&models.language) };
     let per = |temperature: &f64| if *temperature == 0.0 { 2 } else { 2 * u64::from(args.samples) };
     let texts: u64 = args.temperatures.iter().map(per).sum();
-    let bar = ProgressBar::new(texts * tried.len() as u64)
-        .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} texts, {eta} left")?);
+    let bar = ProgressBar::new(texts * tried.len() as u64).with_style(
+        ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} texts, {eta} left")?,
+    );
     let orderly = Orderly::begin();
     let mut scores = Vec::new();
     for &temperature in &args.temperatures {
@@ -161,7 +167,11 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         report::print(&report)?
     }
-    if report.scores.iter().any(|score| score.texts.as_ref().is_some_and(|texts| texts.different > 0)) {
+    if report
+        .scores
+        .iter()
+        .any(|score| score.texts.as_ref().is_some_and(|texts| texts.different > 0))
+    {
         return Err(Verdict::error(1));
     }
     output::done(scores.len() < args.temperatures.len())
@@ -190,20 +200,34 @@ impl Plan<'_> {
         let mut first: Vec<Vec<Token>> = Vec::new();
         for number in 0..if greedy { 1 } else { self.args.samples } {
             for (way, right) in right.iter_mut().enumerate() {
-                let settings = Settings { sampling, speculation: (way == 1).then(|| speculation.clone()) };
+                let settings =
+                    Settings { sampling, speculation: (way == 1).then(|| speculation.clone()) };
                 let limits = Limits {
-                    max_tokens: Some(self.args.max_tokens.map_or(item.max_tokens, |most| most as usize)),
+                    max_tokens: Some(
+                        self.args.max_tokens.map_or(item.max_tokens, |most| most as usize),
+                    ),
                     end_tokens: self.end_tokens.clone(),
-                    stop: if self.args.chat.is_conversation() { Vec::new() } else { item.stop.clone() },
+                    stop: if self.args.chat.is_conversation() {
+                        Vec::new()
+                    } else {
+                        item.stop.clone()
+                    },
                 };
                 let seed = (u64::from(number) << 1 | way as u64) << 32 ^ item.number as u64;
-                let mut random = texts::random(self.args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
+                let mut random =
+                    texts::random(self.args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
                 let mut text = String::new();
-                let generation =
-                    texts::decode(models, &tried.prompt, &settings, &limits, &mut random, &mut |piece| {
+                let generation = texts::decode(
+                    models,
+                    &tried.prompt,
+                    &settings,
+                    &limits,
+                    &mut random,
+                    &mut |piece| {
                         text.push_str(&piece.text);
                         true
-                    })?;
+                    },
+                )?;
                 *right += u32::from(item.is_right(&text, self.runner.as_ref())?);
                 if greedy {
                     first.push(generation.tokens);
@@ -212,9 +236,15 @@ impl Plan<'_> {
             }
         }
         if let [plain, speculative] = &first[..] {
-            // A stop string may lie in the middle of what one call accepted: the texts are equal as far as both go.
+            // A stop string may lie in the middle of what one call accepted: the texts are equal as
+            // far as both go.
             let common = plain.len().min(speculative.len());
-            match parting(models.engine.target(), &tried.prompt, &plain[..common], &speculative[..common])? {
+            match parting(
+                models.engine.target(),
+                &tried.prompt,
+                &plain[..common],
+                &speculative[..common],
+            )? {
                 None => compared.equal += 1,
                 Some(gap) if gap <= self.args.models.rounding() => compared.ties += 1,
                 Some(_) => compared.different += 1,

@@ -31,9 +31,11 @@ pub use solvers::Column;
 
 /// Time the solvers of the optimal transport problem: the published table, and `priority`.
 ///
-/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two laws to an emitted token,
-/// the median at each position, the mean over positions; solvers take turns, position by position. First every solver's emitted
-/// law is enumerated on small problems, then every acceptance in the table is compared with the optimum's formula. A solution that was stopped is a lower bound.
+/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two laws
+/// to an emitted token, the median at each position, the mean over positions; solvers take turns,
+/// position by position. First every solver's emitted law is enumerated on small problems, then
+/// every acceptance in the table is compared with the optimum's formula. A solution that was
+/// stopped is a lower bound.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -61,8 +63,8 @@ pub struct Args {
         default_value = "10:2,10:3,10:4,10:5,100:2,100:3,1000:2,V:2,V:4"
     )]
     rows: Vec<Row>,
-    /// Seconds for a solver on a row: after that it gets no further position. A solution that takes longer than this by
-    /// itself is stopped, as soon as the solver can be.
+    /// Seconds for a solver on a row: after that it gets no further position. A solution that takes
+    /// longer than this by itself is stopped, as soon as the solver can be.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = budget)]
     budget: f64,
     /// Seed of the positions, the synthetic laws and the drafts.
@@ -88,7 +90,9 @@ impl FromStr for Row {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
-            format!("expected K:N such as 100:2 or V:4, with K at least 1 and N from 1 to 64, got {text:?}")
+            format!(
+                "expected K:N such as 100:2 or V:4, with K at least 1 and N from 1 to 64, got {text:?}"
+            )
         };
         let (tokens, drafts) = text.split_once(':').ok_or_else(expected)?;
         let tokens = match tokens {
@@ -180,7 +184,8 @@ pub struct Work {
     pub seed: u64,
 }
 
-/// All rows, until `goes_on`, asked with the row before each solution, says no: then the row that was begun is the last.
+/// All rows, until `goes_on`, asked with the row before each solution, says no: then the row that
+/// was begun is the last.
 ///
 /// # Errors
 /// A solver whose acceptance is not the optimum's.
@@ -230,7 +235,8 @@ fn measure_row(
             let mut solver = column.build(work.budget)?;
             let begin = Instant::now();
             let mut attempts = Vec::new();
-            while attempts.len() < REPEATS && (attempts.is_empty() || begin.elapsed().as_secs_f64() < ENOUGH)
+            while attempts.len() < REPEATS
+                && (attempts.is_empty() || begin.elapsed().as_secs_f64() < ENOUGH)
             {
                 let mut drafts = Vec::new();
                 problem.proposal.draw(&mut rng, &mut drafts);

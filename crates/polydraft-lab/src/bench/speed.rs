@@ -1,4 +1,5 @@
-//! `polydraft bench speed`: what to use for these models on this machine, how much it gives, and why.
+//! `polydraft bench speed`: what to use for these models on this machine, how much it gives, and
+//! why.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,9 +23,10 @@ use crate::{costs, prompts};
 
 /// Find out in about a minute what to use for a target and its draft, how much it gives, and why.
 ///
-/// Decodes plainly, with the tree that chooses itself, and with some fixed trees, a few steps of each in turn, so that a drift
-/// of the machine hits all alike. Beside the clock's ratios stand those by what passes cost, as 'auto' reckons: no noise of the
-/// machine is in them, and with --texts and --costs the same seed gives the same numbers.
+/// Decodes plainly, with the tree that chooses itself, and with some fixed trees, a few steps of
+/// each in turn, so that a drift of the machine hits all alike. Beside the clock's ratios stand
+/// those by what passes cost, as 'auto' reckons: no noise of the machine is in them, and with
+/// --texts and --costs the same seed gives the same numbers.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -51,8 +53,8 @@ pub struct Args {
     /// So many texts of each way, however long they take.
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..))]
     texts: Option<u32>,
-    /// A tree to hold 'auto' against, as for 'generate --tree'; may be repeated [default: paths:1,1, paths:1,2, paths:1,4,
-    /// paths:2,2, paths:2,4 and paths:4,3].
+    /// A tree to hold 'auto' against, as for 'generate --tree'; may be repeated [default:
+    /// paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3].
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
     /// What passes cost, for --tree auto: as for 'generate'.
@@ -66,8 +68,10 @@ pub struct Args {
 /// The way whose tree chooses itself.
 const AUTO: &str = "auto";
 /// Trees beside the one that chooses itself.
-const FIXED: [&str; 6] = ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
-/// Steps of a way before it is the next one's turn: enough for its weights to be where they are when it is alone.
+const FIXED: [&str; 6] =
+    ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
+/// Steps of a way before it is the next one's turn: enough for its weights to be where they are
+/// when it is alone.
 const STEPS: usize = 8;
 /// Tokens of a tree at most, for which there must be room behind every text.
 const TREE: usize = 64;
@@ -85,8 +89,9 @@ pub struct Report {
     pub texts: usize,
     pub costs: Costs,
     pub results: Vec<Row>,
-    /// The ratio of fixed trees where each text has the one that was fastest in the other texts: what somebody gets who tries them
-    /// all beforehand. The fastest of many in hindsight owes a part of its ratio to chance. None with fewer than three texts.
+    /// The ratio of fixed trees where each text has the one that was fastest in the other texts:
+    /// what somebody gets who tries them all beforehand. The fastest of many in hindsight owes a
+    /// part of its ratio to chance. None with fewer than three texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before: Option<f64>,
     /// The same by what passes cost.
@@ -107,8 +112,8 @@ pub struct Row {
     pub block_efficiency: f64,
     pub nodes_per_call: f64,
     pub draft_share: f64,
-    /// The ratio by what passes cost instead of by the clock: of these texts' steps, as a tree that chooses itself reckons them.
-    /// None for plain decoding.
+    /// The ratio by what passes cost instead of by the clock: of these texts' steps, as a tree that
+    /// chooses itself reckons them. None for plain decoding.
     #[serde(default, alias = "expected", skip_serializing_if = "Option::is_none")]
     pub by_costs: Option<f64>,
 }
@@ -132,7 +137,8 @@ pub fn run(args: Args) -> Result<()> {
         texts: Vec::new(),
     }];
     let verifier = "nested-priority".parse()?;
-    let costs = costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier)?;
+    let costs =
+        costs::find(args.costs.as_deref(), &args.models, &mut models, [&sampling; 2], &verifier)?;
     let auto = Auto { costs: costs.clone(), ..Auto::default() };
     let auto = Speculation { verifier, tree: PolicyKind::Auto(auto), sampling };
     for mut tree in fixed {
@@ -142,7 +148,11 @@ pub fn run(args: Args) -> Result<()> {
             auto.costs = costs.clone();
         }
         let fixed = Speculation { tree, ..auto.clone() };
-        ways.push(Way { name, settings: Settings { sampling, speculation: Some(fixed) }, texts: Vec::new() });
+        ways.push(Way {
+            name,
+            settings: Settings { sampling, speculation: Some(fixed) },
+            texts: Vec::new(),
+        });
     }
     ways.insert(
         1,
@@ -163,7 +173,8 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// The trees that do not choose themselves, that of one token first: it tells how often a drafted token is accepted.
+/// The trees that do not choose themselves, that of one token first: it tells how often a drafted
+/// token is accepted.
 fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     let mut trees: Vec<PolicyKind> = match &args.trees[..] {
         [] => FIXED.iter().map(|tree| tree.parse()).collect::<polydraft::Result<_>>()?,
@@ -174,14 +185,16 @@ fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     trees.insert(0, chain);
     for tree in &trees {
         let verifier = "nested-priority".parse()?;
-        let speculation = Speculation { verifier, tree: tree.clone(), sampling: Sampling::default() };
+        let speculation =
+            Speculation { verifier, tree: tree.clone(), sampling: Sampling::default() };
         speculation.build().map_err(Usage::error)?;
     }
     Ok(trees)
 }
 
-/// Text by text until the time is up, all ways at once, each some steps in its turn: the machine's drift, which a way that has a
-/// whole text to itself would take for its own, hits all alike. Returns whether the user interrupted.
+/// Text by text until the time is up, all ways at once, each some steps in its turn: the machine's
+/// drift, which a way that has a whole text to itself would take for its own, hits all alike.
+/// Returns whether the user interrupted.
 fn measure(
     args: &Args,
     costs: &Costs,
@@ -218,8 +231,9 @@ fn at_once(models: &Models, tokens: usize) -> usize {
     models.engine.room().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
 }
 
-/// One text in each of some ways, a few steps of each in turn. Who goes behind whom is drawn anew for every round: behind a way with
-/// other weights a processor's cache has lost those of the next, and behind one with the same it has not.
+/// One text in each of some ways, a few steps of each in turn. Who goes behind whom is drawn anew
+/// for every round: behind a way with other weights a processor's cache has lost those of the next,
+/// and behind one with the same it has not.
 fn in_turn(
     models: &mut Models,
     costs: &Costs,
@@ -246,7 +260,8 @@ fn in_turn(
         for session in &mut sessions {
             while engine.prepare(session, usize::MAX)? > 0 {}
         }
-        let (mut random, mut turns) = (texts::random(seed), sessions.iter_mut().collect::<Vec<_>>());
+        let (mut random, mut turns) =
+            (texts::random(seed), sessions.iter_mut().collect::<Vec<_>>());
         while turns.iter().any(|session| !session.is_done()) {
             turns.shuffle(&mut random);
             for session in &mut turns {
@@ -267,7 +282,8 @@ fn in_turn(
 
 fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
     let results: Vec<Row> = ways.iter().map(|way| row(way, &ways[0])).collect();
-    let fastest = results.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio)).map_or(&results[0], |row| row);
+    let fastest =
+        results.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio)).map_or(&results[0], |row| row);
     let verdict = verdict(&results, fastest, &costs, &ways[2].texts);
     Report {
         made_by: MadeBy::here(),
@@ -278,7 +294,8 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
         fastest: fastest.tree.clone(),
         costs,
         results,
-        tried_before: tried_before(&ways[2..], clock).map(|speed| speed / rate(&ways[0].texts, clock)),
+        tried_before: tried_before(&ways[2..], clock)
+            .map(|speed| speed / rate(&ways[0].texts, clock)),
         tried_before_by_costs: tried_before(&ways[2..], reckoned),
         verdict,
     }
@@ -311,8 +328,9 @@ fn reckoned(text: &Statistics) -> (f64, f64) {
     text.choices.as_ref().map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
 }
 
-/// What all texts together gave by what they took. Ways that take turns have had the same machine, so that no median is needed,
-/// and what one text gained by chance counts as much as what another lost.
+/// What all texts together gave by what they took. Ways that take turns have had the same machine,
+/// so that no median is needed, and what one text gained by chance counts as much as what another
+/// lost.
 fn rate<'s>(texts: impl IntoIterator<Item = &'s Statistics>, of: Account) -> f64 {
     let add = |(gave, took): (f64, f64), text: (f64, f64)| (gave + text.0, took + text.1);
     let (gave, took) = texts.into_iter().map(of).fold((0.0, 0.0), add);
@@ -327,8 +345,9 @@ fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
     }
     let mut had = Vec::new();
     for text in 0..texts {
-        let others =
-            |way: &Way| rate(way.texts.iter().enumerate().filter(|(n, _)| *n != text).map(|(_, s)| s), of);
+        let others = |way: &Way| {
+            rate(way.texts.iter().enumerate().filter(|(n, _)| *n != text).map(|(_, s)| s), of)
+        };
         had.push(&fixed.iter().max_by(|a, b| others(a).total_cmp(&others(b)))?.texts[text]);
     }
     Some(rate(had, of))
@@ -349,7 +368,10 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
         auto.by_costs.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
-        format!("use --tree auto, the default: {:.2} times as fast as plain decoding; {why}", auto.ratio)
+        format!(
+            "use --tree auto, the default: {:.2} times as fast as plain decoding; {why}",
+            auto.ratio
+        )
     } else if fastest.ratio > 1.0 + NOISE {
         format!(
             "use --tree {}: {:.2} times as fast as plain decoding ({:.2} with --tree auto); {why}",

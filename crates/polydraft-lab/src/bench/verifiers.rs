@@ -23,17 +23,17 @@ use crate::save::Save;
 pub use report::{Compared, Origin, Report, Row, Setting, Traced, compared};
 
 /// Those that are compared where none is named: all that are not slow.
-pub const ALL: &str =
-    "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,specinfer,block,token";
+pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,specinfer,block,token";
 
 /// Compare verifiers on the same drafts, and tell small differences in a short time.
 ///
-/// At positions of the target's own text a draft is drawn, and each verifier's expected number of tokens for it is
-/// computed from the code that emits: its decisions are enumerated, not drawn. What is left to chance are the texts and
-/// the drafts, which are the same for all of them, so the standard error of a difference is a fraction of that of two
-/// runs. Where the tree is a number of paths, several drafts of them are dealt from one with more, which cost one pass of
-/// the target together; a verifier of one path is given each path in turn. Errors are those of other texts behind the
-/// same prompts.
+/// At positions of the target's own text a draft is drawn, and each verifier's expected number of
+/// tokens for it is computed from the code that emits: its decisions are enumerated, not drawn.
+/// What is left to chance are the texts and the drafts, which are the same for all of them, so the
+/// standard error of a difference is a fraction of that of two runs. Where the tree is a number of
+/// paths, several drafts of them are dealt from one with more, which cost one pass of the target
+/// together; a verifier of one path is given each path in turn. Errors are those of other texts
+/// behind the same prompts.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +47,8 @@ pub struct Args {
     /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Verifiers to compare; differences are to the first. 'invariant' draws its own drafts: 'bench decode' has it.
+    /// Verifiers to compare; differences are to the first. 'invariant' draws its own drafts: 'bench
+    /// decode' has it.
     #[arg(
         long,
         value_name = "NAME,..",
@@ -61,8 +62,8 @@ pub struct Args {
     /// Depths of the paths.
     #[arg(long, short = 'd', value_name = "L,..", default_value = "4", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     depths: Vec<u32>,
-    /// Another tree, as for 'generate --tree'; with the verifiers that are exact for it. May be repeated. An empty --paths
-    /// leaves only these.
+    /// Another tree, as for 'generate --tree'; with the verifiers that are exact for it. May be
+    /// repeated. An empty --paths leaves only these.
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
     /// Temperatures, for target and draft.
@@ -71,17 +72,19 @@ pub struct Args {
     /// Probabilities to keep the likeliest tokens up to, for target and draft.
     #[arg(long, value_name = "P,..", default_value = "1", value_delimiter = ',')]
     top_p: Vec<f64>,
-    /// Positions to measure at, for each tree and each kind of sampling; at least two texts behind each prompt.
+    /// Positions to measure at, for each tree and each kind of sampling; at least two texts behind
+    /// each prompt.
     #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
     positions: u32,
     /// Drafts at each position, where the tree is a number of paths.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     drafts: u32,
-    /// Measure at every so many tokens of a text: neighbours say much the same, and a text costs one pass a token.
+    /// Measure at every so many tokens of a text: neighbours say much the same, and a text costs
+    /// one pass a token.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with = "steps_of")]
     every: u32,
-    /// Measure at each step of a decode with this verifier, instead of anywhere in the target's text: what 'bench decode'
-    /// measures.
+    /// Measure at each step of a decode with this verifier, instead of anywhere in the target's
+    /// text: what 'bench decode' measures.
     #[arg(long, value_name = "NAME")]
     steps_of: Option<VerifierKind>,
     /// Tokens of each text.
@@ -113,11 +116,12 @@ fn number(text: &str) -> Result<Option<usize>, String> {
 }
 
 impl Setting {
-    /// With those of the verifiers that are exact for the tree, each once; `drafts` are to be drawn at each position.
+    /// With those of the verifiers that are exact for the tree, each once; `drafts` are to be drawn
+    /// at each position.
     ///
     /// # Errors
-    /// A tree or a verifier whose settings are out of range; a tree that depends on what was accepted before; none of the
-    /// verifiers.
+    /// A tree or a verifier whose settings are out of range; a tree that depends on what was
+    /// accepted before; none of the verifiers.
     pub fn new(
         tree: PolicyKind,
         sampling: Sampling,
@@ -154,7 +158,8 @@ pub struct Extent {
     /// Tokens of each text.
     pub max_tokens: u32,
     pub seed: u64,
-    /// Who decides how the text goes on, if it is not the target by itself: then the positions are its steps.
+    /// Who decides how the text goes on, if it is not the target by itself: then the positions are
+    /// its steps.
     pub steps_of: Option<VerifierKind>,
     /// When to end with what there is, though there are fewer positions.
     pub end: Option<Instant>,
@@ -163,7 +168,15 @@ pub struct Extent {
 impl Args {
     fn extent(&self) -> Extent {
         let &Self { positions, drafts, every, max_tokens, seed, .. } = self;
-        Extent { positions, drafts, every, max_tokens, seed, steps_of: self.steps_of.clone(), end: None }
+        Extent {
+            positions,
+            drafts,
+            every,
+            max_tokens,
+            seed,
+            steps_of: self.steps_of.clone(),
+            end: None,
+        }
     }
 }
 
@@ -171,8 +184,9 @@ impl Args {
 fn settings(args: &Args) -> Result<Vec<Setting>> {
     let depths = || args.depths.iter().map(|&depth| depth as usize);
     let paths = args.paths.iter().flatten();
-    let mut trees: Vec<PolicyKind> =
-        paths.flat_map(|&paths| depths().map(move |depth| PolicyKind::paths(paths, depth))).collect();
+    let mut trees: Vec<PolicyKind> = paths
+        .flat_map(|&paths| depths().map(move |depth| PolicyKind::paths(paths, depth)))
+        .collect();
     trees.extend(args.trees.iter().cloned());
     if trees.is_empty() {
         return Err(Usage::error("no tree to compare on: give --paths or --tree"));
@@ -183,7 +197,8 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
             let sampling = Sampling { temperature, top_p, ..Sampling::default() };
             sampling.validate().map_err(Usage::error)?;
             for tree in &trees {
-                let setting = Setting::new(tree.clone(), sampling, sampling, args.drafts, &args.verifiers);
+                let setting =
+                    Setting::new(tree.clone(), sampling, sampling, args.drafts, &args.verifiers);
                 settings.push(setting.map_err(Usage::error)?);
             }
         }
@@ -256,7 +271,8 @@ fn rounds(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
 /// Two texts behind each prompt tell how much texts differ.
 const LEAST_ROUNDS: u64 = 2;
 
-/// Positions of all prompts once, about; steps are at least so many, for none is longer than a path and a token.
+/// Positions of all prompts once, about; steps are at least so many, for none is longer than a path
+/// and a token.
 fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     let depth = |setting: &Setting| setting.tree.build().map_or(0, |policy| policy.depth());
     let every = match extent.steps_of {
@@ -266,8 +282,8 @@ fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     (prompts as u64 * u64::from(extent.max_tokens / every.min(extent.max_tokens))).max(1)
 }
 
-/// Measures text by text, with every setting on each, until there are positions enough or the time is up; false if `goes_on`,
-/// asked after each text of each setting, wanted an end before.
+/// Measures text by text, with every setting on each, until there are positions enough or the time
+/// is up; false if `goes_on`, asked after each text of each setting, wanted an end before.
 ///
 /// # Errors
 /// Failures of the models and the verifiers; prompts that leave no room.
@@ -292,9 +308,11 @@ pub fn measure(
             for (index, setting) in settings.iter().enumerate() {
                 // The same text for all trees: the first of a way to sample decodes it.
                 let known = text.take().filter(|(sampling, _)| *sampling == setting.sampling);
-                let follow =
-                    known.filter(|_| extent.steps_of.is_none()).map_or(Vec::new(), |(_, tokens)| tokens);
-                let (comparison, tokens) = one(extent, engine, prompt, setting, follow, seed, index)?;
+                let follow = known
+                    .filter(|_| extent.steps_of.is_none())
+                    .map_or(Vec::new(), |(_, tokens)| tokens);
+                let (comparison, tokens) =
+                    one(extent, engine, prompt, setting, follow, seed, index)?;
                 samples.push(comparison.sample(number));
                 text = Some((setting.sampling, tokens));
                 if !goes_on() {

@@ -56,7 +56,8 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Laws> {
                 "no laws: give a file, --target and --draft, or JSON on standard input",
             ));
         }
-        let text = read_stream(&mut input, Kind::LAWS).context("cannot read the laws from standard input")?;
+        let text = read_stream(&mut input, Kind::LAWS)
+            .context("cannot read the laws from standard input")?;
         return json(&text, normalize).context("laws on standard input");
     };
     let bytes = read(path)?;
@@ -88,13 +89,16 @@ pub fn from_arrays(target: &Path, drafts: &[std::path::PathBuf], normalize: bool
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    polydraft_files::read(path, Kind::LAWS).with_context(|| format!("cannot read {}", path.display()))
+    polydraft_files::read(path, Kind::LAWS)
+        .with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn json(bytes: &[u8], normalize: bool) -> Result<Laws> {
     let pair: Pair = serde_json::from_slice(bytes).map_err(|error| {
         let error = polydraft_files::in_words(error);
-        anyhow::anyhow!("expected JSON such as {{\"target\": [0.5, 0.5], \"draft\": [0.9, 0.1]}}: {error}")
+        anyhow::anyhow!(
+            "expected JSON such as {{\"target\": [0.5, 0.5], \"draft\": [0.9, 0.1]}}: {error}"
+        )
     })?;
     let drafts = match pair.draft {
         Drafts::One(draft) => vec![draft],
@@ -117,8 +121,11 @@ fn check(values: Vec<f64>, normalize: bool) -> Result<Distribution> {
         return Ok(Distribution::normalized(values)?);
     }
     Distribution::new(values.clone()).map_err(|error| {
-        let hint =
-            if Distribution::normalized(values).is_ok() { "; --normalize would accept it" } else { "" };
+        let hint = if Distribution::normalized(values).is_ok() {
+            "; --normalize would accept it"
+        } else {
+            ""
+        };
         anyhow::anyhow!("{error}{hint}")
     })
 }
@@ -139,7 +146,10 @@ fn rows(bytes: &[u8], normalize: bool) -> Result<Laws> {
     let [rows, vocabulary] = shape[..] else {
         bail!("expected an array of shape [2, vocabulary], got {shape:?}")
     };
-    ensure!(rows >= 2 && vocabulary > 0, "expected an array of shape [2, vocabulary], got {shape:?}");
+    ensure!(
+        rows >= 2 && vocabulary > 0,
+        "expected an array of shape [2, vocabulary], got {shape:?}"
+    );
     let mut laws = values.chunks(vocabulary).map(<[f64]>::to_vec);
     let target = laws.next().unwrap_or_default();
     collect(target, laws.collect(), normalize)
@@ -167,25 +177,36 @@ fn npy(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f64>)> {
         field("fortran_order").is_some_and(|value| value.starts_with("False")),
         "the .npy file should be in C order"
     );
-    let shape =
-        field("shape").and_then(|value| value.strip_prefix('(')?.split_once(')')).context("no shape")?.0;
+    let shape = field("shape")
+        .and_then(|value| value.strip_prefix('(')?.split_once(')'))
+        .context("no shape")?
+        .0;
     let shape: Vec<usize> = shape
         .split(',')
         .map(str::trim)
         .filter(|part| !part.is_empty())
         .map(|part| part.parse().with_context(|| format!("shape ({shape})")))
         .collect::<Result<_>>()?;
-    let size =
-        shape.iter().try_fold(1_usize, |size, dimension| size.checked_mul(*dimension)).context("shape")?;
+    let size = shape
+        .iter()
+        .try_fold(1_usize, |size, dimension| size.checked_mul(*dimension))
+        .context("shape")?;
     let kind = field("descr").context("no element type")?;
     let values: Vec<f64> = if kind.starts_with("'<f8'") {
         floats(data)
     } else if kind.starts_with("'<f4'") {
         singles(data)
     } else {
-        bail!("expected elements of type float32 or float64, got {}", kind.split(',').next().unwrap_or(kind))
+        bail!(
+            "expected elements of type float32 or float64, got {}",
+            kind.split(',').next().unwrap_or(kind)
+        )
     };
-    ensure!(values.len() == size, "shape {shape:?} needs {size} values, the file has {}", values.len());
+    ensure!(
+        values.len() == size,
+        "shape {shape:?} needs {size} values, the file has {}",
+        values.len()
+    );
     Ok((shape, values))
 }
 
@@ -211,7 +232,10 @@ fn tensors(bytes: &[u8], normalize: bool) -> Result<Laws> {
     };
     let (_, target) = values("target")?;
     let (shape, draft) = values("draft")?;
-    let vocabulary =
-        shape.last().copied().filter(|vocabulary| *vocabulary > 0).context("tensor 'draft' is empty")?;
+    let vocabulary = shape
+        .last()
+        .copied()
+        .filter(|vocabulary| *vocabulary > 0)
+        .context("tensor 'draft' is empty")?;
     collect(target, draft.chunks(vocabulary).map(<[f64]>::to_vec).collect(), normalize)
 }

@@ -68,7 +68,12 @@ pub fn coupling<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coup
 }
 
 /// Everything about one rule but the law for given drafts.
-pub fn report(rule: &RuleKind, working: &mut dyn Rule, problem: Problem, seed: u64) -> Result<Report> {
+pub fn report(
+    rule: &RuleKind,
+    working: &mut dyn Rule,
+    problem: Problem,
+    seed: u64,
+) -> Result<Report> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut coupling = coupling(working, problem)?;
     let acceptance = coupling.acceptance(&mut rng);
@@ -84,7 +89,8 @@ pub fn report(rule: &RuleKind, working: &mut dyn Rule, problem: Problem, seed: u
         law: None,
         status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
         standard_error: acceptance.standard_error,
-        off_by_at_most: crate::rules::bounds(rule).map(|(law, acceptance)| OffBy { law, acceptance }),
+        off_by_at_most: crate::rules::bounds(rule)
+            .map(|(law, acceptance)| OffBy { law, acceptance }),
         fallback,
         time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
     })

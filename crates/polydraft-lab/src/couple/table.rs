@@ -30,7 +30,10 @@ pub fn table(reports: &[Report]) -> Result<()> {
             share(report),
             microseconds(report.time_us),
             report.standard_error.map_or(String::new(), |error| format!("  (± {error:.6})")),
-            report.fallback.as_ref().map_or(String::new(), |fallback| format!("  (by {})", fallback.rule))
+            report
+                .fallback
+                .as_ref()
+                .map_or(String::new(), |fallback| format!("  (by {})", fallback.rule))
         )?;
     }
     print(&text)
@@ -38,7 +41,8 @@ pub fn table(reports: &[Report]) -> Result<()> {
 
 fn share(report: &Report) -> String {
     let optimal = report.optimal.filter(|optimal| *optimal > 0.0);
-    optimal.map_or("-".to_owned(), |optimal| format!("{:.2} %", 100.0 * report.acceptance / optimal))
+    optimal
+        .map_or("-".to_owned(), |optimal| format!("{:.2} %", 100.0 * report.acceptance / optimal))
 }
 
 fn microseconds(time: f64) -> String {
@@ -77,12 +81,14 @@ pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
     }
     if let (Some(law), Some(given)) = (&report.law, given) {
         writeln!(text, "\nthe emitted token, given {}:", list(given))?;
-        let mut tokens: Vec<_> = law.iter().copied().enumerate().filter(|(_, p)| *p > ROUNDING).collect();
+        let mut tokens: Vec<_> =
+            law.iter().copied().enumerate().filter(|(_, p)| *p > ROUNDING).collect();
         tokens.sort_by(|a, b| b.1.total_cmp(&a.1));
         let green = Style::new().fg_color(Some(AnsiColor::Green.into()));
         for (token, probability) in tokens.iter().take(SHOWN) {
             let drafted = given.contains(&(*token as Token));
-            let (style, mark) = if drafted { (green, "drafted") } else { (Style::new(), "not drafted") };
+            let (style, mark) =
+                if drafted { (green, "drafted") } else { (Style::new(), "not drafted") };
             writeln!(text, "{style}{token:>8}  {probability:.6}  {mark}{style:#}")?;
         }
         let rest: f64 = tokens.iter().skip(SHOWN).map(|(_, p)| p).sum();

@@ -21,8 +21,8 @@ impl Axis {
     /// `None` if there is no value that can be shown.
     pub fn new(scale: Scale, values: impl Iterator<Item = f64>) -> Option<Self> {
         let shown = values.filter(|y| y.is_finite() && (scale == Scale::Linear || *y > 0.0));
-        let (low, high) =
-            shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
+        let (low, high) = shown
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
         if low > high {
             return None;
         }
@@ -47,7 +47,8 @@ impl Axis {
             Scale::Log if value > 0.0 => value.log10(),
             Scale::Log => return None,
         };
-        Some((value - self.range.start) / (self.range.end - self.range.start)).filter(|at| at.is_finite())
+        Some((value - self.range.start) / (self.range.end - self.range.start))
+            .filter(|at| at.is_finite())
     }
 
     /// Values that get a line and a label, about `count` of them.
@@ -64,7 +65,10 @@ impl Axis {
         let digits = (-step.log10().floor()).clamp(0.0, 12.0) as usize;
         let first = (self.range.start / step).ceil() as i64;
         let last = (self.range.end / step).floor() as i64;
-        (first..=last).map(|i| i as f64 * step).map(|value| (value, format!("{value:.digits$}"))).collect()
+        (first..=last)
+            .map(|i| i as f64 * step)
+            .map(|value| (value, format!("{value:.digits$}")))
+            .collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Points over a number, joined or not, with a legend below: for the width of a page, or for a file of its own.
+//! Points over a number, joined or not, with a legend below: for the width of a page, or for a file
+//! of its own.
 
 use std::ops::Range;
 
@@ -94,7 +95,14 @@ impl Curves {
     /// A chart for a page, whose axes show all points.
     pub fn new(x_label: &str, y_label: &str, curves: Vec<Curve>) -> Self {
         let (x_label, y_label) = (x_label.to_owned(), y_label.to_owned());
-        Self { x_label, y_label, curves, x_at_least: Vec::new(), y_at_least: Vec::new(), heading: None }
+        Self {
+            x_label,
+            y_label,
+            curves,
+            x_at_least: Vec::new(),
+            y_at_least: Vec::new(),
+            heading: None,
+        }
     }
 
     /// Shows these values of x too.
@@ -197,7 +205,8 @@ impl Curves {
         }
         line(area, &[(x.start, y.start), (x.start, y.end), (x.end, y.end)], INK, 1)?;
         text(area, &self.x_label, ((x.start + x.end) / 2, y.end + 34), 16.0, &BLACK, HPos::Center)?;
-        let style = TextStyle::from(("sans-serif", 16.0).into_font().transform(FontTransform::Rotate270));
+        let style =
+            TextStyle::from(("sans-serif", 16.0).into_font().transform(FontTransform::Rotate270));
         let style = style.pos(Pos::new(HPos::Center, VPos::Top));
         area.draw_text(&self.y_label, &style, (6, (y.start + y.end) / 2))
     }
@@ -212,7 +221,8 @@ impl Curves {
         let ink = if curve.guide { INK } else { color(index) };
         let place = (index as i32 % self.columns(), index as i32 / self.columns());
         let legend = (LEFT + 12 + ENTRY * place.0, frame.y.end + FOOT + LEGEND * place.1 + 4);
-        let placed = curve.points.iter().filter_map(|point| Some((frame.at(point.x, point.y)?, point)));
+        let placed =
+            curve.points.iter().filter_map(|point| Some((frame.at(point.x, point.y)?, point)));
         let placed: Vec<_> = placed.collect();
         if curve.joined {
             let path: Vec<_> = placed.iter().map(|(at, _)| *at).collect();
@@ -267,8 +277,11 @@ mod tests {
     #[test]
     fn what_was_expected_is_hollow_and_a_heading_stands_above() {
         let point = Datum { expected: Some(9.0), label: "2,4".to_owned(), ..Datum::at(1.0, 5.0) };
-        let page =
-            Curves::new("nodes", "tokens", vec![Curve::loose("one", vec![point, Datum::at(2.0, 6.0)])]);
+        let page = Curves::new(
+            "nodes",
+            "tokens",
+            vec![Curve::loose("one", vec![point, Datum::at(2.0, 6.0)])],
+        );
         let svg = page.svg().expect("drawn");
         // Two points, one of them expected elsewhere, and the legend's.
         assert_eq!(svg.matches("<polygon").count(), 4, "{svg}");
@@ -276,6 +289,9 @@ mod tests {
         let alone = page.clone().headed("Speeds".to_owned(), "an example".to_owned());
         assert!(alone.size() > page.size());
         let svg = alone.svg().expect("drawn");
-        assert!(["Speeds", "an example"].iter().all(|text| svg.contains(&format!("\n{text}\n"))), "{svg}");
+        assert!(
+            ["Speeds", "an example"].iter().all(|text| svg.contains(&format!("\n{text}\n"))),
+            "{svg}"
+        );
     }
 }

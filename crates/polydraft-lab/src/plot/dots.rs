@@ -1,8 +1,9 @@
-//! Values with error bars, one named row each, in panels side by side: which is the best, and is the difference more
-//! than chance?
+//! Values with error bars, one named row each, in panels side by side: which is the best, and is
+//! the difference more than chance?
 //!
-//! The axis begins near the data and is the same in all panels, as is the order of the rows. A panel's best value, and
-//! those that cannot be told from it, are filled and in colour; the band behind them is the best with its error.
+//! The axis begins near the data and is the same in all panels, as is the order of the rows. A
+//! panel's best value, and those that cannot be told from it, are filled and in colour; the band
+//! behind them is the best with its error.
 
 use std::ops::Range;
 
@@ -186,7 +187,8 @@ impl Dots {
         text(area, &panel.title, (frame.x.start, frame.top - 26), 18.0, &BLACK, HPos::Left)?;
         let best = panel.best(self.best);
         if let Some(best) = best {
-            let ends = [-1.0, 1.0].map(|sign| frame.across(best.value + sign * best.error.unwrap_or(0.0)));
+            let ends =
+                [-1.0, 1.0].map(|sign| frame.across(best.value + sign * best.error.unwrap_or(0.0)));
             let band = [(ends[0], frame.top), (ends[1], frame.bottom())];
             area.draw(&Rectangle::new(band, BAND.filled()))?;
         }
@@ -195,8 +197,11 @@ impl Dots {
             line(area, &[(at, frame.top), (at, frame.bottom())], GRID, 1)?;
             text(area, &label, (at, frame.bottom() + 8), 15.0, &INK, HPos::Center)?;
         }
-        let corners =
-            [(frame.x.start, frame.top), (frame.x.start, frame.bottom()), (frame.x.end, frame.bottom())];
+        let corners = [
+            (frame.x.start, frame.top),
+            (frame.x.start, frame.bottom()),
+            (frame.x.end, frame.bottom()),
+        ];
         line(area, &corners, INK, 1)?;
         for (index, (name, dot)) in self.rows.iter().zip(&panel.dots).enumerate() {
             let middle = frame.top + ROW * index as i32 + ROW / 2;
@@ -211,7 +216,11 @@ impl Dots {
             // What all are compared to has no error of the difference.
             let error = dot.error.filter(|error| *error > 0.0);
             let error = error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"));
-            let best = if leads && best.is_some_and(|best| best.value == dot.value) { ", best" } else { "" };
+            let best = if leads && best.is_some_and(|best| best.value == dot.value) {
+                ", best"
+            } else {
+                ""
+            };
             let label = format!("{:.decimals$}{error}{best}", dot.value);
             text(area, &label, (frame.x.end + 8, middle - 6), 14.0, &color, HPos::Left)?;
         }
@@ -247,8 +256,10 @@ mod tests {
     }
 
     fn chart() -> Dots {
-        let panel =
-            |title: &str, dots: &[Option<Dot>]| Panel { title: title.to_owned(), dots: dots.to_vec() };
+        let panel = |title: &str, dots: &[Option<Dot>]| Panel {
+            title: title.to_owned(),
+            dots: dots.to_vec(),
+        };
         Dots {
             width: WIDTH,
             title: "Tokens per call".to_owned(),
@@ -292,17 +303,27 @@ mod tests {
         let svg = folder.path().join("chart.svg");
         chart().write(&svg).expect("written");
         let text = std::fs::read_to_string(&svg).expect("a file");
-        for expected in
-            ["Tokens per call", "24 prompts", "K = 4", "three", "2.90 ± 0.03, best", "block efficiency"]
-        {
+        for expected in [
+            "Tokens per call",
+            "24 prompts",
+            "K = 4",
+            "three",
+            "2.90 ± 0.03, best",
+            "block efficiency",
+        ] {
             assert!(text.contains(expected), "{expected}");
         }
         // The axis begins near the data.
-        assert!(text.contains("\n2.2\n") && !text.contains("\n0.0\n") && !text.contains("\n2.0\n"), "{text}");
+        assert!(
+            text.contains("\n2.2\n") && !text.contains("\n0.0\n") && !text.contains("\n2.0\n"),
+            "{text}"
+        );
         let png = folder.path().join("chart.png");
         chart().write(&png).expect("written");
         assert!(std::fs::read(&png).expect("a file").starts_with(b"\x89PNG"));
         let empty = Dots { panels: Vec::new(), ..chart() };
-        assert!(format!("{:#}", empty.write(&svg).expect_err("nothing")).contains("without values"));
+        assert!(
+            format!("{:#}", empty.write(&svg).expect_err("nothing")).contains("without values")
+        );
     }
 }

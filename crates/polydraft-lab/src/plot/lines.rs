@@ -1,4 +1,5 @@
-//! Several series of values over rows that grow harder: a logarithmic axis, lower bounds marked as such.
+//! Several series of values over rows that grow harder: a logarithmic axis, lower bounds marked as
+//! such.
 
 use std::ops::Range;
 
@@ -47,14 +48,17 @@ impl Drawing for Chart {
 
     fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<()> {
         let values = self.series.iter().flat_map(|series| series.values.iter().flatten());
-        let axis = Axis::new(Scale::Log, values.map(|value| value.y)).filter(|_| !self.categories.is_empty());
+        let axis = Axis::new(Scale::Log, values.map(|value| value.y))
+            .filter(|_| !self.categories.is_empty());
         let axis = axis.with_context(|| format!("a chart without values: {}", self.title))?;
         let frame = Frame::new(self.categories.len(), axis);
         let failed = |error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("{error}");
         area.fill(&WHITE).map_err(failed)?;
         self.draw_axes(area, &frame).map_err(failed)?;
         for (index, series) in self.series.iter().enumerate() {
-            Pen { area, index, frame: &frame, of: self.series.len() }.series(series).map_err(failed)?;
+            Pen { area, index, frame: &frame, of: self.series.len() }
+                .series(series)
+                .map_err(failed)?;
         }
         area.present().map_err(failed)
     }
@@ -84,7 +88,8 @@ impl Chart {
             text(area, category, (at, y.end + 10 + drop), 16.0, &INK, HPos::Center)?;
         }
         text(area, &self.x_label, ((x.start + x.end) / 2, y.end + 60), 18.0, &BLACK, HPos::Center)?;
-        let style = TextStyle::from(("sans-serif", 18.0).into_font().transform(FontTransform::Rotate270));
+        let style =
+            TextStyle::from(("sans-serif", 18.0).into_font().transform(FontTransform::Rotate270));
         let style = style.pos(Pos::new(HPos::Center, VPos::Top));
         area.draw_text(&self.y_label, &style, (14, (y.start + y.end) / 2))
     }
@@ -102,7 +107,12 @@ impl Frame {
     fn new(categories: usize, axis: Axis) -> Self {
         let (left, right, top, bottom) = MARGINS;
         let (width, height) = (SIZE.0 as i32, SIZE.1 as i32);
-        Self { x: left..width - right, y: top..height - bottom, categories: categories as i32, axis }
+        Self {
+            x: left..width - right,
+            y: top..height - bottom,
+            categories: categories as i32,
+            axis,
+        }
     }
 
     /// The width of a category.
@@ -135,7 +145,8 @@ impl<B: DrawingBackend> Pen<'_, B> {
     }
 
     fn series(&self, series: &Series) -> Drawn<B> {
-        let points: Vec<_> = series.values.iter().take(self.frame.categories as usize).enumerate().collect();
+        let points: Vec<_> =
+            series.values.iter().take(self.frame.categories as usize).enumerate().collect();
         let placed = points.iter().filter_map(|(category, value)| {
             let value = (*value).filter(|value| self.frame.axis.position(value.y).is_some())?;
             Some((*category, (self.across(*category), self.frame.height(value.y)), value))
@@ -212,8 +223,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_drawn() {
-        let message =
-            |chart: Chart, name: &str| format!("{:#}", chart.write(Path::new(name)).expect_err("no"));
+        let message = |chart: Chart, name: &str| {
+            format!("{:#}", chart.write(Path::new(name)).expect_err("no"))
+        };
         assert!(message(chart(), "/nowhere/chart.svg").contains("/nowhere/chart.svg"));
         assert!(message(chart(), "chart.gif").contains(".svg or .png"));
         let empty = Chart { series: Vec::new(), ..chart() };

@@ -4,7 +4,8 @@ use plotters::prelude::*;
 
 use super::{Area, Drawn, Point, line};
 
-/// Okabe and Ito's colours, told apart by colour-blind people too, and two more that their marks tell apart.
+/// Okabe and Ito's colours, told apart by colour-blind people too, and two more that their marks
+/// tell apart.
 const COLORS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

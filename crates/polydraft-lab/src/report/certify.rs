@@ -34,7 +34,10 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     let texts = sum(|r| r.greedy_equal + r.greedy_ties + r.greedy_different);
     section.tile(
         format!("{} of {texts}", sum(|r| r.greedy_equal)),
-        format!("texts at temperature 0 equal plain decoding's, {} part at ties", sum(|r| r.greedy_ties)),
+        format!(
+            "texts at temperature 0 equal plain decoding's, {} part at ties",
+            sum(|r| r.greedy_ties)
+        ),
     );
     // Without degrees of freedom nothing was drawn, and the p-value is none.
     let mut values: Vec<f64> =
@@ -44,9 +47,11 @@ pub fn section(records: &[&Record]) -> Result<Section> {
         let count = values.len() as f64;
         let expected = |index: usize| (index as f64 + 0.5) / count;
         let points = values.iter().enumerate().map(|(i, &y)| Datum::at(expected(i), y));
-        let distance = values.iter().enumerate().map(|(i, p)| (p - expected(i)).abs()).fold(0.0, f64::max);
+        let distance =
+            values.iter().enumerate().map(|(i, p)| (p - expected(i)).abs()).fold(0.0, f64::max);
         // Kolmogorov's distance, and where one run in twenty has more.
-        let (distance, limit) = (distance + 0.5 / count, 1.358 / (count.sqrt() + 0.12 + 0.11 / count.sqrt()));
+        let (distance, limit) =
+            (distance + 0.5 / count, 1.358 / (count.sqrt() + 0.12 + 0.11 / count.sqrt()));
         if values.len() >= ENOUGH {
             let limit = format!(
                 "largest distance of the p-values from uniform; one set in twenty of {count} has more than {limit:.2}"

@@ -1,4 +1,5 @@
-//! Records of `bench acceptance` and `generate`: how often a draft is the one accepted, by its place.
+//! Records of `bench acceptance` and `generate`: how often a draft is the one accepted, by its
+//! place.
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -76,7 +77,9 @@ fn text(record: &Record) -> Result<Section> {
     section.tile(format!("{:.2}", stats.block_efficiency), "tokens per call of the target");
     section.tile(format!("{:.1}", stats.nodes_per_call), "distinct tokens drafted per call");
     section.tile(format!("{:.0}", stats.tokens_per_second), "tokens per second");
-    for (name, rates) in [("position", &stats.accepted_by_position), ("draft", &stats.accepted_by_draft)] {
+    for (name, rates) in
+        [("position", &stats.accepted_by_position), ("draft", &stats.accepted_by_draft)]
+    {
         if !rates.is_empty() {
             section.figure(&format!("Acceptance by {name}"), "", &chart(name, rates, &[]))?;
         }
@@ -95,8 +98,9 @@ fn text(record: &Record) -> Result<Section> {
 }
 
 fn chart(place: &str, rates: &[f64], errors: &[f64]) -> Curves {
-    let point =
-        |(index, &y): (usize, &f64)| Datum::at((index + 1) as f64, y).within(errors.get(index).copied());
+    let point = |(index, &y): (usize, &f64)| {
+        Datum::at((index + 1) as f64, y).within(errors.get(index).copied())
+    };
     let accepted = Curve::joined("accepted", rates.iter().enumerate().map(point).collect());
     Curves::new(place, "accepted", vec![accepted]).with_x(&[1.0]).with_y(&[0.0])
 }

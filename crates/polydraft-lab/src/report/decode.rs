@@ -15,30 +15,45 @@ pub fn section(record: &Record) -> Result<Section> {
         report.prompts, report.max_tokens, report.rounds
     ));
     let speculative = || report.results.iter().filter(|row| row.verifier != "none");
-    if let Some(best) = speculative().max_by(|a, b| a.block_efficiency.total_cmp(&b.block_efficiency)) {
+    if let Some(best) =
+        speculative().max_by(|a, b| a.block_efficiency.total_cmp(&b.block_efficiency))
+    {
         section.tile(
             format!("{:.2}", best.block_efficiency),
             format!("tokens per call at most, {}", name(best)),
         );
     }
     if let Some(best) = speculative().max_by(|a, b| a.ratio.total_cmp(&b.ratio)) {
-        section
-            .tile(format!("{:.2} ×", best.ratio), format!("plain decoding's speed at most, {}", name(best)));
+        section.tile(
+            format!("{:.2} ×", best.ratio),
+            format!("plain decoding's speed at most, {}", name(best)),
+        );
     }
     if report.ties > 0 {
-        section.tile(report.ties.to_string(), "texts that parted at a tie within rounding, at temperature 0");
+        section.tile(
+            report.ties.to_string(),
+            "texts that parted at a tie within rounding, at temperature 0",
+        );
     }
     for panel in panels(&report) {
         let title = panel.panels.first().map_or(String::new(), |panel| panel.title.clone());
         let caption = format!("Tokens per call of the target, {title}");
-        section.figure(&caption, "Filled: the highest, and what this run cannot tell from it", &panel)?;
+        section.figure(
+            &caption,
+            "Filled: the highest, and what this run cannot tell from it",
+            &panel,
+        )?;
     }
     let temperatures = temperatures(&report);
     let expected = report.results.iter().any(|row| row.expected_tokens_per_second.is_some());
     let hollow = if expected { "; hollow: what the measured costs of passes say" } else { "" };
     let cost = format!("Cost: seconds per call, in units of plain decoding's{hollow}");
     for &temperature in &temperatures {
-        let at = if temperatures.len() > 1 { format!(", temperature {temperature}") } else { String::new() };
+        let at = if temperatures.len() > 1 {
+            format!(", temperature {temperature}")
+        } else {
+            String::new()
+        };
         section.figure(
             &format!("Tokens per call against nodes{at}"),
             "Nodes: distinct tokens drafted per call. The line is one token more than there are nodes: the bound of one path",
@@ -94,8 +109,9 @@ fn name(row: &Row) -> String {
 
 /// A curve for each verifier, by nodes.
 fn curves(report: &Report, temperature: f64, of: impl Fn(&Row) -> Datum) -> Vec<Curve> {
-    let rows =
-        || report.results.iter().filter(|row| row.temperature == temperature && row.verifier != "none");
+    let rows = || {
+        report.results.iter().filter(|row| row.temperature == temperature && row.verifier != "none")
+    };
     let mut names: Vec<&str> = rows().map(|row| row.verifier.as_str()).collect();
     let mut seen = Vec::new();
     names.retain(|name| {
@@ -116,22 +132,26 @@ fn against_nodes(report: &Report, temperature: f64) -> Curves {
     let mut curves = curves(report, temperature, |row| {
         Datum::at(row.nodes_per_call, row.block_efficiency).within(row.block_efficiency_error)
     });
-    let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.y).fold(1.0, f64::max);
+    let most =
+        curves.iter().flat_map(|curve| &curve.points).map(|point| point.y).fold(1.0, f64::max);
     curves.push(Curve::guide("bound", [(0.0, 1.0), (most - 0.9, most + 0.1)]));
     Curves::new("nodes per call", "tokens per call", curves).with_x(&[0.0]).with_y(&[1.0])
 }
 
 fn against_cost(report: &Report, temperature: f64) -> Curves {
-    let plain = report.results.iter().find(|row| row.verifier == "none" && row.temperature == temperature);
+    let plain =
+        report.results.iter().find(|row| row.verifier == "none" && row.temperature == temperature);
     let speed = plain.map_or(1.0, |row| row.tokens_per_second);
     let cost = |row: &Row| row.block_efficiency * speed / row.tokens_per_second;
     let mut curves = curves(report, temperature, |row| Datum {
         expected: row.expected_tokens_per_second,
         ..Datum::at(cost(row), row.tokens_per_second)
     });
-    let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.x).fold(1.0, f64::max);
+    let most =
+        curves.iter().flat_map(|curve| &curve.points).map(|point| point.x).fold(1.0, f64::max);
     curves.push(Curve::guide("plain decoding", [(1.0, speed), (most, speed)]));
-    Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves).with_x(&[1.0])
+    Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves)
+        .with_x(&[1.0])
 }
 
 fn line(row: &Row, report: &Report) -> Vec<Cell> {

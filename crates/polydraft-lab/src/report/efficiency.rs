@@ -51,7 +51,8 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     let nodes = |row: &Row| (row.paths * row.depth) as f64;
     let curve = |name: &str, of: &dyn Fn(&Row) -> Option<f64>| {
         let points = all.iter().filter(|row| name == "bound" || row.verifier == name);
-        let mut points: Vec<Datum> = points.filter_map(|row| Some(Datum::at(nodes(row), of(row)?))).collect();
+        let mut points: Vec<Datum> =
+            points.filter_map(|row| Some(Datum::at(nodes(row), of(row)?))).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x).then(a.y.total_cmp(&b.y)));
         points.dedup();
         Curve::loose(name, points)

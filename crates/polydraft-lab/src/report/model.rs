@@ -64,7 +64,10 @@ pub fn section(record: &Record) -> Result<Section> {
             "Texts decoded together",
             "Tokens per second, relative to one text",
             &chart("tokens per second", "texts", &|row| {
-                row.sequences.iter().map(|together| (together.sequences, together.relative)).collect()
+                row.sequences
+                    .iter()
+                    .map(|together| (together.sequences, together.relative))
+                    .collect()
             }),
         )?;
     }

@@ -1,4 +1,5 @@
-//! Records of scripts, of `bench drafting`, and of what nobody here knows: tables of what they hold.
+//! Records of scripts, of `bench drafting`, and of what nobody here knows: tables of what they
+//! hold.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,10 @@ use super::record::Record;
 
 /// Those whose records are known, by two places that all of theirs have, and no others.
 const KNOWN: [([&str; 2], &str); 6] = [
-    (["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"], "bench/load.py: the server under load"),
+    (
+        ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
+        "bench/load.py: the server under load",
+    ),
     (["/bodies", "/half_open"], "bench/hostile.py: the server among hostile clients"),
     (
         ["/alone_seconds", "/beside_seconds"],
@@ -25,7 +29,8 @@ const KNOWN: [([&str; 2], &str); 6] = [
 ];
 
 fn title(record: &Record) -> Option<&'static str> {
-    let known = |places: [&str; 2]| places.iter().all(|place| record.value.pointer(place).is_some());
+    let known =
+        |places: [&str; 2]| places.iter().all(|place| record.value.pointer(place).is_some());
     KNOWN.iter().find(|(places, _)| known(*places)).map(|(_, title)| *title)
 }
 
@@ -35,7 +40,8 @@ pub fn is_known(record: &Record) -> bool {
 }
 
 pub fn section(record: &Record) -> Result<Section> {
-    let title = title(record).unwrap_or("A record of a kind that this version does not know: what it holds");
+    let title = title(record)
+        .unwrap_or("A record of a kind that this version does not know: what it holds");
     let mut section = Section::of(record).titled(title);
     let mut single = Vec::new();
     match &record.value {
@@ -73,7 +79,9 @@ fn part(section: &mut Section, single: &mut Vec<Vec<Cell>>, name: &str, value: &
             let note = left_out(rows.len(), ROWS, "rows");
             let rows: Vec<Map<String, Value>> = rows.iter().take(ROWS).map(flat).collect();
             let (mut head, mut known): (Vec<&str>, HashSet<&str>) = Default::default();
-            head.extend(rows.iter().flat_map(Map::keys).map(String::as_str).filter(|key| known.insert(key)));
+            head.extend(
+                rows.iter().flat_map(Map::keys).map(String::as_str).filter(|key| known.insert(key)),
+            );
             let more = left_out(head.len(), COLUMNS, "columns");
             head.truncate(COLUMNS);
             let cells = rows.iter().map(|row| head.iter().map(|key| cell(row.get(*key))).collect());
@@ -83,7 +91,10 @@ fn part(section: &mut Section, single: &mut Vec<Vec<Cell>>, name: &str, value: &
         Value::Object(_) => {
             let fields = flat(value);
             let note = left_out(fields.len(), ROWS, "rows").unwrap_or_default();
-            let rows = fields.iter().take(ROWS).map(|(key, value)| vec![Cell::words(key), cell(Some(value))]);
+            let rows = fields
+                .iter()
+                .take(ROWS)
+                .map(|(key, value)| vec![Cell::words(key), cell(Some(value))]);
             section.table(&title, &note, &["", "value"], &rows.collect::<Vec<_>>());
         }
         value => single.push(vec![Cell::words(title), cell(Some(value))]),
@@ -134,7 +145,11 @@ fn short(value: f64) -> String {
         return format!("{value:.3e}");
     }
     let text = format!("{value:.*}", (3.0 - size).clamp(0.0, 6.0) as usize);
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 fn cut(text: &str) -> String {
@@ -151,11 +166,15 @@ mod tests {
     /// Wide and long records are shown as far as anybody looks, and say what is missing.
     #[test]
     fn no_table_is_without_end() {
-        let rows: Vec<Value> = (0..1500).map(|row| serde_json::json!({ format!("k{row}"): row })).collect();
+        let rows: Vec<Value> =
+            (0..1500).map(|row| serde_json::json!({ format!("k{row}"): row })).collect();
         let value = serde_json::json!({ "a": rows });
         let record = Record { file: String::new(), kind: super::super::record::Kind::Other, value };
         let page = super::super::page::html("", &[section(&record).expect("a section")]);
-        assert!(page.contains("500 more rows are not shown; 936 more columns are not shown"), "{page}");
+        assert!(
+            page.contains("500 more rows are not shown; 936 more columns are not shown"),
+            "{page}"
+        );
         assert_eq!((page.matches("<th ").count(), page.matches("<tr>").count()), (64, 1001));
     }
 

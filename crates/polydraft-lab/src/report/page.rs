@@ -53,9 +53,12 @@ impl Section {
         let facts = [
             machine,
             // Scripts ask the program, which says its name too.
-            version.map(|version| format!("polydraft {}", version.trim_start_matches("polydraft "))),
+            version
+                .map(|version| format!("polydraft {}", version.trim_start_matches("polydraft "))),
             commit.filter(known).map(|commit| format!("commit {}", abbreviated(&commit))),
-            rustc.filter(known).map(|rustc| rustc.split(" (").next().unwrap_or_default().to_owned()),
+            rustc
+                .filter(known)
+                .map(|rustc| rustc.split(" (").next().unwrap_or_default().to_owned()),
             profile.filter(known).map(|profile| format!("{profile} build")),
             threads.map(|threads| format!("{threads} threads")),
         ];
@@ -190,11 +193,13 @@ pub fn number(value: f64, decimals: usize, error: Option<f64>) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }
-    let error = error.filter(|error| *error > 0.0).map_or(String::new(), |e| format!(" ± {e:.decimals$}"));
+    let error =
+        error.filter(|error| *error > 0.0).map_or(String::new(), |e| format!(" ± {e:.decimals$}"));
     format!("{value:.decimals$}{error}")
 }
 
-/// The first digits of a commit, and what stands behind it: a tree that was changed is not the commit's.
+/// The first digits of a commit, and what stands behind it: a tree that was changed is not the
+/// commit's.
 fn abbreviated(commit: &str) -> String {
     let (digits, changed) = commit.split_at(commit.find('-').unwrap_or(commit.len()));
     digits.chars().take(12).chain(changed.chars()).collect()
@@ -251,15 +256,21 @@ pub fn html(title: &str, sections: &[Section]) -> String {
     let mut alike: HashMap<&str, usize> = HashMap::new();
     sections.iter().for_each(|section| *alike.entry(&section.title).or_default() += 1);
     for (index, Section { title, facts, .. }) in sections.iter().enumerate() {
-        let file =
-            facts.first().filter(|_| alike[title.as_str()] > 1).map(|file| file.trim_end_matches(".json"));
+        let file = facts
+            .first()
+            .filter(|_| alike[title.as_str()] > 1)
+            .map(|file| file.trim_end_matches(".json"));
         let name = file.map_or(title.clone(), |file| format!("{title}: {file}"));
         let _ = writeln!(page, "<a href=\"#s{index}\">{}</a>", escaped(&name));
     }
     page.push_str("</nav></header>\n<main>\n");
     for (index, section) in sections.iter().enumerate() {
         let Section { title, facts, tiles, parts, .. } = section;
-        let _ = write!(page, "<section id=\"s{index}\"><h2>{}</h2>\n<ul class=\"facts\">", escaped(title));
+        let _ = write!(
+            page,
+            "<section id=\"s{index}\"><h2>{}</h2>\n<ul class=\"facts\">",
+            escaped(title)
+        );
         facts.iter().for_each(|fact| page.push_str(&format!("<li>{}</li>", escaped(fact))));
         page.push_str("</ul>\n");
         if !tiles.is_empty() {

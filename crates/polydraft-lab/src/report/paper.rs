@@ -18,9 +18,12 @@ pub fn section(record: &Record) -> Result<Section> {
     section.fact(format!("{} with {}, {} prompts", report.target, report.draft, report.prompts));
     for table in &report.tables {
         let all = table.chart();
-        for panel in all.panels.iter().filter(|panel| panel.dots.iter().flatten().count() > 1).take(DRAWN) {
+        for panel in
+            all.panels.iter().filter(|panel| panel.dots.iter().flatten().count() > 1).take(DRAWN)
+        {
             let own: Vec<bool> = panel.dots.iter().map(Option::is_some).collect();
-            let rows = all.rows.iter().zip(&own).filter(|(_, own)| **own).map(|(name, _)| name.clone());
+            let rows =
+                all.rows.iter().zip(&own).filter(|(_, own)| **own).map(|(name, _)| name.clone());
             let dots = panel.dots.iter().filter(|dot| dot.is_some()).copied();
             let chart = Dots {
                 width: 640,
@@ -33,8 +36,10 @@ pub fn section(record: &Record) -> Result<Section> {
             };
             section.figure(&format!("{}: {}", table.title, panel.title), "", &chart)?;
         }
-        let theirs: Vec<String> = (0..table.theirs.len()).map(|i| format!("theirs {}", letter(i))).collect();
-        let head: Vec<&str> = ["", "", "ours"].into_iter().chain(theirs.iter().map(String::as_str)).collect();
+        let theirs: Vec<String> =
+            (0..table.theirs.len()).map(|i| format!("theirs {}", letter(i))).collect();
+        let head: Vec<&str> =
+            ["", "", "ours"].into_iter().chain(theirs.iter().map(String::as_str)).collect();
         let rows: Vec<Vec<Cell>> = table.entries.iter().map(|entry| row(table, entry)).collect();
         section.table(&table.title, &sources(table), &head, &rows);
     }
@@ -47,7 +52,9 @@ fn row(table: &Table, Entry { row, column, ours, theirs }: &Entry) -> Vec<Cell> 
         Cell::words(column),
         Cell::Best(number(ours.value, table.decimals, ours.error)),
     ];
-    cells.extend(theirs.iter().map(|theirs| Cell::maybe(theirs.map(|theirs| theirs.value), table.decimals)));
+    cells.extend(
+        theirs.iter().map(|theirs| Cell::maybe(theirs.map(|theirs| theirs.value), table.decimals)),
+    );
     cells
 }
 

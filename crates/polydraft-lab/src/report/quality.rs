@@ -10,13 +10,19 @@ use crate::plot::{Curve, Curves, Datum};
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
     let mut section = Section::of(record);
-    section.fact(format!("{} with {}, {}, {}", report.target, report.draft, report.verifier, report.tree));
+    section.fact(format!(
+        "{} with {}, {}, {}",
+        report.target, report.draft, report.verifier, report.tree
+    ));
     section.fact(format!("{} prompts with answers", report.checked));
     for score in &report.scores {
         if let Some(texts) = &score.texts {
             section.tile(
                 format!("{} of {}", texts.equal, texts.equal + texts.ties + texts.different),
-                format!("texts at temperature 0 equal plain decoding's, {} part at ties", texts.ties),
+                format!(
+                    "texts at temperature 0 equal plain decoding's, {} part at ties",
+                    texts.ties
+                ),
             );
         } else {
             section.tile(
@@ -52,7 +58,11 @@ pub fn section(record: &Record) -> Result<Section> {
             percent(score.plain),
             percent(score.speculative),
             Cell::Figure(format!("{:+.2}", 100.0 * score.difference)),
-            Cell::Figure(format!("{:+.2} to {:+.2}", 100.0 * score.interval.0, 100.0 * score.interval.1)),
+            Cell::Figure(format!(
+                "{:+.2} to {:+.2}",
+                100.0 * score.interval.0,
+                100.0 * score.interval.1
+            )),
         ]
     };
     section.table(

@@ -101,7 +101,8 @@ impl Record {
 
     pub fn origin(&self) -> Origin {
         // Scripts keep it in an object of its own; lists of results, in each.
-        let inner = self.value.get("provenance").or_else(|| self.value.get(0)).unwrap_or(&self.value);
+        let inner =
+            self.value.get("provenance").or_else(|| self.value.get(0)).unwrap_or(&self.value);
         serde_json::from_value(inner.clone()).unwrap_or_default()
     }
 }
@@ -115,7 +116,9 @@ pub fn read(file: &Path) -> Result<Vec<Record>> {
     let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
         .with_context(|| format!("cannot read {name}"))?;
     let mut records = Vec::new();
-    for (number, value) in serde_json::Deserializer::from_str(&text).into_iter::<Value>().enumerate() {
+    for (number, value) in
+        serde_json::Deserializer::from_str(&text).into_iter::<Value>().enumerate()
+    {
         let value = value.with_context(|| {
             format!(
                 "{name}: expected records, JSON as --json and --save write it; number {} is none",
@@ -128,7 +131,8 @@ pub fn read(file: &Path) -> Result<Vec<Record>> {
         if !value.is_object() && !value.is_array() {
             bail!("{name}: expected records, JSON objects; number {} is {value}", number + 1);
         }
-        let file = file.file_name().map_or(name.clone(), |name| name.to_string_lossy().into_owned());
+        let file =
+            file.file_name().map_or(name.clone(), |name| name.to_string_lossy().into_owned());
         records.push(Record { file, kind: Kind::of(&value), value });
     }
     if records.is_empty() {
@@ -145,9 +149,12 @@ mod tests {
     fn what_is_no_record_is_refused_by_name() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("record.json");
-        for (text, expected) in
-            [("", "empty"), ("no", "number 1 is none"), ("{} 3", "number 2 is 3"), ("{} {", "number 2")]
-        {
+        for (text, expected) in [
+            ("", "empty"),
+            ("no", "number 1 is none"),
+            ("{} 3", "number 2 is 3"),
+            ("{} {", "number 2"),
+        ] {
             std::fs::write(&path, text).expect("written");
             let error = format!("{:#}", read(&path).expect_err(text));
             assert!(error.contains("record.json") && error.contains(expected), "{text}: {error}");
@@ -155,7 +162,8 @@ mod tests {
         std::fs::write(&path, "{}".repeat(MOST + 1)).expect("written");
         assert!(read(&path).expect_err("too many").to_string().contains("at most 4096 records"));
         std::fs::write(&path, r#"{"p_value": 0.5}{"what": 1}"#).expect("written");
-        let kinds: Vec<Kind> = read(&path).expect("two").into_iter().map(|record| record.kind).collect();
+        let kinds: Vec<Kind> =
+            read(&path).expect("two").into_iter().map(|record| record.kind).collect();
         assert_eq!(kinds, [Kind::Certify, Kind::Other]);
     }
 }

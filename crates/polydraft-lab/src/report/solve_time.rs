@@ -16,8 +16,10 @@ pub fn section(record: &Record) -> Result<Section> {
             "Hollow, with an arrow: a lower bound",
             &chart(data, &report.made_by.machine),
         )?;
-        let names: Vec<&str> =
-            data.rows.first().map_or(Vec::new(), |row| row.cells.iter().map(|c| c.solver.as_str()).collect());
+        let names: Vec<&str> = data
+            .rows
+            .first()
+            .map_or(Vec::new(), |row| row.cells.iter().map(|c| c.solver.as_str()).collect());
         let head: Vec<&str> = ["(k, n)", "best acceptance"].into_iter().chain(names).collect();
         section.table(
             &format!("Milliseconds per token: {}", data.title()),

@@ -10,7 +10,8 @@ use crate::plot::{Curve, Curves, Datum};
 
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
-    let title = format!("bench speed: {} with {}, T = {}", report.target, report.draft, report.temperature);
+    let title =
+        format!("bench speed: {} with {}, T = {}", report.target, report.draft, report.temperature);
     let mut section = Section::of(record).titled(title);
     section.fact(format!("{} texts each way", report.texts));
     let row = |tree: &str| report.results.iter().find(|row| row.tree == tree);
@@ -18,8 +19,10 @@ pub fn section(record: &Record) -> Result<Section> {
         [("auto", "the tree that chooses itself"), (report.fastest.as_str(), "the fastest here")]
     {
         if let Some(row) = row(tree) {
-            section
-                .tile(format!("{:.2} ×", row.ratio), format!("plain decoding's speed with {tree}, {what}"));
+            section.tile(
+                format!("{:.2} ×", row.ratio),
+                format!("plain decoding's speed with {tree}, {what}"),
+            );
         }
     }
     section.text(&report.verdict);

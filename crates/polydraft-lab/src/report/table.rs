@@ -35,8 +35,8 @@ const MOST: usize = 512;
 pub fn section(record: &Record) -> Result<Section> {
     let table: Table = record.read()?;
     ensure!(table.cells.len() <= MOST, "expected at most {MOST} cells, got {}", table.cells.len());
-    let mut section =
-        Section::of(record).titled("bench/table.py: --tree auto beside plain decoding and fixed trees");
+    let mut section = Section::of(record)
+        .titled("bench/table.py: --tree auto beside plain decoding and fixed trees");
     let mut temperatures: Vec<f64> = table.cells.iter().map(|cell| cell.temperature).collect();
     temperatures.sort_by(f64::total_cmp);
     temperatures.dedup();
@@ -55,7 +55,8 @@ pub fn section(record: &Record) -> Result<Section> {
             cells.resize_with(head.len(), nothing);
             rows.push((setting, cells));
         }
-        let column = SETTING.len() + 3 * temperatures.iter().position(|t| t == temperature).unwrap_or(0);
+        let column =
+            SETTING.len() + 3 * temperatures.iter().position(|t| t == temperature).unwrap_or(0);
         rows[row].1.splice(column..column + 3, figures(speed)?);
     }
     let rows: Vec<Vec<Cell>> = rows.into_iter().map(|(_, cells)| cells).collect();
@@ -86,11 +87,12 @@ fn figures(speed: &Value) -> Result<[Cell; 3]> {
     }
     let report: Report = serde_json::from_value(speed.clone())?;
     let row = |tree: &str| report.results.iter().find(|row| row.tree == tree);
-    let speed =
-        |tree: &str| row(tree).map_or("–".to_owned(), |row| format!("{:.0}", row.tokens_per_second));
+    let speed = |tree: &str| {
+        row(tree).map_or("–".to_owned(), |row| format!("{:.0}", row.tokens_per_second))
+    };
     let ratios = |auto: Option<f64>, tried: Option<f64>| {
-        let [auto, tried] =
-            [auto, tried].map(|ratio| ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")));
+        let [auto, tried] = [auto, tried]
+            .map(|ratio| ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")));
         Cell::Figure(format!("{auto} ({tried})"))
     };
     let auto = row("auto");

@@ -10,10 +10,20 @@ use crate::plot::{Curve, Curves, Datum, Dots, Panel};
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
     let mut section = Section::of(record);
-    section.fact(format!("{} prompts, texts of {} tokens", report.origin.prompts, report.origin.max_tokens));
-    report.origin.steps_of.iter().for_each(|verifier| section.fact(format!("at the steps of {verifier}")));
+    section.fact(format!(
+        "{} prompts, texts of {} tokens",
+        report.origin.prompts, report.origin.max_tokens
+    ));
+    report
+        .origin
+        .steps_of
+        .iter()
+        .for_each(|verifier| section.fact(format!("at the steps of {verifier}")));
     for result in &report.results {
-        let ahead = result.verifiers.iter().max_by(|a, b| a.block_efficiency.total_cmp(&b.block_efficiency));
+        let ahead = result
+            .verifiers
+            .iter()
+            .max_by(|a, b| a.block_efficiency.total_cmp(&b.block_efficiency));
         if let Some(best) = ahead {
             section.tile(
                 format!("{:.3}", best.block_efficiency),
@@ -92,7 +102,10 @@ fn against_nodes(report: &Report) -> Curves {
     let curve = |name: &&str| {
         let points = report.results.iter().filter_map(|result| {
             let row = result.verifiers.iter().find(|row| row.verifier == **name)?;
-            Some(Datum::at(result.nodes_per_call, row.block_efficiency).within(row.block_efficiency_error))
+            Some(
+                Datum::at(result.nodes_per_call, row.block_efficiency)
+                    .within(row.block_efficiency_error),
+            )
         });
         Curve::loose(*name, points.collect())
     };

@@ -39,8 +39,8 @@ impl Branches {
         std::mem::take(&mut self.tips)
     }
 
-    /// The nodes of a tree that need a new id: all but the first below the end of a branch. With the last node above that
-    /// is here already.
+    /// The nodes of a tree that need a new id: all but the first below the end of a branch. With
+    /// the last node above that is here already.
     pub fn forks(&self, tree: &DraftTree) -> Vec<(NodeId, NodeId)> {
         let known = self.through.len().max(1);
         let mut is_tip = vec![false; tree.len()];
@@ -63,8 +63,8 @@ impl Branches {
         forks
     }
 
-    /// Takes in the nodes of a tree that are new. `ids` are as many as [`forks`](Self::forks) says; `own` is the text's.
-    /// Returns which of them have to be copied from which, in order.
+    /// Takes in the nodes of a tree that are new. `ids` are as many as [`forks`](Self::forks) says;
+    /// `own` is the text's. Returns which of them have to be copied from which, in order.
     pub fn grow(&mut self, own: Id, tree: &DraftTree, ids: Vec<Id>) -> Vec<Fork> {
         let forks = self.forks(tree);
         debug_assert_eq!(forks.len(), ids.len());

@@ -32,8 +32,8 @@ pub(super) enum Row {
 }
 
 impl LlamaModel {
-    /// Computes all `work` in as few passes as it fits into. After an error the texts are as if nothing had been computed
-    /// for them.
+    /// Computes all `work` in as few passes as it fits into. After an error the texts are as if
+    /// nothing had been computed for them.
     pub(super) fn compute(&mut self, mut work: Vec<Work>) -> Result<()> {
         work.sort_unstable_by_key(|work| work.number);
         work.dedup_by_key(|work| work.number);
@@ -71,7 +71,8 @@ impl LlamaModel {
         Ok(())
     }
 
-    /// Puts the rows of a text into the batch. Returns the first new node of its tree if that is to be scored path by path.
+    /// Puts the rows of a text into the batch. Returns the first new node of its tree if that is to
+    /// be scored path by path.
     fn add(&mut self, work: &Work) -> Result<Option<NodeId>> {
         let &Work { number, end, tree } = work;
         let scored = self.text(number).scored;
@@ -92,12 +93,19 @@ impl LlamaModel {
         let ids = self.text(number).branches.ids_from(first, tree);
         for (node, ids) in (first..tree.len()).zip(ids) {
             debug_assert!(!ids.is_empty(), "node {node} of {own}");
-            self.add_row(number, tree.token(node), end - 1 + tree.depth(node), &ids, Row::Node(node))?;
+            self.add_row(
+                number,
+                tree.token(node),
+                end - 1 + tree.depth(node),
+                &ids,
+                Row::Node(node),
+            )?;
         }
         Ok(None)
     }
 
-    /// The first token of a text that has to be computed, the cache holding what is before it and no more.
+    /// The first token of a text that has to be computed, the cache holding what is before it and
+    /// no more.
     fn begin(&mut self, number: usize, end: usize, scored: usize) -> usize {
         if scored > 0 {
             return end;
@@ -149,7 +157,11 @@ impl LlamaModel {
         let ids: Vec<Id> = forks.iter().filter_map(|_| self.take_id()).collect();
         let copies = self.text_mut(number).branches.grow(own, tree, ids);
         for copy in copies {
-            self.context.copy(copy.from, copy.to, Some(place(copy.node)).filter(|length| *length > 0));
+            self.context.copy(
+                copy.from,
+                copy.to,
+                Some(place(copy.node)).filter(|length| *length > 0),
+            );
         }
         true
     }
@@ -162,7 +174,12 @@ impl LlamaModel {
     }
 
     /// Tokens of a text, under all ids of its branches.
-    fn add_tokens(&mut self, number: usize, tokens: std::ops::Range<usize>, last: Row) -> Result<()> {
+    fn add_tokens(
+        &mut self,
+        number: usize,
+        tokens: std::ops::Range<usize>,
+        last: Row,
+    ) -> Result<()> {
         let text = self.text(number);
         let mut ids = text.branches.ids();
         if ids.is_empty() {
@@ -177,7 +194,14 @@ impl LlamaModel {
         Ok(())
     }
 
-    fn add_row(&mut self, number: usize, token: u32, place: usize, ids: &[Id], row: Row) -> Result<()> {
+    fn add_row(
+        &mut self,
+        number: usize,
+        token: u32,
+        place: usize,
+        ids: &[Id],
+        row: Row,
+    ) -> Result<()> {
         if self.batch.len() == self.context.rows() || self.batch.wanted() == WANTED {
             self.flush()?;
         }
@@ -222,9 +246,11 @@ impl LlamaModel {
         Ok(())
     }
 
-    /// Scores the nodes of a tree from `first` on path by path, behind a text that is computed; none of it stays.
+    /// Scores the nodes of a tree from `first` on path by path, behind a text that is computed;
+    /// none of it stays.
     fn score_paths(&mut self, number: usize, tree: &DraftTree, first: NodeId) -> Result<()> {
-        let (own, length, spare) = (self.text(number).id, self.text(number).tokens.len(), self.spare);
+        let (own, length, spare) =
+            (self.text(number).id, self.text(number).tokens.len(), self.spare);
         let mut is_scored = vec![false; tree.len()];
         is_scored[..first].fill(true);
         let leaves = (first..tree.len()).filter(|node| tree.children(*node).next().is_none());
@@ -235,7 +261,8 @@ impl LlamaModel {
                 let is_known = std::mem::replace(&mut is_scored[node], true);
                 let row = if is_known { Row::Again } else { Row::Node(node) };
                 let place = length - 1 + tree.depth(node);
-                done = done.and_then(|()| self.add_row(number, tree.token(node), place, &[spare], row));
+                done = done
+                    .and_then(|()| self.add_row(number, tree.token(node), place, &[spare], row));
             }
             let done = done.and_then(|()| self.flush());
             self.context.remove(spare, 0);

@@ -5,12 +5,13 @@ use polydraft::{NodeId, Token};
 use super::branches::Branches;
 use crate::native::Id;
 
-/// A text and, behind it, a tree. Token i stands at place i, a node at depth d at place `tokens - 1 + d`.
+/// A text and, behind it, a tree. Token i stands at place i, a node at depth d at place `tokens - 1
+/// + d`.
 #[derive(Debug)]
 pub(super) struct Text {
     pub tokens: Vec<Token>,
-    /// The tokens that the cache holds under `id`, from the first on; those of a tree apart. They may be more than there are
-    /// in the text, and others, where some were taken back.
+    /// The tokens that the cache holds under `id`, from the first on; those of a tree apart. They
+    /// may be more than there are in the text, and others, where some were taken back.
     pub held: Vec<Token>,
     /// How many tokens of the text are among them.
     pub computed: usize,
@@ -19,8 +20,8 @@ pub(super) struct Text {
     pub scored: usize,
     /// `[scored, vocabulary]`.
     pub logits: Vec<f32>,
-    /// Of a model that is watched, hidden states of its tokens: `[stated, watched · hidden]`, and perhaps of tokens that were taken
-    /// back and are still held.
+    /// Of a model that is watched, hidden states of its tokens: `[stated, watched · hidden]`, and
+    /// perhaps of tokens that were taken back and are still held.
     pub states: Vec<f32>,
     /// Of how many tokens they are known.
     pub stated: usize,

@@ -7,7 +7,8 @@ use polydraft::Token;
 
 use super::{Id, position};
 
-/// Rows of a pass: tokens, where each stands in its text, and the ids of all branches that go through it.
+/// Rows of a pass: tokens, where each stands in its text, and the ids of all branches that go
+/// through it.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     tokens: Vec<i32>,

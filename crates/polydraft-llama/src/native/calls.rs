@@ -1,18 +1,21 @@
 //! Calls into llama.cpp that may fail in its own ways.
 //!
-//! llama.cpp throws exceptions, and where it finds itself wrong, or has lost a machine that it computes on, it ends the process:
-//! it calls the function that was set for that and then `abort`. Neither is for a program that has a text to keep, or other
-//! requests to answer. So every such call is made on one thread that does nothing else, for which its callers wait:
+//! llama.cpp throws exceptions, and where it finds itself wrong, or has lost a machine that it
+//! computes on, it ends the process: it calls the function that was set for that and then `abort`.
+//! Neither is for a program that has a text to keep, or other requests to answer. So every such
+//! call is made on one thread that does nothing else, for which its callers wait:
 //! 1. an exception is caught in `border.cpp` and becomes an error of that call;
-//! 2. where llama.cpp would end the process, the thread that says so is held for good, all who wait get
-//!    [`Error::Ended`], and llama.cpp is not called again. What its other threads are at goes on, so that nothing that they
-//!    may read is freed, and the process has to be left by [`leave`](super::leave).
+//! 2. where llama.cpp would end the process, the thread that says so is held for good, all who wait
+//!    get [`Error::Ended`], and llama.cpp is not called again. What its other threads are at goes
+//!    on, so that nothing that they may read is freed, and the process has to be left by
+//!    [`leave`](super::leave).
 //!
-//! One thread for all models: passes of target and draft take turns anyway, and those threads that a pass is divided among belong
-//! to the thread that began it.
+//! One thread for all models: passes of target and draft take turns anyway, and those threads that
+//! a pass is divided among belong to the thread that began it.
 //!
-//! Going there and back takes two wake-ups: 0.15 to 0.28 ms on a virtual machine, 1 to 3 % of a pass of a model of 135 M. A program that
-//! is to end with llama.cpp anyway saves them by [`host`]: it runs as a whole beside a thread that waits for it.
+//! Going there and back takes two wake-ups: 0.15 to 0.28 ms on a virtual machine, 1 to 3 % of a
+//! pass of a model of 135 M. A program that is to end with llama.cpp anyway saves them by [`host`]:
+//! it runs as a whole beside a thread that waits for it.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -29,7 +32,8 @@ const STACK: usize = 8 << 20;
 const SAID: usize = 500;
 
 unsafe extern "C-unwind" {
-    /// Calls `work(data)`. Returns 1 if it threw, with the reason in `what`, which has room for `most` bytes.
+    /// Calls `work(data)`. Returns 1 if it threw, with the reason in `what`, which has room for
+    /// `most` bytes.
     fn polydraft_llama_try(
         work: unsafe extern "C-unwind" fn(*mut c_void),
         data: *mut c_void,
@@ -40,7 +44,8 @@ unsafe extern "C-unwind" {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Why llama.cpp cannot go on in this process, if it cannot; what is waited for is written under the same lock.
+/// Why llama.cpp cannot go on in this process, if it cannot; what is waited for is written under
+/// the same lock.
 static ENDED: Mutex<Option<String>> = Mutex::new(None);
 /// The same, for a look without a lock.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
@@ -61,12 +66,14 @@ pub(crate) fn has_ended() -> bool {
 /// A pointer on its way to the thread that calls llama.cpp.
 pub(super) struct Carried<T>(T);
 
-// SAFETY: only what is llama.cpp's own and belongs to no thread is carried, and its owner waits meanwhile.
+// SAFETY: only what is llama.cpp's own and belongs to no thread is carried, and its owner waits
+// meanwhile.
 unsafe impl<T> Send for Carried<T> {}
 
 impl<T> Carried<T> {
     /// # Safety
-    /// Whoever owns `value` touches it no more until the call that it is for has returned, and not at all if llama.cpp has ended.
+    /// Whoever owns `value` touches it no more until the call that it is for has returned, and not
+    /// at all if llama.cpp has ended.
     pub unsafe fn new(value: T) -> Self {
         Self(value)
     }
@@ -99,7 +106,8 @@ pub(super) extern "C" fn end(said: *const c_char) {
 /// Runs `job` on the thread that calls llama.cpp.
 ///
 /// # Errors
-/// [`Error::Ended`] where llama.cpp ends in it or has ended before; then what the job was given is never freed.
+/// [`Error::Ended`] where llama.cpp ends in it or has ended before; then what the job was given is
+/// never freed.
 pub(super) fn call<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     match IS_HOSTED.load(Ordering::Relaxed) {
         // Where it ends this thread stays, and the host goes on.
@@ -110,12 +118,12 @@ pub(super) fn call<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) 
     }
 }
 
-/// Runs a program that uses models of this crate on a thread of its own and waits for it. Calls into llama.cpp are made where they
-/// stand in it. To be called once, before any model is loaded.
+/// Runs a program that uses models of this crate on a thread of its own and waits for it. Calls
+/// into llama.cpp are made where they stand in it. To be called once, before any model is loaded.
 ///
 /// # Errors
-/// [`Error::Ended`] where llama.cpp ends in it: the program stays where it is for good, and the process is to be left by
-/// [`leave`](crate::leave).
+/// [`Error::Ended`] where llama.cpp ends in it: the program stays where it is for good, and the
+/// process is to be left by [`leave`](crate::leave).
 pub fn host<T: Send + 'static>(program: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     IS_HOSTED.store(true, Ordering::Relaxed);
     wait_for(program, |program| {
@@ -177,15 +185,18 @@ pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Str
         let state = unsafe { &mut *state.cast::<State<F, T>>() };
         state.value = state.work.take().map(|work| work());
     }
-    fn trampoline<F: FnOnce() -> T, T>(_: &State<F, T>) -> unsafe extern "C-unwind" fn(*mut c_void) {
+    fn trampoline<F: FnOnce() -> T, T>(
+        _: &State<F, T>,
+    ) -> unsafe extern "C-unwind" fn(*mut c_void) {
         go::<F, T>
     }
     let mut state = State { work: Some(work), value: None };
     let mut what = [0_u8; SAID];
     let go = trampoline(&state);
     // SAFETY: `state` and `what` live until the call returns, and `go` is made for just this state.
-    let threw =
-        unsafe { polydraft_llama_try(go, (&raw mut state).cast(), what.as_mut_ptr().cast(), what.len()) };
+    let threw = unsafe {
+        polydraft_llama_try(go, (&raw mut state).cast(), what.as_mut_ptr().cast(), what.len())
+    };
     match (threw, state.value) {
         (0, Some(value)) => Ok(value),
         _ => {
@@ -204,10 +215,18 @@ mod tests {
         let name = || std::thread::current().name().map(str::to_owned);
         assert_eq!(call(name).unwrap().as_deref(), Some("llama.cpp"));
         let threads: Vec<_> = (0..4)
-            .map(|number| std::thread::spawn(move || call(move || (number, std::thread::current().id()))))
+            .map(|number| {
+                std::thread::spawn(move || call(move || (number, std::thread::current().id())))
+            })
             .collect();
-        let answers: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();
-        assert!(answers.iter().enumerate().all(|(number, (got, id))| number == *got && *id == answers[0].1));
+        let answers: Vec<_> =
+            threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();
+        assert!(
+            answers
+                .iter()
+                .enumerate()
+                .all(|(number, (got, id))| number == *got && *id == answers[0].1)
+        );
         assert!(catch_unwind(|| call(|| panic!("mine"))).is_err());
         assert_eq!(call(|| attempt(|| 5)).unwrap(), Ok(5));
     }

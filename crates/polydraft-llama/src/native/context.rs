@@ -10,7 +10,8 @@ use super::calls::{Carried, attempt, call, has_ended};
 use super::{Batch, Id, ROWS, WANTED, Weights, position, said, throwing};
 use crate::{CacheType, Error, FlashAttention, LlamaOptions, Result};
 
-/// What is to be noted in the cache before the next pass. Each alone would be a call that has to be waited for.
+/// What is to be noted in the cache before the next pass. Each alone would be a call that has to be
+/// waited for.
 #[derive(Debug, Clone, Copy)]
 enum Note {
     /// The tokens before `end`, or all if that is negative, are of `to` too.
@@ -27,7 +28,13 @@ impl Note {
         unsafe {
             match self {
                 Self::Copy { from, to, end } => {
-                    throwing::llama_memory_seq_cp(memory, from, to, if end < 0 { -1 } else { 0 }, end);
+                    throwing::llama_memory_seq_cp(
+                        memory,
+                        from,
+                        to,
+                        if end < 0 { -1 } else { 0 },
+                        end,
+                    );
                     true
                 }
                 Self::Remove { id, start } => throwing::llama_memory_seq_rm(memory, id, start, -1),
@@ -49,7 +56,8 @@ pub(crate) struct Context {
     /// For each row of the last pass, whether its logits were asked for.
     wanted: Vec<i8>,
     notes: RefCell<Vec<Note>>,
-    /// Layers of which is kept what goes into them, and where that is after the last pass: `[rows, hidden]` each.
+    /// Layers of which is kept what goes into them, and where that is after the last pass: `[rows,
+    /// hidden]` each.
     watched: Vec<(u32, *const f32)>,
 }
 
@@ -104,7 +112,8 @@ impl Context {
             FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
             FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
         };
-        // SAFETY: the model lives as long as the context: it moves into the same struct, which frees it last. The rest are values.
+        // SAFETY: the model lives as long as the context: it moves into the same struct, which
+        // frees it last. The rest are values.
         let carried = unsafe { Carried::new((weights.0.as_ptr(), params)) };
         let made = call(move || {
             let (model, params) = carried.take();
@@ -133,9 +142,9 @@ impl Context {
         };
         // SAFETY: as above.
         match unsafe { sys::llama_get_memory(context.context.as_ptr()) }.is_null() {
-            true => {
-                Err(refused("expected a model that continues texts, got one that has no cache".to_owned()))
-            }
+            true => Err(refused(
+                "expected a model that continues texts, got one that has no cache".to_owned(),
+            )),
             false => Ok(context),
         }
     }
@@ -168,7 +177,9 @@ impl Context {
             let context = context.take();
             // SAFETY: as above; the layers were checked.
             attempt(|| {
-                of_call.iter().for_each(|layer| unsafe { throwing::polydraft_llama_watch(context, *layer) })
+                of_call
+                    .iter()
+                    .for_each(|layer| unsafe { throwing::polydraft_llama_watch(context, *layer) })
             })
         };
         call(watch)?.map_err(|problem| Error::Pass { rows: 0, problem })?;
@@ -176,15 +187,18 @@ impl Context {
         Ok(())
     }
 
-    /// What went into the watched layers at a row of the last pass, behind each other in `to`: `[watched · hidden]`.
+    /// What went into the watched layers at a row of the last pass, behind each other in `to`:
+    /// `[watched · hidden]`.
     pub fn states(&self, row: usize, to: &mut [f32]) {
         assert!(row < self.wanted.len(), "row {row} of {}", self.wanted.len());
         let hidden = self.weights.hidden();
         for ((_, states), to) in self.watched.iter().zip(to.chunks_exact_mut(hidden)) {
             assert!(!states.is_null(), "no pass was made");
-            // SAFETY: so many rows were computed, each of so many numbers, and they stay until the next pass, which borrows the
-            // context mutably.
-            to.copy_from_slice(unsafe { std::slice::from_raw_parts(states.add(row * hidden), hidden) });
+            // SAFETY: so many rows were computed, each of so many numbers, and they stay until the
+            // next pass, which borrows the context mutably.
+            to.copy_from_slice(unsafe {
+                std::slice::from_raw_parts(states.add(row * hidden), hidden)
+            });
         }
     }
 
@@ -197,14 +211,16 @@ impl Context {
         assert!(usize::try_from(id).is_ok_and(|id| id < self.ids), "id {id} of {}", self.ids);
     }
 
-    /// Marks the first `length` tokens of `from` as those of `to` too, which has none; all of them where nothing is said.
+    /// Marks the first `length` tokens of `from` as those of `to` too, which has none; all of them
+    /// where nothing is said.
     pub fn copy(&mut self, from: Id, to: Id, length: Option<usize>) {
         self.check(from);
         self.check(to);
         self.notes.get_mut().push(Note::Copy { from, to, end: length.map_or(-1, position) });
     }
 
-    /// Takes the tokens from number `from` on from an id. False where that cannot be done in part, and nothing was done.
+    /// Takes the tokens from number `from` on from an id. False where that cannot be done in part,
+    /// and nothing was done.
     pub fn remove(&mut self, id: Id, from: usize) -> bool {
         self.check(id);
         let note = Note::Remove { id, start: if from == 0 { -1 } else { position(from) } };
@@ -216,11 +232,13 @@ impl Context {
         self.with_memory(move |memory| unsafe { note.make(memory) }).unwrap_or(true)
     }
 
-    /// The number of the first token that an id still has in all layers; none where a window's layers have none of it.
+    /// The number of the first token that an id still has in all layers; none where a window's
+    /// layers have none of it.
     pub fn first(&self, id: Id) -> Option<usize> {
         self.check(id);
         // SAFETY: the id is in range; -1 is none.
-        let first = self.with_memory(move |memory| unsafe { sys::llama_memory_seq_pos_min(memory, id) });
+        let first =
+            self.with_memory(move |memory| unsafe { sys::llama_memory_seq_pos_min(memory, id) });
         first.ok().and_then(|first| usize::try_from(first).ok())
     }
 
@@ -240,7 +258,8 @@ impl Context {
         })
     }
 
-    /// Computes a batch. After [`Error::Full`] all is as before; after another error what its ids hold is not known.
+    /// Computes a batch. After [`Error::Full`] all is as before; after another error what its ids
+    /// hold is not known.
     pub fn decode(&mut self, batch: &mut Batch) -> Result<()> {
         let (rows, vocabulary) = (batch.len(), self.weights.vocabulary());
         self.wanted.clear();
@@ -259,16 +278,17 @@ impl Context {
             let (context, memory) = carried.take();
             let done = theirs.with(|raw| {
                 attempt(|| {
-                    // SAFETY: the ids were checked when the notes were taken. The arrays live until `with` returns, are as
-                    // long as the batch says, and were checked above.
+                    // SAFETY: the ids were checked when the notes were taken. The arrays live until
+                    // `with` returns, are as long as the batch says, and were checked above.
                     unsafe {
                         notes.iter().for_each(|note| _ = note.make(memory));
                         let code = throwing::llama_decode(context, raw);
                         // Cards and servers may still be at it; their failures are this call's.
                         throwing::llama_synchronize(context);
                         let layers = if code == 0 { &layers[..] } else { &[] };
-                        let states =
-                            layers.iter().map(|layer| throwing::polydraft_llama_watched(context, *layer));
+                        let states = layers
+                            .iter()
+                            .map(|layer| throwing::polydraft_llama_watched(context, *layer));
                         // They go to the context's owner.
                         (code, Carried::new(states.collect::<Vec<_>>()))
                     }
@@ -279,7 +299,10 @@ impl Context {
         *batch = theirs;
         match done.map(|(code, states)| (code, states.take())) {
             Ok((0, states)) => {
-                self.watched.iter_mut().zip(states).for_each(|((_, watched), states)| *watched = states);
+                self.watched
+                    .iter_mut()
+                    .zip(states)
+                    .for_each(|((_, watched), states)| *watched = states);
                 self.wanted.extend_from_slice(batch.wants());
                 Ok(())
             }
@@ -299,8 +322,8 @@ impl Context {
         // SAFETY: the context lives, and the row's logits were asked for.
         let logits = unsafe { sys::llama_get_logits_ith(self.context.as_ptr(), row as i32) };
         assert!(!logits.is_null(), "row {row} has no logits");
-        // SAFETY: a row has as many numbers as the vocabulary has tokens, and stays until the next pass, which borrows
-        // the context mutably.
+        // SAFETY: a row has as many numbers as the vocabulary has tokens, and stays until the next
+        // pass, which borrows the context mutably.
         unsafe { std::slice::from_raw_parts(logits, self.weights.vocabulary()) }
     }
 }

@@ -1,4 +1,5 @@
-//! Where a model's layers may be: this machine's cards, and other machines that run llama.cpp's `rpc-server`.
+//! Where a model's layers may be: this machine's cards, and other machines that run llama.cpp's
+//! `rpc-server`.
 
 use std::ffi::CStr;
 
@@ -9,12 +10,14 @@ use crate::Result;
 
 pub(super) type Device = sys::ggml_backend_dev_t;
 
-/// The devices of a model, with a null behind the last, for `llama_model_params.devices`: those of `servers` in their order, then
-/// this machine's cards. Of a model without servers none of other machines', which a model beside it may have brought in. To be
-/// called on the thread that calls llama.cpp.
+/// The devices of a model, with a null behind the last, for `llama_model_params.devices`: those of
+/// `servers` in their order, then this machine's cards. Of a model without servers none of other
+/// machines', which a model beside it may have brought in. To be called on the thread that calls
+/// llama.cpp.
 ///
 /// # Errors
-/// A build without RPC; a server that has no devices or speaks another version. One that cannot be reached is llama.cpp's end.
+/// A build without RPC; a server that has no devices or speaks another version. One that cannot be
+/// reached is llama.cpp's end.
 pub(super) fn of(servers: &[String]) -> Result<Vec<Device>> {
     let mut devices = Vec::new();
     for server in servers {
@@ -25,7 +28,8 @@ pub(super) fn of(servers: &[String]) -> Result<Vec<Device>> {
     Ok(devices)
 }
 
-/// This machine's cards: those that stand for themselves, or where there are none those that share the processor's memory.
+/// This machine's cards: those that stand for themselves, or where there are none those that share
+/// the processor's memory.
 pub(super) fn own() -> Vec<Device> {
     // SAFETY: plain calls; llama.cpp's names end in 0 and live as long as the process.
     unsafe {
@@ -36,7 +40,8 @@ pub(super) fn own() -> Vec<Device> {
         });
         let here: Vec<Device> = here.collect();
         let of = |kind| {
-            let same = here.iter().filter(move |device| sys::ggml_backend_dev_type(**device) == kind);
+            let same =
+                here.iter().filter(move |device| sys::ggml_backend_dev_type(**device) == kind);
             same.copied().collect::<Vec<_>>()
         };
         let cards = of(sys::GGML_BACKEND_DEVICE_TYPE_GPU);

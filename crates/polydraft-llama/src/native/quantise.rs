@@ -18,14 +18,19 @@ const TYPES: [(&str, sys::llama_ftype); 6] = [
     ("q2_k", sys::LLAMA_FTYPE_MOSTLY_Q2_K),
 ];
 
-/// Writes the model in `from` to `to` in another type, such as `q4_0`: a smaller one may draft for it.
+/// Writes the model in `from` to `to` in another type, such as `q4_0`: a smaller one may draft for
+/// it.
 ///
 /// # Errors
 /// A type that is not known; files that cannot be read or written.
 pub fn quantise(from: &Path, to: &Path, kind: &str) -> Result<()> {
     let Some((_, ftype)) = TYPES.iter().find(|(name, _)| *name == kind) else {
         let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
-        return Err(Error::Setting { setting: "type", expected: names.join(", "), got: kind.to_owned() });
+        return Err(Error::Setting {
+            setting: "type",
+            expected: names.join(", "),
+            got: kind.to_owned(),
+        });
     };
     polydraft_gguf::Gguf::open(from)?;
     start();

@@ -44,7 +44,8 @@ pub(super) fn devices(server: &str) -> Result<Vec<Device>> {
     let add = unsafe { std::mem::transmute::<*mut c_void, AddServer>(add) };
     let endpoint = CString::new(server).map_err(|_| refused(server, "a name with a zero byte"))?;
     // SAFETY: the name ends in 0.
-    let added = attempt(|| unsafe { add(endpoint.as_ptr()) }).map_err(|said| refused(server, said))?;
+    let added =
+        attempt(|| unsafe { add(endpoint.as_ptr()) }).map_err(|said| refused(server, said))?;
     if added.is_null() {
         return Err(refused(server, "one that has no devices"));
     }
@@ -56,15 +57,18 @@ pub(super) fn devices(server: &str) -> Result<Vec<Device>> {
     }
 }
 
-/// Lets other machines compute with this one's cards, or with its processor where there are none, until the process is ended. One
-/// client at a time. llama.cpp says on standard output where it listens and who comes.
+/// Lets other machines compute with this one's cards, or with its processor where there are none,
+/// until the process is ended. One client at a time. llama.cpp says on standard output where it
+/// listens and who comes.
 ///
 /// # Errors
 /// A build without RPC; an address that cannot be listened at.
 pub fn serve_rpc(endpoint: &str, threads: usize) -> Result<()> {
     start();
-    let refused = |got| Error::Setting { setting: "rpc", expected: format!("to listen at {endpoint}"), got };
-    let serve = function(c"ggml_backend_rpc_start_server").ok_or_else(|| refused(WITHOUT.to_owned()))?;
+    let refused =
+        |got| Error::Setting { setting: "rpc", expected: format!("to listen at {endpoint}"), got };
+    let serve =
+        function(c"ggml_backend_rpc_start_server").ok_or_else(|| refused(WITHOUT.to_owned()))?;
     // SAFETY: ggml-rpc.h declares this function so.
     let serve = unsafe { std::mem::transmute::<*mut c_void, StartServer>(serve) };
     let name = CString::new(endpoint).map_err(|_| refused("a name with a zero byte".to_owned()))?;
@@ -72,7 +76,8 @@ pub fn serve_rpc(endpoint: &str, threads: usize) -> Result<()> {
         let mut devices = devices::own();
         if devices.is_empty() {
             // SAFETY: a plain call.
-            let processor = unsafe { sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU) };
+            let processor =
+                unsafe { sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU) };
             devices.push(processor);
         }
         // SAFETY: the name ends in 0, and it and the devices live until the call returns.

@@ -1,10 +1,11 @@
-//! Functions of llama.cpp that may throw, declared so that what they throw may pass; the bindings have them as ones that never do.
+//! Functions of llama.cpp that may throw, declared so that what they throw may pass; the bindings
+//! have them as ones that never do.
 
 use std::ffi::c_char;
 
 use llama_cpp_sys_2::{
-    ggml_backend_reg_t, llama_batch, llama_context, llama_context_params, llama_memory_t, llama_model,
-    llama_model_params, llama_model_quantize_params, llama_pos, llama_seq_id,
+    ggml_backend_reg_t, llama_batch, llama_context, llama_context_params, llama_memory_t,
+    llama_model, llama_model_params, llama_model_quantize_params, llama_pos, llama_seq_id,
 };
 
 unsafe extern "C-unwind" {
@@ -15,8 +16,10 @@ unsafe extern "C-unwind" {
     pub fn ggml_backend_register(server: ggml_backend_reg_t);
     pub fn llama_decode(context: *mut llama_context, batch: llama_batch) -> i32;
     pub fn llama_free(context: *mut llama_context);
-    pub fn llama_init_from_model(model: *mut llama_model, params: llama_context_params)
-    -> *mut llama_context;
+    pub fn llama_init_from_model(
+        model: *mut llama_model,
+        params: llama_context_params,
+    ) -> *mut llama_context;
     pub fn llama_memory_seq_cp(
         memory: llama_memory_t,
         from: llama_seq_id,
@@ -31,7 +34,10 @@ unsafe extern "C-unwind" {
         end: llama_pos,
     ) -> bool;
     pub fn llama_model_free(model: *mut llama_model);
-    pub fn llama_model_load_from_file(path: *const c_char, params: llama_model_params) -> *mut llama_model;
+    pub fn llama_model_load_from_file(
+        path: *const c_char,
+        params: llama_model_params,
+    ) -> *mut llama_model;
     pub fn llama_model_quantize(
         from: *const c_char,
         to: *const c_char,

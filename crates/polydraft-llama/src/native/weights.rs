@@ -19,8 +19,8 @@ unsafe impl Send for Weights {}
 impl Drop for Weights {
     fn drop(&mut self) {
         if !has_ended() {
-            // SAFETY: it was made by llama.cpp and nobody else has it; contexts are gone before (see `Context`). Servers may be
-            // told, and may be lost: then it is not freed.
+            // SAFETY: it was made by llama.cpp and nobody else has it; contexts are gone before
+            // (see `Context`). Servers may be told, and may be lost: then it is not freed.
             let model = unsafe { Carried::new(self.0.as_ptr()) };
             let _ = call(move || attempt(|| unsafe { throwing::llama_model_free(model.take()) }));
         }
@@ -34,17 +34,22 @@ impl Weights {
         let name = c_path(path)?;
         let options = options.clone();
         let refused = |problem: String| {
-            let problem =
-                if problem.is_empty() { "the file could not be loaded".to_owned() } else { problem };
+            let problem = if problem.is_empty() {
+                "the file could not be loaded".to_owned()
+            } else {
+                problem
+            };
             Error::Refused { path: path.to_owned(), problem }
         };
         let loaded = call(move || {
             let mut devices = devices::of(&options.rpc)?;
             let mut params = Params::new(&options)?;
             params.raw.devices = devices.as_mut_ptr();
-            // SAFETY: `name` ends in 0, and it, the shares and the devices live until the model is loaded.
-            let model =
-                attempt(|| unsafe { throwing::llama_model_load_from_file(name.as_ptr(), params.raw) });
+            // SAFETY: `name` ends in 0, and it, the shares and the devices live until the model is
+            // loaded.
+            let model = attempt(|| unsafe {
+                throwing::llama_model_load_from_file(name.as_ptr(), params.raw)
+            });
             // SAFETY: it goes to its owner.
             Ok::<_, Error>(model.map(|model| unsafe { Carried::new(model) }))
         })??;
@@ -55,7 +60,8 @@ impl Weights {
     /// Tokens of the vocabulary, which is how wide a row of logits is.
     pub fn vocabulary(&self) -> usize {
         // SAFETY: the model lives.
-        let tokens = unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(self.0.as_ptr())) };
+        let tokens =
+            unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(self.0.as_ptr())) };
         usize::try_from(tokens).unwrap_or(0)
     }
 
@@ -80,14 +86,18 @@ impl Weights {
     /// The width of its sliding window, if some layers have one.
     pub fn window(&self) -> Option<usize> {
         // SAFETY: the model lives.
-        usize::try_from(unsafe { sys::llama_model_n_swa(self.0.as_ptr()) }).ok().filter(|window| *window > 0)
+        usize::try_from(unsafe { sys::llama_model_n_swa(self.0.as_ptr()) })
+            .ok()
+            .filter(|window| *window > 0)
     }
 
-    /// Whether it keeps one state of a text, which cannot be taken back, beside keys and values or in place of them.
+    /// Whether it keeps one state of a text, which cannot be taken back, beside keys and values or
+    /// in place of them.
     pub fn has_state(&self) -> bool {
         // SAFETY: the model lives.
         unsafe {
-            sys::llama_model_is_recurrent(self.0.as_ptr()) || sys::llama_model_is_hybrid(self.0.as_ptr())
+            sys::llama_model_is_recurrent(self.0.as_ptr())
+                || sys::llama_model_is_hybrid(self.0.as_ptr())
         }
     }
 
@@ -117,7 +127,8 @@ struct Params {
 impl Params {
     fn new(options: &LlamaOptions) -> Result<Self> {
         // SAFETY: plain calls.
-        let (mut raw, devices) = unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
+        let (mut raw, devices) =
+            unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
         let mut shares = vec![0.0; devices];
         raw.n_gpu_layers = match options.gpu_layers {
             None => -1,
@@ -131,7 +142,11 @@ impl Params {
             Split::Shares(given) => {
                 if given.len() > devices {
                     let expected = format!("shares of at most {devices} cards");
-                    return Err(Error::Setting { setting: "split", expected, got: given.len().to_string() });
+                    return Err(Error::Setting {
+                        setting: "split",
+                        expected,
+                        got: given.len().to_string(),
+                    });
                 }
                 shares[..given.len()].copy_from_slice(given);
                 raw.tensor_split = shares.as_ptr();

@@ -114,7 +114,8 @@ pub fn writer(kind: Kind, seed: u64, stretch: f32) -> Writer {
             writer = add(writer, name("ssm_in.weight"), &[HIDDEN, 2 * inner], 0.0, wide(HIDDEN));
             writer = add(writer, name("ssm_conv1d.weight"), &[kernel, inner], 0.0, 1.0);
             writer = add(writer, name("ssm_conv1d.bias"), &[inner], 0.0, 0.2);
-            writer = add(writer, name("ssm_x.weight"), &[inner, rank + 2 * state], 0.0, wide(inner));
+            writer =
+                add(writer, name("ssm_x.weight"), &[inner, rank + 2 * state], 0.0, wide(inner));
             writer = add(writer, name("ssm_dt.weight"), &[rank, inner], 0.0, wide(rank));
             writer = add(writer, name("ssm_dt.bias"), &[inner], 0.0, 0.5);
             // Negative: states fade.
@@ -172,7 +173,8 @@ pub fn file(writer: &Writer) -> NamedTempFile {
     file
 }
 
-/// One thread, so that tests may run side by side; keys and values in f32, so that what is compared is as exact as can be.
+/// One thread, so that tests may run side by side; keys and values in f32, so that what is compared
+/// is as exact as can be.
 pub fn options() -> LlamaOptions {
     LlamaOptions {
         threads: 1,

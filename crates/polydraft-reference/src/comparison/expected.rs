@@ -1,22 +1,26 @@
 //! How many tokens a verifier emits for a given draft, on average over its own decisions.
 //!
-//! Problem: the expected number of tokens given the draft, without drawing what the verifier would draw.
-//! Source: ours. The code that emits is run once for every series of its decisions (`polydraft::enumerate`), but for
-//! the token that it emits last: which one that is does not change how many there are.
-//! Complexity: one run for each series of accepted and rejected nodes; a walk needs one law for each node and order of
-//! draws.
-//! Deviations: (1) a walk follows its rule's token wherever that is a child, so there every token counts. It is done by
-//! the law of the rule at each node, averaged over the orders in which the draws may have come: over all of them if
-//! they are few, else over random ones, which is right on average; (2) block verification flips the coins of the selected
-//! path from its end upwards and ends with the first that accepts, so one run in which all reject says what every coin
-//! is worth; (3) a draft of many paths is dealt out to several hands at random, each a draft of so many paths as are
-//! compared, and the mean over the hands counts; a verifier of one path is given each path of the draft.
+//! Problem: the expected number of tokens given the draft, without drawing what the verifier would
+//! draw.
+//! Source: ours. The code that emits is run once for every series of its decisions
+//! (`polydraft::enumerate`), but for the token that it emits last: which one that is does not
+//! change how many there are.
+//! Complexity: one run for each series of accepted and rejected nodes; a walk needs one law for
+//! each node and order of draws.
+//! Deviations: (1) a walk follows its rule's token wherever that is a child, so there every token
+//! counts. It is done by the law of the rule at each node, averaged over the orders in which the
+//! draws may have come: over all of them if they are few, else over random ones, which is right on
+//! average; (2) block verification flips the coins of the selected path from its end upwards and
+//! ends with the first that accepts, so one run in which all reject says what every coin is worth;
+//! (3) a draft of many paths is dealt out to several hands at random, each a draft of so many paths
+//! as are compared, and the mean over the hands counts; a verifier of one path is given each path
+//! of the draft.
 
 use polydraft::chance::Outcomes;
 use polydraft::verify::walk;
 use polydraft::{
-    Chance, Draft, DraftTree, Drafting, Error, Form, NodeId, Outcome, Problem, Result, Rule, TargetLaws,
-    Token, Verifier, couple, enumerate,
+    Chance, Draft, DraftTree, Drafting, Error, Form, NodeId, Outcome, Problem, Result, Rule,
+    TargetLaws, Token, Verifier, couple, enumerate,
 };
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -25,7 +29,8 @@ use rand_chacha::ChaCha12Rng;
 use super::hands::{Dealt, Hand, Hands};
 use crate::VerifierKind;
 
-/// Orders of draws that are all looked at, and as many random ones as are taken where there are more.
+/// Orders of draws that are all looked at, and as many random ones as are taken where there are
+/// more.
 const ORDERS: usize = 6;
 const RANDOM_ORDERS: usize = 6;
 
@@ -64,7 +69,9 @@ impl Subject {
             return Ok(None);
         }
         let way = match kind {
-            VerifierKind::Walk(rule) => Way::Walk(rule.build()?, Box::new(ChaCha12Rng::seed_from_u64(0))),
+            VerifierKind::Walk(rule) => {
+                Way::Walk(rule.build()?, Box::new(ChaCha12Rng::seed_from_u64(0)))
+            }
             VerifierKind::Block(_)
             | VerifierKind::GreedyBlock(_)
             | VerifierKind::PriorityBlock(_)
@@ -74,8 +81,8 @@ impl Subject {
         Ok(Some(Self { way, alone }))
     }
 
-    /// The expected number of tokens emitted for a draft, the last one included: the mean over the hands that were dealt
-    /// from it, or of the draft itself if there are none.
+    /// The expected number of tokens emitted for a draft, the last one included: the mean over the
+    /// hands that were dealt from it, or of the draft itself if there are none.
     ///
     /// # Errors
     /// Those of the verifier.
@@ -294,7 +301,8 @@ mod tests {
     use super::super::hands::deal;
     use super::*;
 
-    /// Expected tokens over all drafts are what the conformance runner finds by enumerating everything.
+    /// Expected tokens over all drafts are what the conformance runner finds by enumerating
+    /// everything.
     #[test]
     fn they_are_what_full_enumeration_finds() {
         let mut random = ChaCha12Rng::seed_from_u64(3);
@@ -313,24 +321,35 @@ mod tests {
             let policy = tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy");
             for index in 0..4 {
                 // As many drafts as tokens: outcomes that are no tokens must not be taken for such.
-                let pair = random_pair(2 + index / 2, policy.depth(), 0.3, index % 2 == 1, &mut random);
+                let pair =
+                    random_pair(2 + index / 2, policy.depth(), 0.3, index % 2 == 1, &mut random);
                 let pair = pair.expect("a pair");
                 for kind in VerifierKind::all() {
-                    let Ok(Some(mut subject)) = Subject::new(&kind, &policy.form()) else { continue };
+                    let Ok(Some(mut subject)) = Subject::new(&kind, &policy.form()) else {
+                        continue;
+                    };
                     let mut got = 0.0;
-                    for (probability, draft) in drafts(policy.as_ref(), &pair.draft).expect("drafts") {
+                    for (probability, draft) in
+                        drafts(policy.as_ref(), &pair.draft).expect("drafts")
+                    {
                         let target = TargetOf::new(draft.tree(), &pair.target);
-                        let single =
-                            if subject.alone { deal(&draft, 1, None).expect("hands") } else { Vec::new() };
+                        let single = if subject.alone {
+                            deal(&draft, 1, None).expect("hands")
+                        } else {
+                            Vec::new()
+                        };
                         let hands = Hands { single, several: Vec::new() };
-                        got += probability * subject.tokens(&draft, &hands, &target).expect("tokens");
+                        got +=
+                            probability * subject.tokens(&draft, &hands, &target).expect("tokens");
                     }
                     let one = subject.alone;
                     let alone = PolicyKind::chain(policy.depth());
                     let own = match one {
                         true if tree.starts_with("paths") => alone.build().expect("a policy"),
                         true => continue,
-                        false => tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy"),
+                        false => {
+                            tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy")
+                        }
                     };
                     let mut verifier = kind.build().expect("a verifier");
                     let (target, draft) = (&pair.target, &pair.draft);
@@ -341,8 +360,15 @@ mod tests {
                 }
             }
         }
-        for name in ["block", "token", "spectr", "specinfer", "traversal", "greedy-block", "nested-priority"]
-        {
+        for name in [
+            "block",
+            "token",
+            "spectr",
+            "specinfer",
+            "traversal",
+            "greedy-block",
+            "nested-priority",
+        ] {
             assert!(checked.get(name).is_some_and(|count| *count >= 8), "{name}: {checked:?}");
         }
     }
@@ -366,11 +392,13 @@ mod tests {
 
     fn tokens(verifier: &str, draft: &Draft, target: &dyn TargetLaws) -> f64 {
         let kind: VerifierKind = verifier.parse().expect("a name");
-        let mut subject = Subject::new(&kind, draft.form()).expect("settings").expect("one that is exact");
+        let mut subject =
+            Subject::new(&kind, draft.form()).expect("settings").expect("one that is exact");
         subject.tokens(draft, &Hands::default(), target).expect("tokens")
     }
 
-    /// Where a node is too large for its rule, the walk goes by another, and so do its expected tokens.
+    /// Where a node is too large for its rule, the walk goes by another, and so do its expected
+    /// tokens.
     #[test]
     fn walks_fall_back() {
         let law = |weight: &dyn Fn(usize) -> usize| {
@@ -385,8 +413,10 @@ mod tests {
             let mut draft = Draft::new();
             draft.draw(0, drawn.clone(), Growth::Fresh(draws), &mut random).expect("drawn");
             let target = vec![wanted.clone(); draft.tree().len()];
-            let problem = Problem::new(&wanted, draft.proposal(0).expect("drawn")).expect("a problem");
-            let mut rule = "max-flow".parse::<crate::RuleKind>().expect("a name").build().expect("a rule");
+            let problem =
+                Problem::new(&wanted, draft.proposal(0).expect("drawn")).expect("a problem");
+            let mut rule =
+                "max-flow".parse::<crate::RuleKind>().expect("a name").build().expect("a rule");
             assert!(matches!(couple(rule.as_mut(), problem), Err(Error::TooLarge { .. })));
             let expected = tokens(named, &draft, &target);
             assert!((tokens("walk:max-flow", &draft, &target) - expected).abs() < 1e-12, "{named}");

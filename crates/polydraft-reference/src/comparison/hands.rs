@@ -1,10 +1,13 @@
 //! Drafts dealt from a larger one.
 //!
-//! Independent paths are exchangeable: any of them, chosen without looking at them, are independent paths again. So one
-//! draft of many paths, whose laws are computed in one pass, gives several drafts of fewer.
+//! Independent paths are exchangeable: any of them, chosen without looking at them, are independent
+//! paths again. So one draft of many paths, whose laws are computed in one pass, gives several
+//! drafts of fewer.
 
 use polydraft::chance::Outcomes;
-use polydraft::{Chance, Distribution, Draft, DraftTree, Draws, Growth, NodeId, Result, TargetLaws, Token};
+use polydraft::{
+    Chance, Distribution, Draft, DraftTree, Draws, Growth, NodeId, Result, TargetLaws, Token,
+};
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha12Rng;
 
@@ -26,7 +29,8 @@ pub struct Hands {
     pub several: Vec<Hand>,
 }
 
-/// Deals the paths of a draft out to hands of `count`, at random where there is something to choose.
+/// Deals the paths of a draft out to hands of `count`, at random where there is something to
+/// choose.
 ///
 /// # Errors
 /// A draft that is no number of paths.
@@ -37,7 +41,8 @@ pub fn deal(draft: &Draft, count: usize, random: Option<&mut ChaCha12Rng>) -> Re
         let alone = |end| Ok(Hand { times: tree.draws(end), ..hand(draft, &[end])? });
         return ends.map(alone).collect();
     }
-    let mut ends: Vec<NodeId> = ends.flat_map(|end| std::iter::repeat_n(end, tree.draws(end))).collect();
+    let mut ends: Vec<NodeId> =
+        ends.flat_map(|end| std::iter::repeat_n(end, tree.draws(end))).collect();
     if let Some(random) = random {
         ends.shuffle(random);
     }
@@ -57,9 +62,12 @@ fn hand(draft: &Draft, ends: &[NodeId]) -> Result<Hand> {
         let next: Vec<NodeId> =
             paths.iter().filter(through).filter_map(|path| path.get(depth).copied()).collect();
         if !next.is_empty() {
-            let growth = if depth == 0 { Growth::Fresh(Draws::iid(next.len())) } else { Growth::Continue };
-            let mut again =
-                Again { tokens: next.iter().map(|&next| draft.tree().token(next)).collect(), drawn: 0 };
+            let growth =
+                if depth == 0 { Growth::Fresh(Draws::iid(next.len())) } else { Growth::Continue };
+            let mut again = Again {
+                tokens: next.iter().map(|&next| draft.tree().token(next)).collect(),
+                drawn: 0,
+            };
             own.draw(node, draft.drawn_from(here)?.clone(), growth, &mut again)?;
             for child in own.tree().children(node) {
                 let token = own.tree().token(child);
@@ -133,7 +141,8 @@ mod tests {
                     draws[nodes[node]] += own.tree().draws(node);
                 }
             }
-            (1..draft.tree().len()).for_each(|node| assert_eq!(draws[node], draft.tree().draws(node)));
+            (1..draft.tree().len())
+                .for_each(|node| assert_eq!(draws[node], draft.tree().draws(node)));
             let each = deal(&draft, 1, None).expect("hands");
             assert_eq!(each.iter().map(|hand| hand.times).sum::<usize>(), 6);
             assert!(each.iter().all(|hand| hand.draft.form().is_chain()));

@@ -1,13 +1,16 @@
 //! Minimising a smooth convex function: L-BFGS.
 //!
 //! Problem: find a point whose gradient is small in the L1 norm, within a few iterations.
-//! Source: Nocedal 1980 (two-loop recursion, 10 pairs kept); the line search of Nocedal and Wright 2006, algorithms 3.5
-//! and 3.6 (bracket, then zoom by bisection) for the strong Wolfe conditions with SciPy's constants 1e-3 and 0.9.
-//! Complexity: O(variables) an iteration besides the function, of which each iteration needs one or two values.
-//! Deviations: (1) own code, not a library's: the paper stops on the *L1* norm of the gradient, which it gets from SciPy's
-//! L-BFGS-B; argmin's L-BFGS stops on the L2 norm only and reports that, so it would either iterate longer than published
-//! or stop elsewhere, and the point of this file is to be the published algorithm; (2) no stop on small progress, which
-//! SciPy has: this finds more solutions, not fewer.
+//! Source: Nocedal 1980 (two-loop recursion, 10 pairs kept); the line search of Nocedal and Wright
+//! 2006, algorithms 3.5 and 3.6 (bracket, then zoom by bisection) for the strong Wolfe conditions
+//! with SciPy's constants 1e-3 and 0.9.
+//! Complexity: O(variables) an iteration besides the function, of which each iteration needs one or
+//! two values.
+//! Deviations: (1) own code, not a library's: the paper stops on the *L1* norm of the gradient,
+//! which it gets from SciPy's L-BFGS-B; argmin's L-BFGS stops on the L2 norm only and reports that,
+//! so it would either iterate longer than published or stop elsewhere, and the point of this file
+//! is to be the published algorithm; (2) no stop on small progress, which SciPy has: this finds
+//! more solutions, not fewer.
 
 /// Pairs of steps and gradient changes that are kept.
 const MEMORY: usize = 10;
@@ -31,7 +34,8 @@ struct Pair {
     product: f64,
 }
 
-/// Minimises from `point`, which is moved. `function(point, gradient)` fills the gradient and returns the value.
+/// Minimises from `point`, which is moved. `function(point, gradient)` fills the gradient and
+/// returns the value.
 pub(super) fn minimise(
     point: &mut Vec<f64>,
     iterations: usize,
@@ -49,9 +53,14 @@ pub(super) fn minimise(
         let direction = direction(&pairs, &gradient);
         let slope = dot(&direction, &gradient);
         // The first step has length 1, as SciPy's; later ones are quasi-Newton steps.
-        let first = if pairs.is_empty() { 1.0_f64.min(1.0 / dot(&gradient, &gradient).sqrt()) } else { 1.0 };
+        let first = if pairs.is_empty() {
+            1.0_f64.min(1.0 / dot(&gradient, &gradient).sqrt())
+        } else {
+            1.0
+        };
         let mut at = |length: f64| {
-            let next: Vec<f64> = point.iter().zip(&direction).map(|(x, d)| x + length * d).collect();
+            let next: Vec<f64> =
+                point.iter().zip(&direction).map(|(x, d)| x + length * d).collect();
             let mut gradient = vec![0.0; size];
             let value = function(&next, &mut gradient);
             let slope = dot(&gradient, &direction);
@@ -102,7 +111,8 @@ struct Trial {
     gradient: Vec<f64>,
 }
 
-/// A length that meets the strong Wolfe conditions, or else the best one found that decreases the function.
+/// A length that meets the strong Wolfe conditions, or else the best one found that decreases the
+/// function.
 fn search(value: f64, slope: f64, first: f64, at: &mut impl FnMut(f64) -> Trial) -> Option<Trial> {
     let (mut low, mut low_value, mut high) = (0.0, value, f64::INFINITY);
     let mut length = first;
@@ -176,6 +186,9 @@ mod tests {
         });
         assert!(end.gradient == 1.0 && end.iterations <= 7);
         // Nothing to do.
-        assert_eq!(minimise(&mut Vec::new(), 25, 1e-3, |_, _| 0.0), End { iterations: 0, gradient: 0.0 });
+        assert_eq!(
+            minimise(&mut Vec::new(), 25, 1e-3, |_, _| 0.0),
+            End { iterations: 0, gradient: 0.0 }
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The algorithm: H*, what tokens outside it are accepted with, and the two systems, each solved when it is needed.
+//! The algorithm: H*, what tokens outside it are accepted with, and the two systems, each solved
+//! when it is needed.
 
 use super::system::{Solved, System, Truncation};
 use super::{NAME, Settings};
@@ -152,7 +153,8 @@ impl Resolver {
     fn solve_outer(&mut self) -> std::result::Result<Solved, GaveUp> {
         if self.outer.is_none() {
             let truncation = Truncation { outer: true, free: self.mass_inside(), whole: 1.0 };
-            self.outer = Some(System::new(&self.settings, self.count, truncation, self.members(false))?);
+            self.outer =
+                Some(System::new(&self.settings, self.count, truncation, self.members(false))?);
         }
         Ok(self.outer.as_ref().map(System::solved).unwrap_or_default())
     }
@@ -160,7 +162,8 @@ impl Resolver {
     fn solve_inner(&mut self) -> std::result::Result<Solved, GaveUp> {
         if self.inner.is_none() {
             let truncation = Truncation { outer: false, free: 0.0, whole: self.mass_inside() };
-            self.inner = Some(System::new(&self.settings, self.count, truncation, self.members(true))?);
+            self.inner =
+                Some(System::new(&self.settings, self.count, truncation, self.members(true))?);
         }
         Ok(self.inner.as_ref().map(System::solved).unwrap_or_default())
     }
@@ -215,13 +218,21 @@ impl Resolver {
         (if inner { &self.inner } else { &self.outer }.as_ref(), tokens)
     }
 
-    /// As published: the softmax of the potentials, over tokens outside of H* if there are any, with an extra 1 for
-    /// "reject" if there are none.
+    /// As published: the softmax of the potentials, over tokens outside of H* if there are any,
+    /// with an extra 1 for "reject" if there are none.
     pub(super) fn published(&self, drafts: &[Token]) -> Choice {
-        let (Some(system), tokens) = self.system(drafts) else { return Choice { accepted: Vec::new() } };
+        let (Some(system), tokens) = self.system(drafts) else {
+            return Choice { accepted: Vec::new() };
+        };
         let weights: Vec<f64> = tokens.iter().map(|token| system.potential(*token).exp()).collect();
         let total = weights.iter().sum::<f64>() + system.slack();
-        Choice { accepted: tokens.into_iter().zip(weights).map(|(token, w)| (token, w / total)).collect() }
+        Choice {
+            accepted: tokens
+                .into_iter()
+                .zip(weights)
+                .map(|(token, w)| (token, w / total))
+                .collect(),
+        }
     }
 
     /// As published: what a rejection does not emit.
@@ -235,8 +246,8 @@ impl Resolver {
         Some(self.acceptance_with(inner))
     }
 
-    /// As published: the acceptance if both systems are solved, but for inner tuples left out, of probability at most τ,
-    /// which count as rejected.
+    /// As published: the acceptance if both systems are solved, but for inner tuples left out, of
+    /// probability at most τ, which count as rejected.
     pub fn acceptance(&self) -> Option<f64> {
         self.outer.as_ref()?;
         Some(self.acceptance_with(self.inner.as_ref()?))
@@ -256,7 +267,8 @@ impl Selector for Resolver {
     fn supports(&self, draws: Draws) -> Result<()> {
         draws.require(NAME, if draws.count == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] })?;
         if draws.count > MOST_DRAFTS {
-            let (expected, got) = (format!("at most {MOST_DRAFTS} drafts"), draws.count.to_string());
+            let (expected, got) =
+                (format!("at most {MOST_DRAFTS} drafts"), draws.count.to_string());
             return Err(Error::TooLarge { operation: NAME, expected, got });
         }
         Ok(())
@@ -273,7 +285,8 @@ impl Selector for Resolver {
     fn selection(&mut self, _: &Problem, drafts: &[Token]) -> Vec<f64> {
         let mut weights = vec![0.0; drafts.len()];
         let (Some(system), tokens) = self.system(drafts) else { return weights };
-        // A tuple with a token that the system is about but does not keep selects the first such draft.
+        // A tuple with a token that the system is about but does not keep selects the first such
+        // draft.
         let meant = |token: &Token| !system.is_kept(*token) && tokens.contains(token);
         if let Some(first) = drafts.iter().position(meant) {
             weights[first] = 1.0;

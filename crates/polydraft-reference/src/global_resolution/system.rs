@@ -1,12 +1,15 @@
-//! The outer or the inner system, truncated to a few tokens, as a convex problem in one potential a token.
+//! The outer or the inner system, truncated to a few tokens, as a convex problem in one potential a
+//! token.
 //!
-//! Problem: outer: Σ_ω Pr(ω) log Σ_{i∈ω∖H*} e^{a_i} − Σ p'_i a_i over tuples inside H* ∪ T but not inside H*; inner:
-//! Σ_ω Pr(ω) log(1 + Σ_{i∈ω} e^{a_i}) − Σ p_i a_i over tuples inside T ⊆ H*. Where the gradient is 0, accepting a tuple's
-//! tokens in proportion to e^a gives every token exactly what it wants.
+//! Problem: outer: Σ_ω Pr(ω) log Σ_{i∈ω∖H*} e^{a_i} − Σ p'_i a_i over tuples inside H* ∪ T but not
+//! inside H*; inner: Σ_ω Pr(ω) log(1 + Σ_{i∈ω} e^{a_i}) − Σ p_i a_i over tuples inside T ⊆ H*.
+//! Where the gradient is 0, accepting a tuple's tokens in proportion to e^a gives every token
+//! exactly what it wants.
 //! Source: Thomas and Pal 2025 (Global Resolution), theorems 6.4 and 6.5, appendix K.
 //! Complexity: Σ C(|T|, j), j ≤ n, terms an evaluation.
-//! Deviations: (1) T takes the tokens of largest q: the smallest T that leaves out at most τ; the paper does not say which;
-//! (2) a term's probability by a sum of positive terms (see `sets`); (3) it starts from potentials 0.
+//! Deviations: (1) T takes the tokens of largest q: the smallest T that leaves out at most τ; the
+//! paper does not say which; (2) a term's probability by a sum of positive terms (see `sets`); (3)
+//! it starts from potentials 0.
 
 use super::resolver::GaveUp;
 use super::{Settings, lbfgs};
@@ -39,7 +42,8 @@ pub(super) struct System {
     /// T, ascending.
     tokens: Vec<Token>,
     potentials: Vec<f64>,
-    /// Per token of T: the probability that it is selected from tuples that have nothing outside of T.
+    /// Per token of T: the probability that it is selected from tuples that have nothing outside of
+    /// T.
     selected: Vec<f64>,
     /// The probability of the tuples that are left out, and q of the tokens that make it so.
     left_out: (f64, f64),
@@ -64,7 +68,11 @@ impl Terms {
         for (&end, &coefficient) in self.ends.iter().zip(&self.coefficients) {
             let members = &self.members[start..end];
             start = end;
-            visit(members, coefficient, members.iter().map(|member| weights[*member as usize]).sum());
+            visit(
+                members,
+                coefficient,
+                members.iter().map(|member| weights[*member as usize]).sum(),
+            );
         }
     }
 }
@@ -108,17 +116,21 @@ impl System {
         let mut potentials = vec![0.0; tokens.len()];
         let threshold = 5.0 * settings.tau;
         let mut weights = vec![0.0; tokens.len()];
-        let end = lbfgs::minimise(&mut potentials, settings.iterations, threshold, |point, gradient| {
-            weights.iter_mut().zip(point).for_each(|(weight, a)| *weight = a.exp());
-            gradient.iter_mut().zip(&wanted).for_each(|(gradient, wanted)| *gradient = -wanted);
-            let mut value: f64 = -point.iter().zip(&wanted).map(|(a, wanted)| a * wanted).sum::<f64>();
-            terms.each(&weights, |members, coefficient, sum| {
-                value += coefficient * (terms.slack + sum).ln();
-                let share = coefficient / (terms.slack + sum);
-                members.iter().for_each(|m| gradient[*m as usize] += share * weights[*m as usize]);
+        let end =
+            lbfgs::minimise(&mut potentials, settings.iterations, threshold, |point, gradient| {
+                weights.iter_mut().zip(point).for_each(|(weight, a)| *weight = a.exp());
+                gradient.iter_mut().zip(&wanted).for_each(|(gradient, wanted)| *gradient = -wanted);
+                let mut value: f64 =
+                    -point.iter().zip(&wanted).map(|(a, wanted)| a * wanted).sum::<f64>();
+                terms.each(&weights, |members, coefficient, sum| {
+                    value += coefficient * (terms.slack + sum).ln();
+                    let share = coefficient / (terms.slack + sum);
+                    members
+                        .iter()
+                        .for_each(|m| gradient[*m as usize] += share * weights[*m as usize]);
+                });
+                value
             });
-            value
-        });
         if end.gradient.is_nan() || end.gradient > threshold {
             let lbfgs::End { iterations, gradient } = end;
             return Err(GaveUp::NotConverged { system, gradient, threshold, iterations });
@@ -129,9 +141,12 @@ impl System {
         let mut accepted = 0.0;
         terms.each(&weights, |members, coefficient, sum| {
             accepted += coefficient * sum / (sum + terms.slack);
-            members.iter().for_each(|m| selected[*m as usize] += coefficient * weights[*m as usize] / sum);
+            members
+                .iter()
+                .for_each(|m| selected[*m as usize] += coefficient * weights[*m as usize] / sum);
         });
-        let solved = Solved { tokens: tokens.len(), iterations: end.iterations, gradient: end.gradient };
+        let solved =
+            Solved { tokens: tokens.len(), iterations: end.iterations, gradient: end.gradient };
         let left_out = (out(rest).max(0.0), rest);
         let tokens = tokens.into_iter().map(|token| token.0).collect();
         Ok(Self { outer, tokens, potentials, selected, left_out, accepted, solved })
@@ -166,8 +181,8 @@ impl System {
         self.tokens.binary_search(&token).map_or(0.0, |index| self.potentials[index])
     }
 
-    /// Repaired: the probability that a token of draft probability q is selected. A tuple with tokens left out selects
-    /// the first of those, which has their law.
+    /// Repaired: the probability that a token of draft probability q is selected. A tuple with
+    /// tokens left out selects the first of those, which has their law.
     pub fn selected(&self, token: Token, q: f64) -> f64 {
         match self.tokens.binary_search(&token) {
             Ok(index) => self.selected[index],

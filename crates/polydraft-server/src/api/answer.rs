@@ -200,13 +200,21 @@ pub struct Answer {
 
 impl Answer {
     /// Of nothing yet. Each text begins with its prompt of `echo`, if there are any.
-    pub fn new(app: &App, shape: Shape, asked: &[Asked], include_usage: bool, echo: Vec<String>) -> Self {
+    pub fn new(
+        app: &App,
+        shape: Shape,
+        asked: &[Asked],
+        include_usage: bool,
+        echo: Vec<String>,
+    ) -> Self {
         let prefix = if shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
         let prompt_tokens = asked.iter().map(|asked| asked.prompt.len()).sum();
         let usage = Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() };
         let echoed = |number: usize| echo.get(number).cloned().unwrap_or_default();
-        let parts =
-            asked.iter().enumerate().flat_map(|(number, asked)| (0..asked.count).map(move |_| number));
+        let parts = asked
+            .iter()
+            .enumerate()
+            .flat_map(|(number, asked)| (0..asked.count).map(move |_| number));
         let parts = parts.map(|number| {
             let text = echoed(number);
             Part { offset: text.chars().count(), text, ..Part::default() }
@@ -237,7 +245,9 @@ impl Answer {
     fn logprobs(&mut self, number: usize, scores: &[Scored]) -> Value {
         match (self.scored, self.shape) {
             (false, _) => Value::Null,
-            (true, Shape::Chat) => json!({ "content": tokens::chat(&self.text, scores), "refusal": null }),
+            (true, Shape::Chat) => {
+                json!({ "content": tokens::chat(&self.text, scores), "refusal": null })
+            }
             (true, Shape::Completion) => {
                 tokens::completion(&self.text, scores, &mut self.parts[number].offset)
             }

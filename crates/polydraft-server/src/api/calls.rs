@@ -1,11 +1,13 @@
 //! Calls of tools, read from an answer's text as it comes.
 //!
-//! Problem: a model writes its calls into its text, in the form that its chat template taught it; clients want them apart from
-//! it, and piece by piece.
-//! Method: 1. text is passed on as far as no call can begin in it; 2. behind a call's opening its head is read, up to the name
-//! of a tool that there is and the beginning of its arguments; 3. these are passed on as they stand, up to the brace that
-//! closes them. 4. What has another order is read once it is whole; what is no call of a tool that there is stays text.
-//! Complexity: linear in the text, but for the head of a call, which is looked at again with every piece.
+//! Problem: a model writes its calls into its text, in the form that its chat template taught it;
+//! clients want them apart from it, and piece by piece.
+//! Method: 1. text is passed on as far as no call can begin in it; 2. behind a call's opening its
+//! head is read, up to the name of a tool that there is and the beginning of its arguments; 3.
+//! these are passed on as they stand, up to the brace that closes them. 4. What has another order
+//! is read once it is whole; what is no call of a tool that there is stays text.
+//! Complexity: linear in the text, but for the head of a call, which is looked at again with every
+//! piece.
 
 use polydraft_text::CallForm;
 use serde_json::{Map, Value};
@@ -131,7 +133,8 @@ impl Calls {
             return true;
         }
         // A part of an opening, and what is blank before it, may be no text.
-        let part = (1..opening.len()).rev().find(|&n| self.held.ends_with(&opening[..n])).unwrap_or(0);
+        let part =
+            (1..opening.len()).rev().find(|&n| self.held.ends_with(&opening[..n])).unwrap_or(0);
         let text = self.held[..self.held.len() - part].trim_end().len();
         self.tell(text, said);
         false
@@ -176,8 +179,10 @@ impl Calls {
     /// A call that is whole.
     fn call(&self, body: &str) -> Option<[Said; 2]> {
         let mut object: Map<String, Value> = serde_json::from_str(body.trim()).ok()?;
-        let name =
-            object.get("name")?.as_str().filter(|name| self.names.iter().any(|known| known == name))?;
+        let name = object
+            .get("name")?
+            .as_str()
+            .filter(|name| self.names.iter().any(|known| known == name))?;
         let call = Said::Call(name.to_owned());
         let arguments = KEYS.iter().find_map(|key| object.remove(*key))?;
         let text = match arguments {
@@ -192,7 +197,9 @@ impl Calls {
         match self.form.closing() {
             "" => {
                 // The brace that closes the call, and what stands before another one.
-                let rest = self.held.trim_start_matches(|c: char| c.is_whitespace() || c == '}' || c == ';');
+                let rest = self
+                    .held
+                    .trim_start_matches(|c: char| c.is_whitespace() || c == '}' || c == ';');
                 let first = rest.chars().next();
                 self.held = rest.to_owned();
                 self.state = match first {
@@ -218,8 +225,9 @@ const KEYS: [&str; 2] = ["arguments", "parameters"];
 /// The name in a call, and where its arguments begin, if these come next and are an object.
 fn head(text: &str) -> Option<(String, usize)> {
     let blank = |rest: &str| rest.trim_start().len();
-    let after =
-        |rest: &'_ str, mark: &str| -> Option<usize> { Some(rest.trim_start().strip_prefix(mark)?.len()) };
+    let after = |rest: &'_ str, mark: &str| -> Option<usize> {
+        Some(rest.trim_start().strip_prefix(mark)?.len())
+    };
     let at = |left: usize| &text[text.len() - left..];
     let mut left = after(text, "{")?;
     for mark in ["\"name\"", ":"] {
@@ -297,7 +305,11 @@ mod tests {
         };
         let expected = whole(&[answer]);
         let single: Vec<String> = answer.chars().map(String::from).collect();
-        assert_eq!(whole(&single.iter().map(String::as_str).collect::<Vec<_>>()), expected, "{answer}");
+        assert_eq!(
+            whole(&single.iter().map(String::as_str).collect::<Vec<_>>()),
+            expected,
+            "{answer}"
+        );
         for (cut, _) in answer.char_indices() {
             let (a, b) = answer.split_at(cut);
             assert_eq!(whole(&[a, b]), expected, "{a}|{b}");
@@ -306,14 +318,16 @@ mod tests {
     }
 
     fn of(calls: &[(&str, &str)]) -> Vec<(String, String)> {
-        calls.iter().map(|(name, arguments)| (String::from(*name), String::from(*arguments))).collect()
+        calls
+            .iter()
+            .map(|(name, arguments)| (String::from(*name), String::from(*arguments)))
+            .collect()
     }
 
     #[test]
     fn hermes() {
         let form = CallForm::Hermes;
-        let one =
-            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"}\\\"{\", \"b\": [{}]}}\n</tool_call>";
+        let one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"}\\\"{\", \"b\": [{}]}}\n</tool_call>";
         let add = ("add", "{\"a\": \"}\\\"{\", \"b\": [{}]}");
         assert_eq!(read(form, one), (String::new(), of(&[add])));
         let two = format!(
@@ -347,7 +361,10 @@ mod tests {
             (String::new(), of(&[("add", "{\"a\": 1}")]))
         );
         assert_eq!(
-            read(form, "{\"name\": \"add\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}} "),
+            read(
+                form,
+                "{\"name\": \"add\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}} "
+            ),
             (String::new(), of(&[("add", "{}"), ("now", "{}")]))
         );
         for text in [

@@ -17,7 +17,8 @@ use crate::App;
 pub struct Chat {
     /// The conversation so far.
     messages: Option<Vec<Spoken>>,
-    /// Tokens of an answer at most. Default: as the server was started, else up to the context's end.
+    /// Tokens of an answer at most. Default: as the server was started, else up to the context's
+    /// end.
     max_completion_tokens: Option<usize>,
     /// The older name of max_completion_tokens.
     max_tokens: Option<usize>,
@@ -26,11 +27,12 @@ pub struct Chat {
     logprobs: bool,
     /// With each, so many of the likeliest in its place.
     top_logprobs: Option<usize>,
-    /// What the model may call: `{"type": "function", "function": {"name": .., "description": .., "parameters": ..,
-    /// "strict": ..}}`. With `strict` calls are as the parameters' schema says.
+    /// What the model may call: `{"type": "function", "function": {"name": .., "description": ..,
+    /// "parameters": .., "strict": ..}}`. With `strict` calls are as the parameters' schema says.
     #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Vec<Value>>,
-    /// `"auto"`, `"none"`, `"required"`, or `{"type": "function", "function": {"name": ..}}`. Default: auto.
+    /// `"auto"`, `"none"`, `"required"`, or `{"type": "function", "function": {"name": ..}}`.
+    /// Default: auto.
     #[schema(value_type = Option<Object>)]
     tool_choice: Option<Value>,
     /// Whether there may be several calls in an answer. Default: yes.
@@ -48,7 +50,8 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let mut common: Common = read(parse(body)?)?;
     let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
     refuse(&own.rest)?;
-    if own.max_tokens.is_some() && own.max_completion_tokens.is_some_and(|most| Some(most) != own.max_tokens)
+    if own.max_tokens.is_some()
+        && own.max_completion_tokens.is_some_and(|most| Some(most) != own.max_tokens)
     {
         let problem = "max_tokens is the older name of max_completion_tokens: give one of them";
         return Err(Problem::invalid(problem).of("max_tokens"));
@@ -57,19 +60,24 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let mut asked = common.asked(app, &app.chat, max_tokens)?;
     let form = format::form(common.response_format.as_ref(), "response_format")?;
     if own.top_logprobs.is_some() && !own.logprobs {
-        return Err(Problem::invalid("top_logprobs has no meaning without logprobs").of("top_logprobs"));
+        return Err(
+            Problem::invalid("top_logprobs has no meaning without logprobs").of("top_logprobs")
+        );
     }
-    let top = own.logprobs.then(|| within("top_logprobs", own.top_logprobs.unwrap_or(0), 0, MOST_TOP));
+    let top =
+        own.logprobs.then(|| within("top_logprobs", own.top_logprobs.unwrap_or(0), 0, MOST_TOP));
     asked.scores = top.transpose()?;
     let Some(messages) = own.messages.filter(|messages| !messages.is_empty()) else {
         return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
     };
     let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls)?;
     if tools.is_some() && form.is_some() {
-        let problem = "response_format has no meaning with tools that may be called: say tool_choice none";
+        let problem =
+            "response_format has no meaning with tools that may be called: say tool_choice none";
         return Err(Problem::invalid(problem).of("response_format").code("unsupported_parameter"));
     }
-    let (messages, listed) = (conversation(app, messages)?, tools.as_ref().map_or(&[][..], |t| &t.listed));
+    let (messages, listed) =
+        (conversation(app, messages)?, tools.as_ref().map_or(&[][..], |t| &t.listed));
     asked.prompt = app.language.encode_chat_with_tools(&messages, listed, app.context)?;
     let form = form.or_else(|| tools.as_ref()?.grammar.clone());
     app.check(&asked)?;

@@ -19,7 +19,8 @@ pub struct Completion {
     prompt: Option<Prompt>,
     /// Tokens of a text at most. Default: as the server was started.
     max_tokens: Option<usize>,
-    /// With every token its log-probability at temperature 1, and so many of the likeliest in its place.
+    /// With every token its log-probability at temperature 1, and so many of the likeliest in its
+    /// place.
     logprobs: Option<usize>,
     /// Whether the answer begins with the prompt.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -30,7 +31,10 @@ pub struct Completion {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text, a list of texts, a list of token ids, or a list of such lists")]
+#[serde(
+    untagged,
+    expecting = "a text, a list of texts, a list of token ids, or a list of such lists"
+)]
 enum Prompt {
     Text(String),
     Texts(Vec<String>),
@@ -38,7 +42,8 @@ enum Prompt {
     Lists(Vec<Vec<Token>>),
 }
 
-/// From a body to what the engine is asked. Encoding takes its time: not for the threads that answer.
+/// From a body to what the engine is asked. Encoding takes its time: not for the threads that
+/// answer.
 ///
 /// # Errors
 /// What is wrong with the request.
@@ -50,7 +55,8 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let form = format::form(common.response_format.as_ref(), "response_format")?;
     asked.scores = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
     if own.echo && asked.scores.is_some() {
-        let problem = "echo together with logprobs is not supported: the prompt's tokens are not scored";
+        let problem =
+            "echo together with logprobs is not supported: the prompt's tokens are not scored";
         return Err(Problem::invalid(problem).of("logprobs").code("unsupported_parameter"));
     }
     let Some(prompt) = own.prompt else {

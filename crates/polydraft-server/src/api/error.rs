@@ -89,8 +89,10 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Full => {
-                let message = "as many requests are at work and waiting as there may be; try again later";
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message).code("queue_full")
+                let message =
+                    "as many requests are at work and waiting as there may be; try again later";
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+                    .code("queue_full")
             }
             Refusal::Stopping => Failure::Stopping.into(),
         }
@@ -106,11 +108,14 @@ impl From<Failure> for Problem {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("stopping")
             }
             Failure::Behind => {
-                let message = "the answer was read too slowly: more of it waits than the server keeps";
+                let message =
+                    "the answer was read too slowly: more of it waits than the server keeps";
                 Self::invalid(message).code("too_slow")
             }
             Failure::Settings(problem) => Self::invalid(problem).of("speculation"),
-            Failure::Form { param, problem } => Self::invalid(format!("{param}: {problem}")).of(param),
+            Failure::Form { param, problem } => {
+                Self::invalid(format!("{param}: {problem}")).of(param)
+            }
             Failure::Engine(error @ Error::PromptTooLong { .. }) => {
                 Self::invalid(error).code("context_length_exceeded")
             }

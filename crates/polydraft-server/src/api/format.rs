@@ -22,7 +22,10 @@ enum Format {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "name and description are for people, and every schema is enforced strictly")]
+#[expect(
+    dead_code,
+    reason = "name and description are for people, and every schema is enforced strictly"
+)]
 struct Schema {
     name: Option<String>,
     description: Option<String>,

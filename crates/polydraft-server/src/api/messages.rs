@@ -21,7 +21,8 @@ pub struct Spoken {
     /// What is said: a text, or a list of parts of type text; an answer with calls may have none.
     #[schema(value_type = Option<String>)]
     content: Option<Content>,
-    /// The calls of an answer: `{"id": .., "type": "function", "function": {"name": .., "arguments": ".."}}`.
+    /// The calls of an answer: `{"id": .., "type": "function", "function": {"name": ..,
+    /// "arguments": ".."}}`.
     #[schema(value_type = Option<Vec<Object>>)]
     tool_calls: Option<Vec<Value>>,
     /// Which call a tool answers.
@@ -72,7 +73,8 @@ impl Content {
             (true, Some(text)) => Ok(text),
             _ => {
                 let (kinds, kind) = (kinds.join(" or "), part.kind);
-                let problem = format!("expected parts of type {kinds} with a text, got one of type {kind:?}");
+                let problem =
+                    format!("expected parts of type {kinds} with a text, got one of type {kind:?}");
                 Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
             }
         };
@@ -91,8 +93,9 @@ pub fn message(role: &str, content: String, param: &str) -> Result<Message, Prob
         "user" => Ok(Message::user(content)),
         "assistant" => Ok(Message::assistant(content)),
         role => {
-            let problem =
-                format!("expected a role of system, developer, user, assistant or tool, got {role:?}");
+            let problem = format!(
+                "expected a role of system, developer, user, assistant or tool, got {role:?}"
+            );
             Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
         }
     }
@@ -122,14 +125,13 @@ struct Called {
 pub struct Calling(HashMap<String, String>);
 
 impl Calling {
-    /// An answer's call. Arguments that are no JSON object, which a model may have written, are shown to it as the text that
-    /// they are.
+    /// An answer's call. Arguments that are no JSON object, which a model may have written, are
+    /// shown to it as the text that they are.
     pub fn call(&mut self, id: String, name: String, arguments: String) -> Value {
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
         let object = serde_json::from_str(text).ok().filter(Value::is_object);
         let arguments = object.unwrap_or(Value::String(arguments));
-        let call =
-            json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        let call = json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
         self.0.insert(id, name);
         call
     }
@@ -164,7 +166,9 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
         }
         let content = match content {
             Some(content) => content.text(&["text"], &param(".content"))?,
-            None if calls.is_empty() => return wrong(".content", "expected a text or a list of parts"),
+            None if calls.is_empty() => {
+                return wrong(".content", "expected a text or a list of parts");
+            }
             None => String::new(),
         };
         if let Some(id) = tool_call_id {

@@ -13,7 +13,10 @@ use super::responses::Responses;
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "polydraft", description = "Lossless speculative decoding with OpenAI's interface."),
+    info(
+        title = "polydraft",
+        description = "Lossless speculative decoding with OpenAI's interface."
+    ),
     components(schemas(
         Common,
         StreamOptions,
@@ -34,8 +37,10 @@ pub fn description() -> Value {
     let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let content = |kind: &str, schema: Value| json!({ "content": { kind: { "schema": schema } } });
     let answer = |what: &str, kind: &str| {
-        let mut answer =
-            content(kind, json!({ "type": if kind == "application/json" { "object" } else { "string" } }));
+        let mut answer = content(
+            kind,
+            json!({ "type": if kind == "application/json" { "object" } else { "string" } }),
+        );
         answer["description"] = what.into();
         answer
     };
@@ -46,7 +51,8 @@ pub fn description() -> Value {
     };
     let get = |what: &str, kind: &str| json!({ "get": { "summary": what, "responses": { "200": answer(what, kind) } } });
     let post = |what: &str, own: &str| {
-        let mut body = content("application/json", json!({ "allOf": [schema("Common"), schema(own)] }));
+        let mut body =
+            content("application/json", json!({ "allOf": [schema("Common"), schema(own)] }));
         body["required"] = true.into();
         json!({ "post": { "summary": what, "requestBody": body, "responses": {
             "200": answer("The answer; with \"stream\", chunks as server-sent events, the last one [DONE]", "application/json"),
@@ -68,7 +74,8 @@ pub fn description() -> Value {
         "/v1/chat/completions": post("Answers to conversations", "Chat"),
         "/v1/responses": post("Answers to conversations, in the newer form; nothing is stored", "Responses"),
     });
-    whole["components"]["securitySchemes"] = json!({ "key": { "type": "http", "scheme": "bearer" } });
+    whole["components"]["securitySchemes"] =
+        json!({ "key": { "type": "http", "scheme": "bearer" } });
     whole["security"] = json!([{ "key": [] }]);
     whole
 }

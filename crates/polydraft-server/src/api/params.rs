@@ -51,18 +51,22 @@ pub struct Common {
     /// The newer name of the same, as far as rules go.
     #[serde(rename = "safety_identifier")]
     pub _safety_identifier: Option<String>,
-    /// The newer name of the same, as far as caches go: prompts that begin alike share what was computed anyway.
+    /// The newer name of the same, as far as caches go: prompts that begin alike share what was
+    /// computed anyway.
     #[serde(rename = "prompt_cache_key")]
     pub _prompt_cache_key: Option<String>,
     /// What the client wants to remember with the answer: accepted, and kept nowhere.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was started.
+    /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was
+    /// started.
     #[schema(value_type = Option<Object>)]
     pub speculation: Option<Value>,
-    /// `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema": {"name": .., "schema": ..}}`.
+    /// `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema":
+    /// {"name": .., "schema": ..}}`.
     #[schema(value_type = Option<Object>)]
     pub response_format: Option<Value>,
-    /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens of each law, from 1 to 16.
+    /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens
+    /// of each law, from 1 to 16.
     pub steps: Option<usize>,
     /// What is not common.
     #[serde(flatten)]
@@ -77,7 +81,8 @@ pub struct StreamOptions {
     /// Whether a last chunk has the usage.
     #[serde(default, deserialize_with = "null_is_default")]
     pub include_usage: bool,
-    /// Whether chunks are padded to one length, so that who listens to encrypted ones learns less: not supported.
+    /// Whether chunks are padded to one length, so that who listens to encrypted ones learns less:
+    /// not supported.
     #[serde(default, deserialize_with = "null_is_default")]
     pub include_obfuscation: bool,
 }
@@ -164,7 +169,8 @@ const NEUTRAL: [(&str, &[&str]); 30] = [
     ("web_search_options", &[]),
 ];
 
-/// Refuses by its name what there is no such parameter for, or none yet: nothing is ignored that would change the text.
+/// Refuses by its name what there is no such parameter for, or none yet: nothing is ignored that
+/// would change the text.
 ///
 /// # Errors
 /// The first such parameter.
@@ -186,10 +192,10 @@ pub fn refuse(rest: &Map<String, Value>) -> Result<(), Problem> {
 pub fn within(param: &str, value: usize, least: usize, most: usize) -> Result<usize, Problem> {
     match (least..=most).contains(&value) {
         true => Ok(value),
-        false => {
-            Err(Problem::invalid(format_args!("{param}: expected from {least} to {most}, got {value}"))
-                .of(param))
-        }
+        false => Err(Problem::invalid(format_args!(
+            "{param}: expected from {least} to {most}, got {value}"
+        ))
+        .of(param)),
     }
 }
 
@@ -200,36 +206,53 @@ const STOP_BYTES: usize = 1024;
 pub const MOST_TOP: usize = 20;
 
 impl Common {
-    /// What is asked of the engine for every prompt; the prompts come later, and so does the grammar of a form.
+    /// What is asked of the engine for every prompt; the prompts come later, and so does the
+    /// grammar of a form.
     ///
     /// # Errors
     /// The first parameter that is out of range.
-    pub fn asked(&self, app: &App, defaults: &Defaults, max_tokens: Option<usize>) -> Result<Asked, Problem> {
+    pub fn asked(
+        &self,
+        app: &App,
+        defaults: &Defaults,
+        max_tokens: Option<usize>,
+    ) -> Result<Asked, Problem> {
         if let Some(model) = self.model.as_ref().filter(|model| **model != app.name) {
-            let problem =
-                Problem::invalid(format_args!("there is no model {model:?} here, only {:?}", app.name));
+            let problem = Problem::invalid(format_args!(
+                "there is no model {model:?} here, only {:?}",
+                app.name
+            ));
             let status = axum::http::StatusCode::NOT_FOUND;
             return Err(problem.of("model").code("model_not_found").status(status));
         }
-        if let Some(options) = self.stream_options.as_ref().filter(|options| !options.is_neutral()) {
+        if let Some(options) = self.stream_options.as_ref().filter(|options| !options.is_neutral())
+        {
             if !self.stream {
                 let problem = Problem::invalid("stream_options has no meaning without stream");
                 return Err(problem.of("stream_options"));
             }
             if options.include_obfuscation {
-                let problem = Problem::invalid("stream_options.include_obfuscation is not supported");
-                return Err(problem.of("stream_options.include_obfuscation").code("unsupported_parameter"));
+                let problem =
+                    Problem::invalid("stream_options.include_obfuscation is not supported");
+                return Err(problem
+                    .of("stream_options.include_obfuscation")
+                    .code("unsupported_parameter"));
             }
         }
         let sampling = self.sampling(defaults.sampling.target())?;
         sampling.validate()?;
-        let speculation =
-            speculation::resolve(app, self.speculation.as_ref(), defaults.sampling.draft_of(sampling))?;
+        let speculation = speculation::resolve(
+            app,
+            self.speculation.as_ref(),
+            defaults.sampling.draft_of(sampling),
+        )?;
         let stop = self.stop.clone().map_or_else(|| defaults.stop.clone(), OneOrMany::into_vec);
         within("stop", stop.len(), 0, STOPS)?;
         if let Some(wrong) = stop.iter().find(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
-            let expected =
-                format!("stop: expected strings of 1 to {STOP_BYTES} bytes, got one of {}", wrong.len());
+            let expected = format!(
+                "stop: expected strings of 1 to {STOP_BYTES} bytes, got one of {}",
+                wrong.len()
+            );
             return Err(Problem::invalid(expected).of("stop"));
         }
         Ok(Asked {
@@ -253,7 +276,8 @@ impl Common {
 
     fn sampling(&self, default: Sampling) -> Result<Sampling, Problem> {
         if let Some(got) = self.top_k.filter(|k| *k < -1) {
-            let problem = format!("top_k: expected a number of tokens, or 0 or -1 for all, got {got}");
+            let problem =
+                format!("top_k: expected a number of tokens, or 0 or -1 for all, got {got}");
             return Err(Problem::invalid(problem).of("top_k"));
         }
         Ok(Sampling {
@@ -277,15 +301,18 @@ impl Common {
     fn penalties(&self, vocabulary: usize) -> Result<Penalties, Problem> {
         let penalty = |param: &str, value: Option<f32>| match value.unwrap_or(0.0) {
             value if (-2.0..=2.0).contains(&value) => Ok(value),
-            got => Err(Problem::invalid(format_args!("{param}: expected from -2 to 2, got {got}")).of(param)),
+            got => Err(Problem::invalid(format_args!("{param}: expected from -2 to 2, got {got}"))
+                .of(param)),
         };
         let mut bias = BTreeMap::new();
         for (id, &value) in self.logit_bias.iter().flatten() {
             let wrong = |expected: String| {
                 Problem::invalid(format!("logit_bias: expected {expected}")).of("logit_bias")
             };
-            let token: Option<Token> = id.parse().ok().filter(|token| (*token as usize) < vocabulary);
-            let token = token.ok_or_else(|| wrong(format!("token ids below {vocabulary}, got {id:?}")))?;
+            let token: Option<Token> =
+                id.parse().ok().filter(|token| (*token as usize) < vocabulary);
+            let token =
+                token.ok_or_else(|| wrong(format!("token ids below {vocabulary}, got {id:?}")))?;
             if !(-100.0..=100.0).contains(&value) {
                 return Err(wrong(format!("values from -100 to 100, got {value}")));
             }
@@ -304,6 +331,7 @@ impl Common {
     fn seed(&self) -> Result<Option<u64>, Problem> {
         let Some(seed) = &self.seed else { return Ok(None) };
         let seed = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
-        seed.map(Some).ok_or_else(|| Problem::invalid("seed: expected an integer of 64 bits").of("seed"))
+        seed.map(Some)
+            .ok_or_else(|| Problem::invalid("seed: expected an integer of 64 bits").of("seed"))
     }
 }

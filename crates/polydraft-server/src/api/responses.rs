@@ -1,4 +1,5 @@
-//! `/v1/responses`: answers to conversations in the newer form. Nothing is stored, so nothing can be referred to.
+//! `/v1/responses`: answers to conversations in the newer form. Nothing is stored, so nothing can
+//! be referred to.
 
 mod response;
 
@@ -16,7 +17,8 @@ use super::{Prepared, format, parse};
 use crate::App;
 use response::Response;
 
-/// Parameters of responses alone. Of the common ones `n`, `response_format`, `stream_options` and `steps` are of other routes.
+/// Parameters of responses alone. Of the common ones `n`, `response_format`, `stream_options` and
+/// `steps` are of other routes.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Responses {
     /// A text, or a list of messages.
@@ -24,12 +26,15 @@ pub struct Responses {
     input: Option<Input>,
     /// What the model is told before the input.
     instructions: Option<String>,
-    /// Tokens of the answer at most. Default: as the server was started, else up to the context's end.
+    /// Tokens of the answer at most. Default: as the server was started, else up to the context's
+    /// end.
     max_output_tokens: Option<usize>,
-    /// `{"format": ..}`: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "name": .., "schema": ..}`.
+    /// `{"format": ..}`: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema",
+    /// "name": .., "schema": ..}`.
     #[schema(value_type = Option<Object>)]
     text: Option<TextOptions>,
-    /// What the model may call: `{"type": "function", "name": .., "description": .., "parameters": .., "strict": ..}`.
+    /// What the model may call: `{"type": "function", "name": .., "description": .., "parameters":
+    /// .., "strict": ..}`.
     #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Vec<Value>>,
     /// `"auto"`, `"none"`, `"required"`, or `{"type": "function", "name": ..}`. Default: auto.
@@ -93,12 +98,16 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     for (param, given) in [
         ("n", common.n.is_some_and(|n| n != 1)),
         ("response_format", common.response_format.is_some()),
-        ("stream_options", common.stream_options.as_ref().is_some_and(|options| !options.is_neutral())),
+        (
+            "stream_options",
+            common.stream_options.as_ref().is_some_and(|options| !options.is_neutral()),
+        ),
         ("steps", common.steps.is_some()),
     ] {
         if given {
-            let problem =
-                Problem::invalid(format_args!("the parameter {param:?} is not supported on this route"));
+            let problem = Problem::invalid(format_args!(
+                "the parameter {param:?} is not supported on this route"
+            ));
             return Err(problem.of(param).code("unsupported_parameter"));
         }
     }
@@ -132,7 +141,8 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         None => problem,
     })?;
     if tools.is_some() && form.is_some() {
-        let problem = "text.format has no meaning with tools that may be called: say tool_choice none";
+        let problem =
+            "text.format has no meaning with tools that may be called: say tool_choice none";
         return Err(Problem::invalid(problem).of("text.format").code("unsupported_parameter"));
     }
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
@@ -166,14 +176,19 @@ fn scores(include: Option<&[String]>, top: Option<usize>) -> Result<Option<usize
     }
 }
 
-/// A tool or a choice as conversations write it: all but its type is the function's. What is no function stays as it is.
+/// A tool or a choice as conversations write it: all but its type is the function's. What is no
+/// function stays as it is.
 fn nested(value: Value) -> Value {
-    let Some(object) = value.as_object().filter(|object| object.get("type").is_some_and(|t| t == "function"))
+    let Some(object) =
+        value.as_object().filter(|object| object.get("type").is_some_and(|t| t == "function"))
     else {
         return value;
     };
-    let function: Map<String, Value> =
-        object.iter().filter(|(name, _)| *name != "type").map(|(n, v)| (n.clone(), v.clone())).collect();
+    let function: Map<String, Value> = object
+        .iter()
+        .filter(|(name, _)| *name != "type")
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect();
     json!({ "type": "function", "function": function })
 }
 
@@ -182,7 +197,8 @@ fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Res
     let mut calling = Calling::default();
     for (number, item) in items.into_iter().enumerate() {
         let param = |field: &str| format!("input[{number}].{field}");
-        let missing = |field: &str| Problem::invalid(format!("{field} is missing")).of(&param(field));
+        let missing =
+            |field: &str| Problem::invalid(format!("{field} is missing")).of(&param(field));
         let Item { kind, role, content, call_id, name, arguments, output, .. } = item;
         let kind = kind.unwrap_or_else(|| "message".to_owned());
         if kind == "function_call" || kind == "function_call_output" {
@@ -192,11 +208,17 @@ fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Res
             "message" => {
                 let content = content.ok_or_else(|| missing("content"))?;
                 let text = content.text(&["input_text", "output_text"], &param("content"))?;
-                messages.push(message(&role.ok_or_else(|| missing("role"))?, text, &param("role"))?);
+                messages.push(message(
+                    &role.ok_or_else(|| missing("role"))?,
+                    text,
+                    &param("role"),
+                )?);
             }
             "function_call" => {
-                let (id, name) =
-                    (call_id.ok_or_else(|| missing("call_id"))?, name.ok_or_else(|| missing("name"))?);
+                let (id, name) = (
+                    call_id.ok_or_else(|| missing("call_id"))?,
+                    name.ok_or_else(|| missing("name"))?,
+                );
                 let call = calling.call(id, name, arguments.unwrap_or_default());
                 // Calls of one answer stand in one message, behind what it said.
                 match messages.last_mut().filter(|last| last.role == "assistant") {
@@ -209,14 +231,18 @@ fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Res
                 }
             }
             "function_call_output" => {
-                let output =
-                    output.ok_or_else(|| missing("output"))?.text(&["input_text"], &param("output"))?;
+                let output = output
+                    .ok_or_else(|| missing("output"))?
+                    .text(&["input_text"], &param("output"))?;
                 messages.push(calling.answer(output, call_id.ok_or_else(|| missing("call_id"))?));
             }
             _ => {
                 let expected = "message, function_call or function_call_output";
-                let problem = format!("expected items of type {expected}, got one of type {kind:?}");
-                return Err(Problem::invalid(problem).of(&param("type")).code("unsupported_parameter"));
+                let problem =
+                    format!("expected items of type {expected}, got one of type {kind:?}");
+                return Err(Problem::invalid(problem)
+                    .of(&param("type"))
+                    .code("unsupported_parameter"));
             }
         }
     }

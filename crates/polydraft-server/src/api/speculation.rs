@@ -21,22 +21,31 @@ struct Wanted {
 const MOST_NODES: f64 = 64.0;
 const MOST_DRAWS: f64 = 256.0;
 
-/// What `asked` says, where it says something, and else as the server was started. `sampling` is the draft's.
+/// What `asked` says, where it says something, and else as the server was started. `sampling` is
+/// the draft's.
 ///
 /// # Errors
-/// Verifiers and trees that are none, do not fit each other, or are too much for one request; another draft than there is.
-pub fn resolve(app: &App, asked: Option<&Value>, sampling: Sampling) -> Result<Option<Speculation>, Problem> {
-    let default = app.speculation.as_ref().map(|default| Speculation { sampling, ..default.clone() });
+/// Verifiers and trees that are none, do not fit each other, or are too much for one request;
+/// another draft than there is.
+pub fn resolve(
+    app: &App,
+    asked: Option<&Value>,
+    sampling: Sampling,
+) -> Result<Option<Speculation>, Problem> {
+    let default =
+        app.speculation.as_ref().map(|default| Speculation { sampling, ..default.clone() });
     let asked = match asked {
         None => return Ok(default),
         Some(Value::String(name)) if name == "none" => return Ok(None),
         Some(Value::Object(_)) => asked.cloned().unwrap_or_default(),
         Some(_) => {
-            let expected = r#"speculation: expected "none" or {"verifier": .., "tree": .., "draft": ..}"#;
+            let expected =
+                r#"speculation: expected "none" or {"verifier": .., "tree": .., "draft": ..}"#;
             return Err(Problem::invalid(expected).of("speculation"));
         }
     };
-    let Wanted { verifier, tree, draft } = read(asked).map_err(|problem| problem.of("speculation"))?;
+    let Wanted { verifier, tree, draft } =
+        read(asked).map_err(|problem| problem.of("speculation"))?;
     let wrong = |problem: String| Problem::invalid(problem).of("speculation");
     if verifier.as_deref() == Some("none") {
         return match (tree, draft) {
@@ -45,7 +54,9 @@ pub fn resolve(app: &App, asked: Option<&Value>, sampling: Sampling) -> Result<O
         };
     }
     let Some(default) = default else {
-        return Err(wrong("speculation: this server was started without anything that drafts".to_owned()));
+        return Err(wrong(
+            "speculation: this server was started without anything that drafts".to_owned(),
+        ));
     };
     if let Some(draft) = draft.filter(|draft| Some(draft) != app.draft.as_ref()) {
         let here = app.draft.as_deref().unwrap_or("none");

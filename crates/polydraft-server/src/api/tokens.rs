@@ -44,13 +44,17 @@ fn top(text: &Text, token: Token, logprob: f64) -> TopToken {
 pub fn chat(text: &Text, scores: &[Scored]) -> Vec<ChatToken> {
     let of = |scored: &Scored| ChatToken {
         own: top(text, scored.token, scored.logprob),
-        top_logprobs: scored.top.iter().map(|&(token, logprob)| top(text, token, logprob)).collect(),
+        top_logprobs: scored
+            .top
+            .iter()
+            .map(|&(token, logprob)| top(text, token, logprob))
+            .collect(),
     };
     scores.iter().map(of).collect()
 }
 
-/// As completions have them; `offset` is where the first one's text begins, in characters, and afterwards where the next
-/// will.
+/// As completions have them; `offset` is where the first one's text begins, in characters, and
+/// afterwards where the next will.
 pub fn completion(text: &Text, scores: &[Scored], offset: &mut usize) -> Value {
     let texts: Vec<String> = scores.iter().map(|scored| text_of(text, scored.token)).collect();
     let offsets: Vec<usize> = texts
@@ -68,7 +72,9 @@ pub fn completion(text: &Text, scores: &[Scored], offset: &mut usize) -> Value {
         for (token, logprob) in listed {
             object.entry(text_of(text, token)).or_insert_with(|| logprob.max(LEAST).into());
         }
-        object.entry(text_of(text, scored.token)).or_insert_with(|| scored.logprob.max(LEAST).into());
+        object
+            .entry(text_of(text, scored.token))
+            .or_insert_with(|| scored.logprob.max(LEAST).into());
         Value::Object(object)
     });
     let tops: Vec<Value> = tops.collect();

@@ -1,7 +1,8 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls`: what the model may call, and must.
 //!
-//! What a template says of tools it is given; calls are read from the text ([`calls`](super::calls)). Where a call is asked for,
-//! or promised to be as its schema says, a grammar makes it so: the text has the law of plain decoding with the same mask.
+//! What a template says of tools it is given; calls are read from the text
+//! ([`calls`](super::calls)). Where a call is asked for, or promised to be as its schema says, a
+//! grammar makes it so: the text has the law of plain decoding with the same mask.
 
 use std::collections::HashSet;
 
@@ -66,7 +67,8 @@ impl Tools {
 /// What the three parameters say; none where no tool may be called.
 ///
 /// # Errors
-/// Tools that are none, are too many, or cannot be had with this model; a choice of what there is not.
+/// Tools that are none, are too many, or cannot be had with this model; a choice of what there is
+/// not.
 pub fn tools(
     app: &App,
     tools: Option<Vec<Value>>,
@@ -78,7 +80,9 @@ pub fn tools(
     if listed.is_empty() {
         return match choice {
             None | Some(Choice::Auto) => Ok(None),
-            Some(_) => Err(Problem::invalid("tool_choice has no meaning without tools").of("tool_choice")),
+            Some(_) => {
+                Err(Problem::invalid("tool_choice has no meaning without tools").of("tool_choice"))
+            }
         };
     }
     within("tools", listed.len(), 1, MOST)?;
@@ -93,15 +97,19 @@ pub fn tools(
         })?;
         if kind != "function" {
             let problem = format!("expected tools of type function, got one of type {kind:?}");
-            return Err(Problem::invalid(problem).of(&param(".type")).code("unsupported_parameter"));
+            return Err(Problem::invalid(problem)
+                .of(&param(".type"))
+                .code("unsupported_parameter"));
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if !(1..=64).contains(&function.name.len()) || !function.name.chars().all(plain) {
-            let problem = format!("expected 1 to 64 of a-z, A-Z, 0-9, _ and -, got {:?}", function.name);
+            let problem =
+                format!("expected 1 to 64 of a-z, A-Z, 0-9, _ and -, got {:?}", function.name);
             return Err(Problem::invalid(problem).of(&param(".function.name")));
         }
         if !names.insert(function.name.clone()) {
-            let problem = format!("expected tools of different names, got {:?} twice", function.name);
+            let problem =
+                format!("expected tools of different names, got {:?} twice", function.name);
             return Err(Problem::invalid(problem).of(&param(".function.name")));
         }
         if function.parameters.as_ref().is_some_and(|schema| !schema.is_object()) {
@@ -151,8 +159,7 @@ fn chosen(choice: Option<Value>) -> Result<Option<Choice>, Problem> {
         _ => match name {
             Some(name) => Ok(Some(Choice::Named(name))),
             None => {
-                let expected =
-                    r#""none", "auto", "required" or {"type": "function", "function": {"name": ..}}"#;
+                let expected = r#""none", "auto", "required" or {"type": "function", "function": {"name": ..}}"#;
                 let problem = Problem::invalid(format!("tool_choice: expected {expected}"));
                 Err(problem.of("tool_choice").code("unsupported_parameter"))
             }
@@ -172,7 +179,8 @@ fn grammar(
     if free && parallel && !functions.iter().any(strict) {
         return Ok(None);
     }
-    let may = |function: &&Function| !matches!(choice, Choice::Named(name) if *name != function.name);
+    let may =
+        |function: &&Function| !matches!(choice, Choice::Named(name) if *name != function.name);
     let tools = functions.iter().filter(may).map(|function| {
         let schema = match &function.parameters {
             // No parameters are an empty list.

@@ -16,8 +16,8 @@ pub struct CallGrammar<'a> {
 }
 
 impl CallGrammar<'_> {
-    /// In the library's form of Lark. Between two words of JSON stands what models were shown: one blank behind a comma or a
-    /// colon.
+    /// In the library's form of Lark. Between two words of JSON stands what models were shown: one
+    /// blank behind a comma or a colon.
     pub(super) fn lark(&self) -> String {
         let Self { form, tools, several, free } = self;
         let (opening, gap) = (form.opening(), form.gap());
@@ -36,7 +36,9 @@ impl CallGrammar<'_> {
         let text = match opening {
             // What begins with a brace is a call.
             "" => r"TEXT: /(?s:\s*[^{\s].*)/".to_owned(),
-            opening => format!("before[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.+)/ & ~/(?s:.*{opening}.*)/"),
+            opening => {
+                format!("before[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.+)/ & ~/(?s:.*{opening}.*)/")
+            }
         };
         let mut lark = format!("start: {start}\n");
         if *free {
@@ -48,8 +50,7 @@ impl CallGrammar<'_> {
             let head = format!("{{\"name\": {}, \"{}\": ", json!(name), form.arguments());
             let tail = format!("}}{gap}{}", form.closing());
             let mut schema = schema.clone();
-            let space =
-                json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+            let space = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
             schema["x-guidance"] = space;
             lark += &format!(
                 "call_{number}: {} arguments_{number} {}\narguments_{number}: %json {schema}\n",

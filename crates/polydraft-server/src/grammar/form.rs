@@ -1,14 +1,17 @@
-//! The form that texts shall have, before there is a grammar for it: cheap to describe, and bounded, for grammars are not cheap.
+//! The form that texts shall have, before there is a grammar for it: cheap to describe, and
+//! bounded, for grammars are not cheap.
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 use super::CallGrammar;
 
-/// White space between two words of JSON: a blank, or a new line and what indents it; none will do too.
+/// White space between two words of JSON: a blank, or a new line and what indents it; none will do
+/// too.
 const SPACE: &str = r" |\n {0,24}";
 
-/// The least common multiple of all `multipleOf` of a request at most: the library has a state for every remainder.
+/// The least common multiple of all `multipleOf` of a request at most: the library has a state for
+/// every remainder.
 const MULTIPLE: u64 = 1000;
 /// Decimals of one at most.
 const DECIMALS: usize = 8;
@@ -45,8 +48,9 @@ impl Form {
     }
 }
 
-/// The least common multiple of what is known and every `multipleOf` in a schema, decimals times the power of ten that makes
-/// them whole. Which of them meet, by `allOf` or a reference, only the library knows: all are counted, wherever they stand.
+/// The least common multiple of what is known and every `multipleOf` in a schema, decimals times
+/// the power of ten that makes them whole. Which of them meet, by `allOf` or a reference, only the
+/// library knows: all are counted, wherever they stand.
 fn multiple(known: u64, schema: &Value) -> Result<u64, String> {
     let (own, parts): (_, Vec<&Value>) = match schema {
         Value::Object(members) => {
@@ -85,18 +89,26 @@ mod tests {
     fn multiples_are_bounded_together() {
         let of = |multiple: f64| json!({ "type": "number", "multipleOf": multiple });
         let refused = |schema: Value| {
-            Form::json(schema, "response_format").is_err_and(|problem| problem.contains("multipleOf"))
+            Form::json(schema, "response_format")
+                .is_err_and(|problem| problem.contains("multipleOf"))
         };
         for right in [0.0, 0.01, 0.25, 1e-8, 1.0, -5.0, 1000.0] {
             assert!(!refused(of(right)), "{right}");
         }
         for wrong in [1001.0, 499_979.0, 10.01, 1e-9, 0.123_456, 1e300, -1e300] {
             assert!(refused(of(wrong)), "{wrong}");
-            assert!(refused(json!({ "items": { "anyOf": [{ "type": "null" }, of(wrong)] } })), "{wrong}");
+            assert!(
+                refused(json!({ "items": { "anyOf": [{ "type": "null" }, of(wrong)] } })),
+                "{wrong}"
+            );
         }
         assert!(refused(json!({ "allOf": [of(997.0), of(991.0)] })));
-        assert!(refused(json!({ "$ref": "#/$defs/a", "multipleOf": 0.32, "$defs": { "a": of(997.0) } })));
-        assert!(!refused(json!({ "properties": { "a": of(100.0), "b": of(0.25), "multipleOf": of(8.0) } })));
+        assert!(refused(
+            json!({ "$ref": "#/$defs/a", "multipleOf": 0.32, "$defs": { "a": of(997.0) } })
+        ));
+        assert!(!refused(
+            json!({ "properties": { "a": of(100.0), "b": of(0.25), "multipleOf": of(8.0) } })
+        ));
         // Of all tools together.
         let of_tools = |other: f64| {
             let tools = vec![("f", of(997.0)), ("g", of(other))];

@@ -21,7 +21,8 @@ const BODY: Duration = Duration::from_secs(30);
 const LINGER: usize = 16 << 20;
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// Lets those through who show the key, if there is one. The comparison takes as long however much of it is right.
+/// Lets those through who show the key, if there is one. The comparison takes as long however much
+/// of it is right.
 pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Some(key) = &app.settings.key else { return next.run(request).await };
     let shown = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -29,17 +30,20 @@ pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     if bool::from(shown.ct_eq(key.as_bytes())) {
         return next.run(request).await;
     }
-    let problem = Problem::invalid("the API key is missing or wrong: expected 'Authorization: Bearer KEY'");
+    let problem =
+        Problem::invalid("the API key is missing or wrong: expected 'Authorization: Bearer KEY'");
     problem.code("invalid_api_key").status(StatusCode::UNAUTHORIZED).into_response()
 }
 
-/// Refuses what pages from elsewhere would have done: a browser sends a plain request before it asks whether it may, and the
-/// answer, which the page is not shown, would cost as much as any. What is no browser says no origin.
+/// Refuses what pages from elsewhere would have done: a browser sends a plain request before it
+/// asks whether it may, and the answer, which the page is not shown, would cost as much as any.
+/// What is no browser says no origin.
 pub async fn origin(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     match headers.get(header::ORIGIN) {
         Some(origin)
-            if request.method() == Method::POST && !may_ask(&app.settings.origins, origin, headers) =>
+            if request.method() == Method::POST
+                && !may_ask(&app.settings.origins, origin, headers) =>
         {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             let problem = Problem::invalid(format_args!(
@@ -51,7 +55,8 @@ pub async fn origin(State(app): State<Arc<App>>, request: Request, next: Next) -
     }
 }
 
-/// Whether an origin is one of those, or this server as the browser knows it; before it may be a proxy that has TLS.
+/// Whether an origin is one of those, or this server as the browser knows it; before it may be a
+/// proxy that has TLS.
 fn may_ask(origins: &[String], origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let (origin, host) = (origin.as_bytes(), headers.get(header::HOST).map(HeaderValue::as_bytes));
     let own = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
@@ -69,8 +74,9 @@ pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>,
         let problem = Problem::invalid(format_args!("the body has more than {most} bytes"));
         problem.code("body_too_large").status(StatusCode::PAYLOAD_TOO_LARGE)
     };
-    let stated =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let stated = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut parts = body.into_data_stream();
     if stated.is_some_and(|length| length > most) {
         // Who asks before sending has nothing under way.
@@ -82,7 +88,8 @@ pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>,
     let read = async {
         let mut bytes = Vec::new();
         while let Some(part) = parts.next().await {
-            let broken = |_| Problem::invalid("the body breaks off, or is not framed as HTTP has it");
+            let broken =
+                |_| Problem::invalid("the body breaks off, or is not framed as HTTP has it");
             bytes.extend_from_slice(&part.map_err(broken)?);
             if bytes.len() > most {
                 linger(&mut parts).await;
@@ -97,7 +104,8 @@ pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>,
     })
 }
 
-/// Takes and throws away what is under way: who is still sending would see a broken connection in place of the answer.
+/// Takes and throws away what is under way: who is still sending would see a broken connection in
+/// place of the answer.
 async fn linger(parts: &mut BodyDataStream) {
     let (mut left, until) = (LINGER, Instant::now() + BODY);
     while left > 0
@@ -113,12 +121,16 @@ pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    // Clients send headers of their own, such as x-stainless-lang: none of them means anything here.
+    // Clients send headers of their own, such as x-stainless-lang: none of them means anything
+    // here.
     let layer = CorsLayer::new().allow_methods(Any).allow_headers(AllowHeaders::mirror_request());
     Some(match origins.iter().any(|origin| origin == "*") {
         true => layer.allow_origin(Any),
         false => layer.allow_origin(
-            origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect::<Vec<_>>(),
+            origins
+                .iter()
+                .filter_map(|origin| HeaderValue::from_str(origin).ok())
+                .collect::<Vec<_>>(),
         ),
     })
 }

@@ -37,7 +37,8 @@ pub fn router(app: Arc<App>) -> Router {
     // Pages hold nothing that is anybody's; what they ask for needs the key.
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
     let open = open.method_not_allowed_fallback(not_so);
-    let routes = guarded.merge(open).layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()));
+    let routes =
+        guarded.merge(open).layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()));
     match guard::cors(&app.settings.origins) {
         Some(layer) => routes.layer(layer),
         None => routes,
@@ -59,7 +60,8 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn nowhere(uri: Uri) -> Problem {
-    Problem::invalid(format_args!("there is nothing at {}", uri.path())).status(StatusCode::NOT_FOUND)
+    Problem::invalid(format_args!("there is nothing at {}", uri.path()))
+        .status(StatusCode::NOT_FOUND)
 }
 
 async fn not_so(method: Method, uri: Uri) -> Problem {
@@ -95,7 +97,8 @@ async fn model(
     match name.is_ok_and(|Path(name)| name == app.name) {
         true => Ok(Json(described(&app)).into_response()),
         false => {
-            let problem = Problem::invalid(format_args!("there is no such model here, only {:?}", app.name));
+            let problem =
+                Problem::invalid(format_args!("there is no such model here, only {:?}", app.name));
             Err(problem.of("model").code("model_not_found").status(StatusCode::NOT_FOUND))
         }
     }
@@ -109,11 +112,19 @@ async fn completions(
     answer(app, headers, body, completions::prepare).await
 }
 
-async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+async fn chat(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
     answer(app, headers, body, chat::prepare).await
 }
 
-async fn responses(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
+async fn responses(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
     answer(app, headers, body, responses::prepare).await
 }
 
@@ -128,7 +139,8 @@ async fn answer(
     // Encoding a long prompt takes its time.
     let at = app.clone();
     let prepared = tokio::task::spawn_blocking(move || prepare(&at, &body)).await;
-    let Prepared { mut asked, form, mut answer, stream } = prepared.map_err(|_| Problem::internal())??;
+    let Prepared { mut asked, form, mut answer, stream } =
+        prepared.map_err(|_| Problem::internal())??;
     if let Some(form) = form {
         let end_tokens = asked.first().map(|asked| asked.limits.end_tokens.clone());
         let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
@@ -148,8 +160,8 @@ async fn answer(
     written.map_err(|_| Problem::internal())
 }
 
-/// A form's grammar. They are made one after another, for some take a while and other work needs threads too; one that is being
-/// made keeps its place where its client has gone away.
+/// A form's grammar. They are made one after another, for some take a while and other work needs
+/// threads too; one that is being made keeps its place where its client has gone away.
 async fn grammar(app: Arc<App>, form: Form, end_tokens: Vec<Token>) -> Result<Grammar, Problem> {
     // Closed never.
     let place = app.forming.clone().acquire_owned().await;

@@ -18,8 +18,8 @@ use crate::app::{App, Served, Settings};
 use crate::telemetry::Telemetry;
 use crate::worker;
 
-/// How long a client may take to send the head of a request, and to take what it is sent. The first is also how long a
-/// connection may lie idle between two requests: hyper has one clock for both.
+/// How long a client may take to send the head of a request, and to take what it is sent. The first
+/// is also how long a connection may lie idle between two requests: hyper has one clock for both.
 const HEAD: Duration = Duration::from_secs(10);
 const WRITE: Duration = Duration::from_secs(60);
 /// Bytes of a request's head.
@@ -43,9 +43,14 @@ impl Server {
     ///
     /// # Errors
     /// An address that cannot be had; no thread left.
-    pub async fn start(address: SocketAddr, served: Served, settings: Settings) -> io::Result<Self> {
+    pub async fn start(
+        address: SocketAddr,
+        served: Served,
+        settings: Settings,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let Served { engine, language, name, draft, speculation, costs, completions, chat } = served;
+        let Served { engine, language, name, draft, speculation, costs, completions, chat } =
+            served;
         let (context, vocabulary) = (engine.facts().context, engine.facts().vocabulary.size());
         let begins = engine.facts().begins;
         let mut limits = settings.capacity;
@@ -83,11 +88,12 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is there: then nothing new is taken, and what is at work may end within the grace; what does
-    /// not is told so. Whether everything did.
+    /// Serves until `stop` is there: then nothing new is taken, and what is at work may end within
+    /// the grace; what does not is told so. Whether everything did.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let Self { listener, app, engine } = self;
-        let (desk, grace, telemetry) = (app.desk.clone(), app.settings.grace, app.telemetry.clone());
+        let (desk, grace, telemetry) =
+            (app.desk.clone(), app.settings.grace, app.telemetry.clone());
         let service = TowerToHyperService::new(routes::router(app));
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
@@ -116,7 +122,8 @@ impl Server {
                     }
                 },
             };
-            let connection = server.serve_connection(TokioIo::new(limited(stream)), service.clone());
+            let connection =
+                server.serve_connection(TokioIo::new(limited(stream)), service.clone());
             let connection = graceful.watch(connection);
             tokio::spawn(async move {
                 // What goes wrong on a connection is its client's affair.

@@ -24,7 +24,8 @@ struct Flow {
     ready: VecDeque<Sent>,
 }
 
-/// The answer, as it is decided. A client that reads slowly holds up nobody: what it has not read yet is kept, up to a bound.
+/// The answer, as it is decided. A client that reads slowly holds up nobody: what it has not read
+/// yet is kept, up to a bound.
 pub fn of(mut answer: Box<dyn Reply>, events: Events) -> Response {
     let ready = answer.begin().into();
     let flow = Flow { answer: Some(answer), events, ready };

@@ -27,7 +27,8 @@ pub struct Asked {
     pub speculation: Option<Speculation>,
     /// Where they end.
     pub limits: Limits,
-    /// Of all random decisions: each text has a stream of its own from it, whatever else is at work.
+    /// Of all random decisions: each text has a stream of its own from it, whatever else is at
+    /// work.
     pub seed: u64,
     /// Whether the client said so: then neighbours change no bit of it.
     pub seeded: bool,
@@ -145,8 +146,8 @@ impl Drop for Place {
     }
 }
 
-/// Bytes of a request's answer that may wait for its client: megabytes of text nobody asks for, but log-probabilities and steps
-/// take many for each token.
+/// Bytes of a request's answer that may wait for its client: megabytes of text nobody asks for, but
+/// log-probabilities and steps take many for each token.
 const BEHIND: usize = 8 << 20;
 
 /// At work on the engine's thread.
@@ -271,7 +272,12 @@ mod tests {
         let Ok(Command::Work(jobs)) = inbox.recv() else { panic!() };
         let tell = || {
             let scores = vec![Scored { token: 0, logprob: 0.0, top: vec![(0, 0.0); 20] }; 1000];
-            jobs[0].tell(Event::More { text: 0, piece: "a".repeat(1000), scores, traces: Vec::new() });
+            jobs[0].tell(Event::More {
+                text: 0,
+                piece: "a".repeat(1000),
+                scores,
+                traces: Vec::new(),
+            });
         };
         let told = (0..100).take_while(|_| !jobs[0].is_behind()).map(|_| tell()).count();
         assert!((10..50).contains(&told), "{told}");

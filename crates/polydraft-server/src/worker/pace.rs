@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-/// Seconds of reading between two steps, about: what a neighbour waits at most for somebody's prompt.
+/// Seconds of reading between two steps, about: what a neighbour waits at most for somebody's
+/// prompt.
 const SLICE: f64 = 0.1;
-/// Tokens that are read at once, at least and at most: fewer cost a pass nearly as much, more fill its buffers.
+/// Tokens that are read at once, at least and at most: fewer cost a pass nearly as much, more fill
+/// its buffers.
 const LEAST: usize = 16;
 const MOST: usize = 512;
 /// The weight of the last measurement.

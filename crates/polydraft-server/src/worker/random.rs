@@ -1,5 +1,6 @@
-//! A text's random decisions, which can be taken back: a step that failed because of a neighbour and is tried again must come to
-//! the same decisions, or a seed would not give the same text in any company.
+//! A text's random decisions, which can be taken back: a step that failed because of a neighbour
+//! and is tried again must come to the same decisions, or a seed would not give the same text in
+//! any company.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -14,7 +14,8 @@ use super::random::Reversible;
 use crate::grammar::Mask;
 use crate::telemetry::Telemetry;
 
-/// What a request changes in the target's law, in this order: what a grammar forbids stays forbidden.
+/// What a request changes in the target's law, in this order: what a grammar forbids stays
+/// forbidden.
 struct Changes {
     penalties: Penalties,
     mask: Option<Mask>,
@@ -167,7 +168,12 @@ impl Running {
                 (None, Ok(made)) => {
                     telemetry.finished(made.finish, self.job.arrived.elapsed());
                     let (tokens, statistics) = (made.tokens.len(), Box::new(made.statistics));
-                    self.job.tell(Event::End { text: number, finish: made.finish, tokens, statistics });
+                    self.job.tell(Event::End {
+                        text: number,
+                        finish: made.finish,
+                        tokens,
+                        statistics,
+                    });
                 }
                 (Some(failure), _) | (None, Err(failure)) => {
                     self.opened = self.job.asked.count;
@@ -177,7 +183,8 @@ impl Running {
         }
     }
 
-    /// Where a grammar's parser gave up, there is no law: whatever the engine says of that, this is why.
+    /// Where a grammar's parser gave up, there is no law: whatever the engine says of that, this is
+    /// why.
     fn of_form(&self, mask: Option<Mask>) -> Option<Failure> {
         let (problem, grammar) = (mask?.failure()?, self.job.asked.grammar.as_ref()?);
         Some(Failure::Form { param: grammar.param, problem })

@@ -1,4 +1,5 @@
-//! A server on loopback with models given as tables, and a client that sends what it is told, byte by byte.
+//! A server on loopback with models given as tables, and a client that sends what it is told, byte
+//! by byte.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeSet;
@@ -39,7 +40,9 @@ pub fn language() -> Language {
         vocabulary: text.vocabulary(6).unwrap(),
         text,
         end_tokens: vec![END],
-        chat: Some(ChatTemplate::from_source(template, special, "/secret/place/chat.jinja").unwrap()),
+        chat: Some(
+            ChatTemplate::from_source(template, special, "/secret/place/chat.jinja").unwrap(),
+        ),
         sampling: Default::default(),
     }
 }
@@ -135,7 +138,8 @@ pub fn start_calling() -> Running {
         {% endfor %}{# <tool_call>{\"name\": .., \"arguments\": ..}</tool_call> #}";
     let special = SpecialTokens::from_roles([]);
     let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
-    let language = Language { vocabulary: text.vocabulary(6).unwrap(), text, chat: Some(chat), ..language() };
+    let language =
+        Language { vocabulary: text.vocabulary(6).unwrap(), text, chat: Some(chat), ..language() };
     start_with(Duration::ZERO, vec![END], language, target, |_| ())
 }
 
@@ -151,7 +155,11 @@ pub fn start_bytes() -> Running {
     start_with(Duration::ZERO, vec![END], language, TARGET, |_| ())
 }
 
-fn start_ending(pass: Duration, end_tokens: Vec<Token>, change: impl FnOnce(&mut Settings)) -> Running {
+fn start_ending(
+    pass: Duration,
+    end_tokens: Vec<Token>,
+    change: impl FnOnce(&mut Settings),
+) -> Running {
     start_with(pass, end_tokens, language(), TARGET, change)
 }
 
@@ -165,10 +173,14 @@ fn start_with(
     let table = |name, json| TableModel::from_json(name, json).unwrap().with_context_length(512);
     let target = Watched::new(table("target", target), pass);
     let (open, widest) = (target.open.clone(), target.widest.clone());
-    let drafter = ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary).unwrap();
+    let drafter =
+        ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary).unwrap();
     let sampling = Sampling::default();
-    let defaults =
-        |most| Defaults { max_tokens: Some(most), end_tokens: end_tokens.clone(), ..Defaults::default() };
+    let defaults = |most| Defaults {
+        max_tokens: Some(most),
+        end_tokens: end_tokens.clone(),
+        ..Defaults::default()
+    };
     let served = Served {
         engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
         language,
@@ -188,10 +200,14 @@ fn start_with(
     let (tell, told) = std::sync::mpsc::channel();
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::spawn(move || {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
-            let server = Server::start("127.0.0.1:0".parse().unwrap(), served, settings).await.unwrap();
+            let server =
+                Server::start("127.0.0.1:0".parse().unwrap(), served, settings).await.unwrap();
             tell.send(server.address().unwrap()).unwrap();
             server.run(async { stopped.await.unwrap_or_default() }).await
         })
@@ -244,8 +260,11 @@ impl Running {
     pub fn send(&self, head: &str, body: &[u8]) -> TcpStream {
         let mut stream = self.connect();
         let length = body.len();
-        write!(stream, "{head}\r\nHost: here\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n")
-            .unwrap();
+        write!(
+            stream,
+            "{head}\r\nHost: here\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        )
+        .unwrap();
         stream.write_all(body).unwrap();
         stream
     }

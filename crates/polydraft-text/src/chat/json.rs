@@ -1,4 +1,5 @@
-//! JSON as Python's `json.dumps` writes it: a space behind commas and colons, nothing escaped that need not be.
+//! JSON as Python's `json.dumps` writes it: a space behind commas and colons, nothing escaped that
+//! need not be.
 
 use std::io::{self, Write};
 
@@ -24,22 +25,25 @@ pub(super) struct Style {
 impl Style {
     /// That of a call.
     pub(super) fn of(options: &Kwargs) -> Result<Self, Error> {
-        let indent = match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
-            None => None,
-            Some(indent) => Some(match (indent.as_str(), indent.as_i64()) {
-                (Some(text), _) => text.to_owned(),
-                (_, Some(spaces)) => {
-                    let spaces = usize::try_from(spaces).unwrap_or(0);
-                    widest(spaces)?;
-                    " ".repeat(spaces)
-                }
-                _ => return Err(wrong("indent", "a number of spaces or a text", &indent)),
-            }),
-        };
+        let indent =
+            match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
+                None => None,
+                Some(indent) => Some(match (indent.as_str(), indent.as_i64()) {
+                    (Some(text), _) => text.to_owned(),
+                    (_, Some(spaces)) => {
+                        let spaces = usize::try_from(spaces).unwrap_or(0);
+                        widest(spaces)?;
+                        " ".repeat(spaces)
+                    }
+                    _ => return Err(wrong("indent", "a number of spaces or a text", &indent)),
+                }),
+            };
         let separators = options.get::<Option<Value>>("separators")?.filter(|both| !both.is_none());
         let [comma, colon] = match separators {
             None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned),
-            Some(both) => separators_of(&both).ok_or_else(|| wrong("separators", "two texts", &both))?,
+            Some(both) => {
+                separators_of(&both).ok_or_else(|| wrong("separators", "two texts", &both))?
+            }
         };
         let flag = |name| Ok::<_, Error>(options.get::<Option<bool>>(name)?.unwrap_or(false));
         let (ensure_ascii, sort_keys) = (flag("ensure_ascii")?, flag("sort_keys")?);
@@ -170,7 +174,11 @@ impl Formatter for Writer<'_> {
         out.write_all(self.style.colon.as_bytes())
     }
 
-    fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+    fn write_string_fragment<W: Write + ?Sized>(
+        &mut self,
+        out: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
         let is_plain = |c: char| !self.style.ensure_ascii || matches!(c, ' '..='~');
         let mut rest = text;
         while let Some((at, c)) = rest.char_indices().find(|(_, c)| !is_plain(*c)) {

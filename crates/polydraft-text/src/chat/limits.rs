@@ -1,5 +1,6 @@
-//! What a chat template may do while it runs: bytes written, and bytes gone through; operators, filters and methods that can
-//! make much of little (operators by way of [`measured`](super::measured)); time. Its operations are counted too (fuel):
+//! What a chat template may do while it runs: bytes written, and bytes gone through; operators,
+//! filters and methods that can make much of little (operators by way of
+//! [`measured`](super::measured)); time. Its operations are counted too (fuel):
 //! [`scan`](super::scan) says how many it may take.
 
 use std::cell::Cell;
@@ -54,7 +55,8 @@ fn in_time() -> Result<(), Error> {
     }
 }
 
-/// A sum of lists as one list: the library keeps sums of sums, and 2^n empty ones have nothing in them that could be counted.
+/// A sum of lists as one list: the library keeps sums of sums, and 2^n empty ones have nothing in
+/// them that could be counted.
 fn flat(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Iterable => Ok(Value::from(value.try_iter()?.collect::<Vec<_>>())),
@@ -82,7 +84,9 @@ fn held(value: Value) -> Result<Value, Error> {
 /// Takes looks at parts of values from those that are left.
 fn work(parts: usize) -> Result<(), Error> {
     let left = WORK_LEFT.get().checked_sub(parts).ok_or_else(|| {
-        refused("expected a template that does less with lists: this one would never end".to_owned())
+        refused(
+            "expected a template that does less with lists: this one would never end".to_owned(),
+        )
     })?;
     WORK_LEFT.set(left);
     Ok(())
@@ -93,7 +97,9 @@ fn filtered(value: &Value) -> Result<(), Error> {
     in_time()?;
     let left = FILTERED_LEFT.get().checked_sub(weigh(value, 0)?);
     FILTERED_LEFT.set(left.ok_or_else(|| {
-        refused("expected a template that does less with texts: this one would never end".to_owned())
+        refused(
+            "expected a template that does less with texts: this one would never end".to_owned(),
+        )
     })?);
     Ok(())
 }
@@ -102,7 +108,9 @@ fn filtered(value: &Value) -> Result<(), Error> {
 fn weigh(value: &Value, depth: usize) -> Result<usize, Error> {
     work(1)?;
     if depth > DEEPEST_VALUE {
-        return Err(refused(format!("expected at most {DEEPEST_VALUE} lists inside each other, got more")));
+        return Err(refused(format!(
+            "expected at most {DEEPEST_VALUE} lists inside each other, got more"
+        )));
     }
     if let Some(text) = value.as_str() {
         return Ok(text.len() + 2);
@@ -112,9 +120,11 @@ fn weigh(value: &Value, depth: usize) -> Result<usize, Error> {
             let item = weigh(&value.get_item(&key)?, depth + 1)?;
             Ok(sum.saturating_add(weigh(&key, depth + 1)?).saturating_add(item).saturating_add(4))
         }),
-        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.try_fold(2, |sum: usize, item| {
-            Ok(sum.saturating_add(weigh(&item, depth + 1)?).saturating_add(2))
-        }),
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter()?.try_fold(2, |sum: usize, item| {
+                Ok(sum.saturating_add(weigh(&item, depth + 1)?).saturating_add(2))
+            })
+        }
         _ => Ok(32),
     }
 }
@@ -194,9 +204,12 @@ pub(super) fn install(environment: &mut Environment) {
     }
     environment.add_filter(measured::SEEN, |value: Value| in_time().map(|()| value));
     environment.add_filter(measured::KEPT, kept);
-    environment
-        .add_function("dict", |value: Option<Value>, parts: Kwargs| held(functions::dict(value, parts)?));
-    environment.add_function("namespace", |parts: Option<ValueOrKwargs>| held(functions::namespace(parts)?));
+    environment.add_function("dict", |value: Option<Value>, parts: Kwargs| {
+        held(functions::dict(value, parts)?)
+    });
+    environment.add_function("namespace", |parts: Option<ValueOrKwargs>| {
+        held(functions::namespace(parts)?)
+    });
     // Python's Jinja has neither, and what they make is as deep as somebody likes.
     environment.remove_filter("chain");
     environment.remove_filter("zip");
@@ -261,7 +274,8 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
     match name {
         "replace" => {
             // A list or a number goes in as it is written.
-            let written = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let written =
+                |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let [from, to] = [0, 1].map(|i| args.get(i).map(written).unwrap_or_default());
             let text = written(value);
             spend(text.len().saturating_add(text.matches(&from).count().saturating_mul(to.len())))
@@ -272,7 +286,9 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
             spend(weigh(value, 0)?.saturating_add(between))
         }
         // So many lists, or so many items of the last one.
-        "batch" | "slice" => spend(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32)),
+        "batch" | "slice" => {
+            spend(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32))
+        }
         "indent" => {
             let width = |v: &Value| v.as_usize().or_else(|| v.get_attr("width").ok()?.as_usize());
             let width = args.iter().filter_map(width).max().unwrap_or(4);
@@ -284,8 +300,13 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
     }
 }
 
-/// The formats of a text's fields, as the library finds them: `split` takes that of a field apart from what is behind it.
-fn formats<'a>(text: &'a str, mark: char, split: impl Fn(&'a str) -> (&'a str, &'a str)) -> Vec<&'a str> {
+/// The formats of a text's fields, as the library finds them: `split` takes that of a field apart
+/// from what is behind it.
+fn formats<'a>(
+    text: &'a str,
+    mark: char,
+    split: impl Fn(&'a str) -> (&'a str, &'a str),
+) -> Vec<&'a str> {
     let (mut formats, mut rest) = (Vec::new(), text);
     while let Some((_, field)) = rest.split_once(mark) {
         rest = field.strip_prefix(mark).unwrap_or_else(|| {
@@ -332,14 +353,17 @@ fn longest(args: &[Value]) -> Result<usize, Error> {
     args.iter().try_fold(0, |longest, arg| weigh(arg, 0).map(|bytes| bytes.max(longest)))
 }
 
-/// That widths and precisions are numbers, and no large ones; and that there is room for the longest argument at each field.
+/// That widths and precisions are numbers, and no large ones; and that there is room for the
+/// longest argument at each field.
 fn check_formats(text: &str, formats: &[&str], args: &[Value]) -> Result<(), Error> {
     if formats.iter().any(|format| format.contains(['*', '{'])) {
         return Err(refused(format!("format: expected widths as numbers, got {text:?}")));
     }
     let mut total = text.len().saturating_add(formats.len().saturating_mul(longest(args)?));
     let digits = formats.iter().flat_map(|format| format.split(|c: char| !c.is_ascii_digit()));
-    for width in digits.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(usize::MAX))
+    for width in digits
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| digits.parse().unwrap_or(usize::MAX))
     {
         widest(width)?;
         total = total.saturating_add(width);

@@ -1,19 +1,21 @@
-//! Operators that make much of little, measured: `s ~ s` in a loop doubles a text until memory ends.
+//! Operators that make much of little, measured: `s ~ s` in a loop doubles a text until memory
+//! ends.
 //!
 //! Problem: the template engine counts operations, not what they make, and lets nobody look on.
 //! Source: ours.
 //! Complexity: one pass over the template's text.
 //!
-//! 1. What stands beside `~`, `+` and `*` in a tag gets a filter behind it, which takes its size from what the template
-//!    may still make: `a ~ b.c` becomes `a|spent ~ b.c|spent`. A filter binds tighter than all operators, so nothing
-//!    else changes.
-//! 2. A product repeats: beside `*` a text or list counts a thousand times, and a number may be a thousand at most where
-//!    a text or list has been repeated.
-//! 3. A list, tuple or object that is written down gets a filter too, which looks how large and deep it is: `[a, a]` in a
-//!    loop is a tree of 2^n leaves, and `[a]` one that is too deep to be dropped. So does what becomes a part of a
-//!    namespace. What is kept under another name is made a list if it is a part of one: `a[:]` of `a[:]` is deep too.
-//! 4. What goes into a filter gets one before, which counts it; before filters that make nothing, one that looks at the
-//!    clock, as do loops and macros at each turn.
+//! 1. What stands beside `~`, `+` and `*` in a tag gets a filter behind it, which takes its size
+//!    from what the template may still make: `a ~ b.c` becomes `a|spent ~ b.c|spent`. A filter
+//!    binds tighter than all operators, so nothing else changes.
+//! 2. A product repeats: beside `*` a text or list counts a thousand times, and a number may be a
+//!    thousand at most where a text or list has been repeated.
+//! 3. A list, tuple or object that is written down gets a filter too, which looks how large and
+//!    deep it is: `[a, a]` in a loop is a tree of 2^n leaves, and `[a]` one that is too deep to be
+//!    dropped. So does what becomes a part of a namespace. What is kept under another name is made
+//!    a list if it is a part of one: `a[:]` of `a[:]` is deep too.
+//! 4. What goes into a filter gets one before, which counts it; before filters that make nothing,
+//!    one that looks at the clock, as do loops and macros at each turn.
 //! 5. Comments and raw blocks stay as they are.
 
 use super::tags;
@@ -131,7 +133,8 @@ enum Insertion {
 fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Insertion)> {
     let mut filters: Vec<(usize, Insertion)> = Vec::new();
     for (index, token) in all.iter().enumerate() {
-        let before = index.checked_sub(1).map(|before| &all[before]).filter(|before| before.ends_operand());
+        let before =
+            index.checked_sub(1).map(|before| &all[before]).filter(|before| before.ends_operand());
         match (token.kind, before) {
             (Kind::Begin, _) if is_value(text, all, index) => {
                 // Behind a filter nothing can be taken out, behind a bracket it can.
@@ -144,7 +147,8 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
                 filters.push((before.end, filter));
             }
             (Kind::Sum | Kind::Product, Some(before)) => {
-                let filter = if token.kind == Kind::Sum { Insertion::Spent } else { Insertion::Factor };
+                let filter =
+                    if token.kind == Kind::Sum { Insertion::Spent } else { Insertion::Factor };
                 filters.push((before.end, filter));
                 if let Some(last) = operand(all, index + 1) {
                     filters.push((all[last].end, filter));
@@ -181,7 +185,8 @@ fn outermost(all: &[Token], from: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(from).filter(|from| *from < all.len()), next)
 }
 
-/// What is put around that which gets a name: `{% set a = b %}`, also that which is a part of a namespace.
+/// What is put around that which gets a name: `{% set a = b %}`, also that which is a part of a
+/// namespace.
 fn named(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
     let (first, last) = (all.first()?, all.last()?);
     if &text[first.start..first.end] != "set" {
@@ -229,7 +234,9 @@ fn operand(all: &[Token], mut index: usize) -> Option<usize> {
     };
     loop {
         last = match kind(last + 1) {
-            Some(Kind::Dot | Kind::Pipe) if matches!(kind(last + 2), Some(Kind::Word | Kind::Keyword)) => {
+            Some(Kind::Dot | Kind::Pipe)
+                if matches!(kind(last + 2), Some(Kind::Word | Kind::Keyword)) =>
+            {
                 last + 2
             }
             Some(Kind::Open) => closed(last + 1)?,
@@ -260,28 +267,58 @@ mod tests {
             ("a ~ b {{ a ~ b }} c + d", "a ~ b {{ a§ ~ b§ }} c + d"),
             ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)§ ~ '}}'§ ~ cµ|upper§ }}"),
             ("{{- (a + b) * 3 -}}", "{{- (a§ + b§)× * 3× -}}"),
-            ("{%- set x = -1 + -y if z else f(*w) -%}", "{%- set x =( -1§ + -y§ if z else f(*w)¶ -%}"),
+            (
+                "{%- set x = -1 + -y if z else f(*w) -%}",
+                "{%- set x =( -1§ + -y§ if z else f(*w)¶ -%}",
+            ),
             (
                 "{%+ if a %}{% raw %}{{ a + b }}{% endraw %}{# a ~ b #}",
                 "{%+ if a %}{% raw %}{{ a + b }}{% endraw %}{# a ~ b #}",
             ),
-            ("{% for m in messages + [{'a': [1]}] %}", "{% for m in messages§ + ([({'a': ([1]¤}¤]¤§ %}⏲%}"),
-            ("{{ 2 ** 3 }}{{ x[0] }}{{ [x][0] ~ é }}", "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]§ ~ é§ }}"),
+            (
+                "{% for m in messages + [{'a': [1]}] %}",
+                "{% for m in messages§ + ([({'a': ([1]¤}¤]¤§ %}⏲%}",
+            ),
+            (
+                "{{ 2 ** 3 }}{{ x[0] }}{{ [x][0] ~ é }}",
+                "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]§ ~ é§ }}",
+            ),
             ("{%- for x in y|list -%} z", "{%- for x in yµ|list -%}⏲-%} z"),
             (
                 "{{ a\x0c~ b }}{{ 1. ~ a }}{{ 1.5e+3 + 1 }}",
                 "{{ a§\x0c~ b§ }}{{ 1.§ ~ a§ }}{{ 1.5e+3§ + 1§ }}",
             ),
-            ("{{ call ~ if|upper }}{{ a.in[0] * block }}", "{{ call§ ~ ifµ|upper§ }}{{ a.in[0]× * block× }}"),
+            (
+                "{{ call ~ if|upper }}{{ a.in[0] * block }}",
+                "{{ call§ ~ ifµ|upper§ }}{{ a.in[0]× * block× }}",
+            ),
             ("{{ call['x'] }}{% do f(x in [1]) %}", "{{ call['x'] }}{% do f(x in ([1]¤) %}"),
-            ("{% if not ['x'] and a == not[0] ~ not %}", "{% if not (['x']¤ and a == not[0]§ ~ not§ %}"),
+            (
+                "{% if not ['x'] and a == not[0] ~ not %}",
+                "{% if not (['x']¤ and a == not[0]§ ~ not§ %}",
+            ),
             ("{{ x is eq [1] }}{{ x not in [y] }}", "{{ x is eq ([1]¤ }}{{ x not in ([y]¤ }}"),
             ("{% for (a, b) in (c, d) %}", "{% for (a, b) in ((c, d)¤ %}⏲%}"),
-            ("{% call(a, b) f((c)) %}{{ f(a, b=(1,)) }}", "{% call(a, b) f((c)) %}{{ f(a, b=((1,)¤) }}"),
-            ("{% set (a, b) = x, y %}{% set a.b = c %}", "{% set (a, b) =( x, y¬ %}{% set a.b =( c¬ %}"),
-            ("{% set a | upper %}{% set a = b == c %}", "{% set aµ | upper %}{% set a =( b == c¶ %}"),
-            ("{{ 'a' + 'b' 'c' + d }}{{ a|length - 1 }}", "{{ 'a'§ + 'b' 'c'§ + d§ }}{{ a°|length - 1 }}"),
-            ("{% raw %}{% ' %}{% endraw %}{{ a ~ b }}", "{% raw %}{% ' %}{% endraw %}{{ a§ ~ b§ }}"),
+            (
+                "{% call(a, b) f((c)) %}{{ f(a, b=(1,)) }}",
+                "{% call(a, b) f((c)) %}{{ f(a, b=((1,)¤) }}",
+            ),
+            (
+                "{% set (a, b) = x, y %}{% set a.b = c %}",
+                "{% set (a, b) =( x, y¬ %}{% set a.b =( c¬ %}",
+            ),
+            (
+                "{% set a | upper %}{% set a = b == c %}",
+                "{% set aµ | upper %}{% set a =( b == c¶ %}",
+            ),
+            (
+                "{{ 'a' + 'b' 'c' + d }}{{ a|length - 1 }}",
+                "{{ 'a'§ + 'b' 'c'§ + d§ }}{{ a°|length - 1 }}",
+            ),
+            (
+                "{% raw %}{% ' %}{% endraw %}{{ a ~ b }}",
+                "{% raw %}{% ' %}{% endraw %}{{ a§ ~ b§ }}",
+            ),
             ("{#}{{ ' #}{{ a ~ b }}", "{#}{{ ' #}{{ a§ ~ b§ }}"),
             ("{% endif %é}", "{% endif %é}"),
             ("{{ a }▁}", "{{ a }▁}"),

@@ -1,7 +1,7 @@
-//! What is seen of a chat template before it is parsed: its length, and how deep its expressions and blocks nest. Templates
-//! come with models of strangers: one that nests too deep would end the program by its stack. The parser guards brackets
-//! and blocks itself, but not chains (`not not ..`, `a + b + ..`, `elif` after `elif`), each link of which is a level of
-//! its tree.
+//! What is seen of a chat template before it is parsed: its length, and how deep its expressions
+//! and blocks nest. Templates come with models of strangers: one that nests too deep would end the
+//! program by its stack. The parser guards brackets and blocks itself, but not chains (`not not
+//! ..`, `a + b + ..`, `elif` after `elif`), each link of which is a level of its tree.
 
 use minijinja::Error;
 
@@ -20,7 +20,10 @@ const MOST_LITERAL: usize = 1 << 29;
 /// Checks length and nesting of a template; returns the operations that it may take.
 pub(super) fn check(text: &str) -> Result<u64, Error> {
     if text.len() > LONGEST_TEMPLATE {
-        return Err(refused(format!("expected at most {LONGEST_TEMPLATE} bytes, got {}", text.len())));
+        return Err(refused(format!(
+            "expected at most {LONGEST_TEMPLATE} bytes, got {}",
+            text.len()
+        )));
     }
     let scan = Scan::new(text);
     if let Some(line) = scan.too_deep {
@@ -80,7 +83,8 @@ impl Scan {
     }
 }
 
-/// Keeps account of the open blocks: the first word of a tag opens one, goes on with it, or ends it.
+/// Keeps account of the open blocks: the first word of a tag opens one, goes on with it, or ends
+/// it.
 fn block(tag: &str, blocks: &mut Vec<usize>) {
     let word = tag.trim_start_matches(|c: char| !c.is_alphabetic());
     match word.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default() {
@@ -99,8 +103,8 @@ fn block(tag: &str, blocks: &mut Vec<usize>) {
     }
 }
 
-/// Where a tag ends, and how deep its expression can nest at most: the links of the chains that are open at once. A
-/// bracket opens a chain inside, a comma begins the next one.
+/// Where a tag ends, and how deep its expression can nest at most: the links of the chains that are
+/// open at once. A bracket opens a chain inside, a comma begins the next one.
 fn tag(text: &str, start: usize, is_block: bool) -> (usize, usize) {
     let bytes = text.as_bytes();
     let close = if is_block { b'%' } else { b'}' };
@@ -146,7 +150,10 @@ fn tag(text: &str, start: usize, is_block: bool) -> (usize, usize) {
                 while bytes.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_') {
                     at += 1;
                 }
-                if matches!(&bytes[word..at], b"not" | b"if" | b"else" | b"and" | b"or" | b"in" | b"is") {
+                if matches!(
+                    &bytes[word..at],
+                    b"not" | b"if" | b"else" | b"and" | b"or" | b"in" | b"is"
+                ) {
                     add(&mut links, &mut total);
                 }
             }

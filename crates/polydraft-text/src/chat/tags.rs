@@ -1,12 +1,13 @@
-//! Where comments and raw blocks of a template end, as minijinja's lexer finds it: who looks elsewhere takes the rest of a
-//! template for a text in quotes, and checks none of it.
+//! Where comments and raw blocks of a template end, as minijinja's lexer finds it: who looks
+//! elsewhere takes the rest of a template for a text in quotes, and checks none of it.
 
 /// Bytes of the comment that a text begins with.
 pub(super) fn comment(text: &str) -> usize {
     text[2..].find("#}").map_or(text.len(), |end| end + 4)
 }
 
-/// Bytes of the raw block that a text begins with, up to and with its end; `None` if it begins with another tag.
+/// Bytes of the raw block that a text begins with, up to and with its end; `None` if it begins with
+/// another tag.
 pub(super) fn raw(text: &str) -> Option<usize> {
     let signed = 2 + usize::from(text[2..].starts_with(['-', '+']));
     let mut at = signed + bare(&text[signed..], "raw")?;

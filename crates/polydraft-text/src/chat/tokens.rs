@@ -1,7 +1,7 @@
 //! The tokens of a tag, each with what it is at its place.
 //!
-//! minijinja reserves no names but `true`, `none` and a few more: `call`, `in` or even `not` is a variable wherever its parser
-//! expects an operand. So it goes by the place, not by the word.
+//! minijinja reserves no names but `true`, `none` and a few more: `call`, `in` or even `not` is a
+//! variable wherever its parser expects an operand. So it goes by the place, not by the word.
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// Whether an operand may end with it. A keyword is followed by no operator: where one seems to be, it is a name.
+    /// Whether an operand may end with it. A keyword is followed by no operator: where one seems to
+    /// be, it is a name.
     pub(super) fn ends_operand(&self) -> bool {
         matches!(self.kind, Kind::Word | Kind::Keyword | Kind::Text | Kind::Close)
     }
@@ -75,7 +76,9 @@ impl Place {
         match (self, word) {
             (Self::Statement, "for") => (Kind::Keyword, Self::Loop),
             (Self::Statement, "call") => (Kind::Keyword, Self::Call),
-            (Self::Statement, "set" | "with" | "macro" | "block" | "filter") => (Kind::Keyword, Self::Name),
+            (Self::Statement, "set" | "with" | "macro" | "block" | "filter") => {
+                (Kind::Keyword, Self::Name)
+            }
             (Self::Statement, _) => (Kind::Keyword, Self::Operand),
             (Self::Loop, "in") => (Kind::Keyword, Self::Operand),
             (Self::Loop, _) => (Kind::Word, Self::Loop),
@@ -88,7 +91,9 @@ impl Place {
             // With `in` behind it.
             (Self::Behind, "not") => (Kind::Keyword, Self::Behind),
             (Self::Behind, _) => (Kind::Keyword, Self::Operand),
-            (Self::Call | Self::Operand | Self::Name | Self::Tested, _) => (Kind::Word, Self::Behind),
+            (Self::Call | Self::Operand | Self::Name | Self::Tested, _) => {
+                (Kind::Word, Self::Behind)
+            }
         }
     }
 
@@ -176,7 +181,11 @@ fn lexed(text: &str, start: usize) -> (Kind, usize) {
             let rest = bytes[start..].iter().position(|byte| !is_letter(*byte));
             return (Kind::Word, rest.map_or(bytes.len(), |length| start + length));
         }
-        _ if matches!(bytes.get(start..start + 2), Some(b"//" | b"**" | b"==" | b"!=" | b">=" | b"<=")) => {
+        _ if matches!(
+            bytes.get(start..start + 2),
+            Some(b"//" | b"**" | b"==" | b"!=" | b">=" | b"<=")
+        ) =>
+        {
             return (Kind::Other, start + 2);
         }
         b'(' | b'[' | b'{' => Kind::Open,
@@ -200,12 +209,16 @@ fn is_letter(byte: u8) -> bool {
 /// Where a number ends, its fraction and exponent included: `1.`, `1.5e+3`.
 fn number_end(bytes: &[u8], start: usize) -> usize {
     let digits = |from: usize| {
-        bytes[from..].iter().position(|b| !is_letter(*b)).map_or(bytes.len(), |length| from + length)
+        bytes[from..]
+            .iter()
+            .position(|b| !is_letter(*b))
+            .map_or(bytes.len(), |length| from + length)
     };
     let is_item = start > 0 && bytes[start - 1] == b'.';
     let mut end = digits(start);
     let is_plain = bytes[start..end].iter().all(|b| b.is_ascii_digit() || *b == b'_');
-    let begins_name = |at: usize| bytes.get(at).is_some_and(|b| is_letter(*b) && !b.is_ascii_digit());
+    let begins_name =
+        |at: usize| bytes.get(at).is_some_and(|b| is_letter(*b) && !b.is_ascii_digit());
     let begins_exponent = |at: usize| {
         matches!(bytes.get(at), Some(b'e' | b'E'))
             && matches!(bytes.get(at + 1), Some(b'+' | b'-' | b'0'..=b'9'))

@@ -3,7 +3,8 @@
 /// A form of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallForm {
-    /// `<tool_call>\n{"name": .., "arguments": ..}\n</tool_call>`, any number of them behind some text: Hermes, Qwen.
+    /// `<tool_call>\n{"name": .., "arguments": ..}\n</tool_call>`, any number of them behind some
+    /// text: Hermes, Qwen.
     Hermes,
     /// The answer is `{"name": .., "parameters": ..}`: Llama 3.1 and later.
     Llama,
@@ -77,6 +78,9 @@ mod tests {
         assert_eq!(CallForm::of(llama), Some(CallForm::Llama));
         let xml = r#"{% if tools %}<tool_call>\n<function=name>\n<parameter=x>\n</tool_call> "arguments""#;
         assert_eq!(CallForm::of(xml), None);
-        assert_eq!(CallForm::of("{% for m in messages %}<tool_call>{{ m.content }}{% endfor %}"), None);
+        assert_eq!(
+            CallForm::of("{% for m in messages %}<tool_call>{{ m.content }}{% endfor %}"),
+            None
+        );
     }
 }

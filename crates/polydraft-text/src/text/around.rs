@@ -6,14 +6,17 @@ use tokenizers::{PostProcessor, Tokenizer};
 
 use crate::special::{SETTINGS, SpecialTokens};
 
-/// Classes of transformers that put tokens around a text as the settings say, whatever `tokenizer.json` says.
-const CLASSES: [&str; 4] = ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast"];
+/// Classes of transformers that put tokens around a text as the settings say, whatever
+/// `tokenizer.json` says.
+const CLASSES: [&str; 4] =
+    ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast"];
 
-/// Adds what `add_bos_token` and `add_eos_token` ask for, where the tokenizer adds nothing itself and is of a class that
-/// goes by them.
+/// Adds what `add_bos_token` and `add_eos_token` ask for, where the tokenizer adds nothing itself
+/// and is of a class that goes by them.
 pub(super) fn apply(tokenizer: &mut Tokenizer, special: &SpecialTokens) -> tokenizers::Result<()> {
     let class = special.settings.get("tokenizer_class").and_then(Value::as_str);
-    let adds = tokenizer.get_post_processor().is_some_and(|processor| processor.added_tokens(false) > 0);
+    let adds =
+        tokenizer.get_post_processor().is_some_and(|processor| processor.added_tokens(false) > 0);
     if adds || !class.is_some_and(|class| CLASSES.contains(&class)) {
         return Ok(());
     }
@@ -24,8 +27,9 @@ pub(super) fn apply(tokenizer: &mut Tokenizer, special: &SpecialTokens) -> token
         if special.settings.get(setting) != Some(&Value::Bool(true)) {
             continue;
         }
-        let token =
-            special.role(role).and_then(|token| Some((token.to_owned(), tokenizer.token_to_id(token)?)));
+        let token = special
+            .role(role)
+            .and_then(|token| Some((token.to_owned(), tokenizer.token_to_id(token)?)));
         *side = Some(token.ok_or_else(|| {
             format!("expected the {role} of {SETTINGS} among the tokens, for {setting} is true, got none")
         })?);
@@ -34,10 +38,15 @@ pub(super) fn apply(tokenizer: &mut Tokenizer, special: &SpecialTokens) -> token
 }
 
 /// Puts these tokens before and behind every text.
-pub(super) fn put(tokenizer: &mut Tokenizer, sides: [Option<(String, u32)>; 2]) -> tokenizers::Result<()> {
+pub(super) fn put(
+    tokenizer: &mut Tokenizer,
+    sides: [Option<(String, u32)>; 2],
+) -> tokenizers::Result<()> {
     let (mut pieces, mut tokens) = (vec!["$A"], Vec::new());
     let [begin, end] = sides;
-    for (name, (token, id)) in [("bos", begin), ("eos", end)].into_iter().filter_map(|(n, t)| Some((n, t?))) {
+    for (name, (token, id)) in
+        [("bos", begin), ("eos", end)].into_iter().filter_map(|(n, t)| Some((n, t?)))
+    {
         pieces.insert(if name == "bos" { 0 } else { pieces.len() }, name);
         tokens.push(SpecialToken::new(name.to_owned(), vec![id], vec![token])?);
     }

@@ -63,8 +63,9 @@ pub fn positions(
         let policy = tree.build().unwrap();
         let draft = draw(policy.as_ref(), &pair.draft, &mut random).unwrap();
         let laws = TargetOf::new(draft.tree(), &pair.target);
-        let all: Vec<_> =
-            (0..draft.tree().len()).map(|node: NodeId| laws.target(node).unwrap().clone()).collect();
+        let all: Vec<_> = (0..draft.tree().len())
+            .map(|node: NodeId| laws.target(node).unwrap().clone())
+            .collect();
         show(2 * position, &draft, &all);
     }
 }

@@ -1,4 +1,5 @@
-//! What the fuzz target does with arbitrary bytes. An ordinary function, so that a test on stable Rust drives it too.
+//! What the fuzz target does with arbitrary bytes. An ordinary function, so that a test on stable
+//! Rust drives it too.
 
 use std::io::Write;
 
@@ -6,7 +7,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use polydraft_trace::Shard;
 
-/// Any bytes as a shard before compression, of as many tokens as the first byte says: an error, or drafts and laws.
+/// Any bytes as a shard before compression, of as many tokens as the first byte says: an error, or
+/// drafts and laws.
 pub fn shard(bytes: &[u8]) {
     let Some((vocabulary, bytes)) = bytes.split_first() else { return };
     let mut gzip = GzEncoder::new(Vec::new(), Compression::none());

@@ -11,7 +11,8 @@ pub const VOCABULARIES: [usize; 4] = [1_000, 32_000, 128_256, 262_144];
 /// Shapes of the laws.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shape {
-    /// Like a language model: normal logits of standard deviation 4, the draft's with an error of 1.
+    /// Like a language model: normal logits of standard deviation 4, the draft's with an error of
+    /// 1.
     Peaked,
     /// Nearly uniform: normal logits of standard deviation 0.3, independent.
     Flat,
@@ -26,7 +27,8 @@ pub fn logits(shape: Shape, vocabulary: usize, seed: u64) -> (Vec<f32>, Vec<f32>
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut normal = || {
         // Twelve uniform numbers: close enough to normal, and the same on every machine.
-        (0..12).map(|_| f64::from(rand::Rng::next_u32(&mut rng)) / f64::from(u32::MAX)).sum::<f64>() - 6.0
+        (0..12).map(|_| f64::from(rand::Rng::next_u32(&mut rng)) / f64::from(u32::MAX)).sum::<f64>()
+            - 6.0
     };
     let mut ranks: Vec<(f64, usize)> = (0..vocabulary).map(|token| (normal(), token)).collect();
     ranks.sort_by(|a, b| a.0.total_cmp(&b.0));

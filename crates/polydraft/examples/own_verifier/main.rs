@@ -1,5 +1,5 @@
-//! A verifier of one's own, and the proof that it is lossless: every draft that can be drawn and every decision that it can
-//! make are enumerated, and what comes out must have the target's law.
+//! A verifier of one's own, and the proof that it is lossless: every draft that can be drawn and
+//! every decision that it can make are enumerated, and what comes out must have the target's law.
 //!
 //! `cargo run -p polydraft --example own_verifier`
 //!
@@ -24,13 +24,16 @@ fn main() -> Result<ExitCode> {
     let known = "walk:priority".parse::<VerifierKind>()?;
     for kind in OwnVerifier::all() {
         let mut verifier = kind.build()?;
-        for tree in ["paths:1,3", "paths:2,2", "3,1", "delayed:1,2,1", "stop-below:0.7,paths:2,2", "binary"] {
+        for tree in
+            ["paths:1,3", "paths:2,2", "3,1", "delayed:1,2,1", "stop-below:0.7,paths:2,2", "binary"]
+        {
             let policy = match tree {
                 "binary" => PolicyKind::levels(&[2, 2], Drafting::WithoutReplacement),
                 _ => tree.parse()?,
             };
             let grown = policy.build()?;
-            // A verifier says what it is made for; to be asked for anything else is no fault of its own.
+            // A verifier says what it is made for; to be asked for anything else is no fault of its
+            // own.
             if let Err(refusal) = verifier.supports(&grown.form()) {
                 println!("{policy:26} {refusal}");
                 continue;
@@ -43,7 +46,8 @@ fn main() -> Result<ExitCode> {
                 let pair = random_pair(3, grown.depth(), 0.5, seed % 2 == 1, &mut rng)?;
                 let (target, draft) = (&pair.target, &pair.draft);
                 let own = exact(verifier.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
-                let known = exact(known.build()?.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
+                let known =
+                    exact(known.build()?.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
                 // Not a comparison of the worst: a NaN must not pass.
                 lossless &= own.law_deviation <= TOLERANCE;
                 worst = worst.max(own.law_deviation);
@@ -54,7 +58,11 @@ fn main() -> Result<ExitCode> {
                 "{policy:26} off the target's law by {worst:.0e}, {efficiency:.3} tokens per call (walk:priority {best:.3})"
             );
         }
-        println!("{} {} the target's law", kind.name(), if lossless { "has" } else { "does NOT have" });
+        println!(
+            "{} {} the target's law",
+            kind.name(),
+            if lossless { "has" } else { "does NOT have" }
+        );
     }
     Ok(if lossless { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

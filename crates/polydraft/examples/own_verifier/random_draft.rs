@@ -1,12 +1,15 @@
-//! A verifier of one's own, in a file of its own: at each node speculative sampling of one draft, taken at random.
+//! A verifier of one's own, in a file of its own: at each node speculative sampling of one draft,
+//! taken at random.
 //!
 //! Problem: emit a path of a tree of independent draws and one more token with the target's law.
 //! Source: Leviathan et al. 2023, algorithm 1, for the one draft.
 //! Complexity: that of `token`, for each node on the emitted path.
 //! Essence:
 //! 1. Of n independent draws one that is picked blindly is a draw from the draft's law q.
-//! 2. Accept it with probability min(1, p/q), else emit from (p − q)+ normalised: the token has the target's law p.
-//! 3. The draws below a child do not depend on how the child was chosen, so from any child the same can begin again.
+//! 2. Accept it with probability min(1, p/q), else emit from (p − q)+ normalised: the token has the
+//!    target's law p.
+//! 3. The draws below a child do not depend on how the child was chosen, so from any child the same
+//!    can begin again.
 
 use polydraft::verify::VerifierSettings;
 use polydraft::{Chance, Draft, DraftTree, Form, Outcome, Result, TargetLaws, Verifier};
@@ -31,7 +34,12 @@ impl Verifier for RandomDraft {
         form.require("verifier random-draft", "i.i.d. draws", form.is_iid())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         // However it was made, a verifier refuses what it is not exact for.
         self.supports(draft.form())?;
         let tree = draft.tree();

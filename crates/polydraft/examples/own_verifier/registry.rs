@@ -1,5 +1,5 @@
-//! The line that gives the verifier its name, and its place in every loop over the registry. In the library that line is
-//! one of `VerifierKind` in `verify.rs`.
+//! The line that gives the verifier its name, and its place in every loop over the registry. In the
+//! library that line is one of `VerifierKind` in `verify.rs`.
 
 use polydraft::verify::VerifierSettings;
 use polydraft::{Result, Verifier};

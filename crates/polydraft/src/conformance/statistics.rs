@@ -1,7 +1,9 @@
 //! The one statistical test: do counts agree with a law that is known?
 //!
-//! Problem: where laws cannot be enumerated, what was emitted is counted and compared with what should have been.
-//! Source: the G-test (log-likelihood ratio) against a known law; cells expected fewer than five times are pooled.
+//! Problem: where laws cannot be enumerated, what was emitted is counted and compared with what
+//! should have been.
+//! Source: the G-test (log-likelihood ratio) against a known law; cells expected fewer than five
+//! times are pooled.
 //! Complexity: one pass over the cells. Deviations: none.
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
@@ -45,7 +47,8 @@ impl GTest {
     fn add_cell(&mut self, probability: f64, count: u64, runs: f64) {
         self.cells += 1;
         if count > 0 {
-            self.statistic += 2.0 * count as f64 * (count as f64 / (probability * runs).max(1e-300)).ln();
+            self.statistic +=
+                2.0 * count as f64 * (count as f64 / (probability * runs).max(1e-300)).ln();
         }
     }
 
@@ -58,7 +61,8 @@ impl GTest {
         }
     }
 
-    /// The probability that the law itself deviates at least as much; 1 if there is nothing to compare.
+    /// The probability that the law itself deviates at least as much; 1 if there is nothing to
+    /// compare.
     pub fn p_value(&self) -> f64 {
         match ChiSquared::new(self.freedom as f64) {
             Ok(law) if self.freedom > 0 => law.sf(self.statistic.max(0.0)),

@@ -1,10 +1,12 @@
 //! Exact laws and block efficiencies of verifiers on trees, by enumeration.
 //!
-//! Problem: a verifier with a policy is right when what it emits, extended by the target to full length, has the target's
-//! law.
-//! Source: ours. Every draft that can be drawn and every decision of the verifier is enumerated; equal drafts are
-//! verified once. Where both go by shared clocks, these are enumerated, and drawing and verifying is one experiment.
-//! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_drafts`] says how many).
+//! Problem: a verifier with a policy is right when what it emits, extended by the target to full
+//! length, has the target's law.
+//! Source: ours. Every draft that can be drawn and every decision of the verifier is enumerated;
+//! equal drafts are verified once. Where both go by shared clocks, these are enumerated, and
+//! drawing and verifying is one experiment.
+//! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_drafts`]
+//! says how many).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -41,8 +43,8 @@ impl ContextLaws for HashMap<Vec<Token>, Distribution> {
 pub struct Exact {
     /// Expected number of tokens emitted per draft.
     pub block_efficiency: f64,
-    /// The largest difference between the probability of a full sequence, one token longer than the tree is deep, and
-    /// that under the target.
+    /// The largest difference between the probability of a full sequence, one token longer than the
+    /// tree is deep, and that under the target.
     pub law_deviation: f64,
     /// How many different drafts there were.
     pub trees: usize,
@@ -77,7 +79,11 @@ impl TargetLaws for TargetOf<'_> {
 ///
 /// # Errors
 /// A text that the draft has no law for; a policy that cannot be drawn.
-pub fn draw(policy: &dyn Policy, draft: &dyn ContextLaws, chance: &mut dyn Chance) -> Result<Draft> {
+pub fn draw(
+    policy: &dyn Policy,
+    draft: &dyn ContextLaws,
+    chance: &mut dyn Chance,
+) -> Result<Draft> {
     let mut drawn = Draft::new();
     let mut node = DraftTree::ROOT;
     while node < drawn.tree().len() {
@@ -114,7 +120,8 @@ pub fn drafts(policy: &dyn Policy, draft: &dyn ContextLaws) -> Result<Vec<(f64, 
     Ok(all)
 }
 
-/// The exact law and block efficiency of a verifier. `progress` is told the part of the drafts that is done.
+/// The exact law and block efficiency of a verifier. `progress` is told the part of the drafts that
+/// is done.
 ///
 /// # Errors
 /// Those of the verifier; a text without a law.
@@ -143,7 +150,8 @@ pub fn exact(
     progress: &mut dyn FnMut(f64),
 ) -> Result<Exact> {
     let (emitted, trees) = emitted(verifier, policy, target, draft, progress)?;
-    let block_efficiency = emitted.iter().map(|(text, probability)| probability * text.len() as f64).sum();
+    let block_efficiency =
+        emitted.iter().map(|(text, probability)| probability * text.len() as f64).sum();
     let mut law_deviation = 0.0;
     let mut sequence = Vec::new();
     compare(target, &emitted, policy.depth() + 1, 1.0, 0.0, &mut sequence, &mut law_deviation)?;
@@ -200,8 +208,9 @@ pub fn emitted(
     Ok((emitted, trees))
 }
 
-/// Compares the law of all sequences of `length` that go on from `sequence`: its probability under the target is
-/// `expected`, and what was emitted as one of its prefixes and extended by the target has probability `flow`.
+/// Compares the law of all sequences of `length` that go on from `sequence`: its probability under
+/// the target is `expected`, and what was emitted as one of its prefixes and extended by the target
+/// has probability `flow`.
 fn compare(
     target: &dyn ContextLaws,
     emitted: &BTreeMap<Vec<Token>, f64>,
@@ -223,7 +232,8 @@ fn compare(
     for token in 0..law.vocabulary() as Token {
         let p = law.probability(token);
         sequence.push(token);
-        let reachable = expected > 0.0 || flow > 0.0 || emitted.keys().any(|text| text.starts_with(sequence));
+        let reachable =
+            expected > 0.0 || flow > 0.0 || emitted.keys().any(|text| text.starts_with(sequence));
         if reachable {
             compare(target, emitted, length, expected * p, flow * p, sequence, worst)?;
         }
@@ -232,8 +242,8 @@ fn compare(
     Ok(())
 }
 
-/// Expected block efficiency of block verification of a path that is drawn by `selection`: Σ over texts of b, with
-/// b of the empty text 1 and b(xy) = min(b(x)·p(y|x), selection(xy)).
+/// Expected block efficiency of block verification of a path that is drawn by `selection`: Σ over
+/// texts of b, with b of the empty text 1 and b(xy) = min(b(x)·p(y|x), selection(xy)).
 ///
 /// `selection` gives the probability that the selected path begins with a text.
 ///
@@ -277,8 +287,9 @@ pub struct Pair {
     pub draft: HashMap<Vec<Token>, Distribution>,
 }
 
-/// A random pair in which the draft is mixed with the target, `agreement` from 0 to 1; `adversarial` ones have one-hot
-/// laws, ties, zeros, subnormal probabilities, one short of 1, disjoint supports and equal laws in random places.
+/// A random pair in which the draft is mixed with the target, `agreement` from 0 to 1;
+/// `adversarial` ones have one-hot laws, ties, zeros, subnormal probabilities, one short of 1,
+/// disjoint supports and equal laws in random places.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.
@@ -337,7 +348,9 @@ fn weights<R: rand::Rng + ?Sized>(vocabulary: usize, adversarial: bool, rng: &mu
         5 => (0..vocabulary)
             .map(|i| if i == place { 1.0 } else { [1.1e-300, 5e-324, 3e-300][i % 3] })
             .collect(),
-        6 => (0..vocabulary).map(|i| if i == place { 1.0 - f64::EPSILON } else { f64::EPSILON }).collect(),
+        6 => (0..vocabulary)
+            .map(|i| if i == place { 1.0 - f64::EPSILON } else { f64::EPSILON })
+            .collect(),
         _ => (0..vocabulary).map(|_| -(1e-12 + uniform(rng)).ln()).collect(),
     }
 }

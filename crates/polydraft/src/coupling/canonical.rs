@@ -1,11 +1,12 @@
 //! The canonical form of a rule: select one draft, then single-draft speculative sampling on it.
 //!
-//! Problem: any way of selecting one of the drafts makes a valid rule, if the law m of the selected token is known: accept
-//! it with probability min(1, p/m), else emit from (p − m)+ normalised.
-//! Source: Khisti et al. 2025, theorem 1: every rule of the largest acceptance can be run like this. Acceptance is
-//! Σ min(p, m).
+//! Problem: any way of selecting one of the drafts makes a valid rule, if the law m of the selected
+//! token is known: accept it with probability min(1, p/m), else emit from (p − m)+ normalised.
+//! Source: Khisti et al. 2025, theorem 1: every rule of the largest acceptance can be run like
+//! this. Acceptance is Σ min(p, m).
 //! Complexity: that of the selection; one draw from the residual.
-//! Deviations: (1) a selector may accept less than min(1, p/m), as the truncated alphabet of Khisti et al. does.
+//! Deviations: (1) a selector may accept less than min(1, p/m), as the truncated alphabet of Khisti
+//! et al. does.
 
 use super::{Emission, Law, Problem, Rule, capped_ratio};
 use crate::chance::Chance;
@@ -32,7 +33,8 @@ pub trait Selector: Send {
     /// The draft selected.
     fn select(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize;
 
-    /// The probability of each draft to be selected, given the drafts: the law of [`select`](Self::select).
+    /// The probability of each draft to be selected, given the drafts: the law of
+    /// [`select`](Self::select).
     fn selection(&mut self, problem: &Problem, drafts: &[Token]) -> Vec<f64>;
 
     /// m: the probability that a token is selected, over all drafts.
@@ -75,11 +77,16 @@ impl<S: Selector> Rule for Canonical<S> {
         if chance.coin(self.0.accept(problem, drafts[index])) {
             return Emission::accepted(drafts, index);
         }
-        Emission::rejected(problem.target.sample_excess(1.0, |token| self.0.covered(problem, token), chance))
+        Emission::rejected(problem.target.sample_excess(
+            1.0,
+            |token| self.0.covered(problem, token),
+            chance,
+        ))
     }
 
     fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
-        let selection = if drafts.len() > 1 { self.0.selection(problem, drafts) } else { vec![1.0] };
+        let selection =
+            if drafts.len() > 1 { self.0.selection(problem, drafts) } else { vec![1.0] };
         let mut rejection = 0.0;
         let accepted: Vec<_> = drafts
             .iter()

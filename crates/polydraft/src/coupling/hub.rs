@@ -1,13 +1,15 @@
 //! SpecHub, and its extension to n drafts.
 //!
-//! Problem: every tuple holds the n − 1 most likely tokens of q (the hubs, A) and one token x from the rest; accept
-//! so that the emitted token has law p. The optimum for these drafts,
-//! α = p(A) + Σ_{x∉A} min(p(x), q(x)/(1 − q(A))), is reached.
-//! Source: Sun et al. 2024 (SpecHub), algorithm 3, for n = 2; Hu et al. 2025 for the optimum of the greedy scheme.
+//! Problem: every tuple holds the n − 1 most likely tokens of q (the hubs, A) and one token x from
+//! the rest; accept so that the emitted token has law p. The optimum for these drafts, α = p(A) +
+//! Σ_{x∉A} min(p(x), q(x)/(1 − q(A))), is reached.
+//! Source: Sun et al. 2024 (SpecHub), algorithm 3, for n = 2; Hu et al. 2025 for the optimum of the
+//! greedy scheme.
 //! Complexity: one pass over the support to find the hubs and their mass; O(n) to emit (expected).
-//! Deviations: (1) n − 1 hubs instead of one, for any n; (2) also for the greedy scheme; (3) the paper hands what
-//! the draws of x leave to the hub "up to p(a)"; here what is left is (p − accepted)+, in which the hubs have their
-//! whole p: the same law, and the same code for any number of hubs.
+//! Deviations: (1) n − 1 hubs instead of one, for any n; (2) also for the greedy scheme; (3) the
+//! paper hands what the draws of x leave to the hub "up to p(a)"; here what is left is (p −
+//! accepted)+, in which the hubs have their whole p: the same law, and the same code for any number
+//! of hubs.
 
 use super::{Emission, Law, Problem, Rule, RuleSettings, capped_ratio};
 use crate::chance::Chance;
@@ -51,7 +53,8 @@ impl Hub {
             Drafting::Greedy => capped_ratio(p, q / self.rest),
             // Drawn first, with mass q …
             _ if index == 0 => capped_ratio(p, q),
-            // … or after a hub, with mass q/rest − q; it gets what the other kind of tuple has left of p.
+            // … or after a hub, with mass q/rest − q; it gets what the other kind of tuple has left
+            // of p.
             _ => capped_ratio((p - q).max(0.0), q * (1.0 - self.rest) / self.rest),
         };
         Some((index, accept))

@@ -1,8 +1,8 @@
 //! K-SEQ, sequential selection with a common discount.
 //!
 //! Problem: n i.i.d. drafts from q; accept one of them so that the emitted token has law p.
-//! Source: Sun et al. 2023 (SpecTr), algorithm 2. α = 1 − (1 − β(ρ))^n with β(ρ) = Σ min(q, p/ρ), at least
-//! (1 − 1/e) of the optimum.
+//! Source: Sun et al. 2023 (SpecTr), algorithm 2. α = 1 − (1 − β(ρ))^n with β(ρ) = Σ min(q, p/ρ),
+//! at least (1 − 1/e) of the optimum.
 //! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
 //! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection.
 
@@ -60,14 +60,17 @@ fn clipped(target: &Distribution, draft: &Distribution, rho: f64) -> (f64, f64) 
 }
 
 impl KSeq {
-    /// The law of an accepted token, unnormalised over the tokens: what acceptances leave is p minus this.
+    /// The law of an accepted token, unnormalised over the tokens: what acceptances leave is p
+    /// minus this.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
-        let (p, q) = (problem.target.probability(token), problem.proposal.law(0).probability(token));
+        let (p, q) =
+            (problem.target.probability(token), problem.proposal.law(0).probability(token));
         self.cover * q.min(p / self.rho)
     }
 
     fn accept(&self, problem: &Problem, token: Token) -> f64 {
-        let (p, q) = (problem.target.probability(token), problem.proposal.law(0).probability(token));
+        let (p, q) =
+            (problem.target.probability(token), problem.proposal.law(0).probability(token));
         capped_ratio(p, self.rho * q)
     }
 }
@@ -91,13 +94,15 @@ impl Rule for KSeq {
             let beta = (mass / rho).min(1.0);
             let acceptance = 1.0 - (1.0 - beta).powf(n);
             let excess = acceptance - mass;
-            *self = Self { rho, cover: if beta > 0.0 { acceptance / beta } else { 0.0 }, acceptance };
+            *self =
+                Self { rho, cover: if beta > 0.0 { acceptance / beta } else { 0.0 }, acceptance };
             if excess > 0.0 {
                 low = rho
             } else {
                 high = rho
             }
-            let derivative = n * (1.0 - beta).powf(n - 1.0) * (slope * rho - mass) / (rho * rho) - slope;
+            let derivative =
+                n * (1.0 - beta).powf(n - 1.0) * (slope * rho - mass) / (rho * rho) - slope;
             let newton = rho - excess / derivative;
             let next = if newton > low && newton < high { newton } else { 0.5 * (low + high) };
             if excess.abs() <= 2e-16 || (next - rho).abs() <= 1e-15 * rho {
@@ -116,9 +121,11 @@ impl Rule for KSeq {
         let accepted = drafts.iter().position(|&token| chance.coin(self.accept(problem, token)));
         match accepted {
             Some(index) => Emission::accepted(drafts, index),
-            None => {
-                Emission::rejected(problem.target.sample_excess(1.0, |t| self.covered(problem, t), chance))
-            }
+            None => Emission::rejected(problem.target.sample_excess(
+                1.0,
+                |t| self.covered(problem, t),
+                chance,
+            )),
         }
     }
 
@@ -133,6 +140,8 @@ impl Rule for KSeq {
             })
             .collect();
         let target = problem.target;
-        Law::new(target.vocabulary(), accepted, left, || target.excess_law(1.0, |t| self.covered(problem, t)))
+        Law::new(target.vocabulary(), accepted, left, || {
+            target.excess_law(1.0, |t| self.covered(problem, t))
+        })
     }
 }

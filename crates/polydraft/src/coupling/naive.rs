@@ -50,14 +50,18 @@ impl Rule for Naive {
                 let rest = outside_mass(draft, &hubs);
                 let drawn = move |q: f64| if rest > 0.0 { q / rest } else { 0.0 };
                 Box::new(
-                    move |token| if hubs.contains(&token) { 1.0 } else { drawn(draft.probability(token)) },
+                    move |token| {
+                        if hubs.contains(&token) { 1.0 } else { drawn(draft.probability(token)) }
+                    },
                 )
             }
             Drafting::TopK => {
                 let drafted = draft.most_likely(count);
                 Box::new(move |token| f64::from(u8::from(drafted.contains(&token))))
             }
-            Drafting::WithoutReplacement if count == 1 => Box::new(|token| draft.probability(token)),
+            Drafting::WithoutReplacement if count == 1 => {
+                Box::new(|token| draft.probability(token))
+            }
             Drafting::WithoutReplacement => return None,
         };
         Some(target.support().map(|(token, p)| p * drafted(token)).sum())
@@ -71,8 +75,10 @@ impl Rule for Naive {
     fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
         let probabilities = problem.target.to_vec();
         let first = |index: usize| !drafts[..index].contains(&drafts[index]);
-        let accepted =
-            (0..drafts.len()).filter(|&i| first(i)).map(|i| probabilities[drafts[i] as usize]).sum();
+        let accepted = (0..drafts.len())
+            .filter(|&i| first(i))
+            .map(|i| probabilities[drafts[i] as usize])
+            .sum();
         Law { probabilities, accepted }
     }
 }

@@ -1,16 +1,19 @@
-//! Priority coupling: the optimal rule for i.i.d. drafts, for any number of them and any vocabulary.
+//! Priority coupling: the optimal rule for i.i.d. drafts, for any number of them and any
+//! vocabulary.
 //!
-//! Problem: n i.i.d. drafts from q; emit y ~ p, which is one of the drafts as often as any rule can achieve.
-//! Source: ours. Every draft gets an independent priority in [0, 1] whose law depends on its token only and is uniform
-//! overall; the draft of highest priority is selected, and single-draft speculative sampling against the law m of
-//! the selection decides (the canonical form of Khisti et al. 2025, theorem 1). Token i's priorities fill a set of
-//! length q_i; m_i is the mass of that set under the density n·z^(n−1). All laws m that any selection can have are
-//! reached this way, the best of them in particular.
-//! Complexity: exact form O(V log V); pooled form two passes over the support and a table of some hundred entries;
-//! O(n) to emit (expected).
-//! Deviations: (1) pooled form: tokens of small probability share the entries of a grid of ratios (`grid`); (2) m is
-//! taken from the sets really laid out, so that pooling and rounding cost acceptance, never the law; (3) n = 1 is
-//! single-draft speculative sampling.
+//! Problem: n i.i.d. drafts from q; emit y ~ p, which is one of the drafts as often as any rule can
+//! achieve.
+//! Source: ours. Every draft gets an independent priority in [0, 1] whose law depends on its token
+//! only and is uniform overall; the draft of highest priority is selected, and single-draft
+//! speculative sampling against the law m of the selection decides (the canonical form of Khisti et
+//! al. 2025, theorem 1). Token i's priorities fill a set of length q_i; m_i is the mass of that set
+//! under the density n·z^(n−1). All laws m that any selection can have are reached this way, the
+//! best of them in particular.
+//! Complexity: exact form O(V log V); pooled form two passes over the support and a table of some
+//! hundred entries; O(n) to emit (expected).
+//! Deviations: (1) pooled form: tokens of small probability share the entries of a grid of ratios
+//! (`grid`); (2) m is taken from the sets really laid out, so that pooling and rounding cost
+//! acceptance, never the law; (3) n = 1 is single-draft speculative sampling.
 
 mod grid;
 mod plan;
@@ -48,12 +51,14 @@ pub struct Settings {
     pub form: Form,
     /// The largest support, in tokens, that auto handles exactly. Default 256.
     pub exact_up_to: usize,
-    /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1. Default 1/256.
+    /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1.
+    /// Default 1/256.
     pub individual_above: f64,
-    /// Pooled form: acceptance that is not worth a second pass over the tokens, from 0 to 1. Default 1e-9.
+    /// Pooled form: acceptance that is not worth a second pass over the tokens, from 0 to 1.
+    /// Default 1e-9.
     pub negligible: f64,
-    /// Which of the priorities that are equally good at one node tokens get. It matters to nested priority
-    /// verification only. Default: spread.
+    /// Which of the priorities that are equally good at one node tokens get. It matters to nested
+    /// priority verification only. Default: spread.
     pub layout: Layout,
 }
 
@@ -81,8 +86,9 @@ impl Settings {
     /// # Errors
     /// A setting out of range.
     pub fn validate(&self) -> Result<()> {
-        let wrong =
-            |setting, expected, value: f64| Err(Error::Setting { setting, expected, got: value.to_string() });
+        let wrong = |setting, expected, value: f64| {
+            Err(Error::Setting { setting, expected, got: value.to_string() })
+        };
         if !(self.individual_above > 0.0 && self.individual_above <= 1.0) {
             return wrong("individual_above", "above 0, at most 1", self.individual_above);
         }
@@ -104,7 +110,11 @@ impl Priority {
         self.priorities.clear();
         for &token in drafts {
             // A token that is never drawn gets no pieces, and the lowest priority.
-            self.priorities.push(self.selection.pieces(problem.target, problem.proposal.law(0), token));
+            self.priorities.push(self.selection.pieces(
+                problem.target,
+                problem.proposal.law(0),
+                token,
+            ));
         }
     }
 }
@@ -115,13 +125,21 @@ impl Selector for Priority {
     }
 
     fn supports(&self, draws: Draws) -> Result<()> {
-        draws.require(self.name(), if draws.count == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] })
+        draws.require(
+            self.name(),
+            if draws.count == 1 { &Drafting::DRAWN } else { &[Drafting::Iid] },
+        )
     }
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         if problem.proposal.count() > 1 {
             let profile = Highest::new(problem.proposal.count());
-            self.selection.prepare(problem.target, problem.proposal.law(0), &profile, &self.settings);
+            self.selection.prepare(
+                problem.target,
+                problem.proposal.law(0),
+                &profile,
+                &self.settings,
+            );
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Recursive rejection: each rejected draft leaves a residual target for the next.
 //!
-//! Problem: drafts drawn one after the other, i.i.d., without replacement, or each from its own law; go through
-//! them with single-draft speculative sampling against what the target has left.
-//! Source: Miao et al. 2023 (SpecInfer), multi-step speculative sampling; Jeon et al. 2024 (RSD) and Chen et al.
-//! 2024 (Sequoia) without replacement.
+//! Problem: drafts drawn one after the other, i.i.d., without replacement, or each from its own
+//! law; go through them with single-draft speculative sampling against what the target has left.
+//! Source: Miao et al. 2023 (SpecInfer), multi-step speculative sampling; Jeon et al. 2024 (RSD)
+//! and Chen et al. 2024 (Sequoia) without replacement.
 //! Complexity: one pass per rejected draft, without writing (distinct drafts: with writing).
 //! Deviations: (1) drafts from one law: see `residual`.
 
@@ -62,7 +62,10 @@ impl Left {
     /// The probability of accepting draft `index`, all before it having been rejected.
     fn accept(&self, problem: &Problem, drafts: &[Token], index: usize) -> f64 {
         let q = problem.proposal.law(index).probability(drafts[index]);
-        capped_ratio(self.of(problem, drafts[index]) * open(problem, &drafts[..index]), self.mass() * q)
+        capped_ratio(
+            self.of(problem, drafts[index]) * open(problem, &drafts[..index]),
+            self.mass() * q,
+        )
     }
 
     /// Takes note of the rejection of draft `index`, before which `removed` were drawn.
@@ -71,7 +74,9 @@ impl Left {
         match self {
             Self::OfOne(residual) => residual.reject(problem.target, draft, open(problem, removed)),
             Self::OfMany(own, mass) => {
-                draft.support().for_each(|(t, q)| own[t as usize] = (own[t as usize] - *mass * q).max(0.0));
+                draft
+                    .support()
+                    .for_each(|(t, q)| own[t as usize] = (own[t as usize] - *mass * q).max(0.0));
                 *mass = own.iter().sum();
             }
         }
@@ -94,15 +99,18 @@ impl Rule for Recursive {
     }
 
     fn supports(&self, draws: Draws) -> Result<()> {
-        draws.require(self.name(), &[Drafting::Iid, Drafting::WithoutReplacement, Drafting::Distinct])
+        draws.require(
+            self.name(),
+            &[Drafting::Iid, Drafting::WithoutReplacement, Drafting::Distinct],
+        )
     }
 
     fn prepare(&mut self, _: &Problem) -> Result<()> {
         Ok(())
     }
 
-    /// A rejection leaves (residual mass after)/(before), and the product of these telescopes. Without replacement
-    /// the residuals depend on the drafts: no formula.
+    /// A rejection leaves (residual mass after)/(before), and the product of these telescopes.
+    /// Without replacement the residuals depend on the drafts: no formula.
     fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
         let count = problem.proposal.count();
         if problem.proposal.scheme() == Drafting::WithoutReplacement && count > 1 {
@@ -136,6 +144,8 @@ impl Rule for Recursive {
             residual.reject(problem, &drafts[..index], index);
         }
         let covered = |token| problem.target.probability(token) - residual.of(problem, token);
-        Law::new(problem.target.vocabulary(), accepted, left, || problem.target.excess_law(1.0, covered))
+        Law::new(problem.target.vocabulary(), accepted, left, || {
+            problem.target.excess_law(1.0, covered)
+        })
     }
 }

@@ -1,11 +1,13 @@
 //! Drawing from what is left of a distribution: (target − covered)+ normalised.
 //!
-//! Problem: every rule that is lossless ends, when it rejects, with a draw from the part of the target that its
-//! acceptances leave uncovered.
-//! Source: Leviathan et al. 2023, Chen et al. 2023 (the residual); drawing it by rejection from the target: ours.
-//! Complexity: a rule that rejects with probability ρ leaves an excess of mass ρ, and a draw from the target falls
-//! into it with probability ρ, so the expected number of tries per *emitted* token is at most 1. After
-//! [`TRIES`] tries one pass over the target finishes exactly; the law is that of the excess either way.
+//! Problem: every rule that is lossless ends, when it rejects, with a draw from the part of the
+//! target that its acceptances leave uncovered.
+//! Source: Leviathan et al. 2023, Chen et al. 2023 (the residual); drawing it by rejection from the
+//! target: ours.
+//! Complexity: a rule that rejects with probability ρ leaves an excess of mass ρ, and a draw from
+//! the target falls into it with probability ρ, so the expected number of tries per *emitted* token
+//! is at most 1. After [`TRIES`] tries one pass over the target finishes exactly; the law is that
+//! of the excess either way.
 
 use pulp::{Arch, NullaryFnOnce};
 
@@ -90,7 +92,8 @@ impl NullaryFnOnce for Residual<'_> {
                 lanes[i] += if left > 0.0 { left } else { 0.0 };
             }
         }
-        let rest = own_rest.iter().zip(other_rest).map(|(a, b)| (scale * a - other_scale * b).max(0.0));
+        let rest =
+            own_rest.iter().zip(other_rest).map(|(a, b)| (scale * a - other_scale * b).max(0.0));
         rest.sum::<f64>() + lanes.iter().sum::<f64>()
     }
 }
@@ -133,7 +136,8 @@ impl Distribution {
         chance.choose(&Excess { target: self, scale, covered }) as Token
     }
 
-    /// Draws from (`scale`·self − `other_scale`·other)+ normalised; from `self` if that is 0 everywhere.
+    /// Draws from (`scale`·self − `other_scale`·other)+ normalised; from `self` if that is 0
+    /// everywhere.
     pub fn sample_residual<C: Chance + ?Sized>(
         &self,
         scale: f64,
@@ -151,7 +155,8 @@ impl Distribution {
         }
         if self.dense().is_some() {
             let stored = other.stored_tokens().iter().zip(other.stored());
-            let left = stored.map(|(&token, q)| (scale * self.probability(token) - other_scale * q).max(0.0));
+            let left = stored
+                .map(|(&token, q)| (scale * self.probability(token) - other_scale * q).max(0.0));
             return left.sum::<f64>() + scale * self.mass_outside(other);
         }
         let mut sum = 0.0;
@@ -163,7 +168,9 @@ impl Distribution {
     pub(crate) fn mass_outside(&self, other: &Self) -> f64 {
         match (self.dense(), other.dense()) {
             (_, Some(_)) => 0.0,
-            (Some(own), None) => Arch::new().dispatch(Outside { own, tokens: other.stored_tokens() }),
+            (Some(own), None) => {
+                Arch::new().dispatch(Outside { own, tokens: other.stored_tokens() })
+            }
             (None, None) => {
                 let mut sum = 0.0;
                 self.for_each_pair(other, |_, a, b| sum += if b > 0.0 { 0.0 } else { a });
@@ -177,7 +184,8 @@ impl Distribution {
         self.support().map(|(token, p)| (scale * p - covered(token)).max(0.0)).sum()
     }
 
-    /// (`scale`·self − `covered`)+ normalised, shape `[vocabulary]`: the law of [`Distribution::sample_excess`].
+    /// (`scale`·self − `covered`)+ normalised, shape `[vocabulary]`: the law of
+    /// [`Distribution::sample_excess`].
     pub fn excess_law(&self, scale: f64, covered: impl Fn(Token) -> f64) -> Vec<f64> {
         let mut law = Excess { target: self, scale, covered }.weights();
         let total: f64 = law.iter().sum();

@@ -1,12 +1,14 @@
 //! From logits to probabilities: temperature, top-k, top-p, min-p.
 //!
 //! Problem: the softmax of `logits / temperature`, restricted to the tokens that the filters keep.
-//! Source: the filters and their order (temperature, top-k, top-p, min-p) are those of Hugging Face transformers
-//! (`generation/logits_process.py`); top-p is Holtzman et al. 2020, min-p is Nguyen et al. 2024.
-//! Complexity: two passes without filters; with them one selection in linear time plus a sort of what top-p
-//! examines.
-//! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where transformers keeps
-//! all of the tied; (2) temperature 0 means all mass on the largest logit, the lowest id on a tie.
+//! Source: the filters and their order (temperature, top-k, top-p, min-p) are those of Hugging Face
+//! transformers (`generation/logits_process.py`); top-p is Holtzman et al. 2020, min-p is Nguyen et
+//! al. 2024.
+//! Complexity: two passes without filters; with them one selection in linear time plus a sort of
+//! what top-p examines.
+//! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where
+//! transformers keeps all of the tied; (2) temperature 0 means all mass on the largest logit, the
+//! lowest id on a tie.
 
 use std::cmp::Ordering;
 
@@ -33,9 +35,11 @@ pub struct Sampling {
     pub temperature: f64,
     /// Keep the k most likely tokens. Default: all.
     pub top_k: Option<usize>,
-    /// Keep the smallest set of most likely tokens with at least this probability, in (0, 1]. Default 1: all.
+    /// Keep the smallest set of most likely tokens with at least this probability, in (0, 1].
+    /// Default 1: all.
     pub top_p: f64,
-    /// Keep the tokens with at least this share of the largest probability, in [0, 1]. Default 0: all.
+    /// Keep the tokens with at least this share of the largest probability, in [0, 1]. Default 0:
+    /// all.
     pub min_p: f64,
 }
 
@@ -57,9 +61,19 @@ impl Sampling {
         // Not `Display`, which writes all digits of 1e300.
         let short = |value: f64| format!("{value:?}");
         let t = self.temperature;
-        check(t == 0.0 || (1e-30..=1e30).contains(&t), "temperature", "0, or from 1e-30 to 1e30", short(t))?;
+        check(
+            t == 0.0 || (1e-30..=1e30).contains(&t),
+            "temperature",
+            "0, or from 1e-30 to 1e30",
+            short(t),
+        )?;
         check(self.top_k != Some(0), "top_k", "at least 1", "0".to_owned())?;
-        check(self.top_p > 0.0 && self.top_p <= 1.0, "top_p", "above 0, at most 1", short(self.top_p))?;
+        check(
+            self.top_p > 0.0 && self.top_p <= 1.0,
+            "top_p",
+            "above 0, at most 1",
+            short(self.top_p),
+        )?;
         check((0.0..=1.0).contains(&self.min_p), "min_p", "from 0 to 1", short(self.min_p))
     }
 
@@ -73,8 +87,8 @@ impl Sampling {
 pub(super) struct Scratch {
     /// Memory for the filters.
     candidates: Vec<(f32, Token)>,
-    /// Of a draft: how likely what is drawn is right, where it is known. At temperature 0 the probability that the token has at
-    /// temperature 1.
+    /// Of a draft: how likely what is drawn is right, where it is known. At temperature 0 the
+    /// probability that the token has at temperature 1.
     pub sureness: Option<f64>,
 }
 
@@ -85,9 +99,13 @@ impl PartialEq for Scratch {
     }
 }
 
-/// Fills the vocabulary, the tokens and their masses, and returns the sum of these, by which they are to be divided.
-/// Checks first, so that an error leaves `distribution` as it was.
-pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &Sampling) -> Result<f64> {
+/// Fills the vocabulary, the tokens and their masses, and returns the sum of these, by which they
+/// are to be divided. Checks first, so that an error leaves `distribution` as it was.
+pub(super) fn fill(
+    distribution: &mut Distribution,
+    logits: &[f32],
+    sampling: &Sampling,
+) -> Result<f64> {
     sampling.validate()?;
     let max = largest(logits)?;
     distribution.vocabulary = logits.len();
@@ -105,7 +123,12 @@ pub(super) fn fill(distribution: &mut Distribution, logits: &[f32], sampling: &S
         // What it held is written over.
         distribution.mass.resize(logits.len(), 0.0);
         let mass = &mut distribution.mass;
-        Ok(Arch::new().dispatch(Softmax { mass, logits, max, rate: (1.0 / sampling.temperature) as f32 }))
+        Ok(Arch::new().dispatch(Softmax {
+            mass,
+            logits,
+            max,
+            rate: (1.0 / sampling.temperature) as f32,
+        }))
     }
 }
 
@@ -129,7 +152,12 @@ fn largest(logits: &[f32]) -> Result<f32> {
     }
     if max == f32::NEG_INFINITY {
         let got = f64::from(max);
-        return Err(Error::Entry { operation, index: 0, expected: "finite here or in another entry", got });
+        return Err(Error::Entry {
+            operation,
+            index: 0,
+            expected: "finite here or in another entry",
+            got,
+        });
     }
     Ok(max)
 }
@@ -142,7 +170,8 @@ impl NullaryFnOnce for Largest<'_> {
 
     #[inline(always)]
     fn call(self) -> (f32, bool) {
-        // Lanes, so that the compiler can use vector instructions; no_logit as a number, for the same reason.
+        // Lanes, so that the compiler can use vector instructions; no_logit as a number, for the
+        // same reason.
         let (chunks, rest) = self.0.as_chunks::<32>();
         let (mut lanes, mut wrong) = ([f32::NEG_INFINITY; 32], [0_u32; 32]);
         for chunk in chunks {
@@ -181,7 +210,11 @@ impl NullaryFnOnce for Total<'_> {
                 *lane += exp(x - max);
             }
         }
-        lanes.iter().map(|sum| f64::from(*sum)).chain(rest.iter().map(|x| f64::from(exp(x - max)))).sum()
+        lanes
+            .iter()
+            .map(|sum| f64::from(*sum))
+            .chain(rest.iter().map(|x| f64::from(exp(x - max))))
+            .sum()
     }
 }
 
@@ -199,7 +232,8 @@ impl NullaryFnOnce for Softmax<'_> {
 
     #[inline(always)]
     fn call(self) -> f64 {
-        /// Small enough for the first-level cache, and a simple loop each for the compiler to vectorise.
+        /// Small enough for the first-level cache, and a simple loop each for the compiler to
+        /// vectorise.
         const CHUNK: usize = 256;
         let Self { mass, logits, max, rate } = self;
         let mut sum = 0.0;
@@ -217,8 +251,8 @@ impl NullaryFnOnce for Softmax<'_> {
     }
 }
 
-/// e^t for t ≤ 0 in single precision: error below 2 units in the last place, 0 below −87. Without branches or
-/// calls, so that the compiler vectorises the loops around it.
+/// e^t for t ≤ 0 in single precision: error below 2 units in the last place, 0 below −87. Without
+/// branches or calls, so that the compiler vectorises the loops around it.
 #[inline(always)]
 fn exp(t: f32) -> f32 {
     /// Adding it rounds to an integer, which is then found in the low bits.
@@ -241,12 +275,15 @@ fn exp(t: f32) -> f32 {
     if t > -87.0 { value * power } else { 0.0 }
 }
 
-/// The tokens that the filters keep, ascending, with exp((x − max)/temperature); returns the sum of these.
+/// The tokens that the filters keep, ascending, with exp((x − max)/temperature); returns the sum of
+/// these.
 fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling: &Sampling) -> f64 {
     let rate = (1.0 / sampling.temperature) as f32;
     let candidates = &mut distribution.scratch.candidates;
     candidates.clear();
-    candidates.extend(logits.iter().zip(0..).filter(|(x, _)| **x > f32::NEG_INFINITY).map(|(&x, t)| (x, t)));
+    candidates.extend(
+        logits.iter().zip(0..).filter(|(x, _)| **x > f32::NEG_INFINITY).map(|(&x, t)| (x, t)),
+    );
     if let Some(k) = sampling.top_k.filter(|k| *k < candidates.len()) {
         candidates.select_nth_unstable_by(k, most_likely_first);
         candidates.truncate(k);
@@ -277,7 +314,10 @@ fn most_likely_first<P: Into<f64> + Copy>(a: &(P, Token), b: &(P, Token)) -> Ord
 }
 
 /// Orders a prefix of `candidates`, no longer than needed to reach `mass`, and returns its length.
-pub(super) fn smallest_prefix<P: Into<f64> + Copy>(candidates: &mut [(P, Token)], mass: f64) -> usize {
+pub(super) fn smallest_prefix<P: Into<f64> + Copy>(
+    candidates: &mut [(P, Token)],
+    mass: f64,
+) -> usize {
     let (mut start, mut width, mut sum) = (0, 256, 0.0);
     while start < candidates.len() {
         let rest = &mut candidates[start..];

@@ -21,7 +21,8 @@ fn refuses_what_is_no_distribution() {
 #[test]
 fn refuses_bad_logits() {
     let plain = Sampling::default();
-    let message = |logits: &[f32]| Distribution::from_logits(logits, &plain).unwrap_err().to_string();
+    let message =
+        |logits: &[f32]| Distribution::from_logits(logits, &plain).unwrap_err().to_string();
     assert!(message(&[]).contains("entries"));
     let mut logits = vec![0.0_f32; 20];
     logits[9] = f32::NAN;
@@ -43,7 +44,10 @@ fn softmax_and_filters() {
     let logits: Vec<f32> = [0.1_f32, 0.4, 0.05, 0.25, 0.2].iter().map(|p| p.ln()).collect();
     let of = |sampling| Distribution::from_logits(&logits, &sampling).unwrap().to_vec();
     let close = |got: Vec<f64>, expected: [f64; 5]| {
-        assert!(got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?} {expected:?}");
+        assert!(
+            got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6),
+            "{got:?} {expected:?}"
+        );
     };
     let plain = Sampling::default();
     close(of(plain), [0.1, 0.4, 0.05, 0.25, 0.2]);
@@ -63,7 +67,10 @@ fn softmax_and_filters() {
 fn ties_keep_the_lowest_ids() {
     let logits = [1.0_f32, 2.0, 2.0, 2.0, 0.0];
     let of = |sampling| Distribution::from_logits(&logits, &sampling).unwrap();
-    assert_eq!(of(Sampling { top_k: Some(2), ..Sampling::default() }).to_vec(), [0.0, 0.5, 0.5, 0.0, 0.0]);
+    assert_eq!(
+        of(Sampling { top_k: Some(2), ..Sampling::default() }).to_vec(),
+        [0.0, 0.5, 0.5, 0.0, 0.0]
+    );
     assert_eq!(of(Sampling { temperature: 0.0, ..Sampling::default() }).argmax(), 1);
 }
 
@@ -72,7 +79,8 @@ fn top_p_over_many_blocks_is_the_sorted_prefix() {
     let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 5000) as f32 * -1e-3).collect();
     let all = Distribution::from_logits(&logits, &Sampling::default()).unwrap();
     for top_p in [0.01, 0.3, 0.9, 0.999] {
-        let kept = Distribution::from_logits(&logits, &Sampling { top_p, ..Sampling::default() }).unwrap();
+        let kept =
+            Distribution::from_logits(&logits, &Sampling { top_p, ..Sampling::default() }).unwrap();
         let mut sorted = all.to_vec();
         sorted.sort_by(|a, b| b.total_cmp(a));
         let mut sum = 0.0;
@@ -101,8 +109,10 @@ fn reuse_keeps_nothing_of_the_old_contents() {
 
 #[test]
 fn pairs_do_not_depend_on_the_representation() {
-    let (a, b) =
-        ([0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0], [0.2, 0.3, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0]);
+    let (a, b) = (
+        [0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0],
+        [0.2, 0.3, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0],
+    );
     let (sparse, dense) = (law(&a), law(&b));
     assert!(sparse.dense().is_none() && dense.dense().is_some());
     for (x, y) in [(&sparse, &dense), (&dense, &sparse)] {
@@ -113,7 +123,8 @@ fn pairs_do_not_depend_on_the_representation() {
     assert!((sparse.excess_mass(0.5, |t| dense.probability(t)) - 0.15).abs() < 1e-15);
 }
 
-/// Laws of which one, the other or both are stored sparsely; with a token in three of the sparse ones.
+/// Laws of which one, the other or both are stored sparsely; with a token in three of the sparse
+/// ones.
 #[test]
 fn residuals_do_not_depend_on_the_representation() {
     let logits = |seed: u64| -> Vec<f32> {
@@ -123,8 +134,9 @@ fn residuals_do_not_depend_on_the_representation() {
     let some: Vec<Token> = (0..1000).filter(|token| token % 3 == 1 || *token == 999).collect();
     let plain = Sampling::default();
     let dense = |seed| Distribution::from_logits(&logits(seed), &plain).unwrap();
-    let sparse =
-        |seed| Distribution::from_sparse_logits(1000, &some, &logits(seed)[..some.len()], &plain).unwrap();
+    let sparse = |seed| {
+        Distribution::from_sparse_logits(1000, &some, &logits(seed)[..some.len()], &plain).unwrap()
+    };
     for (own, other) in
         [(dense(1), dense(2)), (dense(1), sparse(2)), (sparse(1), dense(2)), (sparse(1), sparse(2))]
     {
@@ -149,11 +161,17 @@ fn sparse_laws_store_what_is_positive() {
     assert_eq!(lost, law(&[2, 7], &[0.0, 0.0], &plain));
     assert_eq!(lost.support().collect::<Vec<_>>(), [(2, 0.5), (7, 0.5)]);
     let all: Vec<Token> = (0..10).collect();
-    assert_eq!(law(&all, &[0.5; 10], &plain), Distribution::from_logits(&[0.5; 10], &plain).unwrap());
+    assert_eq!(
+        law(&all, &[0.5; 10], &plain),
+        Distribution::from_logits(&[0.5; 10], &plain).unwrap()
+    );
     let best = Sampling { temperature: 0.0, ..plain };
     assert_eq!(law(&[2, 5, 7], &[0.0, 1.0, 0.5], &best), Distribution::one_hot(10, 5).unwrap());
     let two = Sampling { top_k: Some(2), ..plain };
-    assert_eq!(law(&[2, 5, 7], &[0.0, 1.0, 0.5], &two).support().map(|(t, _)| t).collect::<Vec<_>>(), [5, 7]);
+    assert_eq!(
+        law(&[2, 5, 7], &[0.0, 1.0, 0.5], &two).support().map(|(t, _)| t).collect::<Vec<_>>(),
+        [5, 7]
+    );
     // In memory that held another law; an error leaves it as it was.
     let mut reused = Distribution::from_logits(&[0.0; 10], &plain).unwrap();
     reused.set_from_sparse_logits(10, &[2, 7], &[0.0, 0.0], &plain).unwrap();
@@ -176,7 +194,8 @@ fn draws_follow_the_law() {
         let mut chi_squared = 0.0;
         for (count, p) in counts.iter().zip(distribution.to_vec()) {
             assert!(p > 0.0 || *count == 0.0);
-            chi_squared += if p > 0.0 { (count - runs as f64 * p).powi(2) / (runs as f64 * p) } else { 0.0 };
+            chi_squared +=
+                if p > 0.0 { (count - runs as f64 * p).powi(2) / (runs as f64 * p) } else { 0.0 };
         }
         let freedom = distribution.support().count() as f64 - 1.0;
         assert!(chi_squared < freedom + 5.0 * (2.0 * freedom).sqrt() + 5.0, "{chi_squared}");
@@ -189,11 +208,14 @@ fn residual_draws_follow_the_residual() {
     let exact = enumerate(|chance| p.sample_residual(1.0, &q, 1.0, chance));
     assert_eq!(exact.len(), 2);
     assert!((exact[0].0 - 1.0 / 3.0).abs() < 1e-15 && exact[0].1 == 1 && exact[1].1 == 3);
-    // Both the rejection draw (mass 0.3) and the full pass (mass 1e-9: 48 tries hardly ever succeed).
+    // Both the rejection draw (mass 0.3) and the full pass (mass 1e-9: 48 tries hardly ever
+    // succeed).
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     for covered in [[0.4, 0.1, 0.3, 0.2], [0.1, 0.2 - 1e-9, 0.3, 0.4 - 2e-9]] {
         let runs = 50_000;
-        let ones = (0..runs).filter(|_| p.sample_excess(1.0, |t| covered[t as usize], &mut rng) == 1).count();
+        let ones = (0..runs)
+            .filter(|_| p.sample_excess(1.0, |t| covered[t as usize], &mut rng) == 1)
+            .count();
         let deviation = ones as f64 / f64::from(runs) - 1.0 / 3.0;
         assert!(deviation.abs() < 5.0 * (2.0 / 9.0 / f64::from(runs)).sqrt(), "{deviation}");
     }
@@ -205,7 +227,8 @@ fn residual_draws_follow_the_residual() {
 fn parts_make_the_law_again() {
     let logits: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1000) as f32 * 0.02).collect();
     for top_k in [None, Some(40)] {
-        let whole = Distribution::from_logits(&logits, &Sampling { top_k, ..Sampling::default() }).unwrap();
+        let whole =
+            Distribution::from_logits(&logits, &Sampling { top_k, ..Sampling::default() }).unwrap();
         let (tokens, mass) = whole.parts();
         let again = Distribution::from_parts(1000, tokens.to_vec(), mass.to_vec()).unwrap();
         assert_eq!((again.cumulative == whole.cumulative, &again), (true, &whole));

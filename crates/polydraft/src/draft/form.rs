@@ -5,7 +5,8 @@ use std::fmt;
 use crate::drafting::{Drafting, Draws};
 use crate::{Error, Result};
 
-/// The kinds of draws in a tree. A draft keeps its own as it grows; a policy states the largest that it may come to.
+/// The kinds of draws in a tree. A draft keeps its own as it grows; a policy states the largest
+/// that it may come to.
 ///
 /// ```
 /// use polydraft::{Draws, Form};
@@ -18,7 +19,8 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Form {
-    /// The most draws at one node, by scheme in the order of [`Drafting::ALL`]; 0 where a scheme does not occur.
+    /// The most draws at one node, by scheme in the order of [`Drafting::ALL`]; 0 where a scheme
+    /// does not occur.
     most: [usize; Drafting::ALL.len()],
     /// Whether draws begin below the root.
     restarts: bool,
@@ -60,7 +62,8 @@ impl Form {
         self.most.into_iter().max().unwrap_or(0)
     }
 
-    /// Whether there is at most one draw at every node, from the draft's distribution itself: one path.
+    /// Whether there is at most one draw at every node, from the draft's distribution itself: one
+    /// path.
     pub fn is_chain(&self) -> bool {
         self.draws().all(|draws| draws.count == 1 && Drafting::DRAWN.contains(&draws.scheme))
     }
@@ -76,9 +79,15 @@ impl Form {
     }
 
     /// # Errors
-    /// `is_supported` does not hold: `operation` expected something else than this form. Draws by clocks that the target
-    /// shares are for the verifiers that know these clocks, which do not ask.
-    pub fn require(&self, operation: &'static str, expected: &str, is_supported: bool) -> Result<()> {
+    /// `is_supported` does not hold: `operation` expected something else than this form. Draws by
+    /// clocks that the target shares are for the verifiers that know these clocks, which do not
+    /// ask.
+    pub fn require(
+        &self,
+        operation: &'static str,
+        expected: &str,
+        is_supported: bool,
+    ) -> Result<()> {
         if is_supported && !self.raced {
             return Ok(());
         }
@@ -122,7 +131,8 @@ mod tests {
         assert!(!levels.is_paths() && levels.is_iid() && levels.most_draws() == 3);
         let top = Form::default().with(Draws { scheme: Drafting::TopK, count: 1 }, false);
         assert!(!top.is_chain() && !top.is_iid());
-        let mixed = Form::paths(2).with(Draws { scheme: Drafting::WithoutReplacement, count: 2 }, true);
+        let mixed =
+            Form::paths(2).with(Draws { scheme: Drafting::WithoutReplacement, count: 2 }, true);
         assert!(!mixed.is_iid());
         assert_eq!(
             mixed.to_string(),

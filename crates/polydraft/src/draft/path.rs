@@ -4,8 +4,9 @@ use super::{Draft, DraftTree, NodeId};
 use crate::drafting::Drafting;
 use crate::{Distribution, Token};
 
-/// The tokens from the root to one node and the draft's distributions along them; nothing of what was drawn elsewhere in
-/// the tree. A decision that knows no more than this keeps every verifier exact.
+/// The tokens from the root to one node and the draft's distributions along them; nothing of what
+/// was drawn elsewhere in the tree. A decision that knows no more than this keeps every verifier
+/// exact.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<'a> {
     draft: &'a Draft,
@@ -35,7 +36,8 @@ impl<'a> Path<'a> {
         std::iter::successors(first, |&node| (node != DraftTree::ROOT).then(|| tree.parent(node)))
     }
 
-    /// How sure the draft was at every node before this one, the nearest first: [`Distribution::sureness`] of its law there.
+    /// How sure the draft was at every node before this one, the nearest first:
+    /// [`Distribution::sureness`] of its law there.
     ///
     /// [`Distribution::sureness`]: crate::Distribution::sureness
     pub fn sureness(&self) -> impl Iterator<Item = f64> + 'a {
@@ -43,14 +45,15 @@ impl<'a> Path<'a> {
         self.parents().filter_map(|node| draft.law(node)).map(Distribution::sureness)
     }
 
-    /// For each token on the way, the first one first, how many others were drawn before it at its node. It is part of
-    /// the draw where the order is (without replacement, top-k); none where a token comes from independent draws, whose
-    /// order has no meaning.
+    /// For each token on the way, the first one first, how many others were drawn before it at its
+    /// node. It is part of the draw where the order is (without replacement, top-k); none where a
+    /// token comes from independent draws, whose order has no meaning.
     pub fn places(&self) -> Vec<Option<usize>> {
         let tree = &self.draft.tree;
         let place = |node: NodeId| {
             let parent = tree.parent(node);
-            let ordered = self.draft.draws(parent).is_some_and(|draws| draws.scheme != Drafting::Iid);
+            let ordered =
+                self.draft.draws(parent).is_some_and(|draws| draws.scheme != Drafting::Iid);
             ordered.then(|| tree.children(parent).take_while(|sibling| *sibling != node).count())
         };
         tree.path(self.node).into_iter().map(place).collect()

@@ -11,19 +11,28 @@ struct Node {
     parent: NodeId,
     depth: usize,
     draws: usize,
-    /// Children form a list in the order in which they were added; 0 ends it (the root is nobody's child).
+    /// Children form a list in the order in which they were added; 0 ends it (the root is nobody's
+    /// child).
     first_child: NodeId,
     last_child: NodeId,
     next_sibling: NodeId,
 }
 
-const ROOT: Node =
-    Node { token: 0, parent: 0, depth: 0, draws: 0, first_child: 0, last_child: 0, next_sibling: 0 };
+const ROOT: Node = Node {
+    token: 0,
+    parent: 0,
+    depth: 0,
+    draws: 0,
+    first_child: 0,
+    last_child: 0,
+    next_sibling: 0,
+};
 
 /// Tokens proposed by the draft model: several continuations with their common prefixes merged.
 ///
-/// Node 0, the root, stands for the committed context and has no token of its own. Every other node has a token,
-/// a parent with a smaller id, a depth (the root's is 0), and the number of draws that share it.
+/// Node 0, the root, stands for the committed context and has no token of its own. Every other node
+/// has a token, a parent with a smaller id, a depth (the root's is 0), and the number of draws that
+/// share it.
 ///
 /// ```
 /// use polydraft::DraftTree;
@@ -137,9 +146,10 @@ impl DraftTree {
 
     /// The nodes from the root (left out) to `node` (included).
     pub fn path(&self, node: NodeId) -> Vec<NodeId> {
-        let mut path: Vec<NodeId> = std::iter::successors(Some(node), |&n| Some(self.nodes[n].parent))
-            .take(self.nodes[node].depth)
-            .collect();
+        let mut path: Vec<NodeId> =
+            std::iter::successors(Some(node), |&n| Some(self.nodes[n].parent))
+                .take(self.nodes[node].depth)
+                .collect();
         path.reverse();
         path
     }

@@ -1,7 +1,7 @@
 //! Budgets of distinct tokens.
 //!
-//! Problem: at low entropy independent draws repeat, and a repeat costs no node of the tree: draw as many as are expected
-//! to give so many distinct tokens.
+//! Problem: at low entropy independent draws repeat, and a repeat costs no node of the tree: draw
+//! as many as are expected to give so many distinct tokens.
 //! Source: ours (`docs/algorithms.md`, fewer wasted draws).
 //! Complexity: a handful of passes over the draft's support at every node. Deviations: none.
 
@@ -9,7 +9,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DRAWS_PER_DISTINCT, Described, Growth, LIMIT, Policy, joined, level_sizes, list, within};
+use super::{
+    DRAWS_PER_DISTINCT, Described, Growth, LIMIT, Policy, joined, level_sizes, list, within,
+};
 use crate::draft::{Form, Path};
 use crate::drafting::{Draws, count_within};
 use crate::{Distribution, Error, Result};

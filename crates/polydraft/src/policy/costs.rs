@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// Seconds of passes of target and draft, each with the distributions that it gives, and of a step beside them.
+/// Seconds of passes of target and draft, each with the distributions that it gives, and of a step
+/// beside them.
 ///
 /// ```
 /// use polydraft::policy::Passes;
@@ -20,16 +21,16 @@ pub struct Costs {
     pub target: Passes,
     /// Of the draft, by rows: the nodes of a level.
     pub draft: Passes,
-    /// What the draft's first pass in a step takes beyond another: the target has just had the caches. Whoever asks the draft pays it,
-    /// drawn or not.
+    /// What the draft's first pass in a step takes beyond another: the target has just had the
+    /// caches. Whoever asks the draft pays it, drawn or not.
     #[serde(default)]
     pub first: f64,
-    /// Of a step in which something is drawn, beside its passes, by the paths of its tree: draws, verification, caches cut
-    /// back. What a plain step takes beside its pass is not in it.
+    /// Of a step in which something is drawn, beside its passes, by the paths of its tree: draws,
+    /// verification, caches cut back. What a plain step takes beside its pass is not in it.
     #[serde(default = "Passes::free")]
     pub verification: Passes,
-    /// Whether what was decided without the draft costs it nothing when it is asked again: it goes on behind what the target
-    /// computed.
+    /// Whether what was decided without the draft costs it nothing when it is asked again: it goes
+    /// on behind what the target computed.
     #[serde(default)]
     pub follows: bool,
     /// What passes take more in longer texts.
@@ -59,13 +60,15 @@ impl Default for Longer {
     }
 }
 
-/// How often drafts were rejected, and how unsure the draft was there, on average over nodes that were verified.
+/// How often drafts were rejected, and how unsure the draft was there, on average over nodes that
+/// were verified.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guess {
     /// The part of single draws that were rejected, from 0 to 1.
     pub rejected: f64,
-    /// 1 − the draft's sureness ([`Distribution::sureness`](crate::Distribution::sureness)), from 0 to 1.
+    /// 1 − the draft's sureness ([`Distribution::sureness`](crate::Distribution::sureness)), from 0
+    /// to 1.
     pub unsure: f64,
 }
 
@@ -102,8 +105,8 @@ impl Costs {
         self.behind(&self.draft, &self.longer.draft, rows, tokens)
     }
 
-    /// Seconds of a step's passes of the draft over so many rows each, the first one first, behind a text as long as that with which they
-    /// were measured.
+    /// Seconds of a step's passes of the draft over so many rows each, the first one first, behind
+    /// a text as long as that with which they were measured.
     pub fn drafted(&self, passes: impl IntoIterator<Item = f64>) -> f64 {
         let mut seconds = passes.into_iter().map(|rows| self.draft.at(rows));
         let Some(root) = seconds.next() else { return 0.0 };
@@ -190,7 +193,8 @@ impl Passes {
         &self.pairs
     }
 
-    /// Seconds of a pass over so many rows: on the line between two pairs; behind the last, in proportion to it.
+    /// Seconds of a pass over so many rows: on the line between two pairs; behind the last, in
+    /// proportion to it.
     pub fn at(&self, rows: f64) -> f64 {
         let below = rows as usize;
         match self.table.get(below..below.saturating_add(2)) {
@@ -205,7 +209,8 @@ impl Passes {
             let known = known as f64;
             if rows <= known {
                 // Fewer rows than one there are not.
-                let part = if before.0 > 0.0 { (rows - before.0) / (known - before.0) } else { 1.0 };
+                let part =
+                    if before.0 > 0.0 { (rows - before.0) / (known - before.0) } else { 1.0 };
                 return before.1 + part * (seconds - before.1);
             }
             before = (known, seconds);
@@ -235,16 +240,20 @@ mod tests {
     #[test]
     fn a_longer_text_takes_longer() {
         let passes = |pairs: &[(usize, f64)]| Passes::new(pairs.to_vec()).unwrap();
-        let longer =
-            Longer { than: 100, target: passes(&[(1, 0.001), (4, 0.004)]), draft: passes(&[(1, 0.001)]) };
+        let longer = Longer {
+            than: 100,
+            target: passes(&[(1, 0.001), (4, 0.004)]),
+            draft: passes(&[(1, 0.001)]),
+        };
         let costs = Costs {
             target: passes(&[(1, 1.0), (4, 2.0)]),
             draft: passes(&[(1, 0.1)]),
             longer: Box::new(longer),
             ..Costs::default()
         };
-        let near =
-            |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12, "{found} {expected}");
+        let near = |found: f64, expected: f64| {
+            assert!((found - expected).abs() < 1e-12, "{found} {expected}")
+        };
         near(costs.target(1.0, 100), 1.0);
         near(costs.target(1.0, 1100), 2.0);
         near(costs.target(4.0, 600), 4.0);
@@ -255,7 +264,8 @@ mod tests {
         let text = serde_json::to_string(&costs).unwrap();
         assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), costs);
         // Files from before.
-        let before: Costs = serde_json::from_str(r#"{"target": [[1, 1.0]], "draft": [[1, 0.1]]}"#).unwrap();
+        let before: Costs =
+            serde_json::from_str(r#"{"target": [[1, 1.0]], "draft": [[1, 0.1]]}"#).unwrap();
         near(before.target(3.0, 5000), 3.0);
     }
 }

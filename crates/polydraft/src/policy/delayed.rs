@@ -1,9 +1,9 @@
 //! Delayed trees: one path first, then several from its end.
 //!
-//! Problem: first drafts are often accepted, and paths that branch at once are then mostly copies of each other; branch
-//! where acceptance has become doubtful.
-//! Source: Thomas and Pal 2025 (greedy multi-path block verification's authors), who found one path of L1 tokens followed
-//! by K of L2 the best shape for walks.
+//! Problem: first drafts are often accepted, and paths that branch at once are then mostly copies
+//! of each other; branch where acceptance has become doubtful.
+//! Source: Thomas and Pal 2025 (greedy multi-path block verification's authors), who found one path
+//! of L1 tokens followed by K of L2 the best shape for walks.
 //! Complexity: L1 + K·L2 draws. Deviations: none.
 
 use std::fmt;
@@ -41,7 +41,8 @@ impl fmt::Display for Settings {
 
 impl Described for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        [self.first, self.paths, self.then] = numbers(text, "delayed:L1,K,L2, such as delayed:2,3,2")?;
+        [self.first, self.paths, self.then] =
+            numbers(text, "delayed:L1,K,L2, such as delayed:2,3,2")?;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! A tree laid down beforehand, whose positions are filled with the draws in order.
 //!
-//! Problem: which children of which node are likely to be accepted can be measured; the tree of the most expected tokens
-//! is then known before anything is drawn.
+//! Problem: which children of which node are likely to be accepted can be measured; the tree of the
+//! most expected tokens is then known before anything is drawn.
 //! Source: Chen et al. 2024 (Sequoia), without replacement; Li et al. 2024 (EAGLE-2), top-k.
 //! Complexity: one draw per position. Deviations: none.
 
@@ -14,13 +14,15 @@ use crate::draft::{Form, Path};
 use crate::drafting::{Drafting, Draws};
 use crate::{Distribution, Result};
 
-/// The parents of the positions 1, 2, .., position 0 being the root. Typed `0,0,1` or `0,0,1/SCHEME`.
+/// The parents of the positions 1, 2, .., position 0 being the root. Typed `0,0,1` or
+/// `0,0,1/SCHEME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The parent of each position but the root. Default 0, 0, 1.
     pub parents: Vec<usize>,
-    /// How children are drawn: without replacement, or the most likely ones. Default: without replacement.
+    /// How children are drawn: without replacement, or the most likely ones. Default: without
+    /// replacement.
     pub drafting: Drafting,
 }
 
@@ -102,7 +104,8 @@ impl Policy for Laid {
     }
 
     fn form(&self) -> Form {
-        let all = (0..self.topology.len()).filter_map(|position| Some((self.below(position)?, position > 0)));
+        let all = (0..self.topology.len())
+            .filter_map(|position| Some((self.below(position)?, position > 0)));
         all.fold(Form::default(), |form, (draws, below_root)| form.with(draws, below_root))
     }
 }

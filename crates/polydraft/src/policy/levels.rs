@@ -1,7 +1,8 @@
 //! Prefix trees: the same number of draws at every distinct node of a level.
 //!
 //! Problem: branch everywhere, by the same plan; binary and k-ary trees are special cases.
-//! Source: Miao et al. 2023 (SpecInfer), Jeon et al. 2024 (RSD, without replacement), Li et al. 2024 (EAGLE-2, top-k).
+//! Source: Miao et al. 2023 (SpecInfer), Jeon et al. 2024 (RSD, without replacement), Li et al.
+//! 2024 (EAGLE-2, top-k).
 //! Complexity: as many draws as nodes times their count. Deviations: none.
 
 use std::fmt;

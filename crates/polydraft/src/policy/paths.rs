@@ -1,6 +1,7 @@
 //! Independent paths.
 //!
-//! Problem: K paths of L tokens, each drawn from the draft independently of the others; common prefixes are merged.
+//! Problem: K paths of L tokens, each drawn from the draft independently of the others; common
+//! prefixes are merged.
 //! Source: Sun et al. 2023 (SpecTr). One path is a chain (Leviathan et al. 2023).
 //! Complexity: K·L draws. Deviations: none.
 

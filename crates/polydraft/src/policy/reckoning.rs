@@ -1,4 +1,5 @@
-//! What steps cost by what passes cost: no clock, so the same seed gives the same numbers on any machine, however busy.
+//! What steps cost by what passes cost: no clock, so the same seed gives the same numbers on any
+//! machine, however busy.
 
 use std::array;
 
@@ -29,7 +30,8 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// How many times as fast as plain decoding the text was, by the costs; 1 before the first step.
+    /// How many times as fast as plain decoding the text was, by the costs; 1 before the first
+    /// step.
     pub fn gain(&self) -> f64 {
         if self.seconds > 0.0 { self.plain_seconds / self.seconds } else { 1.0 }
     }
@@ -42,7 +44,8 @@ pub(super) struct Reckoning {
     texts: usize,
     /// Tokens of the text so far. Those of the others in the pass are taken for as long.
     tokens: usize,
-    /// Seconds of passes of the target, by the rows of a text: who thinks asks for them some hundred times a step.
+    /// Seconds of passes of the target, by the rows of a text: who thinks asks for them some
+    /// hundred times a step.
     target: [f64; LOOKED_UP],
     /// Tokens since the draft was last asked.
     pub unasked: usize,
@@ -55,7 +58,8 @@ const LOOKED_UP: usize = 40;
 impl Reckoning {
     pub fn new(costs: Costs) -> Self {
         let target = [0.0; LOOKED_UP];
-        let mut new = Self { costs, texts: 0, tokens: 0, target, unasked: 0, choices: Choices::default() };
+        let mut new =
+            Self { costs, texts: 0, tokens: 0, target, unasked: 0, choices: Choices::default() };
         new.among(1);
         new
     }
@@ -89,7 +93,8 @@ impl Reckoning {
         let below = rows as usize;
         let part = rows - below as f64;
         match self.target.get(below..below.saturating_add(2)) {
-            // Costs are lines between whole rows; those of several texts have more of these on the way.
+            // Costs are lines between whole rows; those of several texts have more of these on the
+            // way.
             Some(ends) if self.texts == 1 || part == 0.0 => ends[0] + part * (ends[1] - ends[0]),
             _ => self.computed(rows),
         }
@@ -125,7 +130,8 @@ impl Reckoning {
         let texts = self.texts as f64;
         // The draft reads first what was decided without it.
         let draft = self.costs.draft(1.0 + self.unread(), self.tokens) + self.costs.first;
-        let row = self.costs.target(texts + 1.0, self.tokens) - self.costs.target(texts, self.tokens);
+        let row =
+            self.costs.target(texts + 1.0, self.tokens) - self.costs.target(texts, self.tokens);
         texts * (draft + row + self.costs.verification.at(1.0))
     }
 

@@ -1,11 +1,12 @@
 //! The leaf rule: go on only where the text is likely to get to.
 //!
-//! Problem: a path of fixed depth goes on drafting where an earlier token is likely to be rejected. The draft's own
-//! distributions say where: a draft that is sure of its token is mostly right.
-//! Source: ours (`docs/algorithms.md`, leaf rule). The expected acceptance at a node with the draft's law q is
-//! estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with what its token's q is at temperature 1; a node goes
-//! on while the product of these from the root to it, its own included, is at least θ. The decision looks at laws, never at
-//! drawn tokens' own probabilities, so it is exact.
+//! Problem: a path of fixed depth goes on drafting where an earlier token is likely to be rejected.
+//! The draft's own distributions say where: a draft that is sure of its token is mostly right.
+//! Source: ours (`docs/algorithms.md`, leaf rule). The expected acceptance at a node with the
+//! draft's law q is estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with what its
+//! token's q is at temperature 1; a node goes on while the product of these from the root to it,
+//! its own included, is at least θ. The decision looks at laws, never at drawn tokens' own
+//! probabilities, so it is exact.
 //! Complexity: one pass over the draft's support at every node. Deviations: none.
 
 use std::fmt;
@@ -21,7 +22,8 @@ use crate::{Distribution, Error, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The smallest product of expected acceptances at which a node goes on (θ), from 0 to 1. Default 0.2.
+    /// The smallest product of expected acceptances at which a node goes on (θ), from 0 to 1.
+    /// Default 0.2.
     pub below: f64,
     /// How much of the disagreement of two draws counts as rejection (κ), from 0 to 1. Default 0.5.
     pub factor: f64,
@@ -52,9 +54,14 @@ impl Described for Settings {
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        for (setting, value) in [("stop-below", self.below), ("factor of stop-below", self.factor)] {
+        for (setting, value) in [("stop-below", self.below), ("factor of stop-below", self.factor)]
+        {
             if !(0.0..=1.0).contains(&value) {
-                return Err(Error::Setting { setting, expected: "from 0 to 1", got: format!("{value:?}") });
+                return Err(Error::Setting {
+                    setting,
+                    expected: "from 0 to 1",
+                    got: format!("{value:?}"),
+                });
             }
         }
         if matches!(*self.of, PolicyKind::StopBelow(_)) {

@@ -1,21 +1,24 @@
 //! Trees laid down before anything is drawn, and the best one for a measured acceptance.
 //!
-//! Problem: with a_j the probability that the j-th child of a node is the one accepted, find the tree of N drafted
-//! nodes whose expected number of emitted tokens per pass, F = 1 + Σ over nodes of the probability of reaching them,
-//! is largest.
-//! Source: Chen et al. 2024, "Sequoia: Scalable and Robust Speculative Decoding", section 3.1 (dynamic programming
-//! over the numbers of nodes; positional acceptance).
-//! Complexity: the probability of reaching a node depends on its child numbers alone, so the best tree is made of the
-//! N most probable positions: O(N log N) with a heap, where the paper's programme takes O(N² J).
-//! Deviations: (1) that heap in place of the programme: a position is never more probable than its parent or its
-//! elder sibling once a_j is made non-increasing, so the N most probable positions are a tree, and it is optimal.
+//! Problem: with a_j the probability that the j-th child of a node is the one accepted, find the
+//! tree of N drafted nodes whose expected number of emitted tokens per pass, F = 1 + Σ over nodes
+//! of the probability of reaching them, is largest.
+//! Source: Chen et al. 2024, "Sequoia: Scalable and Robust Speculative Decoding", section 3.1
+//! (dynamic programming over the numbers of nodes; positional acceptance).
+//! Complexity: the probability of reaching a node depends on its child numbers alone, so the best
+//! tree is made of the N most probable positions: O(N log N) with a heap, where the paper's
+//! programme takes O(N² J).
+//! Deviations: (1) that heap in place of the programme: a position is never more probable than its
+//! parent or its elder sibling once a_j is made non-increasing, so the N most probable positions
+//! are a tree, and it is optimal.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use crate::{Error, Result};
 
-/// A tree of positions: position 0 is the root, and a position's children are in the order in which they are drawn.
+/// A tree of positions: position 0 is the root, and a position's children are in the order in which
+/// they are drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     children: Vec<Vec<usize>>,
@@ -49,8 +52,8 @@ impl Topology {
         Ok(Self { children, depth: depths.into_iter().max().unwrap_or(0) })
     }
 
-    /// The best tree of `nodes` drafted tokens for these acceptances: `acceptance[j]` is the probability that the
-    /// j-th child of a node is the one accepted. It is at most `depth` deep.
+    /// The best tree of `nodes` drafted tokens for these acceptances: `acceptance[j]` is the
+    /// probability that the j-th child of a node is the one accepted. It is at most `depth` deep.
     ///
     /// # Errors
     /// Probabilities out of range or summing to more than 1; no nodes, or more than 4096; depth 0.
@@ -70,7 +73,11 @@ impl Topology {
         }
         for (setting, value) in [("nodes of the tree", nodes), ("depth of the tree", depth)] {
             if value == 0 || value > LIMIT {
-                return Err(Error::Setting { setting, expected: "from 1 to 4096", got: value.to_string() });
+                return Err(Error::Setting {
+                    setting,
+                    expected: "from 1 to 4096",
+                    got: value.to_string(),
+                });
             }
         }
         // A later child cannot help more than an earlier one; noise in the measurement may say so.
@@ -78,12 +85,16 @@ impl Topology {
         for j in 1..rates.len() {
             rates[j] = rates[j].min(rates[j - 1]);
         }
-        let mut open = BinaryHeap::from([Candidate { reach: rates[0], parent: 0, child: 0, depth: 1 }]);
+        let mut open =
+            BinaryHeap::from([Candidate { reach: rates[0], parent: 0, child: 0, depth: 1 }]);
         let mut reach = vec![1.0];
         let mut parents = Vec::with_capacity(nodes);
         while parents.len() < nodes {
             // What is never reached is not worth a node.
-            let Some(best) = open.pop().filter(|best| best.reach > 0.0 || parents.is_empty()) else { break };
+            let Some(best) = open.pop().filter(|best| best.reach > 0.0 || parents.is_empty())
+            else {
+                break;
+            };
             parents.push(best.parent);
             reach.push(best.reach);
             if let Some(rate) = rates.get(best.child + 1) {
@@ -92,7 +103,12 @@ impl Topology {
             }
             if best.depth < depth {
                 let reach = best.reach * rates[0];
-                open.push(Candidate { reach, parent: parents.len(), child: 0, depth: best.depth + 1 });
+                open.push(Candidate {
+                    reach,
+                    parent: parents.len(),
+                    child: 0,
+                    depth: best.depth + 1,
+                });
             }
         }
         Self::from_parents(&parents)
@@ -114,8 +130,8 @@ impl Topology {
         &self.children[position]
     }
 
-    /// Σ over positions, the root included, of the probability of reaching them: tokens emitted per pass if the
-    /// acceptances hold everywhere. Children beyond the list are never accepted.
+    /// Σ over positions, the root included, of the probability of reaching them: tokens emitted per
+    /// pass if the acceptances hold everywhere. Children beyond the list are never accepted.
     pub fn expected_tokens(&self, acceptance: &[f64]) -> f64 {
         let mut reach = vec![0.0; self.len()];
         reach[0] = 1.0;
@@ -167,7 +183,8 @@ mod tests {
 
     /// The paper's dynamic programme: the best value of a subtree of each size and depth.
     fn programme(acceptance: &[f64], nodes: usize, depth: usize) -> f64 {
-        // below[d][n]: the most that n nodes can add below a node that is d levels above the lowest.
+        // below[d][n]: the most that n nodes can add below a node that is d levels above the
+        // lowest.
         let mut below = vec![vec![0.0; nodes + 1]];
         for d in 1..=depth {
             // best[n]: with the children tried so far.

@@ -1,13 +1,14 @@
 //! Clocks that are decided as far as somebody asks, for exact enumeration.
 //!
-//! Problem: run code that races several laws by the same clocks once for every outcome, with the outcome's exact
-//! probability.
-//! Source: ours. Only the ratios of clocks matter, and E/ΣE is uniform on the simplex. What is known of the clocks at a
-//! position is a part of it, a union of small simplices. That token i comes before j under law p is the half space
-//! w_i·p_j < w_j·p_i; a question divides what is known, one answer is chosen in proportion to its volume, and is known from
-//! then on.
-//! Method: a simplex that a plane cuts has an edge that it cuts. The point there divides the simplex into two, whose
-//! volumes are as the parts of the edge; neither has as many corners on both sides, so it ends.
+//! Problem: run code that races several laws by the same clocks once for every outcome, with the
+//! outcome's exact probability.
+//! Source: ours. Only the ratios of clocks matter, and E/ΣE is uniform on the simplex. What is
+//! known of the clocks at a position is a part of it, a union of small simplices. That token i
+//! comes before j under law p is the half space w_i·p_j < w_j·p_i; a question divides what is
+//! known, one answer is chosen in proportion to its volume, and is known from then on.
+//! Method: a simplex that a plane cuts has an edge that it cuts. The point there divides the
+//! simplex into two, whose volumes are as the parts of the edge; neither has as many corners on
+//! both sides, so it ends.
 //! Complexity: exponential in the vocabulary and in the laws at a position: for tiny ones only.
 //! Deviations: none.
 
@@ -15,7 +16,8 @@ use super::Clocks;
 use crate::chance::Chance;
 use crate::{Distribution, Token};
 
-/// A part of what is known that is smaller than this is a sliver that rounding has left on the wrong side of a cut.
+/// A part of what is known that is smaller than this is a sliver that rounding has left on the
+/// wrong side of a cut.
 const ROUNDING: f64 = 1e-13;
 
 /// Corners are points of the simplex of clocks.
@@ -41,7 +43,8 @@ impl Open {
 }
 
 fn whole(vocabulary: usize) -> Vec<Simplex> {
-    let corner = |token| (0..vocabulary).map(|other| if other == token { 1.0 } else { 0.0 }).collect();
+    let corner =
+        |token| (0..vocabulary).map(|other| if other == token { 1.0 } else { 0.0 }).collect();
     vec![Simplex { corners: (0..vocabulary).map(corner).collect(), volume: 1.0 }]
 }
 
@@ -60,7 +63,8 @@ fn before(simplex: Simplex, a: (usize, f64), b: (usize, f64), part: &mut Vec<Sim
     let from_behind = sides[behind] / (sides[behind] - sides[ahead]);
     let from_ahead = sides[ahead] / (sides[ahead] - sides[behind]);
     let ends = simplex.corners[behind].iter().zip(&simplex.corners[ahead]);
-    let point: Vec<f64> = ends.map(|(behind, ahead)| from_ahead * behind + from_behind * ahead).collect();
+    let point: Vec<f64> =
+        ends.map(|(behind, ahead)| from_ahead * behind + from_behind * ahead).collect();
     for (replaced, fraction) in [(behind, from_ahead), (ahead, from_behind)] {
         let mut half = Simplex { volume: simplex.volume * fraction, ..simplex.clone() };
         half.corners[replaced].clone_from(&point);
@@ -78,7 +82,8 @@ impl Clocks for Open {
     ) -> Vec<Token> {
         self.known.resize(self.known.len().max(position + 1), None);
         let mut known = self.known[position].take().unwrap_or_else(|| whole(law.vocabulary()));
-        let mut left: Vec<(usize, f64)> = law.support().map(|(token, p)| (token as usize, p)).collect();
+        let mut left: Vec<(usize, f64)> =
+            law.support().map(|(token, p)| (token as usize, p)).collect();
         let mut first = Vec::new();
         while first.len() < count && !left.is_empty() {
             // Where each of them comes before all the others that are left.
@@ -88,12 +93,15 @@ impl Clocks for Open {
                     let others = left.iter().filter(|other| other.0 != own.0);
                     others.fold(known.clone(), |known, &other| {
                         let mut part = Vec::new();
-                        known.into_iter().for_each(|simplex| before(simplex, own, other, &mut part));
+                        known
+                            .into_iter()
+                            .for_each(|simplex| before(simplex, own, other, &mut part));
                         part
                     })
                 })
                 .collect();
-            let volume = |part: &Vec<Simplex>| part.iter().map(|simplex| simplex.volume).sum::<f64>();
+            let volume =
+                |part: &Vec<Simplex>| part.iter().map(|simplex| simplex.volume).sum::<f64>();
             let mut volumes: Vec<f64> = parts.iter().map(volume).collect();
             let slivers = ROUNDING * volumes.iter().sum::<f64>();
             volumes.iter_mut().filter(|volume| **volume < slivers).for_each(|volume| *volume = 0.0);
@@ -117,8 +125,8 @@ mod tests {
     use crate::race::Keyed;
     use rand::SeedableRng;
 
-    /// The first of one race are draws without replacement; the first of another, asked afterwards, has its law; and asked
-    /// again both say the same.
+    /// The first of one race are draws without replacement; the first of another, asked afterwards,
+    /// has its law; and asked again both say the same.
     #[test]
     fn races_have_their_laws() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
@@ -156,9 +164,11 @@ mod tests {
     #[test]
     fn races_agree_as_often_as_the_formula_says() {
         let (p, q) = ([0.5, 0.3, 0.15, 0.05], [0.2, 0.4, 0.3, 0.1]);
-        let expected: f64 =
-            (0..4).map(|i| 1.0 / (0..4).map(|j| f64::max(p[j] / p[i], q[j] / q[i])).sum::<f64>()).sum();
-        let (p, q) = (Distribution::new(p.to_vec()).unwrap(), Distribution::new(q.to_vec()).unwrap());
+        let expected: f64 = (0..4)
+            .map(|i| 1.0 / (0..4).map(|j| f64::max(p[j] / p[i], q[j] / q[i])).sum::<f64>())
+            .sum();
+        let (p, q) =
+            (Distribution::new(p.to_vec()).unwrap(), Distribution::new(q.to_vec()).unwrap());
         let runs = enumerate(|chance| {
             let mut clocks = Open::new();
             clocks.first(0, &p, 1, chance) == clocks.first(0, &q, 1, chance)
@@ -170,7 +180,8 @@ mod tests {
         let mut first = |law, position| clocks.first(position, law, 1, &mut chance);
         let runs = 100_000;
         let same = (0..runs).filter(|&position| first(&p, position) == first(&q, position)).count();
-        let (got, error) = (same as f64 / runs as f64, (expected * (1.0 - expected) / runs as f64).sqrt());
+        let (got, error) =
+            (same as f64 / runs as f64, (expected * (1.0 - expected) / runs as f64).sqrt());
         assert!((got - expected).abs() < 4.0 * error, "{got} {expected}");
     }
 }

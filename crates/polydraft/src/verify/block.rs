@@ -1,13 +1,16 @@
 //! Block verification: one path as a whole.
 //!
-//! Problem: tokens x_1..x_L were drawn one after the other from laws q; emit a prefix of them and one more token so
-//! that the text has the target's law p, and as much of the path as any verifier of a single path can.
-//! Source: Sun, Mendlovic et al. 2024, "Block Verification Accelerates Speculative Decoding", algorithm 2.
-//! Complexity: one look at p and q per token; a pass over the support for each node that is tried on the way up from
-//! the end, of which only the first few are.
-//! Deviations: (1) the coins are independent, so they are flipped from the end of the path upwards, and the residual
-//! masses of nodes above the first acceptance are never computed; (2) a weight of 1 is accepted without looking at
-//! the residual: S/(S + 1 − 1) = 1, also in its limit 0/0; (3) the path may have any length, 0 included.
+//! Problem: tokens x_1..x_L were drawn one after the other from laws q; emit a prefix of them and
+//! one more token so that the text has the target's law p, and as much of the path as any verifier
+//! of a single path can.
+//! Source: Sun, Mendlovic et al. 2024, "Block Verification Accelerates Speculative Decoding",
+//! algorithm 2.
+//! Complexity: one look at p and q per token; a pass over the support for each node that is tried
+//! on the way up from the end, of which only the first few are.
+//! Deviations: (1) the coins are independent, so they are flipped from the end of the path upwards,
+//! and the residual masses of nodes above the first acceptance are never computed; (2) a weight of
+//! 1 is accepted without looking at the residual: S/(S + 1 − 1) = 1, also in its limit 0/0; (3) the
+//! path may have any length, 0 included.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -90,7 +93,8 @@ pub(super) fn verify_path(
     Ok(Outcome { accepted: Vec::new(), token })
 }
 
-/// The law of a path some of whose tokens were selected by priorities, the others drawn as the draft has them.
+/// The law of a path some of whose tokens were selected by priorities, the others drawn as the
+/// draft has them.
 pub(super) struct Selected<'a, F> {
     pub draft: &'a Draft,
     pub target: &'a dyn TargetLaws,
@@ -124,9 +128,11 @@ impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathLaw for Selected<'a, F> {
     ) -> Result<Token> {
         let draft = self.draft.drawn_from(node)?;
         Ok(match (self.at)(node) {
-            Some(selection) => {
-                target.sample_excess(scale, |token| selection.probability(target, draft, token), chance)
-            }
+            Some(selection) => target.sample_excess(
+                scale,
+                |token| selection.probability(target, draft, token),
+                chance,
+            ),
             None => target.sample_residual(scale, draft, 1.0, chance),
         })
     }
@@ -159,7 +165,12 @@ impl Verifier for Block {
         form.require("verifier block", "a single path", form.is_chain())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
         let mut drawn = Selected { draft, target, at: |_| None };

@@ -1,13 +1,14 @@
 //! Greedy multi-path block verification (GBV): the path of highest ratios, verified as a block.
 //!
-//! Problem: of K independent paths take one and verify it as a block against the law that the one taken has.
-//! Source: Thomas and Pal 2025, "Greedy multi-path block verification" (GBV), section 5: tokens are ranked by
-//! rising p/q at every node, and the path of highest lexicographic rank is taken.
-//! Complexity: the draft's law below the taken token by one pass for each node of the path; a sort of the support for
-//! each node whose residual is asked for.
-//! Deviations: (1) the law of the taken path is the highest of K uniform priorities in the interval [F, F + q] of the
-//! path, and its conditionals are ratios of means over intervals: nothing cancels where q is tiny; (2) ties in the
-//! ratio are ranked by token id.
+//! Problem: of K independent paths take one and verify it as a block against the law that the one
+//! taken has.
+//! Source: Thomas and Pal 2025, "Greedy multi-path block verification" (GBV), section 5: tokens are
+//! ranked by rising p/q at every node, and the path of highest lexicographic rank is taken.
+//! Complexity: the draft's law below the taken token by one pass for each node of the path; a sort
+//! of the support for each node whose residual is asked for.
+//! Deviations: (1) the law of the taken path is the highest of K uniform priorities in the interval
+//! [F, F + q] of the path, and its conditionals are ratios of means over intervals: nothing cancels
+//! where q is tiny; (2) ties in the ratio are ranked by token id.
 
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +107,8 @@ impl Taken<'_> {
         }
         let (target, draft) = (self.target.target(node)?, self.draft.drawn_from(node)?);
         self.ranked.clear();
-        self.ranked.extend(draft.support().map(|(token, q)| (target.probability(token) / q, token, q)));
+        self.ranked
+            .extend(draft.support().map(|(token, q)| (target.probability(token) / q, token, q)));
         self.ranked.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         self.law.clear();
         self.law.resize(draft.vocabulary(), 0.0);
@@ -152,7 +154,12 @@ impl Verifier for GreedyBlock {
         form.require("verifier greedy-block", "i.i.d. paths", form.is_paths())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
         let path = self.take(draft, target)?;

@@ -1,13 +1,15 @@
 //! The invariant verifier: for a seed the same text, whatever drafts and by whichever tree.
 //!
-//! Problem: the text shall depend on the target, the prompt and the seed alone, for those who debug, compare or certify.
+//! Problem: the text shall depend on the target, the prompt and the seed alone, for those who
+//! debug, compare or certify.
 //! Source: Daliri, Musco, Suresh 2025 (drafter-invariant speculative decoding, by Gumbel sampling).
 //! Complexity: one pass over the target's support for each node on the emitted path.
-//! Deviations: (1) trees: [`crate::race`] says how the drafts of a node are drawn; (2) a draft that was drawn otherwise is
-//! verified all the same, it is only accepted less often.
+//! Deviations: (1) trees: [`crate::race`] says how the drafts of a node are drawn; (2) a draft that
+//! was drawn otherwise is verified all the same, it is only accepted less often.
 //!
-//! 1. The next token is the first in the target's race at its position. It has the target's law, whatever came before:
-//!    clocks of different positions are independent, and no draft is looked at.
+//! 1. The next token is the first in the target's race at its position. It has the target's law,
+//!    whatever came before: clocks of different positions are independent, and no draft is looked
+//!    at.
 //! 2. As long as it is a child, go on from there.
 
 use serde::{Deserialize, Serialize};
@@ -35,7 +37,12 @@ impl Verifier for Invariant {
         Ok(())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         let (tree, target) = (draft.tree(), &Alike::new(draft, target));
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
         loop {

@@ -1,30 +1,35 @@
 //! Nested priority block verification: the path of highest priority, verified as a block.
 //!
-//! Problem: a tree of independent draws was drawn from the draft; emit a path of it and one more token with the target's
-//! law, and as many tokens as the laws at the drafted nodes allow.
-//! Source: ours (`docs/algorithms.md`, nested priority block verification). [0, 1] is shared out among the first
-//! tokens as in priority coupling, each token's share among its next tokens, and so on; a path's priority is a uniform
-//! point of its own share. Each priority depends on its path alone and is uniform overall, so the path of highest
-//! priority has the law that the highest of K uniform priorities gives to its share, and block verification against
-//! that law is exact (GBV, lemma 4.4). K = 1 is block verification, L = 1 priority coupling; GBV is the special case
-//! of shares that are single intervals in the order of ratios.
+//! Problem: a tree of independent draws was drawn from the draft; emit a path of it and one more
+//! token with the target's law, and as many tokens as the laws at the drafted nodes allow.
+//! Source: ours (`docs/algorithms.md`, nested priority block verification). [0, 1] is shared out
+//! among the first tokens as in priority coupling, each token's share among its next tokens, and so
+//! on; a path's priority is a uniform point of its own share. Each priority depends on its path
+//! alone and is uniform overall, so the path of highest priority has the law that the highest of K
+//! uniform priorities gives to its share, and block verification against that law is exact (GBV,
+//! lemma 4.4). K = 1 is block verification, L = 1 priority coupling; GBV is the special case of
+//! shares that are single intervals in the order of ratios.
 //!
 //! Where a tree is no set of paths (`docs/algorithms.md`, trees in which draws begin anew):
-//! 1. From a node where n draws begin down to the next such nodes, or leaves, the tree is a *stretch* of n independent
-//!    paths. Among these one is selected as above, with all of [0, 1] to share out and K = n.
-//! 2. At the end of the selected stretch the next one begins. Given that the end was selected, the draws below it are
-//!    independent of the selection, so the law of the selected path is the product of the stretches' laws.
-//! 3. The selected path is verified as a block against that product. Where the draws of every node are a stretch of
-//!    their own, this is priority block verification: the child of highest priority is followed from node to node.
+//! 1. From a node where n draws begin down to the next such nodes, or leaves, the tree is a
+//!    *stretch* of n independent paths. Among these one is selected as above, with all of [0, 1] to
+//!    share out and K = n.
+//! 2. At the end of the selected stretch the next one begins. Given that the end was selected, the
+//!    draws below it are independent of the selection, so the law of the selected path is the
+//!    product of the stretches' laws.
+//! 3. The selected path is verified as a block against that product. Where the draws of every node
+//!    are a stretch of their own, this is priority block verification: the child of highest
+//!    priority is followed from node to node.
 //!
-//! Complexity: one sharing for each distinct drafted node, near-linear in V, the nodes of a level independent of each
-//! other; from where proportional sharing takes over, none. The target's law is looked at where shares are made, and
-//! on the selected path.
-//! Deviations: (1) near-linear sharing, in which tokens of small probability get a part of every priority of their
-//! pool (`coupling::priority`), so a node's share is a law of its priority, piecewise uniform, rather than a set; (2)
-//! proportional sharing, in which a token keeps its parent's law of the priority, from where the density of the highest
-//! priority varies by less than a setting; (3) for the next node everything is relative to its parent, so nothing
-//! underflows however long the path.
+//! Complexity: one sharing for each distinct drafted node, near-linear in V, the nodes of a level
+//! independent of each other; from where proportional sharing takes over, none. The target's law is
+//! looked at where shares are made, and on the selected path.
+//! Deviations: (1) near-linear sharing, in which tokens of small probability get a part of every
+//! priority of their pool (`coupling::priority`), so a node's share is a law of its priority,
+//! piecewise uniform, rather than a set; (2) proportional sharing, in which a token keeps its
+//! parent's law of the priority, from where the density of the highest priority varies by less than
+//! a setting; (3) for the next node everything is relative to its parent, so nothing underflows
+//! however long the path.
 
 mod share;
 
@@ -43,11 +48,11 @@ use share::Share;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How a share is divided among the next tokens. Default: as the rule `priority` does, but with a second pass only
-    /// where it is worth 1e-4 of acceptance.
+    /// How a share is divided among the next tokens. Default: as the rule `priority` does, but with
+    /// a second pass only where it is worth 1e-4 of acceptance.
     pub sharing: priority::Settings,
-    /// A node whose priorities are worth the same up to this part of their mean worth is shared proportionally, from
-    /// 0 to 1. Default 1e-3, which costs about 1e-8 tokens per step.
+    /// A node whose priorities are worth the same up to this part of their mean worth is shared
+    /// proportionally, from 0 to 1. Default 1e-3, which costs about 1e-8 tokens per step.
     pub proportional_below: f64,
 }
 
@@ -63,9 +68,17 @@ impl VerifierSettings for Settings {
         self.sharing.validate()?;
         if !(self.proportional_below >= 0.0 && self.proportional_below <= 1.0) {
             let got = self.proportional_below.to_string();
-            return Err(Error::Setting { setting: "proportional_below", expected: "from 0 to 1", got });
+            return Err(Error::Setting {
+                setting: "proportional_below",
+                expected: "from 0 to 1",
+                got,
+            });
         }
-        Ok(Box::new(NestedPriority::new("verifier nested-priority", self.clone(), Stretches::AsDrawn)))
+        Ok(Box::new(NestedPriority::new(
+            "verifier nested-priority",
+            self.clone(),
+            Stretches::AsDrawn,
+        )))
     }
 }
 
@@ -74,7 +87,11 @@ impl VerifierSettings for priority::Settings {
     fn build(&self) -> Result<Box<dyn Verifier>> {
         self.validate()?;
         let settings = Settings { sharing: self.clone(), proportional_below: 0.0 };
-        Ok(Box::new(NestedPriority::new("verifier priority-block", settings, Stretches::NodeByNode)))
+        Ok(Box::new(NestedPriority::new(
+            "verifier priority-block",
+            settings,
+            Stretches::NodeByNode,
+        )))
     }
 }
 
@@ -135,8 +152,15 @@ impl NestedPriority {
         self.stretches == Stretches::AsDrawn && draft.continues(node)
     }
 
-    /// Shares all priorities of `paths` paths out among the nodes of the stretch that begins at `start`, level by level.
-    fn share(&mut self, draft: &Draft, start: NodeId, paths: usize, target: &dyn TargetLaws) -> Result<()> {
+    /// Shares all priorities of `paths` paths out among the nodes of the stretch that begins at
+    /// `start`, level by level.
+    fn share(
+        &mut self,
+        draft: &Draft,
+        start: NodeId,
+        paths: usize,
+        target: &dyn TargetLaws,
+    ) -> Result<()> {
         let tree = draft.tree();
         let highest = Highest::new(paths);
         self.nodes[start].share.set_all(highest);
@@ -156,7 +180,9 @@ impl NestedPriority {
                 let Node { share, sharing, .. } = &mut self.nodes[node];
                 match sharing {
                     Sharing::Own if ends => *sharing = Sharing::None,
-                    Sharing::Own if share.variation(highest) <= self.settings.proportional_below => {
+                    Sharing::Own
+                        if share.variation(highest) <= self.settings.proportional_below =>
+                    {
                         *sharing = Sharing::Proportional(node);
                     }
                     Sharing::Own => self.level.push(node),
@@ -218,7 +244,8 @@ impl NestedPriority {
         level.iter().try_for_each(|&id| divide(id, &mut self.nodes[id]))
     }
 
-    /// Draws the priorities of all paths of the stretch and takes the end of the one with the highest.
+    /// Draws the priorities of all paths of the stretch and takes the end of the one with the
+    /// highest.
     fn select(&mut self, draft: &Draft, chance: &mut dyn Chance) -> NodeId {
         let tree = draft.tree();
         let mut priorities = std::mem::take(&mut self.priorities);
@@ -236,7 +263,8 @@ impl NestedPriority {
         }
         let first = ends().next().unwrap_or(self.stretch[0]);
         let one = ends().all(|end| end == first);
-        let winner = if one { first } else { ends().nth(chance.choose(&priorities)).unwrap_or(first) };
+        let winner =
+            if one { first } else { ends().nth(chance.choose(&priorities)).unwrap_or(first) };
         self.priorities = priorities;
         winner
     }
@@ -260,7 +288,12 @@ impl Verifier for NestedPriority {
         form.require(self.name, "i.i.d. draws", form.is_iid())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
         while self.nodes.len() < draft.tree().len() {
@@ -279,7 +312,8 @@ impl Verifier for NestedPriority {
         }
         let Self { nodes, weights, .. } = self;
         let own = |node: NodeId| Some(&nodes[node]).filter(|node| node.sharing == Sharing::Own);
-        let mut selected = Selected { draft, target, at: |node| own(node).map(|node| &node.selection) };
+        let mut selected =
+            Selected { draft, target, at: |node| own(node).map(|node| &node.selection) };
         verify_path(draft, draft.tree().path(end), &mut selected, target, chance, weights)
     }
 

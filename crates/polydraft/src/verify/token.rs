@@ -1,14 +1,14 @@
 //! Token verification of one path.
 //!
-//! Problem: tokens x_1..x_L were drawn one after the other from the draft's laws q; emit a prefix of them and one
-//! more token so that the text has the target's law p.
-//! Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative Decoding",
-//! algorithm 1; Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative Sampling",
-//! algorithm 2.
-//! Complexity: one look at p and q per token; one draw from the residual, which looks at the support of p at most
-//! once.
-//! Deviations:
-//! 1. The path may have any length, 0 included: then the token is drawn from p at the root (plain decoding).
+//! Problem: tokens x_1..x_L were drawn one after the other from the draft's laws q; emit a prefix
+//! of them and one more token so that the text has the target's law p.
+//! Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative
+//! Decoding", algorithm 1; Chen et al. 2023, "Accelerating Large Language Model Decoding with
+//! Speculative Sampling", algorithm 2.
+//! Complexity: one look at p and q per token; one draw from the residual, which looks at the
+//! support of p at most once. Deviations:
+//! 1. The path may have any length, 0 included: then the token is drawn from p at the root (plain
+//!    decoding).
 
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +28,8 @@ impl VerifierSettings for Settings {
     }
 }
 
-/// Accepts each drafted token x with probability min(1, p(x)/q(x)); at the first rejection emits from (p − q)+
-/// normalised, and after the last acceptance one more token from p.
+/// Accepts each drafted token x with probability min(1, p(x)/q(x)); at the first rejection emits
+/// from (p − q)+ normalised, and after the last acceptance one more token from p.
 struct OneByOne;
 
 impl Verifier for OneByOne {
@@ -37,7 +37,12 @@ impl Verifier for OneByOne {
         form.require("verifier token", "a single path", form.is_chain())
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
         let mut path = single_path(draft);

@@ -1,12 +1,15 @@
 //! Traversal verification: from the leaves up.
 //!
-//! Problem: emit a path of the tree and one more token with the target's law; use what block verification gains on a
-//! chain, on every chain of the tree in turn.
-//! Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding", algorithm 2; `docs/algorithms.md`.
-//! Complexity: one pass over the support for each node that is tried and rejected; at most the distinct nodes.
-//! Deviations: (1) what rejections leave: see `residual`; (2) independent draws with repeats merged: given the first child and how many draws share it,
-//! the rest are independent draws from q without that token, so distinct children in the order of their first draws
-//! are drawn without replacement, and the paper's sampling without replacement covers them.
+//! Problem: emit a path of the tree and one more token with the target's law; use what block
+//! verification gains on a chain, on every chain of the tree in turn.
+//! Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding", algorithm 2;
+//! `docs/algorithms.md`.
+//! Complexity: one pass over the support for each node that is tried and rejected; at most the
+//! distinct nodes.
+//! Deviations: (1) what rejections leave: see `residual`; (2) independent draws with repeats
+//! merged: given the first child and how many draws share it, the rest are independent draws from q
+//! without that token, so distinct children in the order of their first draws are drawn without
+//! replacement, and the paper's sampling without replacement covers them.
 
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +73,8 @@ impl Traversal {
         }
         visit.next += 1;
         self.rejected.clear();
-        self.rejected.extend(tree.children(visit.node).take(visit.next).map(|child| tree.token(child)));
+        self.rejected
+            .extend(tree.children(visit.node).take(visit.next).map(|child| tree.token(child)));
         visit.open = mass_left(draft, &self.rejected);
         Ok(())
     }
@@ -84,7 +88,12 @@ impl Verifier for Traversal {
         form.require("verifier traversal", "draws iid or without-replacement", supported)
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
         let tree = draft.tree();
@@ -106,7 +115,12 @@ impl Verifier for Traversal {
             // Nothing below it is left: a leaf.
             if self.path.len() == 1 || chance.coin(visit.weight) {
                 let token = if visit.left.spent > 0.0 {
-                    law.sample_residual(1.0, draft.drawn_from(visit.node)?, visit.left.spent, chance)
+                    law.sample_residual(
+                        1.0,
+                        draft.drawn_from(visit.node)?,
+                        visit.left.spent,
+                        chance,
+                    )
                 } else {
                     law.sample(chance)
                 };

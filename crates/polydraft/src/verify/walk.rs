@@ -1,15 +1,17 @@
 //! The top-down walk: a token-level rule at every node.
 //!
-//! Problem: emit a path of the tree and one more token with the target's law, one token after the other.
-//! Source: Sun et al. 2023 (SpecTr), algorithm 3; Miao et al. 2023 (SpecInfer), algorithm 2. With k-seq it is SpecTr,
-//! with recursive rejection SpecInfer (and RSD, Sequoia where drafts come without replacement), with naive sampling
-//! their baseline and the only walk of a top-k tree.
+//! Problem: emit a path of the tree and one more token with the target's law, one token after the
+//! other.
+//! Source: Sun et al. 2023 (SpecTr), algorithm 3; Miao et al. 2023 (SpecInfer), algorithm 2. With
+//! k-seq it is SpecTr, with recursive rejection SpecInfer (and RSD, Sequoia where drafts come
+//! without replacement), with naive sampling their baseline and the only walk of a top-k tree.
 //! Complexity: that of the rule, for each node on the emitted path.
-//! Deviations: (1) the tree keeps how many draws share a node, not their order; for independent draws every order is
-//! equally likely, so the rule is given a random one; (2) where the rule's last draw happens to be a child, the walk
-//! goes on from it (k-seq, importance); (3) with paths the number of draws at a node is that of the paths through it;
-//! (4) where a node is too large for a rule that solves programs, or its solver gives up, another rule for the same draws
-//! decides there: the law stays exact, and these nodes are counted.
+//! Deviations: (1) the tree keeps how many draws share a node, not their order; for independent
+//! draws every order is equally likely, so the rule is given a random one; (2) where the rule's
+//! last draw happens to be a child, the walk goes on from it (k-seq, importance); (3) with paths
+//! the number of draws at a node is that of the paths through it; (4) where a node is too large for
+//! a rule that solves programs, or its solver gives up, another rule for the same draws decides
+//! there: the law stays exact, and these nodes are counted.
 
 use super::{Outcome, TargetLaws, Verifier};
 use crate::coupling::{Problem, Rule, RuleRegistry, RuleSettings, hub, naive, priority, recursive};
@@ -24,7 +26,8 @@ use crate::{Chance, Error, Result, Token, couple};
 pub(super) fn build(rule: &impl RuleRegistry) -> Result<Box<dyn Verifier>> {
     let rule = rule.build()?;
     if !rule.is_exact() {
-        let (operation, got) = ("walk", format!("{} with settings under which it is not", rule.name()));
+        let (operation, got) =
+            ("walk", format!("{} with settings under which it is not", rule.name()));
         let expected = "a rule whose law is the target's".to_owned();
         return Err(Error::Unsupported { operation, expected, got });
     }
@@ -62,7 +65,8 @@ impl Walk {
     }
 }
 
-/// The rule that decides at a node which the walk's own cannot do: the best of those that can do any with such draws.
+/// The rule that decides at a node which the walk's own cannot do: the best of those that can do
+/// any with such draws.
 ///
 /// # Errors
 /// None: its settings are the defaults.
@@ -81,7 +85,12 @@ impl Verifier for Walk {
         form.draws().try_for_each(|draws| self.rule.supports(draws))
     }
 
-    fn verify(&mut self, draft: &Draft, target: &dyn TargetLaws, chance: &mut dyn Chance) -> Result<Outcome> {
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetLaws,
+        chance: &mut dyn Chance,
+    ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let mut accepted = Vec::new();
         let mut node = DraftTree::ROOT;

@@ -12,7 +12,8 @@ pub const TOLERANCE: f64 = 1e-10;
 /// The exact law and block efficiency, having seen that the law is the target's.
 pub fn run(kind: &VerifierKind, policy: &PolicyKind, pair: &Pair) -> Exact {
     let (mut verifier, grown) = (kind.build().unwrap(), policy.build().unwrap());
-    let exact = exact(verifier.as_mut(), grown.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
+    let exact =
+        exact(verifier.as_mut(), grown.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
     assert!(exact.law_deviation <= TOLERANCE, "{kind}, {policy}: {exact:?}\n{pair:?}");
     exact
 }
@@ -56,8 +57,9 @@ pub const SIZES: [Size; 17] = [
 /// Half of them adversarial.
 pub fn pairs((vocabulary, depth, _, count): Size, seed: u64) -> impl Iterator<Item = Pair> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    (0..count)
-        .map(move |i| random_pair(vocabulary, depth, [0.0, 0.4, 0.8][i % 3], i % 2 == 1, &mut rng).unwrap())
+    (0..count).map(move |i| {
+        random_pair(vocabulary, depth, [0.0, 0.4, 0.8][i % 3], i % 2 == 1, &mut rng).unwrap()
+    })
 }
 
 /// A uniform number in [0, 1).

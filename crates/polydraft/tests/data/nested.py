@@ -85,7 +85,8 @@ def lay_out(m, length, order, G):
     return pieces
 
 
-# A share: list of (start, length, weight) pieces, disjoint, sorted, weights sum to 1 (law of the priority)
+# A share: list of (start, length, weight) pieces, disjoint, sorted, weights sum to 1 (law of the
+# priority)
 def prof(U, K):
     U = sorted(U)
     w = np.array([x[2] for x in U]); at = np.concatenate([[0], np.cumsum(w)])

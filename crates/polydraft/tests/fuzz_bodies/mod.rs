@@ -1,4 +1,5 @@
-//! What the fuzz targets do with arbitrary bytes. Ordinary functions, so that a test on stable Rust drives them too.
+//! What the fuzz targets do with arbitrary bytes. Ordinary functions, so that a test on stable Rust
+//! drives them too.
 
 #![allow(dead_code)] // each target uses its own part
 
@@ -9,8 +10,8 @@ use polydraft::conformance::{Case, Failure};
 use polydraft::coupling::Problem;
 use polydraft::coupling::priority::{Form, Settings};
 use polydraft::{
-    Distribution, Drafting, Draws, PolicyKind, Proposal, RuleKind, Sampling, Token, VerifierKind, acceptance,
-    couple,
+    Distribution, Drafting, Draws, PolicyKind, Proposal, RuleKind, Sampling, Token, VerifierKind,
+    acceptance, couple,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -37,7 +38,8 @@ pub fn distribution(bytes: &[u8]) {
         top_p: f64::from(top_p) / 200.0,
         min_p: f64::from(min_p) / 500.0,
     };
-    let logits: Vec<f32> = rest.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let logits: Vec<f32> =
+        rest.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     for sampling in [sampling, Sampling::default()] {
         if let Ok(law) = Distribution::from_logits(&logits, &sampling) {
             is_a_law(&law);
@@ -45,7 +47,8 @@ pub fn distribution(bytes: &[u8]) {
             assert!(law.support_size() <= sampling.top_k.unwrap_or(usize::MAX));
         }
     }
-    let values: Vec<f64> = rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    let values: Vec<f64> =
+        rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
     if let Ok(law) = Distribution::new(values) {
         is_a_law(&law);
     }
@@ -53,27 +56,30 @@ pub fn distribution(bytes: &[u8]) {
 
 /// A law from any floats: magnitudes, scaled to sum 1; None if that is impossible.
 fn law(values: &[f64]) -> Option<Distribution> {
-    let values: Vec<f64> = values.iter().map(|v| if v.is_finite() { v.abs() } else { 0.0 }).collect();
+    let values: Vec<f64> =
+        values.iter().map(|v| if v.is_finite() { v.abs() } else { 0.0 }).collect();
     let largest = values.iter().copied().fold(0.0, f64::max);
     let scaled: Vec<f64> = values.iter().map(|v| v / largest).collect();
     let sum: f64 = scaled.iter().sum();
     Distribution::new(scaled.iter().map(|v| v / sum).collect()).ok()
 }
 
-/// Any bytes as a number of drafts and two laws: `priority` never fails, its law is exact, its acceptance next to the
-/// optimum.
+/// Any bytes as a number of drafts and two laws: `priority` never fails, its law is exact, its
+/// acceptance next to the optimum.
 pub fn priority(bytes: &[u8]) {
     let Some((&[count, form], rest)) = bytes.split_first_chunk::<2>() else { return };
     let count = 1 + count as usize % 64;
     let form = [Form::Auto, Form::Exact, Form::Pooled][form as usize % 3];
-    let values: Vec<f64> = rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    let values: Vec<f64> =
+        rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
     let (target, draft) = values.split_at(values.len() / 2);
     let (Some(target), Some(draft)) = (law(target), law(&draft[..target.len()])) else { return };
 
-    let mut rule =
-        RuleKind::Priority(Settings { form, ..Settings::default() }).build().expect("valid settings");
-    let problem =
-        Problem::new(&target, Proposal::iid(&draft, count).expect("a draft")).expect("one vocabulary");
+    let mut rule = RuleKind::Priority(Settings { form, ..Settings::default() })
+        .build()
+        .expect("valid settings");
+    let problem = Problem::new(&target, Proposal::iid(&draft, count).expect("a draft"))
+        .expect("one vocabulary");
     let optimal = acceptance::optimal(&problem).expect("a formula");
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut coupling = couple(rule.as_mut(), problem).expect("i.i.d. drafts");
@@ -91,11 +97,18 @@ pub fn priority(bytes: &[u8]) {
     }
     // Where all tuples can be enumerated, the law must be the target.
     if count <= 3 && target.vocabulary() <= 3 {
-        let case =
-            Case { target: target.clone(), drafts: vec![draft.clone(); count], scheme: Drafting::Iid, count };
+        let case = Case {
+            target: target.clone(),
+            drafts: vec![draft.clone(); count],
+            scheme: Drafting::Iid,
+            count,
+        };
         match case.check(rule.as_mut()) {
             Ok(_) => {}
-            Err(Failure::WrongLaw { expected, got, .. } | Failure::Inconsistent { expected, got, .. }) => {
+            Err(
+                Failure::WrongLaw { expected, got, .. }
+                | Failure::Inconsistent { expected, got, .. },
+            ) => {
                 assert!((expected - got).abs() < 1e-9, "{expected} {got}");
             }
             Err(failure) => panic!("{failure}"),
@@ -103,19 +116,23 @@ pub fn priority(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a rule, a number of drafts, a scheme and laws: the rule says that the problem is not for it, or its law
-/// is the target's, and its acceptance no more than any rule can have.
+/// Any bytes as a rule, a number of drafts, a scheme and laws: the rule says that the problem is
+/// not for it, or its law is the target's, and its acceptance no more than any rule can have.
 pub fn rules(bytes: &[u8]) {
     let Some((&[rule, scheme, count, size], rest)) = bytes.split_first_chunk::<4>() else { return };
     let kind = RuleKind::NAMES[rule as usize % RuleKind::NAMES.len()];
-    let mut rule = RuleKind::named(kind).expect("a name of the registry").build().expect("default settings");
+    let mut rule =
+        RuleKind::named(kind).expect("a name of the registry").build().expect("default settings");
     let scheme = Drafting::ALL[scheme as usize % Drafting::ALL.len()];
     // One large problem in four; only small ones can be enumerated.
     let small = !size.is_multiple_of(4);
     let count = 1 + count as usize % if small { 3 } else { 9 };
-    let values: Vec<f64> = rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-    let vocabulary = if small { 1 + size as usize % 4 } else { (values.len() / (1 + count)).max(1) };
-    let mut laws = values.chunks(vocabulary).filter(|values| values.len() == vocabulary).filter_map(law);
+    let values: Vec<f64> =
+        rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    let vocabulary =
+        if small { 1 + size as usize % 4 } else { (values.len() / (1 + count)).max(1) };
+    let mut laws =
+        values.chunks(vocabulary).filter(|values| values.len() == vocabulary).filter_map(law);
     let Some(target) = laws.next() else { return };
     let drafts: Vec<Distribution> = laws.take(count).collect();
     let used = if scheme == Drafting::Distinct { count } else { 1 };
@@ -127,11 +144,15 @@ pub fn rules(bytes: &[u8]) {
         let case = Case { target, drafts, scheme, count };
         match case.check(rule.as_mut()) {
             Ok(report) => {
-                let stated = acceptance::optimal(&case.problem().expect("a problem")).expect("a small one");
+                let stated =
+                    acceptance::optimal(&case.problem().expect("a problem")).expect("a small one");
                 assert!((stated - report.optimal).abs() < 1e-9, "{stated} {}", report.optimal);
             }
             Err(Failure::Refused(_)) => {}
-            Err(Failure::WrongLaw { expected, got, .. } | Failure::Inconsistent { expected, got, .. }) => {
+            Err(
+                Failure::WrongLaw { expected, got, .. }
+                | Failure::Inconsistent { expected, got, .. },
+            ) => {
                 assert!((expected - got).abs() < 1e-9, "{kind} {scheme}: {expected} {got}");
             }
             Err(Failure::AboveOptimum { optimal, got }) => {
@@ -153,14 +174,20 @@ pub fn rules(bytes: &[u8]) {
     assert!(target.probability(emission.token) > 0.0, "{kind} {scheme}");
     let accepted = coupling.acceptance(&mut rng);
     if let (Ok(optimal), None) = (optimal, accepted.standard_error) {
-        assert!(accepted.probability - optimal < 1e-9, "{kind} {scheme}: {} {optimal}", accepted.probability);
+        assert!(
+            accepted.probability - optimal < 1e-9,
+            "{kind} {scheme}: {} {optimal}",
+            accepted.probability
+        );
     }
 }
 
-/// Any bytes as a verifier, paths and tables of laws: the verifier says that the tree is not for it, or its law, enumerated,
-/// is the target's.
+/// Any bytes as a verifier, paths and tables of laws: the verifier says that the tree is not for
+/// it, or its law, enumerated, is the target's.
 pub fn verifiers(bytes: &[u8]) {
-    let Some((&[verifier, paths, depth, size], rest)) = bytes.split_first_chunk::<4>() else { return };
+    let Some((&[verifier, paths, depth, size], rest)) = bytes.split_first_chunk::<4>() else {
+        return;
+    };
     let all = VerifierKind::<RuleKind>::all();
     let kind = &all[verifier as usize % all.len()];
     let mut verifier = kind.build().expect("default settings");
@@ -171,9 +198,13 @@ pub fn verifiers(bytes: &[u8]) {
     if verifier.supports(&policy.form()).is_err() {
         return;
     }
-    let values: Vec<f64> = rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-    let laws: Vec<Distribution> =
-        values.chunks(vocabulary).filter(|values| values.len() == vocabulary).filter_map(law).collect();
+    let values: Vec<f64> =
+        rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+    let laws: Vec<Distribution> = values
+        .chunks(vocabulary)
+        .filter(|values| values.len() == vocabulary)
+        .filter_map(law)
+        .collect();
     if laws.is_empty() {
         return;
     }
@@ -183,7 +214,9 @@ pub fn verifiers(bytes: &[u8]) {
         let mut texts = vec![Vec::new()];
         for _ in 0..=depth {
             let next = |text: &Vec<Token>| {
-                (0..vocabulary as Token).map(|token| [&text[..], &[token]].concat()).collect::<Vec<_>>()
+                (0..vocabulary as Token)
+                    .map(|token| [&text[..], &[token]].concat())
+                    .collect::<Vec<_>>()
             };
             let longer = texts.iter().flat_map(next).collect();
             table.extend(texts.into_iter().zip(laws.by_ref().cloned()));
@@ -194,6 +227,9 @@ pub fn verifiers(bytes: &[u8]) {
     let (target, draft) = (table(), table());
     let found = exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut |_| ());
     let found = found.expect("a tree that it supports");
-    assert!(found.law_deviation < 1e-9, "{kind}, {paths} of {depth}: {found:?}\n{target:?}\n{draft:?}");
+    assert!(
+        found.law_deviation < 1e-9,
+        "{kind}, {paths} of {depth}: {found:?}\n{target:?}\n{draft:?}"
+    );
     assert!(found.block_efficiency < depth as f64 + 1.0 + 1e-9, "{kind}: {found:?}");
 }

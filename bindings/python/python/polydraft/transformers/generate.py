@@ -16,7 +16,8 @@ from .scoring import CACHE_NAMES, rows_of, scorer
 # What `generate` can be asked to return and this does not have.
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
-# What `generate` hands over for the model that is made anew here, or known. Anything else would change the target's law.
+# What `generate` hands over for the model that is made anew here, or known. Anything else would
+# change the target's law.
 MADE_HERE = ("attention_mask", "position_ids", *CACHE_NAMES, "use_cache", "cache_position", "logits_to_keep")
 
 

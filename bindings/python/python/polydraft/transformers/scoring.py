@@ -25,7 +25,8 @@ from .._native import Draft, Outcome
 # More tokens than these are read as they are in plain decoding, before the tree.
 _TOGETHER = 16
 
-# What a model's forward calls the keys and values of tokens before: the first from transformers 5.24 on, the second before.
+# What a model's forward calls the keys and values of tokens before: the first from transformers
+# 5.24 on, the second before.
 CACHE_NAMES = ("cache", "past_key_values")
 
 

@@ -33,9 +33,11 @@ impl Input {
         if !io::stdin().is_terminal() {
             return Ok(Self::Pipe(io::stdin().lock()));
         }
-        // The terminal itself: answers may go elsewhere. A pasted block comes between brackets and is one line.
+        // The terminal itself: answers may go elsewhere. A pasted block comes between brackets and
+        // is one line.
         let config = Config::builder().behavior(Behavior::PreferTerm).bracketed_paste(true).build();
-        let mut editor = DefaultEditor::with_config(config).context("cannot read from the terminal")?;
+        let mut editor =
+            DefaultEditor::with_config(config).context("cannot read from the terminal")?;
         let history = history_file();
         if let Some(file) = &history {
             // There is none the first time.
@@ -93,7 +95,8 @@ fn line(input: &mut impl BufRead) -> io::Result<Line> {
 
 /// `polydraft/history` in the folder that the system has for such things.
 fn history_file() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/state")))
         .or_else(|| absolute("LOCALAPPDATA"))?;

@@ -8,8 +8,8 @@ use polydraft_engine::{Origin, Piece};
 
 use crate::output::visible;
 
-/// Writes pieces as they come: to a terminal with what could move its cursor made visible, else as they are, byte for
-/// byte.
+/// Writes pieces as they come: to a terminal with what could move its cursor made visible, else as
+/// they are, byte for byte.
 pub struct Printer<W = io::StdoutLock<'static>> {
     out: W,
     terminal: bool,
@@ -36,7 +36,8 @@ fn has_colors(stream: &impl anstream::stream::RawStream) -> bool {
 }
 
 impl Printer {
-    /// To standard output. Shows pieces by their origin if `drafts`; shows nothing at all if `silent`.
+    /// To standard output. Shows pieces by their origin if `drafts`; shows nothing at all if
+    /// `silent`.
     pub fn new(drafts: bool, silent: bool) -> Self {
         let out = io::stdout();
         Self::to(out.lock(), out.is_terminal(), has_colors(&out), drafts, silent)

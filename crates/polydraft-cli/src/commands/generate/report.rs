@@ -63,7 +63,12 @@ struct Times {
 }
 
 impl<'a> Report<'a> {
-    pub fn new(text: String, generation: &'a Generation, prompt: &'a [polydraft::Token], seed: u64) -> Self {
+    pub fn new(
+        text: String,
+        generation: &'a Generation,
+        prompt: &'a [polydraft::Token],
+        seed: u64,
+    ) -> Self {
         let s = &generation.statistics;
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         let time_ms = Times {
@@ -139,10 +144,15 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     }
     if s.accepted_by_rank.len() > 1 {
         let by_draft = percent(s.accepted_by_draft());
-        note(format_args!("accepted at a position, by first, second, .. distinct draft: {by_draft}"));
+        note(format_args!(
+            "accepted at a position, by first, second, .. distinct draft: {by_draft}"
+        ));
     }
     if s.fallbacks > 0 {
-        note(format_args!("at {} nodes another rule decided, for the verifier's own could not", s.fallbacks));
+        note(format_args!(
+            "at {} nodes another rule decided, for the verifier's own could not",
+            s.fallbacks
+        ));
     }
     if let Some(choices) = &s.choices {
         note(chosen(choices));
@@ -158,10 +168,11 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     ));
 }
 
-/// How many times as long as the costs say drafts must have taken beside the rest, or that beside drafts, to be worth a note.
+/// How many times as long as the costs say drafts must have taken beside the rest, or that beside
+/// drafts, to be worth a note.
 const WRONG: f64 = 1.5;
-/// Seconds of steps that tell, and the share of them that drafts must have had: of cheap ones most is draws, which the costs count as
-/// verification.
+/// Seconds of steps that tell, and the share of them that drafts must have had: of cheap ones most
+/// is draws, which the costs count as verification.
 const TELLING: f64 = 1.0;
 const SHARE: f64 = 0.2;
 
@@ -180,7 +191,8 @@ fn note_if_wrong(s: &Statistics, choices: &Choices) {
         note(format_args!(
             "note: beside the target drafts took {off:.1} times as long as the costs say by which --tree auto chose; if that \
              stays so, have them measured anew: give --costs a new file, or remove those in {}",
-            costs::folder().map_or_else(|| "the cache".to_owned(), |folder| folder.display().to_string())
+            costs::folder()
+                .map_or_else(|| "the cache".to_owned(), |folder| folder.display().to_string())
         ));
     }
 }

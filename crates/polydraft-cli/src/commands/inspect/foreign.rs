@@ -5,8 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use polydraft_candle::Bytes;
 use polydraft_llama::{BUILT, Description};
+use polydraft_models::Bytes;
 use serde::Serialize;
 
 use super::count;
@@ -58,7 +58,10 @@ pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Re
     line("model", report.directory.clone())?;
     line("family", format!("{}, for llama.cpp: --backend llama", report.architecture))?;
     if !BUILT {
-        line("", "which this program was built without; build it with --features llama".to_owned())?;
+        line(
+            "",
+            "which this program was built without; build it with --features llama".to_owned(),
+        )?;
     }
     line("candle", format!("no: {problem}"))?;
     line("parameters", count(report.parameters))?;

@@ -47,7 +47,8 @@ impl Hasher for AsIs {
 
 /// What followed every context of up to `order` tokens.
 ///
-/// Contexts are known by a hash of 64 bits: two of one hash would share their counts, which costs acceptance only.
+/// Contexts are known by a hash of 64 bits: two of one hash would share their counts, which costs
+/// acceptance only.
 #[derive(Debug, Clone)]
 pub struct Counts {
     order: usize,
@@ -113,9 +114,9 @@ impl Kind {
     }
 }
 
-/// By length of the context and [`Kind`]: how often what came was one of these tokens, where it came behind none of the longer
-/// contexts; the last line holds for longer contexts too. Counted over 9,000 tokens of SmolLM2's chats and of code, at temperatures
-/// 0, 0.7 and 1.
+/// By length of the context and [`Kind`]: how often what came was one of these tokens, where it
+/// came behind none of the longer contexts; the last line holds for longer contexts too. Counted
+/// over 9,000 tokens of SmolLM2's chats and of code, at temperatures 0, 0.7 and 1.
 const BEFORE: [[f64; KINDS]; 9] = [
     [0.30, 0.30, 0.30, 0.30, 0.40],
     [0.20, 0.35, 0.70, 0.20, 0.50],
@@ -132,7 +133,8 @@ const CASES: f64 = 8.0;
 /// How much a case weighs against the next one.
 const MEMORY: f64 = 0.98;
 
-/// For every length of context and [`Kind`], how often what came was among what had followed, in this text.
+/// For every length of context and [`Kind`], how often what came was among what had followed, in
+/// this text.
 #[derive(Debug, Clone)]
 pub struct Worth {
     /// (Hits, cases), older ones weighing less.
@@ -169,7 +171,8 @@ pub struct Case {
     hit: bool,
 }
 
-/// What may come: what followed the longest context, then what followed a shorter one and none of the longer, and so on.
+/// What may come: what followed the longest context, then what followed a shorter one and none of
+/// the longer, and so on.
 #[derive(Debug)]
 pub struct Mixture {
     /// Ascending tokens, and the probability of each.
@@ -188,9 +191,11 @@ impl Default for Mixture {
 const NEGLIGIBLE: f64 = 1e-4;
 
 impl Mixture {
-    /// What kind of context this is, and how often it was followed by tokens that are new here; none where none is new.
+    /// What kind of context this is, and how often it was followed by tokens that are new here;
+    /// none where none is new.
     fn kind(&self, followers: &Followers) -> Option<(Kind, u32)> {
-        let known = self.law.iter().map(|(token, _)| followers.times(*token)).filter(|times| *times > 0);
+        let known =
+            self.law.iter().map(|(token, _)| followers.times(*token)).filter(|times| *times > 0);
         let all = (followers.tokens.len(), followers.total);
         let (tokens, times) = known.fold(all, |(tokens, all), times| (tokens - 1, all - times));
         (tokens > 0).then(|| (Kind::of(tokens, times), times))
@@ -213,7 +218,8 @@ impl Mixture {
         self.law = merged;
     }
 
-    /// The tokens with their probabilities, ascending; less than one together, for it may be another.
+    /// The tokens with their probabilities, ascending; less than one together, for it may be
+    /// another.
     pub fn law(self) -> Vec<(Token, f64)> {
         self.law
     }
@@ -250,7 +256,8 @@ impl<'a> Sources<'a> {
         mixture
     }
 
-    /// What `token`, which came behind `text` and is not counted there yet, says of the contexts that were asked for it.
+    /// What `token`, which came behind `text` and is not counted there yet, says of the contexts
+    /// that were asked for it.
     pub fn cases(&self, text: &[Token], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
         for (source, length, followers) in self.contexts(text) {

@@ -6,7 +6,8 @@ use crate::plot::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
 /// Temperature, paths and depth of a panel.
 type Setting = (f64, usize, usize);
 
-/// A panel for each temperature, L and K, a row for each verifier. Verifiers of one path are drawn beside every K.
+/// A panel for each temperature, L and K, a row for each verifier. Verifiers of one path are drawn
+/// beside every K.
 pub fn chart(report: &Report) -> Dots {
     let rows: Vec<&Row> = report.results.iter().filter(|row| row.paths.is_some()).collect();
     // Those of verifiers that take several paths, if there are any.
@@ -30,7 +31,8 @@ pub fn chart(report: &Report) -> Dots {
     });
     let alone = most > Some(1);
     let label = |name: &String| {
-        let one = alone && rows.iter().filter(|row| row.verifier == *name).all(|row| row.paths == Some(1));
+        let one = alone
+            && rows.iter().filter(|row| row.verifier == *name).all(|row| row.paths == Some(1));
         if one { format!("{name}, one path") } else { name.clone() }
     };
     Dots {
@@ -62,15 +64,18 @@ fn sorted(rows: &[&Row]) -> Vec<String> {
 
 fn dot(rows: &[&Row], name: &str, (temperature, paths, depth): Setting) -> Option<Dot> {
     let matching = || {
-        rows.iter().filter(|r| r.verifier == name && r.temperature == temperature && r.depth == Some(depth))
+        rows.iter().filter(|r| {
+            r.verifier == name && r.temperature == temperature && r.depth == Some(depth)
+        })
     };
-    let row =
-        matching().find(|r| r.paths == Some(paths)).or_else(|| matching().find(|r| r.paths == Some(1)))?;
+    let row = matching()
+        .find(|r| r.paths == Some(paths))
+        .or_else(|| matching().find(|r| r.paths == Some(1)))?;
     Some(Dot { value: row.block_efficiency, error: row.block_efficiency_error, limit: false })
 }
 
-/// As many panels side by side as there are numbers of paths, so that depths are below each other; at most three, or the
-/// dots have no room.
+/// As many panels side by side as there are numbers of paths, so that depths are below each other;
+/// at most three, or the dots have no room.
 fn columns(settings: &[Setting]) -> usize {
     let mut paths: Vec<usize> = settings.iter().map(|setting| setting.1).collect();
     paths.sort_unstable();
@@ -82,8 +87,10 @@ fn columns(settings: &[Setting]) -> usize {
 }
 
 fn notes(report: &Report, settings: &[Setting], warm: bool) -> Vec<String> {
-    let temperature =
-        settings.first().filter(|_| !warm).map_or(String::new(), |s| format!(", temperature {}", s.0));
+    let temperature = settings
+        .first()
+        .filter(|_| !warm)
+        .map_or(String::new(), |s| format!(", temperature {}", s.0));
     let measured = format!(
         "K paths of L tokens; {} prompts, {} tokens each{temperature}; {}",
         report.prompts,

@@ -19,7 +19,8 @@ pub struct Report {
     pub prompts: usize,
     pub max_tokens: u32,
     pub rounds: u32,
-    /// Texts that left plain decoding's at temperature 0 between two tokens whose logits differ by rounding only.
+    /// Texts that left plain decoding's at temperature 0 between two tokens whose logits differ by
+    /// rounding only.
     pub ties: usize,
     /// What passes cost, where that was measured or given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,13 @@ pub struct Row {
 }
 
 impl Report {
-    pub fn new(args: &Args, prompts: usize, ties: usize, ways: &[Way], costs: Option<Costs>) -> Self {
+    pub fn new(
+        args: &Args,
+        prompts: usize,
+        ties: usize,
+        ways: &[Way],
+        costs: Option<Costs>,
+    ) -> Self {
         let plain = |way: &Way| {
             ways.iter().find(|other| other.speculation.is_none() && other.sampling == way.sampling)
         };
@@ -81,7 +88,8 @@ pub fn row(way: &Way, plain: &[Round], costs: Option<&Costs>) -> Row {
     let mean = efficiencies.iter().sum::<f64>() / count;
     let variance = efficiencies.iter().map(|e| (e - mean).powi(2)).sum::<f64>() / (count - 1.0);
     let share = |part: fn(&Round) -> f64| median(way.rounds.iter().map(|r| part(r) / r.seconds));
-    let (nodes, calls) = way.rounds.iter().fold((0, 0), |sum, r| (sum.0 + r.nodes, sum.1 + r.calls));
+    let (nodes, calls) =
+        way.rounds.iter().fold((0, 0), |sum, r| (sum.0 + r.nodes, sum.1 + r.calls));
     let nodes = nodes as f64 / calls as f64;
     Row {
         verifier: way.verifier(),
@@ -94,7 +102,8 @@ pub fn row(way: &Way, plain: &[Round], costs: Option<&Costs>) -> Row {
         block_efficiency_error: (efficiencies.len() > 1).then(|| (variance / count).sqrt()),
         tokens_per_second: median(way.rounds.iter().map(Round::speed)),
         ratio: median(way.rounds.iter().zip(plain).map(|(r, plain)| r.speed() / plain.speed())),
-        expected_tokens_per_second: costs.and_then(|costs| Some(mean / way.seconds_of_a_step(nodes, costs)?)),
+        expected_tokens_per_second: costs
+            .and_then(|costs| Some(mean / way.seconds_of_a_step(nodes, costs)?)),
         nodes_per_call: nodes,
         draft_share: share(|r| r.draft),
         target_share: share(|r| r.target),

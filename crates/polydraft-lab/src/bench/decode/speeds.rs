@@ -1,10 +1,11 @@
-//! The chart of speeds: which trees are faster than plain decoding, and does the model of costs know it?
+//! The chart of speeds: which trees are faster than plain decoding, and does the model of costs
+//! know it?
 
 use super::report::{Report, Row};
 use crate::plot::{Curve, Curves, Datum};
 
-/// A point for each way that speculates, over the nodes of its trees; a colour for each verifier and temperature. Plain
-/// decoding is a level, of the first temperature.
+/// A point for each way that speculates, over the nodes of its trees; a colour for each verifier
+/// and temperature. Plain decoding is a level, of the first temperature.
 pub fn chart(report: &Report) -> Curves {
     let plain = report.results.iter().find(|row| row.verifier == "none");
     let rows: Vec<&Row> = report.results.iter().filter(|row| row.verifier != "none").collect();

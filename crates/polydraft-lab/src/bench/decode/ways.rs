@@ -78,8 +78,9 @@ impl Way {
         format!("{}{tree}", self.verifier())
     }
 
-    /// Seconds of a step whose tree has so many nodes, by the costs: passes of the draft, level by level, then one of the
-    /// target. `None` for a tree that chooses itself, whose levels are not known.
+    /// Seconds of a step whose tree has so many nodes, by the costs: passes of the draft, level by
+    /// level, then one of the target. `None` for a tree that chooses itself, whose levels are not
+    /// known.
     pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
         let Some(speculation) = &self.speculation else { return Some(costs.target.at(1.0)) };
         if speculation.tree.clone().auto_mut().is_some() {
@@ -87,7 +88,8 @@ impl Way {
         }
         let depth = speculation.tree.build().ok()?.depth();
         let paths = self.paths_and_depth().map_or(1, |(paths, _)| paths);
-        // The first level's law comes from one row; the others' from the nodes of the level before, about as many in each.
+        // The first level's law comes from one row; the others' from the nodes of the level before,
+        // about as many in each.
         let level = (nodes / depth as f64).max(1.0);
         let draft = costs.drafted(iter::once(1.0).chain(iter::repeat_n(level, depth - 1)));
         Some(draft + costs.target.at(1.0 + nodes) + costs.verification.at(paths as f64))
@@ -130,8 +132,8 @@ pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Res
     Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
 }
 
-/// Plain decoding and all verifiers × paths × depths, at each temperature; verifiers of one path with one. Besides, the
-/// trees that were named, each with the verifiers that are exact for it.
+/// Plain decoding and all verifiers × paths × depths, at each temperature; verifiers of one path
+/// with one. Besides, the trees that were named, each with the verifiers that are exact for it.
 pub fn ways(args: &Args) -> Result<Vec<Way>> {
     let mut ways = Vec::new();
     for &temperature in &args.temperatures {
@@ -139,8 +141,11 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
         ways.push(Way::plain(sampling));
         for &depth in &args.depths {
             for verifier in &args.verifiers {
-                let mut trees: Vec<PolicyKind> =
-                    args.paths.iter().map(|&paths| tree(verifier, paths as usize, depth as usize)).collect();
+                let mut trees: Vec<PolicyKind> = args
+                    .paths
+                    .iter()
+                    .map(|&paths| tree(verifier, paths as usize, depth as usize))
+                    .collect();
                 trees.dedup();
                 for tree in trees {
                     ways.push(way(verifier, tree, sampling)?);

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use pulp::Arch;
 
-/// Bytes per second that so many threads read together: the best of a few sums over more than any cache holds.
+/// Bytes per second that so many threads read together: the best of a few sums over more than any
+/// cache holds.
 pub fn bandwidth(threads: usize) -> f64 {
     const BYTES: usize = 1 << 30;
     let numbers = vec![1u64; BYTES / size_of::<u64>()];
@@ -37,10 +38,11 @@ fn sum(numbers: &[u64]) -> u64 {
     lanes.iter().fold(0, |a, b| a.wrapping_add(*b))
 }
 
-/// Forgets the peak so far; returns what the process has now. `None` where the system has no such thing.
+/// Forgets the peak so far; returns what the process has now. `None` where the system has no such
+/// thing.
 pub fn reset_peak() -> Option<u64> {
     // What was freed is not taken anew, and would be missing from the peak.
-    polydraft_candle::give_back_memory();
+    polydraft_models::give_back_memory();
     std::fs::write("/proc/self/clear_refs", "5").ok()?;
     field("VmRSS:")
 }

@@ -80,18 +80,24 @@ pub fn write(parameters: usize) -> Result<Made> {
     let mut at = 0;
     for (name, shape) in &tensors {
         let end = at + 2 * shape.iter().product::<usize>();
-        header.insert(name.clone(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}));
+        header.insert(
+            name.clone(),
+            json!({"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}),
+        );
         at = end;
     }
     let header = Value::Object(header).to_string();
-    let mut file =
-        BufWriter::with_capacity(1 << 20, std::fs::File::create(folder.path().join("model.safetensors"))?);
+    let mut file = BufWriter::with_capacity(
+        1 << 20,
+        std::fs::File::create(folder.path().join("model.safetensors"))?,
+    );
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for (_, shape) in &tensors {
         let numbers: usize = shape.iter().product();
-        // Norms of one, matrices of a size that keeps sums in range: exponent and a random sign and fraction.
+        // Norms of one, matrices of a size that keeps sums in range: exponent and a random sign and
+        // fraction.
         let base: u16 = if shape.len() == 1 { 0x3f80 } else { 0x3c00 };
         let mask: u16 = if shape.len() == 1 { 0 } else { 0x807f };
         for _ in 0..numbers.div_ceil(4) {
@@ -108,7 +114,8 @@ pub fn write(parameters: usize) -> Result<Made> {
 /// One character a token.
 fn tokenizer() -> Value {
     let characters = ('\u{4e00}'..).take(VOCABULARY);
-    let vocabulary: HashMap<String, usize> = characters.zip(0..).map(|(c, id)| (c.to_string(), id)).collect();
+    let vocabulary: HashMap<String, usize> =
+        characters.zip(0..).map(|(c, id)| (c.to_string(), id)).collect();
     json!({
         "version": "1.0",
         "added_tokens": [],

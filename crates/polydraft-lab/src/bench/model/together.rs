@@ -22,7 +22,8 @@ pub struct Throughput {
     pub relative: f64,
 }
 
-/// Texts that have nothing in common, with `context` tokens each, at most what leaves room for another.
+/// Texts that have nothing in common, with `context` tokens each, at most what leaves room for
+/// another.
 struct Texts {
     open: Vec<Sequence>,
     length: usize,
@@ -35,8 +36,9 @@ impl Texts {
         let vocabulary = model.facts().vocabulary.size();
         let mut open = Vec::new();
         for number in 0..count {
-            let text: Vec<Token> =
-                (0..length).map(|i| ((i * 7919 + 31 * number + 17) % vocabulary) as Token).collect();
+            let text: Vec<Token> = (0..length)
+                .map(|i| ((i * 7919 + 31 * number + 17) % vocabulary) as Token)
+                .collect();
             let sequence = model.open()?;
             model.extend(sequence, &text)?;
             while model.prepare(sequence, 256)? > 0 {}
@@ -51,17 +53,19 @@ impl Texts {
             model.truncate(sequence, self.length);
             model.extend(sequence, &[1])?;
         }
-        let batch: Vec<_> = self.open[..count].iter().map(|sequence| (*sequence, &self.tree)).collect();
+        let batch: Vec<_> =
+            self.open[..count].iter().map(|sequence| (*sequence, &self.tree)).collect();
         let clock = Instant::now();
         model.score(&batch)?;
         Ok(clock.elapsed().as_secs_f64())
     }
 }
 
-/// Times passes over one token of each of so many texts, in turn, so that what else the machine does is the same for
-/// all.
+/// Times passes over one token of each of so many texts, in turn, so that what else the machine
+/// does is the same for all.
 ///
-/// That each text is scored as it is alone, to the last bit, is checked first. `go_on` is asked before each turn.
+/// That each text is scored as it is alone, to the last bit, is checked first. `go_on` is asked
+/// before each turn.
 pub fn measure(
     model: &mut impl Model,
     counts: &[usize],
@@ -79,7 +83,10 @@ pub fn measure(
     let alone = model.logits(texts.open[0], DraftTree::ROOT).to_vec();
     texts.step(model, most)?;
     let same = alone.iter().zip(model.logits(texts.open[0], DraftTree::ROOT));
-    ensure!(same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()), "a text is not scored as it is alone");
+    ensure!(
+        same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()),
+        "a text is not scored as it is alone"
+    );
 
     let mut seconds = vec![Vec::new(); counts.len()];
     for pass in 0..passes + 2 {

@@ -1,8 +1,9 @@
-//! The canonical decomposition (Khisti et al. 2025), tables 1, 2 and 4 and figures 3 and 8: importance-weighted selection by the
-//! number of drafts, the truncation of its program, its alphabet, and draft temperatures.
+//! The canonical decomposition (Khisti et al. 2025), tables 1, 2 and 4 and figures 3 and 8:
+//! importance-weighted selection by the number of drafts, the truncation of its program, its
+//! alphabet, and draft temperatures.
 //!
-//! Their paths have five tokens. Two drafts of different temperatures are measured at nodes, for both draws of a node here come from
-//! one law in a tree.
+//! Their paths have five tokens. Two drafts of different temperatures are measured at nodes, for
+//! both draws of a node here come from one law in a tree.
 
 use anyhow::Result;
 use polydraft::{Drafting, Draws, PolicyKind, Sampling};
@@ -28,10 +29,22 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
         for (column, rule) in rules {
             let draws = Draws::iid(count);
             let (row, column) = (format!("n = {count}"), column.to_owned());
-            nodes.push(Node { row, column, rule, draws, target: at(1.0), drafts: vec![at(1.0)], rank: None });
+            nodes.push(Node {
+                row,
+                column,
+                rule,
+                draws,
+                target: at(1.0),
+                drafts: vec![at(1.0)],
+                rank: None,
+            });
         }
     }
-    lab.acceptances(0.1, Table::new("acceptance", "Acceptance of n drafts at a node, T = 1", 4), &nodes)?;
+    lab.acceptances(
+        0.1,
+        Table::new("acceptance", "Acceptance of n drafts at a node, T = 1", 4),
+        &nodes,
+    )?;
     truncation(lab)?;
     temperatures(lab)?;
     by_paths(lab)
@@ -66,8 +79,9 @@ fn truncation(lab: &mut Lab) -> Result<()> {
         draft: at(DRAFT_TEMPERATURE),
         verifiers: settings.iter().map(named).collect(),
     };
-    let title =
-        format!("Tokens per call by alphabet and truncation s, draft temperature {DRAFT_TEMPERATURE}");
+    let title = format!(
+        "Tokens per call by alphabet and truncation s, draft temperature {DRAFT_TEMPERATURE}"
+    );
     lab.efficiencies(0.2, Table::new("truncation", &title, 3), &[case])
 }
 
@@ -81,7 +95,15 @@ fn temperatures(lab: &mut Lab) -> Result<()> {
         let one: Sampling = at(DRAFT_TEMPERATURE);
         let rule = Some("single".parse()?);
         let (draws, column) = (Draws::iid(1), "single".to_owned());
-        nodes.push(Node { row: row(), column, rule, draws, target: at(1.0), drafts: vec![one], rank: None });
+        nodes.push(Node {
+            row: row(),
+            column,
+            rule,
+            draws,
+            target: at(1.0),
+            drafts: vec![one],
+            rank: None,
+        });
     }
     let title = "Acceptance of two drafts of different temperatures";
     lab.acceptances(0.15, Table::new("temperatures", title, 4), &nodes)

@@ -1,7 +1,8 @@
-//! Delayed trees (Thomas et al. 2026): one path of L1 tokens, then K of L2 from its end, under all verifiers.
+//! Delayed trees (Thomas et al. 2026): one path of L1 tokens, then K of L2 from its end, under all
+//! verifiers.
 //!
-//! Their figures are means over models, tasks, temperatures from 0.6 to 1, K up to 4 and L up to 8 with paths from the root; ours are
-//! beside them as the same mean, and tree by tree.
+//! Their figures are means over models, tasks, temperatures from 0.6 to 1, K up to 4 and L up to 8
+//! with paths from the root; ours are beside them as the same mean, and tree by tree.
 
 use anyhow::Result;
 use polydraft::PolicyKind;
@@ -33,7 +34,9 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
                 for &stem in stems.iter().filter(|stem| **stem < depth) {
                     let tree = match stem {
                         0 => PolicyKind::paths(paths, depth),
-                        _ => PolicyKind::Delayed(Delayed { first: stem, paths, then: depth - stem }),
+                        _ => {
+                            PolicyKind::Delayed(Delayed { first: stem, paths, then: depth - stem })
+                        }
                     };
                     cases.push(Case::new(
                         row(temperature, stem, paths, depth),
@@ -45,7 +48,8 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
             }
         }
     }
-    let table = Table::new("trees", "Tokens per call of L1 tokens on one path, then K paths to depth L", 3);
+    let table =
+        Table::new("trees", "Tokens per call of L1 tokens on one path, then K paths to depth L", 3);
     lab.efficiencies(0.95, table, &cases)?;
     if let Some(means) = lab.last().map(means) {
         lab.keep(means);
@@ -57,8 +61,8 @@ fn row(temperature: f64, stem: usize, paths: usize, depth: usize) -> String {
     format!("T = {temperature}, L1 = {stem}, K = {paths}, L = {depth}")
 }
 
-/// Means over all rows without a stem, and with the stem that is best for each row: chosen and measured on the same texts, so a
-/// little too high where these are few.
+/// Means over all rows without a stem, and with the stem that is best for each row: chosen and
+/// measured on the same texts, so a little too high where these are few.
 fn means(table: &Table) -> Table {
     let mut means = Table::new("means", "Mean over temperatures, K and L", 3);
     for (name, delayed) in [("paths from the root", false), ("the best L1 for each", true)] {
@@ -89,7 +93,9 @@ mod tests {
     #[test]
     fn means_are_over_stems_of_the_same_setting() {
         let mut table = Table::new("trees", "", 3);
-        for (temperature, stem, value) in [(1.0, 0, 2.0), (1.0, 2, 3.0), (0.6, 0, 4.0), (0.6, 2, 3.5)] {
+        for (temperature, stem, value) in
+            [(1.0, 0, 2.0), (1.0, 2, 3.0), (0.6, 0, 4.0), (0.6, 2, 3.5)]
+        {
             table.add(row(temperature, stem, 4, 8), "block", value, None);
         }
         let values: Vec<f64> = means(&table).entries.iter().map(|entry| entry.ours.value).collect();

@@ -1,8 +1,10 @@
-//! Greedy multi-path block verification (Thomas and Pal 2026), tables 1, 3 and 5 to 7: tokens per call by paths, depths and
-//! temperatures, beside other verifiers, where the time goes, and how far all are from the bound.
+//! Greedy multi-path block verification (Thomas and Pal 2026), tables 1, 3 and 5 to 7: tokens per
+//! call by paths, depths and temperatures, beside other verifiers, where the time goes, and how far
+//! all are from the bound.
 //!
-//! With one path it is block verification. The bound is that of any lossless verifier of the same paths, by linear programming on
-//! random models given as tables; there everything is enumerated, and exact.
+//! With one path it is block verification. The bound is that of any lossless verifier of the same
+//! paths, by linear programming on random models given as tables; there everything is enumerated,
+//! and exact.
 
 use anyhow::Result;
 use polydraft::conformance::tree::{exact, random_pair};
@@ -21,17 +23,33 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     let most = if lab.quick { 3 } else { 4 };
     let mut cases = Vec::new();
     for paths in 1..=most {
-        cases.push(case(format!("K = {paths}"), paths, 8, 1.0, &["greedy-block", "nested-priority"])?);
+        cases.push(case(
+            format!("K = {paths}"),
+            paths,
+            8,
+            1.0,
+            &["greedy-block", "nested-priority"],
+        )?);
     }
     lab.efficiencies(0.25, Table::new("paths", "Tokens per call, L = 8, T = 1", 3), &cases)?;
     let mut cases = Vec::new();
     for temperature in [1.0, 0.2] {
         for paths in if lab.quick { 2..=2 } else { 2..=3 } {
             let names = [&OTHERS[..], &["walk:priority", "nested-priority"]].concat();
-            cases.push(case(format!("T = {temperature}, K = {paths}"), paths, 8, temperature, &names)?);
+            cases.push(case(
+                format!("T = {temperature}, K = {paths}"),
+                paths,
+                8,
+                temperature,
+                &names,
+            )?);
         }
     }
-    lab.efficiencies(0.2, Table::new("methods", "Tokens per call of several paths, L = 8", 3), &cases)?;
+    lab.efficiencies(
+        0.2,
+        Table::new("methods", "Tokens per call of several paths, L = 8", 3),
+        &cases,
+    )?;
     if !lab.quick {
         let mut cases = Vec::new();
         for temperature in [0.2, 0.4, 0.6, 0.8, 1.0] {
@@ -98,8 +116,15 @@ fn times(lab: &mut Lab) -> Result<()> {
 /// Exact tokens per call below the bound, on random models of tiny vocabularies.
 fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> {
     let mut table = Table::new("bound", "Exact tokens per call on random tables, and the bound", 4);
-    let names =
-        ["block", "greedy-block", "specinfer", "spectr", "traversal", "walk:priority", "nested-priority"];
+    let names = [
+        "block",
+        "greedy-block",
+        "specinfer",
+        "spectr",
+        "traversal",
+        "walk:priority",
+        "nested-priority",
+    ];
     for (vocabulary, depth, paths) in [(3, 2, 2), (2, 3, 2), (2, 2, 3)] {
         let mut sums = vec![Sum::default(); names.len() + 1];
         let mut random = texts::random(seed);
@@ -109,14 +134,19 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
             let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
             for (name, sum) in names.iter().zip(&mut sums) {
                 let mut verifier = name.parse::<VerifierKind>()?.build()?;
-                let policy = PolicyKind::paths(if *name == "block" { 1 } else { paths }, depth).build()?;
-                let found =
-                    exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())?;
+                let policy =
+                    PolicyKind::paths(if *name == "block" { 1 } else { paths }, depth).build()?;
+                let found = exact(
+                    verifier.as_mut(),
+                    policy.as_ref(),
+                    &pair.target,
+                    &pair.draft,
+                    &mut |_| (),
+                )?;
                 sum.add(found.block_efficiency);
             }
-            let law = |laws: &std::collections::HashMap<Vec<Token>, Distribution>, text: &[Token]| {
-                Ok(laws[text].clone())
-            };
+            let law = |laws: &std::collections::HashMap<Vec<Token>, Distribution>,
+                       text: &[Token]| { Ok(laws[text].clone()) };
             let problem = PathProblem {
                 vocabulary,
                 depth,
@@ -141,12 +171,14 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
 mod tests {
     use super::*;
 
-    /// No verifier is above the bound, nested priorities are next to it, and one path's is that of block verification.
+    /// No verifier is above the bound, nested priorities are next to it, and one path's is that of
+    /// block verification.
     #[test]
     fn the_bound_bounds() {
         let table = bound(3, 1, &|| true).expect("a table");
         let of = |row: &str, column: &str| {
-            let entry = table.entries.iter().find(|entry| entry.row == row && entry.column == column);
+            let entry =
+                table.entries.iter().find(|entry| entry.row == row && entry.column == column);
             entry.expect("an entry").ours.value
         };
         for row in ["V = 3, L = 2, K = 2", "V = 2, L = 3, K = 2", "V = 2, L = 2, K = 3"] {

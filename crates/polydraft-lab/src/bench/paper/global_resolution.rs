@@ -1,8 +1,8 @@
-//! Global Resolution (Thomas and Pal 2025), tables 1 to 4 and figure 1: what solvers take, how often they succeed, the best
-//! acceptance within a time, and the walk.
+//! Global Resolution (Thomas and Pal 2025), tables 1 to 4 and figure 1: what solvers take, how
+//! often they succeed, the best acceptance within a time, and the walk.
 //!
-//! Their drafts are i.i.d. from the draft's k likeliest tokens, their walks have paths of eight tokens with k = 100. Times are of
-//! this machine.
+//! Their drafts are i.i.d. from the draft's k likeliest tokens, their walks have paths of eight
+//! tokens with k = 100. Times are of this machine.
 
 use anyhow::Result;
 use polydraft::{PolicyKind, Sampling};
@@ -12,13 +12,18 @@ use super::table::Table;
 use crate::bench::solve_time::{Column, Dataset, Row, RowReport, Work};
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
-    let rows = if lab.quick { "10:2,10:3,100:2" } else { "10:2,10:3,10:4,10:5,100:2,100:3,1000:2,V:2,V:4" };
+    let rows = if lab.quick {
+        "10:2,10:3,100:2"
+    } else {
+        "10:2,10:3,10:4,10:5,100:2,100:3,1000:2,V:2,V:4"
+    };
     let rows: Vec<Row> = rows.split(',').filter_map(|row| row.parse().ok()).collect();
     let columns = Column::all();
     columns.iter().try_for_each(Column::check)?;
     // A cell's share, had every one of them no end.
     let begun = std::time::Instant::now();
-    let share = lab.end(0.5).duration_since(begun).as_secs_f64() / (rows.len() * columns.len()) as f64;
+    let share =
+        lab.end(0.5).duration_since(begun).as_secs_f64() / (rows.len() * columns.len()) as f64;
     let work = Work { rows, budget: 2.0 * share, seed: lab.seed };
     let count = if lab.quick { 12 } else { 20 };
     let rows = lab.solvers(count, &work, &columns)?;
@@ -31,8 +36,11 @@ fn tables(data: &Dataset) -> [Table; 4] {
     let mut times = Table::new("times", "Milliseconds per token, where it succeeds", 4);
     let mut success = Table::new("success", "Attempts that succeed", 2);
     let mut within = Table::new("within", "Best acceptance within a time per token", 4);
-    let mut optimum =
-        Table::new("optimum", "Largest acceptance of n i.i.d. drafts from the k likeliest tokens", 4);
+    let mut optimum = Table::new(
+        "optimum",
+        "Largest acceptance of n i.i.d. drafts from the k likeliest tokens",
+        4,
+    );
     for RowReport { row, optimum: best, cells, .. } in &data.rows {
         optimum.add(row, "optimal", *best, None);
         for cell in cells {
@@ -47,7 +55,12 @@ fn tables(data: &Dataset) -> [Table; 4] {
     }
     for limit in &data.within {
         if let Some(acceptance) = limit.acceptance {
-            within.add(format!("{} ms", limit.milliseconds), solver(&limit.solver), acceptance, None);
+            within.add(
+                format!("{} ms", limit.milliseconds),
+                solver(&limit.solver),
+                acceptance,
+                None,
+            );
         }
     }
     [times, success, within, optimum]

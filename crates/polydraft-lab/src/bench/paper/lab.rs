@@ -1,5 +1,5 @@
-//! What the papers' tables are measured with: tokens per call of verifiers on the same drafts, and acceptances at positions of
-//! text.
+//! What the papers' tables are measured with: tokens per call of verifiers on the same drafts, and
+//! acceptances at positions of text.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -105,8 +105,9 @@ impl Lab {
         let prompts = prompts::read(file)?;
         let models = models.load(true)?;
         let prompts = prompts::encode(&prompts, &models)?;
-        let bar = ProgressBar::new(time.as_secs())
-            .with_style(ProgressStyle::with_template("{msg:24} [{bar:30}] {elapsed} of about {len} s")?);
+        let bar = ProgressBar::new(time.as_secs()).with_style(ProgressStyle::with_template(
+            "{msg:24} [{bar:30}] {elapsed} of about {len} s",
+        )?);
         let (orderly, begun) = (Orderly::begin(), Instant::now());
         Ok(Self {
             models,
@@ -198,16 +199,24 @@ impl Lab {
     pub fn pairs(&mut self, count: usize) -> Result<&[Pair]> {
         if self.pairs.len() < count {
             self.tell("positions of text");
-            self.pairs = laws::of_models(&mut self.models.engine, &self.prompts, count, 8, self.seed)?;
+            self.pairs =
+                laws::of_models(&mut self.models.engine, &self.prompts, count, 8, self.seed)?;
         }
         Ok(&self.pairs[..count.min(self.pairs.len())])
     }
 
     /// Rows of solvers at the first positions of text.
-    pub fn solvers(&mut self, count: usize, work: &Work, columns: &[Column]) -> Result<Vec<RowReport>> {
+    pub fn solvers(
+        &mut self,
+        count: usize,
+        work: &Work,
+        columns: &[Column],
+    ) -> Result<Vec<RowReport>> {
         self.pairs(count)?;
         self.tell("solvers");
-        solve_time::measure(&self.pairs[..count.min(self.pairs.len())], work, columns, &|_, _| self.tick())
+        solve_time::measure(&self.pairs[..count.min(self.pairs.len())], work, columns, &|_, _| {
+            self.tick()
+        })
     }
 
     /// One round of ways to decode, in turn, for this share of the time.
@@ -264,12 +273,15 @@ pub fn efficiencies(
     table: &mut Table,
 ) -> Result<()> {
     let setting = |case: &Case| {
-        let kinds: Vec<VerifierKind> = case.verifiers.iter().map(|(_, kind)| kind.clone()).collect();
+        let kinds: Vec<VerifierKind> =
+            case.verifiers.iter().map(|(_, kind)| kind.clone()).collect();
         Setting::new(case.tree.clone(), case.target, case.draft, plan.drafts, &kinds)
     };
     let mut settings = cases.iter().map(setting).collect::<Result<Vec<_>>>()?;
     verifiers::measure(plan, engine, prompts, &mut settings, goes_on)?;
-    for (case, setting) in cases.iter().zip(&settings).filter(|(_, setting)| !setting.samples.is_empty()) {
+    for (case, setting) in
+        cases.iter().zip(&settings).filter(|(_, setting)| !setting.samples.is_empty())
+    {
         let measured = verifiers::compared(setting);
         for (name, kind) in &case.verifiers {
             let place = setting.verifiers.iter().position(|other| other == kind);
@@ -287,7 +299,8 @@ const TUPLES: usize = 12;
 /// The acceptance of a node at a position.
 pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
     let target = pair.target(&node.target)?;
-    let laws = node.drafts.iter().map(|sampling| pair.draft(sampling)).collect::<Result<Vec<_>>>()?;
+    let laws =
+        node.drafts.iter().map(|sampling| pair.draft(sampling)).collect::<Result<Vec<_>>>()?;
     let problem = Problem::new(&target, Proposal::new(node.draws, &laws)?)?;
     let Some(rule) = &node.rule else { return Ok(acceptance::optimal(&problem)?) };
     let (mut rule, mut random) = (rule.build()?, texts::random(seed));
@@ -325,7 +338,8 @@ impl Sum {
 
     /// The standard error of the mean; none of fewer than two values.
     pub fn error(&self) -> Option<f64> {
-        let variance = (self.squares / self.count - self.mean().powi(2)).max(0.0) / (self.count - 1.0);
+        let variance =
+            (self.squares / self.count - self.mean().powi(2)).max(0.0) / (self.count - 1.0);
         (self.count > 1.0).then(|| variance.sqrt())
     }
 }
@@ -357,7 +371,8 @@ mod tests {
             TableModel::new(name, 3, BTreeMap::from([(Vec::new(), law.to_vec())])).expect("a table")
         };
         let target = table("target", TARGET);
-        let drafter = ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary);
+        let drafter =
+            ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary);
         Engine::new(Box::new(target), Some(Box::new(drafter.expect("a drafter"))))
     }
 
@@ -368,7 +383,8 @@ mod tests {
     /// On tables acceptances are those of the formulas, to the precision of a model's logits.
     #[test]
     fn acceptances_are_exact_on_tables() {
-        let pairs = laws::of_models(&mut engine(), &[vec![0], vec![1, 2]], 10, 8, 1).expect("pairs");
+        let pairs =
+            laws::of_models(&mut engine(), &[vec![0], vec![1, 2]], 10, 8, 1).expect("pairs");
         assert_eq!(pairs.len(), 10);
         let node = |rule: Option<&str>, count| Node {
             row: String::new(),
@@ -381,16 +397,22 @@ mod tests {
         };
         let (target, draft) = (law(TARGET), law(DRAFT));
         for pair in &pairs {
-            let of = |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
+            let of =
+                |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
             // min(p, q) summed; of two drafts 1 + min over H of p(H) − q(H)².
             assert!((of(None, 1) - 0.7).abs() < 1e-6 && (of(Some("single"), 1) - 0.7).abs() < 1e-6);
-            let best =
-                1.0 + [0.0, 0.1 - 0.4_f64.powi(2), 0.4 - 0.7_f64.powi(2)].into_iter().fold(0.0, f64::min);
-            assert!((of(None, 2) - best).abs() < 1e-6 && (of(Some("priority"), 2) - best).abs() < 1e-6);
+            let best = 1.0
+                + [0.0, 0.1 - 0.4_f64.powi(2), 0.4 - 0.7_f64.powi(2)]
+                    .into_iter()
+                    .fold(0.0, f64::min);
+            assert!(
+                (of(None, 2) - best).abs() < 1e-6 && (of(Some("priority"), 2) - best).abs() < 1e-6
+            );
             for rule in ["k-seq", "recursive", "naive"] {
-                let mut rule_at_work = rule.parse::<RuleKind>().expect("a rule").build().expect("built");
-                let problem =
-                    Problem::new(&target, Proposal::iid(&draft, 2).expect("drafts")).expect("a problem");
+                let mut rule_at_work =
+                    rule.parse::<RuleKind>().expect("a rule").build().expect("built");
+                let problem = Problem::new(&target, Proposal::iid(&draft, 2).expect("drafts"))
+                    .expect("a problem");
                 let mut coupling = couple(rule_at_work.as_mut(), problem).expect("coupled");
                 let expected = coupling.acceptance(&mut texts::random(0)).probability;
                 assert!((of(Some(rule), 2) - expected).abs() < 1e-6, "{rule}");
@@ -412,7 +434,8 @@ mod tests {
                 drafts: vec![Sampling::default()],
                 rank,
             };
-            let each = (0..400).map(|seed| acceptance_at(&node, pair, seed).expect("an acceptance"));
+            let each =
+                (0..400).map(|seed| acceptance_at(&node, pair, seed).expect("an acceptance"));
             each.sum::<f64>() / 400.0
         };
         let (first, second, both) = (of(Some(0)), of(Some(1)), of(None));
@@ -425,7 +448,8 @@ mod tests {
     fn efficiencies_are_those_of_enumeration() {
         let verifiers = ["nested-priority", "specinfer", "spectr", "traversal", "greedy-block"];
         let tree = PolicyKind::paths(2, 2);
-        let case = Case::new("K = 2, L = 2", tree.clone(), Sampling::default(), &verifiers).expect("a case");
+        let case = Case::new("K = 2, L = 2", tree.clone(), Sampling::default(), &verifiers)
+            .expect("a case");
         let plan = Extent {
             positions: 3000,
             drafts: 2,
@@ -455,15 +479,25 @@ mod tests {
     #[test]
     fn steps_of_a_verifier() {
         let tree = PolicyKind::paths(2, 2);
-        let kinds = ["nested-priority", "block"].map(|name| name.parse::<VerifierKind>().expect("a name"));
+        let kinds =
+            ["nested-priority", "block"].map(|name| name.parse::<VerifierKind>().expect("a name"));
         let mut means = Vec::new();
         for steps_of in [None, Some(kinds[0].clone()), Some(kinds[1].clone())] {
             let sampling = Sampling::default();
-            let setting = Setting::new(tree.clone(), sampling, sampling, 3, &kinds).expect("a setting");
-            let plan =
-                Extent { positions: 2000, drafts: 3, every: 1, max_tokens: 50, seed: 2, steps_of, end: None };
+            let setting =
+                Setting::new(tree.clone(), sampling, sampling, 3, &kinds).expect("a setting");
+            let plan = Extent {
+                positions: 2000,
+                drafts: 3,
+                every: 1,
+                max_tokens: 50,
+                seed: 2,
+                steps_of,
+                end: None,
+            };
             let mut settings = [setting];
-            verifiers::measure(&plan, &mut engine(), &[vec![0]], &mut settings, &|| true).expect("measured");
+            verifiers::measure(&plan, &mut engine(), &[vec![0]], &mut settings, &|| true)
+                .expect("measured");
             let measured = verifiers::compared(&settings[0]);
             // As many as asked for, to the end of the round.
             assert!((2000..2050).contains(&measured.positions), "{}", measured.positions);
@@ -473,17 +507,26 @@ mod tests {
         assert!(close(&means[0], &means[1]) && close(&means[0], &means[2]), "{means:?}");
     }
 
-    /// A call without a draft is a call, of one token and no nodes; one text has no error, and its record can be read.
+    /// A call without a draft is a call, of one token and no nodes; one text has no error, and its
+    /// record can be read.
     #[test]
     fn calls_without_a_draft_count() {
         let tree: PolicyKind = "stop-below:1,paths:2,2".parse().expect("a tree");
         let sampling = Sampling::default();
         let kinds = ["nested-priority", "specinfer"].map(|name| name.parse().expect("a name"));
         let setting = Setting::new(tree, sampling, sampling, 1, &kinds).expect("a setting");
-        let plan =
-            Extent { positions: 1, drafts: 1, every: 4, max_tokens: 12, seed: 2, steps_of: None, end: None };
+        let plan = Extent {
+            positions: 1,
+            drafts: 1,
+            every: 4,
+            max_tokens: 12,
+            seed: 2,
+            steps_of: None,
+            end: None,
+        };
         let mut settings = [setting];
-        verifiers::measure(&plan, &mut engine(), &[vec![0]], &mut settings, &|| true).expect("measured");
+        verifiers::measure(&plan, &mut engine(), &[vec![0]], &mut settings, &|| true)
+            .expect("measured");
         let measured = verifiers::compared(&settings[0]);
         assert_eq!((measured.positions, measured.nodes_per_call), (6, 0.0));
         assert!(measured.verifiers.iter().all(|row| row.block_efficiency == 1.0), "{measured:?}");

@@ -1,8 +1,10 @@
-//! SpecHub (Sun et al. 2024), tables 1 to 3 and 5 to 6: acceptance of the first and the second draft, and trees.
+//! SpecHub (Sun et al. 2024), tables 1 to 3 and 5 to 6: acceptance of the first and the second
+//! draft, and trees.
 //!
-//! Their tree 2^d has d levels with the root among them: 2^2 is one level of two drafts. Binary Sequoia trees are the best of so
-//! many drafted tokens with two children at most, by the acceptances that are measured first; here they are for draws without
-//! replacement, so the columns for other draws have no figure of ours.
+//! Their tree 2^d has d levels with the root among them: 2^2 is one level of two drafts. Binary
+//! Sequoia trees are the best of so many drafted tokens with two children at most, by the
+//! acceptances that are measured first; here they are for draws without replacement, so the columns
+//! for other draws have no figure of ours.
 
 use anyhow::Result;
 use polydraft::policy::Fixed;
@@ -29,7 +31,11 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
             }
         }
     }
-    lab.acceptances(0.25, Table::new("acceptance", "Acceptance of two drafts at a node", 4), &nodes)?;
+    lab.acceptances(
+        0.25,
+        Table::new("acceptance", "Acceptance of two drafts at a node", 4),
+        &nodes,
+    )?;
     for &temperature in temperatures.iter().filter(|temperature| **temperature > 0.3) {
         trees(lab, temperature)?;
     }
@@ -37,9 +43,17 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
 }
 
 /// The best rule for two i.i.d. draws.
-const OURS: (&str, &str, &str, Drafting) = ("priority, iid", "priority", "walk:priority", Drafting::Iid);
+const OURS: (&str, &str, &str, Drafting) =
+    ("priority, iid", "priority", "walk:priority", Drafting::Iid);
 
-fn node(t: f64, rank: usize, name: &str, column: &str, rule: &str, scheme: Drafting) -> Result<Node> {
+fn node(
+    t: f64,
+    rank: usize,
+    name: &str,
+    column: &str,
+    rule: &str,
+    scheme: Drafting,
+) -> Result<Node> {
     Ok(Node {
         row: format!("T = {t}, {name} draft"),
         column: column.to_owned(),

@@ -10,7 +10,10 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     let mut cases = Vec::new();
     for depth in [4, 8] {
         for paths in [1, 2, 4, 8] {
-            if lab.quick && (depth, paths) != (4, 1) && !matches!((depth, paths), (4, 2 | 4) | (8, 1 | 4)) {
+            if lab.quick
+                && (depth, paths) != (4, 1)
+                && !matches!((depth, paths), (4, 2 | 4) | (8, 1 | 4))
+            {
                 continue;
             }
             let verifiers: &[&str] = match paths {

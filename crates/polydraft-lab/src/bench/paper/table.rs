@@ -50,9 +50,20 @@ impl Table {
         }
     }
 
-    pub fn add(&mut self, row: impl Into<String>, column: impl Into<String>, value: f64, error: Option<f64>) {
+    pub fn add(
+        &mut self,
+        row: impl Into<String>,
+        column: impl Into<String>,
+        value: f64,
+        error: Option<f64>,
+    ) {
         let ours = Value { value, error: error.filter(|error| error.is_finite()) };
-        self.entries.push(Entry { row: row.into(), column: column.into(), ours, theirs: Vec::new() });
+        self.entries.push(Entry {
+            row: row.into(),
+            column: column.into(),
+            ours,
+            theirs: Vec::new(),
+        });
     }
 
     /// Puts the figures of `sources` beside ours; those that have none here are left out.
@@ -79,7 +90,8 @@ impl Table {
         names
     }
 
-    /// Which value of a row is the best: of a solver's times the lowest, of a decode's times and shares none.
+    /// Which value of a row is the best: of a solver's times the lowest, of a decode's times and
+    /// shares none.
     fn best(&self) -> Best {
         match self.name.as_str() {
             "times" => Best::Lowest,
@@ -92,7 +104,8 @@ impl Table {
     pub fn chart(&self) -> Dots {
         let (rows, columns) = (self.names(|entry| &entry.row), self.names(|entry| &entry.column));
         let dot = |row: &String, column: &String| {
-            let entry = self.entries.iter().find(|entry| entry.row == *row && entry.column == *column)?;
+            let entry =
+                self.entries.iter().find(|entry| entry.row == *row && entry.column == *column)?;
             let Value { value, error } = entry.ours;
             Some(Dot { value, error, limit: matches!(column.as_str(), "bound" | "optimal") })
         };
@@ -141,7 +154,9 @@ impl Table {
                 .theirs
                 .iter()
                 .map(|theirs| {
-                    theirs.map_or(format!(" {:>8}", "-"), |theirs| format!(" {:>8}", short(theirs.value)))
+                    theirs.map_or(format!(" {:>8}", "-"), |theirs| {
+                        format!(" {:>8}", short(theirs.value))
+                    })
                 })
                 .collect();
             writeln!(out, "{theirs}")?;
@@ -208,15 +223,20 @@ mod tests {
         let sources = super::super::theirs::sources("spectr", "efficiency");
         assert!(sources.len() >= 3);
         table.beside(sources);
-        let figures: Vec<Option<f64>> =
-            table.entries[0].theirs.iter().map(|theirs| theirs.map(|theirs| theirs.value)).collect();
+        let figures: Vec<Option<f64>> = table.entries[0]
+            .theirs
+            .iter()
+            .map(|theirs| theirs.map(|theirs| theirs.value))
+            .collect();
         assert_eq!(figures, [Some(2.07), Some(2.43), Some(2.96)], "{table:?}");
         assert!(table.entries[1].theirs.iter().all(Option::is_none));
         let mut out = Vec::new();
         table.print(&mut out).expect("printed");
         let text = String::from_utf8(out).expect("text");
         assert!(
-            text.contains("2.50 ± 0.01") && text.contains("2.43") && text.contains("on their models"),
+            text.contains("2.50 ± 0.01")
+                && text.contains("2.43")
+                && text.contains("on their models"),
             "{text}"
         );
     }

@@ -1,4 +1,5 @@
-//! The papers' figures, with where they stand. Data, in `theirs.json`; figures only, no words of theirs.
+//! The papers' figures, with where they stand. Data, in `theirs.json`; figures only, no words of
+//! theirs.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +46,11 @@ pub fn sources(paper: &str, table: &str) -> Vec<Source> {
     let all: Vec<Stored> = serde_json::from_str(ALL).unwrap_or_default();
     let stored = all.into_iter().filter(|stored| stored.paper == paper && stored.table == table);
     stored
-        .map(|stored| Source { figures: figures(&stored), source: stored.source, models: stored.models })
+        .map(|stored| Source {
+            figures: figures(&stored),
+            source: stored.source,
+            models: stored.models,
+        })
         .collect()
 }
 

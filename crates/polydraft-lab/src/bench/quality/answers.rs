@@ -37,8 +37,9 @@ pub struct Runner {
 
 impl Check {
     pub fn named(name: &str, answer: &str) -> Result<Self> {
-        let number =
-            || number(answer).with_context(|| format!("expected a number as answer, got {answer:?}"));
+        let number = || {
+            number(answer).with_context(|| format!("expected a number as answer, got {answer:?}"))
+        };
         Ok(match name {
             "exact" => Self::Exact(answer.trim().to_owned()),
             "prefix" => Self::Prefix(answer.trim().to_owned()),
@@ -50,7 +51,8 @@ impl Check {
 
     pub fn last_number(text: &str) -> Result<Self> {
         let last = numbers(text).last().copied();
-        last.map(Self::LastNumber).with_context(|| format!("expected a number as answer, got {text:?}"))
+        last.map(Self::LastNumber)
+            .with_context(|| format!("expected a number as answer, got {text:?}"))
     }
 }
 
@@ -61,7 +63,9 @@ impl Item {
             Check::Exact(answer) => text.trim() == answer,
             Check::Prefix(answer) => text.trim_start().starts_with(answer.as_str()),
             Check::Number(answer) => numbers(text).first().is_some_and(|number| number == answer),
-            Check::LastNumber(answer) => numbers(text).last().is_some_and(|number| number == answer),
+            Check::LastNumber(answer) => {
+                numbers(text).last().is_some_and(|number| number == answer)
+            }
             Check::Regex(regex) => regex.is_match(text),
             Check::Run { before, after } => match runner {
                 Some(runner) => runner.accepts(&format!("{before}{text}{after}"))?,
@@ -114,7 +118,8 @@ impl Runner {
         let stdin = child.stdin.take();
         let program = program.to_owned();
         // A command that does not read must not hold us up.
-        let writer = std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(program.as_bytes())));
+        let writer =
+            std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(program.as_bytes())));
         let end = Instant::now() + self.time;
         let status = loop {
             if let Some(status) = child.try_wait()? {
@@ -146,7 +151,10 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn programs_are_run_by_the_command() {
-        let runner = |command: &str| Runner { command: command.to_owned(), time: Duration::from_millis(400) };
+        let runner = |command: &str| Runner {
+            command: command.to_owned(),
+            time: Duration::from_millis(400),
+        };
         assert!(runner("grep -q answer").accepts("the answer\n").expect("run"));
         assert!(!runner("grep -q answer").accepts("nothing\n").expect("run"));
         let begun = Instant::now();

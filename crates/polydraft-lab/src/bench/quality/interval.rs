@@ -1,7 +1,8 @@
 //! How sure a difference of scores is.
 //!
 //! Problem: an interval for the mean over prompts of the difference of two scores of each.
-//! Source: the percentile bootstrap (Efron 1979), prompts drawn with replacement, each with both of its scores.
+//! Source: the percentile bootstrap (Efron 1979), prompts drawn with replacement, each with both of
+//! its scores.
 //! Complexity: resamples × prompts.
 
 use rand::Rng;
@@ -29,7 +30,8 @@ pub fn interval(differences: &[f64]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// Of normal differences the interval is the known one, and it holds the truth about as often as it says.
+    /// Of normal differences the interval is the known one, and it holds the truth about as often
+    /// as it says.
     #[test]
     fn it_holds_what_it_says() {
         assert_eq!(interval(&[0.0; 5]), (0.0, 0.0));
@@ -37,7 +39,8 @@ mod tests {
         let mut uniform = || random.next_u64() as f64 / u64::MAX as f64;
         let mut held = 0;
         for _ in 0..100 {
-            let values: Vec<f64> = (0..60).map(|_| (0..12).map(|_| uniform()).sum::<f64>() - 6.0).collect();
+            let values: Vec<f64> =
+                (0..60).map(|_| (0..12).map(|_| uniform()).sum::<f64>() - 6.0).collect();
             let (low, high) = interval(&values);
             assert!((high - low - 2.0 * 1.96 / 60_f64.sqrt()).abs() < 0.25, "{low} {high}");
             held += usize::from(low <= 0.0 && 0.0 <= high);

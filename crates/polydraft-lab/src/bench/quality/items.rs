@@ -53,14 +53,16 @@ pub fn read(file: Option<&Path>, runs: bool) -> Result<(Vec<Item>, usize)> {
         None => ("bench/quality.jsonl".to_owned(), OWN.to_owned()),
         Some(file) => {
             let name = file.display().to_string();
-            let text = read_text(file, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
+            let text =
+                read_text(file, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
             (name, text)
         }
     };
     let (mut items, mut skipped) = (Vec::new(), 0);
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = || format!("{name}, line {}", number + 1);
-        let line: Line = serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", place(), in_words(e)))?;
+        let line: Line =
+            serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", place(), in_words(e)))?;
         match item(number, line, runs).with_context(place)? {
             Some(item) => items.push(item),
             None => skipped += 1,
@@ -86,8 +88,9 @@ fn item(number: usize, line: Line, runs: bool) -> Result<Option<Item>> {
             item(line.kind, prompt.clone(), Check::Run { before: prompt, after }, stop, LONG)
         }
         Line { question: Some(question), answer: Some(answer), .. } => {
-            let (_, number) =
-                answer.rsplit_once("####").context("expected an answer behind ####, as in GSM8K")?;
+            let (_, number) = answer
+                .rsplit_once("####")
+                .context("expected an answer behind ####, as in GSM8K")?;
             let check = Check::last_number(number)?;
             item(line.kind.or(line.category), question, check, Vec::new(), LONG)
         }
@@ -124,8 +127,7 @@ mod tests {
         let gsm = gsm.expect("read").expect("an item");
         assert!(gsm.is_right("So 3 and 4: the answer is 1072.", None).expect("checked"));
         assert!(!gsm.is_right("1072 or 1073", None).expect("checked"));
-        let spec =
-            r#"{"question_id": 1, "category": "math_reasoning", "turns": ["2 + 2?"], "reference": ["4"]}"#;
+        let spec = r#"{"question_id": 1, "category": "math_reasoning", "turns": ["2 + 2?"], "reference": ["4"]}"#;
         assert_eq!(one(spec, false).expect("read").expect("an item").kind, "math_reasoning");
         let talk = r#"{"category": "writing", "turns": ["Write."], "reference": []}"#;
         assert!(one(talk, false).expect("read").is_none());
@@ -133,7 +135,8 @@ mod tests {
         assert!(format!("{:#}", one(human, false).expect_err("nothing is run")).contains("--run"));
         assert!(one(human, true).expect("read").is_some());
         assert!(
-            format!("{:#}", one(r#"{"prompt": "x"}"#, false).expect_err("no answer")).contains("\"answer\"")
+            format!("{:#}", one(r#"{"prompt": "x"}"#, false).expect_err("no answer"))
+                .contains("\"answer\"")
         );
         let wrong = one(r#"{"prompt": "x", "answer": "(", "check": "regex"}"#, false);
         assert!(format!("{:#}", wrong.expect_err("no regex")).contains("regex"));

@@ -82,12 +82,15 @@ impl Report {
             let samples = if greedy { 1 } else { args.samples };
             let part = |right: u32| f64::from(right) / f64::from(samples);
             let mean = |kind: Option<&str>, way: usize| {
-                let own = tried.iter().filter(|tried| kind.is_none_or(|kind| tried.item.kind == kind));
+                let own =
+                    tried.iter().filter(|tried| kind.is_none_or(|kind| tried.item.kind == kind));
                 let parts: Vec<f64> = own.map(|tried| part(tried.right[place][way])).collect();
                 parts.iter().sum::<f64>() / parts.len() as f64
             };
-            let differences: Vec<f64> =
-                tried.iter().map(|tried| part(tried.right[place][1]) - part(tried.right[place][0])).collect();
+            let differences: Vec<f64> = tried
+                .iter()
+                .map(|tried| part(tried.right[place][1]) - part(tried.right[place][0]))
+                .collect();
             let (plain, speculative) = (mean(None, 0), mean(None, 1));
             scores.push(Score {
                 temperature: *temperature,
@@ -122,8 +125,12 @@ impl Report {
 
 pub fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let Report { made_by: MadeBy { machine, .. }, target, draft, verifier, tree, checked, .. } = report;
-    writeln!(out, "{machine}\n{target} with {draft}; {verifier}, {tree}; {checked} prompts with answers")?;
+    let Report { made_by: MadeBy { machine, .. }, target, draft, verifier, tree, checked, .. } =
+        report;
+    writeln!(
+        out,
+        "{machine}\n{target} with {draft}; {verifier}, {tree}; {checked} prompts with answers"
+    )?;
     writeln!(
         out,
         "\n{:<14} {:>4} {:>8} {:>9} {:>12}   difference (95 % bootstrap interval over prompts), points",

@@ -9,8 +9,8 @@ use crate::bench::median;
 #[derive(Serialize, Deserialize)]
 pub struct Cell {
     pub solver: String,
-    /// Milliseconds per emitted token, the mean over positions; a lower bound of it where `lower_bound`; none if it was not
-    /// begun.
+    /// Milliseconds per emitted token, the mean over positions; a lower bound of it where
+    /// `lower_bound`; none if it was not begun.
     pub milliseconds: Option<f64>,
     pub lower_bound: bool,
     /// The same of all attempts, those that gave up included.
@@ -21,8 +21,8 @@ pub struct Cell {
     pub acceptance: Option<f64>,
     /// Mean of the best acceptance over the same positions.
     optimum_there: Option<f64>,
-    /// Mean acceptance over all positions, if it loses as much where it got no turn, and nothing where it gave up because
-    /// another solver takes over.
+    /// Mean acceptance over all positions, if it loses as much where it got no turn, and nothing
+    /// where it gave up because another solver takes over.
     acceptance_with_failures: Option<f64>,
     /// Positions that it got a turn at.
     positions: usize,
@@ -30,7 +30,8 @@ pub struct Cell {
     too_large: Option<String>,
     #[serde(skip)]
     tally: Tally,
-    /// Whether it takes over where another gives up; of a finished row, whether it could at every position.
+    /// Whether it takes over where another gives up; of a finished row, whether it could at every
+    /// position.
     #[serde(skip)]
     takes_over: bool,
 }
@@ -70,8 +71,8 @@ impl Mean {
     }
 }
 
-/// Attempts of one kind at a position: the median of their times counts for each, for the machine's hiccups are not the
-/// solver's.
+/// Attempts of one kind at a position: the median of their times counts for each, for the machine's
+/// hiccups are not the solver's.
 struct Alike {
     count: usize,
     seconds: f64,
@@ -162,8 +163,8 @@ impl Cell {
         self.success = success.get();
         self.acceptance = solved.get();
         self.optimum_there = there.get();
-        self.acceptance_with_failures =
-            (self.positions > 0).then(|| optimum - (there.sum - solved.sum) / self.positions as f64);
+        self.acceptance_with_failures = (self.positions > 0)
+            .then(|| optimum - (there.sum - solved.sum) / self.positions as f64);
         let has_all = self.positions == positions && !self.is_closed() && self.success == Some(1.0);
         self.takes_over &= has_all;
     }
@@ -182,7 +183,8 @@ impl Cell {
     pub fn time(&self) -> String {
         let bound = if self.lower_bound { ">" } else { "" };
         let success = self.success.filter(|success| *success < 1.0);
-        let success = success.map_or(String::new(), |success| format!(" ({:.0} %)", 100.0 * success));
+        let success =
+            success.map_or(String::new(), |success| format!(" ({:.0} %)", 100.0 * success));
         match self.milliseconds {
             Some(ms) => format!("{bound}{}{success}", milliseconds(ms)),
             None if self.too_large.is_some() => "too large".to_owned(),
@@ -210,14 +212,20 @@ pub struct RowReport {
 }
 
 impl RowReport {
-    pub fn new(row: String, k: Option<usize>, n: usize, optima: &[f64], mut cells: Vec<Cell>) -> Self {
+    pub fn new(
+        row: String,
+        k: Option<usize>,
+        n: usize,
+        optima: &[f64],
+        mut cells: Vec<Cell>,
+    ) -> Self {
         let optimum = optima.iter().sum::<f64>() / optima.len().max(1) as f64;
         cells.iter_mut().for_each(|cell| cell.finish(optimum, optima.len()));
         Self { row, k, n, optimum, cells }
     }
 
-    /// Time and acceptance of a solver over all positions. Where it gives up, the fastest of those that take over, as in the
-    /// published comparison, and have an answer everywhere.
+    /// Time and acceptance of a solver over all positions. Where it gives up, the fastest of those
+    /// that take over, as in the published comparison, and have an answer everywhere.
     pub fn overall(&self, column: usize) -> Option<(f64, f64)> {
         let cell = &self.cells[column];
         let time = cell.milliseconds_with_failures.filter(|_| !cell.lower_bound)?;
@@ -240,7 +248,8 @@ mod tests {
         RowReport::new("(10, 2)".to_owned(), Some(10), 2, &[0.5, 0.7], cells)
     }
 
-    /// A position at which an attempt is quick, so that it is repeated, counts as one at which it is slow.
+    /// A position at which an attempt is quick, so that it is repeated, counts as one at which it
+    /// is slow.
     #[test]
     fn positions_count_alike() {
         let mut cell = Cell::new(&Column::GlobalResolution(1e-3));
@@ -256,8 +265,8 @@ mod tests {
         assert_eq!(cells[0].success(), Some(1.75 / 3.0));
     }
 
-    /// Where Global Resolution gives up an exact solver takes over, not another form of it; and none that has no answer
-    /// somewhere, or had no turn.
+    /// Where Global Resolution gives up an exact solver takes over, not another form of it; and
+    /// none that has no answer somewhere, or had no turn.
     #[test]
     fn only_exact_solvers_take_over() {
         let columns = [
@@ -269,8 +278,12 @@ mod tests {
         let overall = |exact: [Option<Attempt>; 2]| {
             let mut cells = columns.each_ref().map(Cell::new);
             for exact in exact {
-                let attempts =
-                    [exact, Some(Attempt::Done(1.0)), Some(Attempt::GaveUp(2.0)), Some(Attempt::Done(0.5))];
+                let attempts = [
+                    exact,
+                    Some(Attempt::Done(1.0)),
+                    Some(Attempt::GaveUp(2.0)),
+                    Some(Attempt::Done(0.5)),
+                ];
                 for (cell, attempt) in cells.iter_mut().zip(attempts) {
                     attempt.into_iter().for_each(|attempt| cell.add(vec![attempt], Some(0.5), 0.5));
                 }
@@ -280,7 +293,9 @@ mod tests {
         };
         let done = || Some(Attempt::Done(4.0));
         assert_eq!(overall([done(), done()]), [Some(1000.0), Some(6000.0)]);
-        for missing in [None, Some(Attempt::TooLarge(String::new())), Some(Attempt::Unfinished(4.0))] {
+        for missing in
+            [None, Some(Attempt::TooLarge(String::new())), Some(Attempt::Unfinished(4.0))]
+        {
             assert_eq!(overall([done(), missing]), [Some(1000.0), None]);
         }
     }

@@ -1,4 +1,5 @@
-//! The rows of one kind of laws, and what follows from them: the best within a time, and who is faster by how much.
+//! The rows of one kind of laws, and what follows from them: the best within a time, and who is
+//! faster by how much.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +14,8 @@ pub struct Within {
     pub row: Option<String>,
 }
 
-/// How many times faster the fastest form of `priority` is than Global Resolution, over the rows where that has
-/// solutions.
+/// How many times faster the fastest form of `priority` is than Global Resolution, over the rows
+/// where that has solutions.
 #[derive(Serialize, Deserialize)]
 pub struct Speedup {
     pub solver: String,
@@ -37,8 +38,9 @@ pub const LIMITS: [f64; 3] = [1.0, 10.0, 100.0];
 
 impl Dataset {
     pub fn new(name: &str, vocabulary: usize, positions: usize, rows: Vec<RowReport>) -> Self {
-        let names: Vec<String> =
-            rows.first().map_or(Vec::new(), |row| row.cells.iter().map(|cell| cell.solver.clone()).collect());
+        let names: Vec<String> = rows
+            .first()
+            .map_or(Vec::new(), |row| row.cells.iter().map(|cell| cell.solver.clone()).collect());
         let mut within = Vec::new();
         for limit in LIMITS {
             for (column, solver) in names.iter().enumerate() {
@@ -56,7 +58,8 @@ impl Dataset {
         let speedup = |column: &String| {
             let ratios = rows.iter().filter_map(|row| {
                 let ms = |wanted: &dyn Fn(&str) -> bool| {
-                    let cells = row.cells.iter().filter(|cell| wanted(&cell.solver) && !cell.lower_bound);
+                    let cells =
+                        row.cells.iter().filter(|cell| wanted(&cell.solver) && !cell.lower_bound);
                     cells.filter_map(|cell| cell.milliseconds).reduce(f64::min)
                 };
                 Some(ms(&|name| name == column)? / ms(&|name| name.starts_with("priority"))?)
@@ -74,7 +77,9 @@ impl Dataset {
     /// What it is, for people.
     pub fn title(&self) -> String {
         match self.name.as_str() {
-            "pair" => format!("model pair, V = {}, {} positions of text", self.vocabulary, self.positions),
+            "pair" => {
+                format!("model pair, V = {}, {} positions of text", self.vocabulary, self.positions)
+            }
             _ => format!("synthetic laws, V = {}, {} pairs", self.vocabulary, self.positions),
         }
     }

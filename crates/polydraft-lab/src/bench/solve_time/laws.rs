@@ -27,8 +27,8 @@ impl Pair {
 /// Longest text that positions are taken from, in tokens after the prompt.
 pub const TEXT: usize = 64;
 
-/// Positions of texts that the target writes after the prompts, in turn: in each at a random place, and every so many tokens
-/// from there on.
+/// Positions of texts that the target writes after the prompts, in turn: in each at a random place,
+/// and every so many tokens from there on.
 ///
 /// # Errors
 /// Failures of the models; a prompt that leaves no room.
@@ -78,7 +78,10 @@ pub fn show_of_models(
             observe::text(engine, prompt, &plan, seeds, Vec::new(), look, &|| true)?;
         // The first position of a text may be beyond its end, where the context is almost full.
         empty = if pairs.is_empty() { empty + 1 } else { 0 };
-        ensure!(empty < 64 * prompts.len(), "the prompts leave no room for a text in the models' context");
+        ensure!(
+            empty < 64 * prompts.len(),
+            "the prompts leave no room for a text in the models' context"
+        );
         left -= pairs.len();
         for pair in pairs {
             if !goes_on(pair)? {
@@ -118,8 +121,9 @@ fn logits(law: &Distribution) -> Vec<f32> {
 /// Tokens of a synthetic vocabulary: those of Llama 3.
 const VOCABULARY: usize = 128_256;
 
-/// Shaped like a language model's: Zipf's law, with an exponent from 1.1 to 2.3 drawn for each position (the likeliest
-/// token has from 10 to 70 per cent), and normal errors of standard deviation 1 in the draft's logits.
+/// Shaped like a language model's: Zipf's law, with an exponent from 1.1 to 2.3 drawn for each
+/// position (the likeliest token has from 10 to 70 per cent), and normal errors of standard
+/// deviation 1 in the draft's logits.
 pub fn synthetic(count: usize, seed: u64) -> Vec<Pair> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x5eed);
     let mut uniform = || f64::from(rng.next_u32()) / f64::from(u32::MAX);

@@ -30,7 +30,11 @@ impl Report {
 
     pub fn print(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{}, one thread; {} s a cell; answers checked", self.made_by.machine, self.budget)?;
+        writeln!(
+            out,
+            "{}, one thread; {} s a cell; answers checked",
+            self.made_by.machine, self.budget
+        )?;
         self.datasets.iter().try_for_each(|dataset| table::print(dataset, &mut out))
     }
 

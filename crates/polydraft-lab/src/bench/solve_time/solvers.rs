@@ -72,7 +72,8 @@ impl Column {
         }
     }
 
-    /// Whether it is one that the published comparison goes back to where Global Resolution gives up.
+    /// Whether it is one that the published comparison goes back to where Global Resolution gives
+    /// up.
     pub fn takes_over(&self) -> bool {
         matches!(self, Self::LinearProgram | Self::MaxFlow | Self::Slackness)
     }
@@ -134,7 +135,9 @@ impl Column {
                     let settings = global_resolution::Settings { tau, mode, ..Default::default() };
                     (settings.build()?, 15.0 * tau)
                 }
-                Self::Priority(form) => (priority::Settings { form, ..Default::default() }.build()?, 1e-9),
+                Self::Priority(form) => {
+                    (priority::Settings { form, ..Default::default() }.build()?, 1e-9)
+                }
             };
             let off = emitted(rule.as_mut(), problem)?.deviation(&problem);
             ensure!(off <= allowed, "{}: the emitted law is {off:e} off the target's", self.name());
@@ -146,7 +149,12 @@ impl Column {
 /// Something that finds the best rule for a node, and emits by it.
 pub trait Solves {
     /// Prepares and emits; only that is timed.
-    fn attempt(&mut self, problem: Problem, drafts: &[Token], rng: &mut ChaCha12Rng) -> Result<Attempt>;
+    fn attempt(
+        &mut self,
+        problem: Problem,
+        drafts: &[Token],
+        rng: &mut ChaCha12Rng,
+    ) -> Result<Attempt>;
 
     /// The acceptance of what the last attempt prepared; `None` if that has no solution.
     fn acceptance(&mut self, problem: Problem, rng: &mut ChaCha12Rng) -> Option<f64>;
@@ -160,7 +168,12 @@ struct Exact {
 }
 
 impl Solves for Exact {
-    fn attempt(&mut self, problem: Problem, drafts: &[Token], rng: &mut ChaCha12Rng) -> Result<Attempt> {
+    fn attempt(
+        &mut self,
+        problem: Problem,
+        drafts: &[Token],
+        rng: &mut ChaCha12Rng,
+    ) -> Result<Attempt> {
         let start = Instant::now();
         let emitted = couple(self.rule.as_mut(), problem)
             .and_then(|mut coupling: Coupling| coupling.emit(drafts, rng).map(|_| ()));
@@ -183,7 +196,12 @@ impl Solves for Exact {
 }
 
 impl Solves for Resolver {
-    fn attempt(&mut self, problem: Problem, drafts: &[Token], rng: &mut ChaCha12Rng) -> Result<Attempt> {
+    fn attempt(
+        &mut self,
+        problem: Problem,
+        drafts: &[Token],
+        rng: &mut ChaCha12Rng,
+    ) -> Result<Attempt> {
         let start = Instant::now();
         self.prepare(&problem)?;
         let emitted = self.emit(&problem, drafts, rng);

@@ -38,8 +38,9 @@ pub fn print(data: &Dataset, out: &mut impl Write) -> Result<()> {
         for cell in &row.cells {
             let elsewhere = cell.solved() < data.positions;
             let mark = if elsewhere { "*" } else { "" };
-            let acceptance =
-                cell.acceptance.map_or("-".to_owned(), |acceptance| format!("{acceptance:.6}{mark}"));
+            let acceptance = cell
+                .acceptance
+                .map_or("-".to_owned(), |acceptance| format!("{acceptance:.6}{mark}"));
             write!(out, " {acceptance:>15}")?;
         }
         writeln!(out)?;

@@ -52,7 +52,8 @@ fn sorted(results: &[Compared]) -> Vec<String> {
 /// A verifier's tokens, with the standard error of their difference to the best of the panel.
 fn dot(result: &Compared, name: &str) -> Option<Dot> {
     let own = result.verifiers.iter().find(|row| row.verifier == name)?;
-    let best = result.verifiers.iter().max_by(|a, b| a.block_efficiency.total_cmp(&b.block_efficiency))?;
+    let best =
+        result.verifiers.iter().max_by(|a, b| a.block_efficiency.total_cmp(&b.block_efficiency))?;
     let pair = |one: &str, other: &str| {
         let pair = result.pairs.iter().find(|pair| pair.verifier == one && pair.other == other)?;
         Some(pair.error)

@@ -138,8 +138,10 @@ fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, Option<f64>) {
 pub fn compared(setting: &Setting) -> Compared {
     let Setting { sampling, tree, verifiers, samples, .. } = setting;
     let rows = verifiers.iter().enumerate().map(|(index, kind)| {
-        let (block_efficiency, block_efficiency_error) = mean(samples, |sample| sample.tokens[index]);
-        let (difference, difference_error) = mean(samples, |sample| sample.tokens[index] - sample.tokens[0]);
+        let (block_efficiency, block_efficiency_error) =
+            mean(samples, |sample| sample.tokens[index]);
+        let (difference, difference_error) =
+            mean(samples, |sample| sample.tokens[index] - sample.tokens[0]);
         Row {
             verifier: kind.to_string(),
             settings: serde_json::to_value(kind).unwrap_or_default(),
@@ -149,10 +151,16 @@ pub fn compared(setting: &Setting) -> Compared {
             difference_error,
         }
     });
-    let two = (0..verifiers.len()).flat_map(|one| (one + 1..verifiers.len()).map(move |other| (one, other)));
+    let two = (0..verifiers.len())
+        .flat_map(|one| (one + 1..verifiers.len()).map(move |other| (one, other)));
     let pairs = two.map(|(one, other)| {
         let (difference, error) = mean(samples, |sample| sample.tokens[one] - sample.tokens[other]);
-        Pair { verifier: verifiers[one].to_string(), other: verifiers[other].to_string(), difference, error }
+        Pair {
+            verifier: verifiers[one].to_string(),
+            other: verifiers[other].to_string(),
+            difference,
+            error,
+        }
     });
     let drafts: usize = samples.iter().map(|sample| sample.drafts).sum();
     let nodes: usize = samples.iter().map(|sample| sample.nodes).sum();
@@ -185,11 +193,23 @@ fn print(report: &Report) -> Result<()> {
             0.0 => "laws exact".to_owned(),
             _ => format!("laws up to {mass}, at most {left_out:.1e} of one left out"),
         };
-        writeln!(out, "replayed from {}: {target}, drafts {tree} by {draft}; {cut}", traces.join(", "))?;
+        writeln!(
+            out,
+            "replayed from {}: {target}, drafts {tree} by {draft}; {cut}",
+            traces.join(", ")
+        )?;
     }
     for result in &report.results {
         let Compared {
-            temperature, top_p, tree, texts, positions, drafts, nodes_per_call, verifiers, ..
+            temperature,
+            top_p,
+            tree,
+            texts,
+            positions,
+            drafts,
+            nodes_per_call,
+            verifiers,
+            ..
         } = result;
         let cut = if *top_p < 1.0 { format!(", top-p {top_p}") } else { String::new() };
         writeln!(

@@ -1,4 +1,5 @@
-//! The answer of `/v1/responses` as it grows: a message, and calls of tools, each an item of its own.
+//! The answer of `/v1/responses` as it grows: a message, and calls of tools, each an item of its
+//! own.
 
 use polydraft_engine::Finish;
 use serde_json::{Value, json};
@@ -41,7 +42,9 @@ impl Response {
     fn item_id(&self, item: Item) -> String {
         match item {
             Item::Message => format!("msg_{:032x}", self.id),
-            Item::Call(number, _) => format!("fc_{:032x}", self.id.wrapping_add(1 + number as u128)),
+            Item::Call(number, _) => {
+                format!("fc_{:032x}", self.id.wrapping_add(1 + number as u128))
+            }
         }
     }
 
@@ -143,7 +146,8 @@ impl Response {
         events.push(self.event("response.output_item.added", added));
         if item == Item::Message {
             let mut part = self.at(index);
-            part["part"] = json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
+            part["part"] =
+                json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
             events.push(self.event("response.content_part.added", part));
         }
         index
@@ -192,7 +196,8 @@ impl Reply for Response {
             events.push(self.event("response.output_text.delta", delta));
         }
         for number in 0..self.inner.calls().len() {
-            let begun = self.items.iter().position(|item| matches!(item, Item::Call(n, _) if *n == number));
+            let begun =
+                self.items.iter().position(|item| matches!(item, Item::Call(n, _) if *n == number));
             let index = begun.unwrap_or_else(|| self.open(Item::Call(number, 0), &mut events));
             let arguments = &self.inner.calls()[number].arguments;
             let Item::Call(_, told) = self.items[index] else { continue };
@@ -233,7 +238,8 @@ impl Reply for Response {
             events.push(self.event("response.output_item.done", done));
         }
         let object = self.object(self.items.iter().map(|item| self.item(*item, true)).collect());
-        let last = if self.status() == "completed" { "response.completed" } else { "response.incomplete" };
+        let last =
+            if self.status() == "completed" { "response.completed" } else { "response.incomplete" };
         events.push(self.event(last, json!({ "response": object })));
         events
     }

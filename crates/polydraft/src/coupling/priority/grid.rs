@@ -1,12 +1,15 @@
 //! A grid of ratios, to pool tokens that carry little mass.
 //!
-//! Problem: put a token of ratio r = p/q into one of few cells without sorting, so that its own ratio is not lost.
-//! Source: ours. A cell is a range of the leading bits of r. The token's length q is split between the two ends
-//! ("knots") of its cell so that the mean ratio is exactly r; each knot then acts as one entry.
+//! Problem: put a token of ratio r = p/q into one of few cells without sorting, so that its own
+//! ratio is not lost.
+//! Source: ours. A cell is a range of the leading bits of r. The token's length q is split between
+//! the two ends ("knots") of its cell so that the mean ratio is exactly r; each knot then acts as
+//! one entry.
 //! Complexity: constant per token, no branches.
 //! Deviations: none.
 
-/// Cells with the same number of leading bits of the ratio, from `base` on; cell 0 holds everything below, down to 0.
+/// Cells with the same number of leading bits of the ratio, from `base` on; cell 0 holds everything
+/// below, down to 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
     shift: u32,

@@ -1,10 +1,12 @@
 //! The priorities of all tokens of a draft's support.
 //!
-//! Problem: see [`super`]. Tokens that carry mass are entries of their own; the rest is pooled on a grid of ratios.
-//! Source: ours. Complexity: O(k log k) for k individual tokens; at most two passes over p and q for the others.
-//! The acceptance of the pooled form is 1 − max D over its entries. Its curve of D agrees with the exact one at the
-//! ends of all cells and lies above it inside, so only the cells in which it exceeds the largest D at any end can
-//! cost anything: these get the finer grid of the second pass.
+//! Problem: see [`super`]. Tokens that carry mass are entries of their own; the rest is pooled on a
+//! grid of ratios.
+//! Source: ours. Complexity: O(k log k) for k individual tokens; at most two passes over p and q
+//! for the others. The acceptance of the pooled form is 1 − max D over its entries. Its curve of D
+//! agrees with the exact one at the ends of all cells and lies above it inside, so only the cells
+//! in which it exceeds the largest D at any end can cost anything: these get the finer grid of the
+//! second pass.
 
 use pulp::{Arch, NullaryFnOnce};
 
@@ -12,8 +14,8 @@ use super::grid::{Cell, Grid};
 use super::shares::{Entry, Layout, Profile, Shares};
 use crate::priorities::Piece;
 
-/// Cells per octave, as a power of two, and the smallest ratio with a cell of its own: the table of the first pass
-/// stays in the first-level cache.
+/// Cells per octave, as a power of two, and the smallest ratio with a cell of its own: the table of
+/// the first pass stays in the first-level cache.
 const COARSE_BITS: u32 = 3;
 const LOWEST: f64 = 1.0 / (1 << 24) as f64;
 /// Leading bits that the second pass adds at most.
@@ -70,10 +72,12 @@ struct Split {
     fraction: f64,
 }
 
-/// The priorities of all positions 0.. of a draft's support. Reusable: making it again keeps the memory.
+/// The priorities of all positions 0.. of a draft's support. Reusable: making it again keeps the
+/// memory.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The largest useful ratio: no token gets more of the selection than its length at the highest density.
+    /// The largest useful ratio: no token gets more of the selection than its length at the highest
+    /// density.
     cap: f64,
     /// Positions with more than this are entries of their own.
     threshold: f64,
@@ -177,7 +181,8 @@ impl Plan {
         }
         self.order.clear();
         self.order.extend(self.individuals.iter().zip(0..).map(|(&position, index)| {
-            // Not capped: above the cap nothing is gained at this node, but nested shares keep the order.
+            // Not capped: above the cap nothing is gained at this node, but nested shares keep the
+            // order.
             (ratio(p[position as usize], q[position as usize], f64::INFINITY), index)
         }));
         self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
@@ -189,15 +194,17 @@ impl Plan {
         self.collect(q);
         self.shares.share(profile, &self.entries, layout);
         self.gains.clear();
-        self.gains
-            .extend(self.entries.iter().zip(self.shares.masses()).map(|(entry, mass)| mass / entry.length));
+        self.gains.extend(
+            self.entries.iter().zip(self.shares.masses()).map(|(entry, mass)| mass / entry.length),
+        );
     }
 
     /// Pools the light positions on the coarse grid and lists the others.
     #[inline(always)]
     fn first_pass(&mut self, p: &[f64], q: &[f64]) {
         let Pool { grid, cells, .. } = &mut self.coarse;
-        // Neighbours often share a cell; with several tables one addition need not wait for the other.
+        // Neighbours often share a cell; with several tables one addition need not wait for the
+        // other.
         let tables = &mut self.tables;
         tables.clear();
         tables.resize(cells.len() * TABLES, Cell::default());
@@ -343,10 +350,15 @@ impl Plan {
             return Split { lower: entry, upper: entry, fraction: 0.0 };
         }
         let ratio = ratio(p, q, self.cap);
-        let pool = if ratio >= self.zone.0 && ratio < self.zone.1 { &self.fine } else { &self.coarse };
+        let pool =
+            if ratio >= self.zone.0 && ratio < self.zone.1 { &self.fine } else { &self.coarse };
         let (cell, fraction) = pool.grid.place(ratio);
         let cell = cell as usize;
-        Split { lower: pool.entries[cell] as usize, upper: pool.entries[cell + 1] as usize, fraction }
+        Split {
+            lower: pool.entries[cell] as usize,
+            upper: pool.entries[cell + 1] as usize,
+            fraction,
+        }
     }
 
     /// The probability that the draft selected is this position.
@@ -381,7 +393,9 @@ impl Plan {
                 let (cell, fraction) = (numbers[index] as usize, fractions[index]);
                 let selected = if q > self.threshold {
                     q * individuals.next().unwrap_or(0.0)
-                } else if self.zone.1 > 0.0 && (self.zone.0..self.zone.1).contains(&ratio(p, q, self.cap)) {
+                } else if self.zone.1 > 0.0
+                    && (self.zone.0..self.zone.1).contains(&ratio(p, q, self.cap))
+                {
                     self.mass(chunk * CHUNK + index, p, q)
                 } else {
                     q * ((1.0 - fraction) * knots[cell] + fraction * knots[cell + 1])
@@ -397,7 +411,9 @@ impl Plan {
         let Split { lower, upper, fraction } = self.split(position, p, q);
         let parts = [(lower, 1.0 - fraction), (upper, fraction)];
         parts.into_iter().filter(|part| part.1 > 0.0).flat_map(move |(entry, share)| {
-            self.shares.pieces(entry).map(move |piece| Piece { weight: share * piece.weight, ..piece })
+            self.shares
+                .pieces(entry)
+                .map(move |piece| Piece { weight: share * piece.weight, ..piece })
         })
     }
 }

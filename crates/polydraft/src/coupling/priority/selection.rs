@@ -1,10 +1,10 @@
 //! The law of the token that priorities select at one node.
 //!
-//! Problem: share out a stretch of priorities among the tokens of a draft, and answer what a rule or verifier needs
-//! to know of that: the law of the selected token, the priorities of a drafted token, and what the selection leaves
-//! of the target.
-//! Source: ours (`super`); the stretch is all of [0, 1] for a token-level rule and a node's own share in nested
-//! priority verification.
+//! Problem: share out a stretch of priorities among the tokens of a draft, and answer what a rule
+//! or verifier needs to know of that: the law of the selected token, the priorities of a drafted
+//! token, and what the selection leaves of the target.
+//! Source: ours (`super`); the stretch is all of [0, 1] for a token-level rule and a node's own
+//! share in nested priority verification.
 //! Complexity: as in `super`; one pass over the support for what is left.
 //! Deviations: none.
 
@@ -20,7 +20,8 @@ use crate::{Distribution, Token};
 #[derive(Debug)]
 pub(crate) struct Selection {
     plan: Plan,
-    /// The target's probabilities of the tokens stored in the draft, where the two are not stored alike.
+    /// The target's probabilities of the tokens stored in the draft, where the two are not stored
+    /// alike.
     target: Vec<f64>,
 }
 
@@ -53,7 +54,8 @@ impl Selection {
             }
             (_, None) => {
                 self.target.clear();
-                self.target.extend(draft.stored_tokens().iter().map(|&token| target.probability(token)));
+                self.target
+                    .extend(draft.stored_tokens().iter().map(|&token| target.probability(token)));
                 &self.target
             }
         };
@@ -68,8 +70,8 @@ impl Selection {
         })
     }
 
-    /// The law of the priority of a draft of this token, in the stretch; its pieces may overlap. Empty for a token
-    /// that is never drafted.
+    /// The law of the priority of a draft of this token, in the stretch; its pieces may overlap.
+    /// Empty for a token that is never drafted.
     pub fn pieces(
         &self,
         target: &Distribution,
@@ -77,7 +79,8 @@ impl Selection {
         token: Token,
     ) -> impl Iterator<Item = Piece> + '_ {
         let position = draft.position(token).filter(|position| draft.stored()[*position] > 0.0);
-        let (p, q) = (target.probability(token), position.map_or(0.0, |position| draft.stored()[position]));
+        let (p, q) =
+            (target.probability(token), position.map_or(0.0, |position| draft.stored()[position]));
         position.into_iter().flat_map(move |position| self.plan.pieces(position, p, q))
     }
 

@@ -1,15 +1,16 @@
 //! Sharing out a stretch of priorities so that demands are met as well as they can be.
 //!
-//! Problem: a stretch [0, T] carries mass with a rising density; G(t), the mass of its lowest t, is convex. Entries
-//! with lengths (sum T) and demands share it out: each gets a set of its length, and Σ min(demand, mass of its set)
-//! is to be as large as possible.
-//! Source: ours, priority coupling (`docs/algorithms.md`). The optimal masses come from running maxima of
-//! D_j = G(T_j) − P_j over the entries in order of demand/length; the sets from a walk that gives each entry the one
-//! interval *of what is still free* that has its length and its mean density.
+//! Problem: a stretch [0, T] carries mass with a rising density; G(t), the mass of its lowest t, is
+//! convex. Entries with lengths (sum T) and demands share it out: each gets a set of its length,
+//! and Σ min(demand, mass of its set) is to be as large as possible.
+//! Source: ours, priority coupling (`docs/algorithms.md`). The optimal masses come from running
+//! maxima of D_j = G(T_j) − P_j over the entries in order of demand/length; the sets from a walk
+//! that gives each entry the one interval *of what is still free* that has its length and its mean
+//! density.
 //! Complexity: linear in the entries, one root of a monotone function each.
-//! Deviations: (1) the masses reported are those of the sets really laid out, so that rounding, and any demands at
-//! all, cost acceptance only; (2) where the masses leave a choice, entries get thin shares of a whole block instead of
-//! intervals ([`Layout::Spread`]).
+//! Deviations: (1) the masses reported are those of the sets really laid out, so that rounding, and
+//! any demands at all, cost acceptance only; (2) where the masses leave a choice, entries get thin
+//! shares of a whole block instead of intervals ([`Layout::Spread`]).
 
 use std::ops::Range;
 
@@ -35,7 +36,8 @@ pub trait Profile {
     fn guess(&self, density: f64) -> f64;
 }
 
-/// The stretch [0, 1] with G(t) = t^n: the mass is the law of the highest of n independent priorities.
+/// The stretch [0, 1] with G(t) = t^n: the mass is the law of the highest of n independent
+/// priorities.
 #[derive(Debug, Clone, Copy)]
 pub struct Highest {
     count: i32,
@@ -109,13 +111,13 @@ pub struct Interval {
     pub length: f64,
 }
 
-/// Which of the sets with the optimal masses an entry gets. One node's acceptance is the same; but the wider a token's
-/// priorities spread, the more its own next tokens can make of them.
+/// Which of the sets with the optimal masses an entry gets. One node's acceptance is the same; but
+/// the wider a token's priorities spread, the more its own next tokens can make of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
-    /// Between two places where the masses use up all that is below, every entry has the same part of everything, as
-    /// large as the masses allow, and intervals make up the rest.
+    /// Between two places where the masses use up all that is below, every entry has the same part
+    /// of everything, as large as the masses allow, and intervals make up the rest.
     #[default]
     Spread,
     /// One interval of what is free, for each entry in turn.
@@ -126,7 +128,8 @@ pub enum Layout {
 #[derive(Debug, Clone, Copy)]
 struct Block {
     whole: Interval,
-    /// The part of each entry that is in intervals of its own; the rest is spread over the whole block.
+    /// The part of each entry that is in intervals of its own; the rest is spread over the whole
+    /// block.
     own: f64,
 }
 
@@ -147,8 +150,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// An entry's share as a law on the stretch, in the order of the entries given to [`Shares::share`]. Its pieces may
-    /// overlap; their weights sum to 1.
+    /// An entry's share as a law on the stretch, in the order of the entries given to
+    /// [`Shares::share`]. Its pieces may overlap; their weights sum to 1.
     pub fn pieces(&self, entry: usize) -> impl Iterator<Item = Piece> + '_ {
         let start = if entry == 0 { 0 } else { self.ends[entry - 1] };
         let intervals = &self.intervals[start..self.ends[entry]];
@@ -168,8 +171,8 @@ impl Shares {
         &self.masses
     }
 
-    /// Shares the stretch. The entries come in order of rising demand/length, lengths summing to T. Demands may sum
-    /// to less than the mass of the stretch.
+    /// Shares the stretch. The entries come in order of rising demand/length, lengths summing to T.
+    /// Demands may sum to less than the mass of the stretch.
     pub fn share(&mut self, profile: &impl Profile, entries: &[Entry], layout: Layout) {
         self.optimal_masses(profile, entries);
         self.intervals.clear();
@@ -198,7 +201,9 @@ impl Shares {
         let whole = Interval { start, length };
         let mean = self.masses[range.clone()].iter().sum::<f64>() / length;
         let own = match layout {
-            Layout::Spread if range.len() > 1 && length > 0.0 => self.own_part(entries, range.clone(), mean),
+            Layout::Spread if range.len() > 1 && length > 0.0 => {
+                self.own_part(entries, range.clone(), mean)
+            }
             _ => 1.0,
         };
         let spread_mean = if own < 1.0 { profile.mean(start, length) } else { 0.0 };
@@ -210,7 +215,8 @@ impl Shares {
             if entry.length > 0.0 && own > 0.0 {
                 let first = self.intervals.len();
                 // What is left to intervals once the spread part has its mean.
-                let wanted = ((self.masses[index] - (1.0 - own) * entry.length * mean) / own).max(0.0);
+                let wanted =
+                    ((self.masses[index] - (1.0 - own) * entry.length * mean) / own).max(0.0);
                 frontier = self.lay_out(profile, frontier, start + length, entry.length, wanted);
                 let intervals = self.intervals[first..].iter();
                 mass = intervals.map(|own| own.length * profile.mean(own.start, own.length)).sum();
@@ -225,9 +231,10 @@ impl Shares {
 
     /// The smallest part of each entry's length in a block that has to be in intervals of its own.
     ///
-    /// With a part λ the intervals need the masses (m − (1 − λ)·mean·length)/λ. These exist if for every prefix of the
-    /// entries they sum to at least the mass of the lowest so much of the block: with e what the prefix lacks of its
-    /// proportional mass, and d what it has more than the lowest so much, if λ ≥ e/(e + d).
+    /// With a part λ the intervals need the masses (m − (1 − λ)·mean·length)/λ. These exist if for
+    /// every prefix of the entries they sum to at least the mass of the lowest so much of the
+    /// block: with e what the prefix lacks of its proportional mass, and d what it has more than
+    /// the lowest so much, if λ ≥ e/(e + d).
     fn own_part(&self, entries: &[Entry], range: Range<usize>, mean: f64) -> f64 {
         let (mut own, mut lacks, mut above) = (0.0_f64, 0.0, 0.0);
         // At the end of the block both are 0 up to rounding.
@@ -250,11 +257,11 @@ impl Shares {
 
     /// The masses that maximise Σ min(demand, mass) over all ways to share.
     ///
-    /// Up to the maximum of D they exceed the demands by the rises of D's running maximum from the left; beyond it
-    /// they fall short by the falls of its running maximum from the right.
+    /// Up to the maximum of D they exceed the demands by the rises of D's running maximum from the
+    /// left; beyond it they fall short by the falls of its running maximum from the right.
     ///
-    /// Only the distance of D from its running maximum is kept: differences of D itself would lose the digits of
-    /// entries much smaller than D.
+    /// Only the distance of D from its running maximum is kept: differences of D itself would lose
+    /// the digits of entries much smaller than D.
     fn optimal_masses(&mut self, profile: &impl Profile, entries: &[Entry]) {
         let masses = &mut self.masses;
         masses.clear();
@@ -262,7 +269,8 @@ impl Shares {
         self.last.resize(entries.len(), false);
         let (mut below, mut d, mut top, mut rank) = (0.0, 0.0, 0.0, 0);
         for (index, entry) in entries.iter().enumerate() {
-            // In place first: the mass of the interval that it would get if all were laid out in order.
+            // In place first: the mass of the interval that it would get if all were laid out in
+            // order.
             masses.push(entry.length * profile.mean(below, entry.length));
             below += entry.length;
             d += masses[index] - entry.demand;
@@ -297,9 +305,16 @@ impl Shares {
         }
     }
 
-    /// Finds a set of this length and mass for one entry and returns the new frontier: everything above it, up to
-    /// `end`, is free, below it the gaps are.
-    fn lay_out(&mut self, profile: &impl Profile, frontier: f64, end: f64, length: f64, mass: f64) -> f64 {
+    /// Finds a set of this length and mass for one entry and returns the new frontier: everything
+    /// above it, up to `end`, is free, below it the gaps are.
+    fn lay_out(
+        &mut self,
+        profile: &impl Profile,
+        frontier: f64,
+        end: f64,
+        length: f64,
+        mass: f64,
+    ) -> f64 {
         let room = end - frontier;
         if length <= NOTHING * end {
             self.intervals.push(Interval { start: frontier, length });
@@ -319,7 +334,8 @@ impl Shares {
             self.intervals.push(Interval { start, length });
             return start + length;
         }
-        // Its mean is below that at the frontier: take from the gaps, nearest first, and the rest at the frontier.
+        // Its mean is below that at the frontier: take from the gaps, nearest first, and the rest
+        // at the frontier.
         let (mut length, mut mass) = (length, mass);
         while let Some(gap) = self.gaps.last_mut() {
             let whole = gap.length * profile.mean(gap.start, gap.length);
@@ -333,7 +349,8 @@ impl Shares {
                 }
             }
             let taken = cut(profile, *gap, frontier, room, length, mass);
-            let taken = if gap.length >= length && length - taken <= SNAP * end { length } else { taken };
+            let taken =
+                if gap.length >= length && length - taken <= SNAP * end { length } else { taken };
             if taken > 0.0 {
                 gap.length -= taken;
                 self.intervals.push(Interval { start: gap.start + gap.length, length: taken });
@@ -356,8 +373,8 @@ impl Shares {
 const TOLERANCE: f64 = 1e-14;
 /// Lengths of this part of the stretch are rounding errors.
 const SNAP: f64 = 1e-15;
-/// Entries this short stay where the frontier is: they carry nothing, and their mean has lost its digits if their length
-/// is a subnormal number.
+/// Entries this short stay where the frontier is: they carry nothing, and their mean has lost its
+/// digits if their length is a subnormal number.
 const NOTHING: f64 = 1e-25;
 
 /// The start in [low, high] of the interval of this length with this mean.
@@ -368,8 +385,16 @@ fn slide(profile: &impl Profile, low: f64, high: f64, length: f64, mean: f64) ->
     })
 }
 
-/// How much to take from the top of `gap`, the rest of `length` coming from the frontier, to get this mass.
-fn cut(profile: &impl Profile, gap: Interval, frontier: f64, room: f64, length: f64, mass: f64) -> f64 {
+/// How much to take from the top of `gap`, the rest of `length` coming from the frontier, to get
+/// this mass.
+fn cut(
+    profile: &impl Profile,
+    gap: Interval,
+    frontier: f64,
+    room: f64,
+    length: f64,
+    mass: f64,
+) -> f64 {
     let least = (length - room).max(0.0).min(gap.length);
     let most = gap.length.min(length);
     let end = gap.start + gap.length;
@@ -382,8 +407,8 @@ fn cut(profile: &impl Profile, gap: Interval, frontier: f64, room: f64, length: 
     })
 }
 
-/// The root of a rising function in [low, high], or the end where it is nearest to 0: Newton's method inside a
-/// bracket. `evaluate` gives value, slope, and the size of value to accept.
+/// The root of a rising function in [low, high], or the end where it is nearest to 0: Newton's
+/// method inside a bracket. `evaluate` gives value, slope, and the size of value to accept.
 fn search(low: f64, high: f64, guess: f64, evaluate: impl Fn(f64) -> (f64, f64, f64)) -> f64 {
     let (mut low, mut high) = (low, high);
     if low >= high {

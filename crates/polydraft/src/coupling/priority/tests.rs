@@ -8,10 +8,12 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Random laws of many shapes: `spread` is the standard deviation of the target's logits, `error` that of the draft's.
+/// Random laws of many shapes: `spread` is the standard deviation of the target's logits, `error`
+/// that of the draft's.
 fn laws(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<f64>, Vec<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut normal = || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
+    let mut normal =
+        || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
     let (p, q): (Vec<f64>, Vec<f64>) = (0..vocabulary)
         .map(|token| {
             let logit = spread * normal();
@@ -44,8 +46,8 @@ fn optimum(p: &[f64], q: &[f64], count: usize) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Σ m = 1; no set is selected more often than it is drafted; the pieces of all tokens partition [0, 1]; the
-    /// acceptance is the optimum, or next to it when pooled.
+    /// Σ m = 1; no set is selected more often than it is drafted; the pieces of all tokens
+    /// partition [0, 1]; the acceptance is the optimum, or next to it when pooled.
     #[test]
     fn the_selection_is_possible_and_optimal(
         vocabulary in 2_usize..3000,
@@ -90,8 +92,8 @@ proptest! {
         prop_assert!(loss.abs() < bound, "loss {}", loss);
     }
 
-    /// Demands that do not fill the stretch (as under a sub-probability target): lengths kept, nothing overlaps, and
-    /// Σ min(demand, mass) is optimal.
+    /// Demands that do not fill the stretch (as under a sub-probability target): lengths kept,
+    /// nothing overlaps, and Σ min(demand, mass) is optimal.
     #[test]
     fn sub_probability_demands(
         size in 1_usize..200,
@@ -168,12 +170,13 @@ impl Profile for Union {
     }
 }
 
-/// Whether laws, each with its probability, together cover [0, `end`] evenly: below every place lies as much as there
-/// is.
+/// Whether laws, each with its probability, together cover [0, `end`] evenly: below every place
+/// lies as much as there is.
 fn partitions(pieces: &[(f64, Piece)], end: f64) -> Result<(), TestCaseError> {
     for place in 1..=200 {
         let place = end * f64::from(place) / 200.0;
-        let below = |piece: &Piece| ((place - piece.start) / piece.length.max(1e-300)).clamp(0.0, 1.0);
+        let below =
+            |piece: &Piece| ((place - piece.start) / piece.length.max(1e-300)).clamp(0.0, 1.0);
         let sum: f64 = pieces.iter().map(|(own, piece)| own * piece.weight * below(piece)).sum();
         prop_assert!((sum - place).abs() < 1e-11, "{} {}", sum, place);
     }
@@ -200,7 +203,8 @@ fn check_shares(
         })
         .collect();
     partitions(&pieces, profile.length())?;
-    let got: f64 = entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
+    let got: f64 =
+        entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
     let (mut length, mut demand, mut best) = (0.0, 0.0, 0.0_f64);
     for entry in &entries {
         length += entry.length;
@@ -239,7 +243,9 @@ fn large_vocabularies() {
 fn profiles_agree_with_their_integral() {
     for count in [1, 2, 3, 5, 16, 17, 64, 1000] {
         let profile = Highest::new(count);
-        for (start, length) in [(0.0, 1.0), (0.3, 0.2), (0.9, 1e-9), (0.0, 1e-3), (0.99, 0.01), (0.7, 0.0)] {
+        for (start, length) in
+            [(0.0, 1.0), (0.3, 0.2), (0.9, 1e-9), (0.0, 1e-3), (0.99, 0.01), (0.7, 0.0)]
+        {
             let end: f64 = start + length;
             let exact = if length > 1e-6 {
                 (end.powi(count as i32) - f64::powi(start, count as i32)) / length
@@ -247,9 +253,15 @@ fn profiles_agree_with_their_integral() {
                 profile.density(start + 0.5 * length)
             };
             let got = profile.mean(start, length);
-            assert!((got - exact).abs() <= 1e-12 * (1.0 + exact), "{count} {start} {length}: {got} {exact}");
+            assert!(
+                (got - exact).abs() <= 1e-12 * (1.0 + exact),
+                "{count} {start} {length}: {got} {exact}"
+            );
             let t = profile.guess(profile.density(0.6));
-            assert!(count == 1 || profile.density(0.6) == 0.0 || (t - 0.6).abs() < 1e-12, "{count} {t}");
+            assert!(
+                count == 1 || profile.density(0.6) == 0.0 || (t - 0.6).abs() < 1e-12,
+                "{count} {t}"
+            );
         }
     }
 }
@@ -280,8 +292,10 @@ fn residuals_do_not_depend_on_the_representation() {
             let mut selection = Selection::new();
             selection.prepare(&target, &draft, &Highest::new(3), &settings);
             for scale in [1.0, 0.4] {
-                let left =
-                    |t| (scale * target.probability(t) - selection.probability(&target, &draft, t)).max(0.0);
+                let left = |t| {
+                    (scale * target.probability(t) - selection.probability(&target, &draft, t))
+                        .max(0.0)
+                };
                 let expected: f64 = (0..1000).map(left).sum();
                 let got = selection.residual_mass(&target, &draft, scale);
                 assert!((got - expected).abs() < 1e-13, "{got} {expected}");

@@ -1,20 +1,26 @@
 //! What acceptance to expect, fitted to a text as it goes.
 //!
-//! Problem: the probability that all draws at a node are rejected, before anything is drawn, from how unsure the draft is
-//! there: u = 1 − Σ q², the probability that two draws differ; or, where the draft says how likely its draws are right, one less
-//! that: at temperature 0, where they never differ, 1 − q with what its token's q is at temperature 1; n-grams, always
+//! Problem: the probability that all draws at a node are rejected, before anything is drawn, from
+//! how unsure the draft is there: u = 1 − Σ q², the probability that two draws differ; or, where
+//! the draft says how likely its draws are right, one less that: at temperature 0, where they never
+//! differ, 1 − q with what its token's q is at temperature 1; n-grams, always
 //! ([`Distribution::sureness`]).
-//! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), with κ fitted.
-//! Method: of one draw κ·h(u), with h(u) = a + (1 − a)·s(u) a line from a to 1: where the draft says what is likely right s(u) is u,
-//! elsewhere u^0.7, for where the draft is unsure the target often is too, and they agree by chance. A good draft is rejected where it is
-//! unsure (a = 0.05, for it may be sure and wrong); of one that is not its sureness says half of it or nothing (a = 0.5 or 1). Which
-//! it is the text shows: what each would have foretold is weighted by how likely it made what was seen (Bayes' rule, the past forgotten by
-//! and by). With the first alone an unsure node was never tried by a poor draft, so nobody learned that it was as good as others.
-//! More draws are worth the more the better one is: n leave r^(1 + e(n)·d) where one leaves r and two draws differ with probability d (never at
-//! temperature 0). κ is the ratio of what was rejected to what κ = 1 would give over nodes that were verified, the past forgotten by
-//! and by, behind a guess ([`Guess`]) that counts as a few nodes, and as more the better it is.
-//! s and a were measured by counting rejections at 27,500 nodes of the demo pair and of SmolLM2 with its head, its copy and n-grams. What was
-//! foretold missed by 0.45 nats on average, where a = 0.05 alone missed by 0.47 (its head 0.52 and 0.57, its copy 0.21 both).
+//! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), with κ
+//! fitted.
+//! Method: of one draw κ·h(u), with h(u) = a + (1 − a)·s(u) a line from a to 1: where the draft
+//! says what is likely right s(u) is u, elsewhere u^0.7, for where the draft is unsure the target
+//! often is too, and they agree by chance. A good draft is rejected where it is unsure (a = 0.05,
+//! for it may be sure and wrong); of one that is not its sureness says half of it or nothing (a =
+//! 0.5 or 1). Which it is the text shows: what each would have foretold is weighted by how likely
+//! it made what was seen (Bayes' rule, the past forgotten by and by). With the first alone an
+//! unsure node was never tried by a poor draft, so nobody learned that it was as good as others.
+//! More draws are worth the more the better one is: n leave r^(1 + e(n)·d) where one leaves r and
+//! two draws differ with probability d (never at temperature 0). κ is the ratio of what was
+//! rejected to what κ = 1 would give over nodes that were verified, the past forgotten by and by,
+//! behind a guess ([`Guess`]) that counts as a few nodes, and as more the better it is. s and a
+//! were measured by counting rejections at 27,500 nodes of the demo pair and of SmolLM2 with its
+//! head, its copy and n-grams. What was foretold missed by 0.45 nats on average, where a = 0.05
+//! alone missed by 0.47 (its head 0.52 and 0.57, its copy 0.21 both).
 //! Deviations: none.
 
 use std::iter;
@@ -89,7 +95,8 @@ impl Shape {
 }
 
 impl Expected {
-    /// Behind this guess, if it is no worse than the usual one: who expects little asks little and does not learn that it was wrong.
+    /// Behind this guess, if it is no worse than the usual one: who expects little asks little and
+    /// does not learn that it was wrong.
     pub fn new(guess: Guess) -> Self {
         let (usual, guessed) = (Self::default(), Self::behind(guess));
         if guessed.shapes[0].scale < usual.shapes[0].scale { guessed } else { usual }
@@ -110,8 +117,9 @@ impl Expected {
         new
     }
 
-    /// Nodes that the guess counts as: texts differ in rejections by about as many as there are (a Beta law whose deviation is its mean). A
-    /// copy of the target that was rejected twice at the beginning is a good draft all the same.
+    /// Nodes that the guess counts as: texts differ in rejections by about as many as there are (a
+    /// Beta law whose deviation is its mean). A copy of the target that was rejected twice at the
+    /// beginning is a good draft all the same.
     fn weight(&self) -> f64 {
         (1.0 / self.guess.rejected - 2.0).clamp(GUESS[0], GUESS[1])
     }
@@ -121,15 +129,15 @@ impl Expected {
         self.weight() - GUESS[0]
     }
 
-    /// How unsure the draft is at each of the nodes that the guess counts as. Where it is surer than guessed, as many of its tokens
-    /// are rejected all the same, until it is known better.
+    /// How unsure the draft is at each of the nodes that the guess counts as. Where it is surer
+    /// than guessed, as many of its tokens are rejected all the same, until it is known better.
     fn guessed(&self) -> f64 {
         let mean = if self.nodes > 0.0 { self.unsure / self.nodes } else { f64::INFINITY };
         self.guess.unsure.min(mean)
     }
 
-    /// How unsure the draft is where it is not asked yet, each as likely: at the last roots, and at the nodes that the guess counts as while
-    /// there is room for them.
+    /// How unsure the draft is where it is not asked yet, each as likely: at the last roots, and at
+    /// the nodes that the guess counts as while there is room for them.
     pub fn ahead<'a>(&self, roots: &'a [f64], room: usize) -> impl Iterator<Item = f64> + use<'a> {
         let guessed = iter::repeat_n(self.guessed(), self.weight().round() as usize);
         roots.iter().copied().chain(guessed).take(room)
@@ -151,7 +159,8 @@ impl Expected {
         one * self.left(one, unsure, draws)
     }
 
-    /// The part of the rejections of one draw that is left with more. Never none: what is divided by it stays a number.
+    /// The part of the rejections of one draw that is left with more. Never none: what is divided
+    /// by it stays a number.
     fn left(&self, one: f64, unsure: f64, draws: usize) -> f64 {
         match LEFT[draws.clamp(1, LEFT.len()) - 1] * self.differ(unsure) {
             0.0 => 1.0,
@@ -218,7 +227,8 @@ impl Expected {
     /// What follows from what was seen.
     fn fit(&mut self) {
         let (guessed, weight) = (self.guessed(), self.weight());
-        let (spread, rejected) = (self.spread(guessed), self.rejected + weight * self.guess.rejected);
+        let (spread, rejected) =
+            (self.spread(guessed), self.rejected + weight * self.guess.rejected);
         let best = self.shapes.iter().map(|shape| shape.evidence).fold(f64::NEG_INFINITY, f64::max);
         let mut all = 0.0;
         for (shape, (_, prior)) in self.shapes.iter_mut().zip(SHAPES) {
@@ -252,7 +262,8 @@ mod tests {
         }
     }
 
-    /// However good the guess, and whatever is seen, estimates are probabilities, and more draws are no worse.
+    /// However good the guess, and whatever is seen, estimates are probabilities, and more draws
+    /// are no worse.
     #[test]
     fn estimates_are_probabilities() {
         for rejected in [0.0, 0.3, 1.0] {
@@ -260,8 +271,9 @@ mod tests {
             for n in 0..300 {
                 expected.observe([0.0, 0.5, 1.0][n % 3], 1 + n % 4, n > 200);
                 for unsure in [0.0, 0.4, 1.0] {
-                    let estimates = [1, 2, 3, 4]
-                        .map(|draws| expected.all_rejected(expected.rejection(unsure), unsure, draws));
+                    let estimates = [1, 2, 3, 4].map(|draws| {
+                        expected.all_rejected(expected.rejection(unsure), unsure, draws)
+                    });
                     assert!(estimates.iter().all(|p| (0.0..=1.0).contains(p)), "{estimates:?}");
                     assert!(estimates.is_sorted_by(|one, more| one >= more), "{estimates:?}");
                 }
@@ -269,8 +281,8 @@ mod tests {
         }
     }
 
-    /// The text shows whether drafts are rejected where they are unsure, or anywhere: what is expected of nodes less sure than any so far
-    /// hangs on that.
+    /// The text shows whether drafts are rejected where they are unsure, or anywhere: what is
+    /// expected of nodes less sure than any so far hangs on that.
     #[test]
     fn it_learns_what_sureness_says() {
         let after = |sure: f64, unsure: f64| {

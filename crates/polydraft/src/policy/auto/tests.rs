@@ -32,7 +32,12 @@ fn auto(paths: usize, depth: usize, costs: Costs) -> Auto {
 }
 
 /// Decodes with laws over two tokens that end after two levels, again and again.
-fn live(policy: &mut Auto, pair: (&dyn ContextLaws, &dyn ContextLaws), steps: usize, rng: &mut impl Rng) {
+fn live(
+    policy: &mut Auto,
+    pair: (&dyn ContextLaws, &dyn ContextLaws),
+    steps: usize,
+    rng: &mut impl Rng,
+) {
     let mut verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
     for _ in 0..steps {
         let draft = draw(policy, pair.1, rng as &mut dyn Chance).unwrap();
@@ -42,7 +47,8 @@ fn live(policy: &mut Auto, pair: (&dyn ContextLaws, &dyn ContextLaws), steps: us
     }
 }
 
-/// Whatever it has seen, what it draws leaves the text the target's law: as every step is exact by its past, so is the text.
+/// Whatever it has seen, what it draws leaves the text the target's law: as every step is exact by
+/// its past, so is the text.
 #[test]
 fn exact_after_every_past() {
     let mut rng = ChaCha8Rng::seed_from_u64(31);
@@ -63,10 +69,15 @@ fn exact_after_every_past() {
         policy.among([1, 1, 2, 7][round / 3 % 4]);
         live(&mut policy, (&pair.target, &pair.draft), rng.random_range(0..20), &mut rng);
         plans.push(policy.plan);
-        let names = if policy.paths == 1 { &["block", "token"][..] } else { &["traversal", "greedy-block"] };
+        let names = if policy.paths == 1 {
+            &["block", "token"][..]
+        } else {
+            &["traversal", "greedy-block"]
+        };
         for name in names.iter().chain(&["nested-priority"]) {
             let mut verifier = name.parse::<VerifierKind>().unwrap().build().unwrap();
-            let found = exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ()).unwrap();
+            let found =
+                exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ()).unwrap();
             assert!(found.law_deviation < 1e-12, "{name}, {:?}: {found:?}", policy.plan);
         }
     }
@@ -90,10 +101,15 @@ fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
     assert!(choices.gain() > 0.97, "{choices:?}");
     // Were they better from here on, it would notice.
     live(&mut policy, (&target, &target), 4000, &mut rng);
-    assert!(policy.reckoning.choices.plain < choices.plain + 3000, "{:?}", policy.reckoning.choices);
+    assert!(
+        policy.reckoning.choices.plain < choices.plain + 3000,
+        "{:?}",
+        policy.reckoning.choices
+    );
 }
 
-/// A draft that must read what was decided without it costs more the longer it was not asked; one that follows the target does not.
+/// A draft that must read what was decided without it costs more the longer it was not asked; one
+/// that follows the target does not.
 #[test]
 fn one_that_follows_has_nothing_to_read() {
     let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
@@ -109,9 +125,9 @@ fn one_that_follows_has_nothing_to_read() {
     assert!(seconds > 2.5 && (reading + 0.3 - seconds).abs() < 1e-9, "{seconds}, {reading}");
 }
 
-/// Measured on llama.cpp, SmolLM2 in q8_0 with its copy in q4_1: a pass over two rows takes two and a half over one, and the draft has
-/// more to read the longer it was not asked. No drafts pay, not those of the target itself; a text of 64 tokens shows how dear it is to
-/// find that out.
+/// Measured on llama.cpp, SmolLM2 in q8_0 with its copy in q4_1: a pass over two rows takes two and
+/// a half over one, and the draft has more to read the longer it was not asked. No drafts pay, not
+/// those of the target itself; a text of 64 tokens shows how dear it is to find that out.
 #[test]
 fn finding_out_that_nothing_pays_costs_little() {
     let target = [
@@ -146,10 +162,12 @@ fn finding_out_that_nothing_pays_costs_little() {
     }
 }
 
-/// Measured on llama.cpp, SmolLM2 in f32 with its copy in q5_1, whose first three tokens were rejected in a text of code: it was given up.
+/// Measured on llama.cpp, SmolLM2 in f32 with its copy in q5_1, whose first three tokens were
+/// rejected in a text of code: it was given up.
 #[test]
 fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
-    let target = [(1, 1.0), (2, 1.24), (3, 1.54), (4, 1.61), (5, 1.76), (6, 1.95), (8, 2.39), (16, 3.44)];
+    let target =
+        [(1, 1.0), (2, 1.24), (3, 1.54), (4, 1.61), (5, 1.76), (6, 1.95), (8, 2.39), (16, 3.44)];
     let costs = Costs {
         target: Passes::new(target.to_vec()).unwrap(),
         draft: Passes::new(vec![(1, 0.21), (8, 0.38), (32, 1.24)]).unwrap(),
@@ -177,8 +195,9 @@ fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
     }
 }
 
-/// What the draft's first pass takes beyond another decides whether it is asked; once it is, whether anything is drawn hangs on what
-/// drawing takes. Charged with verification, nothing was drawn where the draft was unsure, and the pass was for nothing.
+/// What the draft's first pass takes beyond another decides whether it is asked; once it is,
+/// whether anything is drawn hangs on what drawing takes. Charged with verification, nothing was
+/// drawn where the draft was unsure, and the pass was for nothing.
 #[test]
 fn what_asking_took_is_not_asked_of_drawing() {
     let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
@@ -224,7 +243,8 @@ fn a_good_guess_makes_the_first_tree_deep_and_a_bad_one_is_not_believed() {
     let law = Always(Distribution::new(vec![0.5, 0.5]).unwrap());
     let mut after = |rejected: f64, steps: usize| {
         let guess = Guess { rejected, unsure: 0.5 };
-        let mut policy = auto(1, 16, Costs { guess, ..costs(&[(1, 1.0), (4, 1.1), (16, 3.0)], 0.3) });
+        let mut policy =
+            auto(1, 16, Costs { guess, ..costs(&[(1, 1.0), (4, 1.1), (16, 3.0)], 0.3) });
         live(&mut policy, (&law, &law), steps, &mut rng);
         policy.reckoning.choices
     };
@@ -233,7 +253,8 @@ fn a_good_guess_makes_the_first_tree_deep_and_a_bad_one_is_not_believed() {
     assert!(bad.depth >= 2.0 && bad.gain() > 1.2, "{bad:?}");
 }
 
-/// What time is worth at the beginning: with the past alone, nothing but plain steps, a tree would be as deep as it may be.
+/// What time is worth at the beginning: with the past alone, nothing but plain steps, a tree would
+/// be as deep as it may be.
 #[test]
 fn the_first_tree_is_as_deep_as_the_later_ones() {
     let mut rng = ChaCha8Rng::seed_from_u64(37);
@@ -266,8 +287,8 @@ fn paths_are_worth_their_verification() {
     assert!(nothing_pays.plain > 250 && nothing_pays.gain() > 0.9, "{nothing_pays:?}");
 }
 
-/// As texts join, a row costs more, and trees give way; as they leave, they come back. The costs are a staircase whose first
-/// step is wide enough for one text's tree, and not for those of eight.
+/// As texts join, a row costs more, and trees give way; as they leave, they come back. The costs
+/// are a staircase whose first step is wide enough for one text's tree, and not for those of eight.
 #[test]
 fn trees_give_way_to_neighbours() {
     let mut rng = ChaCha8Rng::seed_from_u64(35);
@@ -294,7 +315,8 @@ fn trees_give_way_to_neighbours() {
     assert_eq!(new.plan, Plan::Plain);
 }
 
-/// A copy of the target that takes a twentieth of its pass, and as much more with every token: behind a long text drafting hardly pays.
+/// A copy of the target that takes a twentieth of its pass, and as much more with every token:
+/// behind a long text drafting hardly pays.
 #[test]
 fn trees_give_way_to_long_texts() {
     let mut rng = ChaCha8Rng::seed_from_u64(36);
@@ -312,7 +334,8 @@ fn trees_give_way_to_long_texts() {
     assert!(short > 1.5 && long < 0.1, "{short}, {long}");
 }
 
-/// At temperature 0 a law says nothing of how sure its maker was; what is kept beside it does, and is gone by.
+/// At temperature 0 a law says nothing of how sure its maker was; what is kept beside it does, and
+/// is gone by.
 #[test]
 fn cold_drafts_are_judged_by_how_sure_they_were() {
     let cold = |sure: f32| {

@@ -1,9 +1,11 @@
 //! The priorities of the paths through one node.
 //!
-//! Problem: a node's share of [0, 1] is a law of its paths' priority, piecewise uniform. To divide it among next tokens
-//! it is laid out as a stretch of length 1, lowest priorities first, whose density is that of the highest of K
-//! priorities; and what a token gets of the stretch is a law of the priority again.
-//! Source: ours (`super`). Complexity: constant per look-up for the few pieces that occur; logarithmic in general.
+//! Problem: a node's share of [0, 1] is a law of its paths' priority, piecewise uniform. To divide
+//! it among next tokens it is laid out as a stretch of length 1, lowest priorities first, whose
+//! density is that of the highest of K priorities; and what a token gets of the stretch is a law of
+//! the priority again.
+//! Source: ours (`super`). Complexity: constant per look-up for the few pieces that occur;
+//! logarithmic in general.
 //! Deviations: none.
 
 use crate::coupling::priority::shares::{Highest, Profile};
@@ -20,8 +22,8 @@ pub(super) struct Share {
     slopes: Vec<f64>,
     /// Part of the probability of being selected that lies below each piece.
     selected: Vec<f64>,
-    /// The mean density of the highest priority under this law: probability of being selected per probability of being
-    /// drawn.
+    /// The mean density of the highest priority under this law: probability of being selected per
+    /// probability of being drawn.
     mean: f64,
     /// What a part of a parent's stretch consists of, while it is made.
     parts: Vec<Piece>,
@@ -44,9 +46,14 @@ impl Share {
 
     /// What `parts` of the stretch of `parent`, which may overlap, are in terms of priorities.
     ///
-    /// All ends are compared in the stretch, where 1 is the probability of the parent: places in [0, 1] would lose the
-    /// digits of a deep node's share.
-    pub fn set_part(&mut self, parent: &Self, parts: impl Iterator<Item = Piece>, highest: Highest) {
+    /// All ends are compared in the stretch, where 1 is the probability of the parent: places in
+    /// [0, 1] would lose the digits of a deep node's share.
+    pub fn set_part(
+        &mut self,
+        parent: &Self,
+        parts: impl Iterator<Item = Piece>,
+        highest: Highest,
+    ) {
         self.parts.clear();
         self.parts.extend(parts.filter(|part| part.weight > 0.0));
         self.parts.sort_unstable_by(|a, b| a.start.total_cmp(&b.start));
@@ -75,8 +82,11 @@ impl Share {
                 index += usize::from(until == next);
             }
             // Parts too short to have an end of their own.
-            for part in
-                self.parts.iter().skip_while(|part| part.start < to).take_while(|part| part.start == to)
+            for part in self
+                .parts
+                .iter()
+                .skip_while(|part| part.start < to)
+                .take_while(|part| part.start == to)
             {
                 if part.start + part.length == part.start {
                     let piece = parent.piece(index, part.start, part.length, part.weight);
@@ -124,7 +134,9 @@ impl Share {
 
     /// (highest − lowest density) / mean density of the highest priority.
     pub fn variation(&self, highest: Highest) -> f64 {
-        let (Some(first), Some(last)) = (self.pieces.first(), self.pieces.last()) else { return 0.0 };
+        let (Some(first), Some(last)) = (self.pieces.first(), self.pieces.last()) else {
+            return 0.0;
+        };
         (highest.density(last.start + last.length) - highest.density(first.start)) / self.mean
     }
 
@@ -190,7 +202,8 @@ impl Profile for Stretch<'_> {
         let mut index = self.share.locate(start);
         loop {
             let last = index + 1 == self.share.pieces.len();
-            let inside = if last { left } else { left.min(self.share.below[index + 1] - from).max(0.0) };
+            let inside =
+                if last { left } else { left.min(self.share.below[index + 1] - from).max(0.0) };
             let wide = inside * self.share.slopes[index];
             mass += inside * self.highest.mean(self.priority(index, from), wide);
             left -= inside;
@@ -211,9 +224,11 @@ impl Profile for Stretch<'_> {
 
     fn guess(&self, density: f64) -> f64 {
         let priority = self.highest.guess(density * self.share.mean);
-        let index = self.share.pieces.partition_point(|piece| piece.start <= priority).saturating_sub(1);
+        let index =
+            self.share.pieces.partition_point(|piece| piece.start <= priority).saturating_sub(1);
         let piece = self.share.pieces[index];
-        let inside = ((priority - piece.start) / piece.length.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
+        let inside =
+            ((priority - piece.start) / piece.length.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
         self.share.below[index] + inside * piece.weight
     }
 }
@@ -227,8 +242,8 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    /// Down random texts: the children's shares partition their parent's, and a child's mean density is what the
-    /// selection says of its token.
+    /// Down random texts: the children's shares partition their parent's, and a child's mean
+    /// density is what the selection says of its token.
     #[test]
     fn children_partition_their_parent() {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
@@ -236,8 +251,11 @@ mod tests {
         for round in 0..400 {
             let (vocabulary, paths) = ([2, 3, 5, 20][round % 4], [2, 3, 8][round % 3]);
             let form = [Form::Exact, Form::Pooled][round / 4 % 2];
-            let settings =
-                Settings { form, individual_above: [1e-3, 0.3, 1.0][round % 3], ..Settings::default() };
+            let settings = Settings {
+                form,
+                individual_above: [1e-3, 0.3, 1.0][round % 3],
+                ..Settings::default()
+            };
             let highest = Highest::new(paths);
             let (mut own, mut selection) = (Share::default(), Selection::new());
             own.set_all(highest);
@@ -260,13 +278,15 @@ mod tests {
                     total += m;
                     children.push((child, q));
                 }
-                // A share that is selected for a sliver of its priorities is known to the rounding of its length.
+                // A share that is selected for a sliver of its priorities is known to the rounding
+                // of its length.
                 let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
                 assert!((total - 1.0).abs() < tolerance, "round {round}, depth {depth}: {total}");
-                // The weight below any place is that of the children together, where a place is known to the rounding of
-                // a priority. Deep down that is much of a share: 36 neighbouring numbers near 0.7 may be all of it. It
-                // does no harm: the law is made of weights, lengths and densities, which keep all their digits, and no
-                // density changes over a rounding. `slivers_lose_nothing_of_the_law` enumerates it.
+                // The weight below any place is that of the children together, where a place is
+                // known to the rounding of a priority. Deep down that is much of a share: 36
+                // neighbouring numbers near 0.7 may be all of it. It does no harm: the law is made
+                // of weights, lengths and densities, which keep all their digits, and no density
+                // changes over a rounding. `slivers_lose_nothing_of_the_law` enumerates it.
                 let below = |share: &Share, place: f64| -> f64 {
                     let part = |piece: &Piece| match piece.length {
                         0.0 => f64::from(u8::from(piece.start < place)),
@@ -276,7 +296,8 @@ mod tests {
                 };
                 for place in 0..20 {
                     let place = f64::from(place) / 20.0;
-                    let together: f64 = children.iter().map(|(child, q)| q * below(child, place)).sum();
+                    let together: f64 =
+                        children.iter().map(|(child, q)| q * below(child, place)).sum();
                     let rounding = 2.0 * f64::EPSILON * place;
                     let expected = [-rounding, rounding].map(|moved| below(&own, place + moved));
                     assert!(

@@ -1,0 +1,137 @@
+//! The shape of a decoder from the description in a GGUF file, and what tensors are called there.
+
+use polydraft_gguf::{ModelDescription, RopeScaling, RopeSettings};
+
+use super::{
+    Activation, Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, Rope,
+    Scaling,
+};
+use crate::family::Names;
+
+/// The names of every architecture; those in a layer without its number.
+const NAMES: Names = Names {
+    embedding: "token_embd",
+    positions: "",
+    project_in: "",
+    project_out: "",
+    layers: "blk",
+    query_key_value: ["attn_q", "attn_k", "attn_v"],
+    output: "attn_output",
+    head_norms: ["attn_q_norm", "attn_k_norm"],
+    attention_norms: ["attn_norm", "post_attention_norm"],
+    mlp_norms: ["ffn_norm", "post_ffw_norm"],
+    mlp_in: &["ffn_gate", "ffn_up"],
+    mlp_out: "ffn_down",
+    norm: "output_norm",
+    head: "output",
+};
+
+impl Config {
+    /// From what a GGUF file says of its model. Tokens that end a text are the tokenizer's there.
+    ///
+    /// # Errors
+    /// What the format allows and no decoder here has: expected and got.
+    pub(crate) fn of_gguf(model: &ModelDescription) -> Result<Self, String> {
+        if model.key_head != model.value_head {
+            return Err(format!(
+                "{}.attention.value_length: expected the width of a key's head, {}, got {}",
+                model.architecture, model.key_head, model.value_head
+            ));
+        }
+        if model.biases.output {
+            return Err("tensor output.bias: expected logits without a bias, got one".to_owned());
+        }
+        let config = Self {
+            architecture: model.architecture.name(),
+            vocabulary: model.vocabulary,
+            embedding: model.hidden,
+            hidden: model.hidden,
+            intermediate: model.intermediate,
+            layers: model.layers,
+            heads: model.heads,
+            key_value_heads: model.key_value_heads,
+            head: model.key_head,
+            context: model.context,
+            positions: Positions::Rotary(rope(&model.rope)),
+            attention: Attention {
+                scale: model.attention_scale,
+                softcap: model.attention_softcap,
+                head_norms: model.head_norms,
+                window: model.window.filter(|_| model.windowed.contains(&true)),
+                windowed: model.windowed.clone(),
+                window_rope: model.window_rope.as_ref().map(rope),
+            },
+            // Where a weight counts from one, the file has the sum.
+            norm: NormKind::Rms,
+            norm_epsilon: model.norm_epsilon,
+            norm_order: if model.post_norms { NormOrder::Around } else { NormOrder::Before },
+            final_norm: true,
+            feed_forward: FeedForward {
+                activation: if model.gelu { Activation::GeluTanh } else { Activation::Silu },
+                gated: true,
+            },
+            biases: Biases {
+                query_key_value: model.biases.query_key_value,
+                output: model.biases.attention_output,
+                feed_forward: model.biases.feed_forward,
+            },
+            embedding_scale: model.embedding_scale,
+            logit_softcap: model.logit_softcap,
+            tied: model.tied,
+            end_tokens: Vec::new(),
+            names: &NAMES,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+fn rope(settings: &RopeSettings) -> Rope {
+    let scaling = match settings.scaling {
+        RopeScaling::None => Scaling::None,
+        RopeScaling::Linear { factor } => Scaling::Linear { factor },
+        RopeScaling::Yarn { factor, fast, slow, original } => {
+            Scaling::Yarn { factor, fast, slow, original: original as f64, truncate: true }
+        }
+    };
+    Rope {
+        theta: settings.base,
+        scaling,
+        divisors: settings.factors.clone().unwrap_or_default(),
+        amplitude: settings.amplitude,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polydraft_gguf::TensorRole::*;
+
+    use super::NAMES;
+
+    #[test]
+    fn names_are_those_of_the_roles() {
+        let [query, key, value] = NAMES.query_key_value;
+        let named = [
+            (NAMES.embedding, TokenEmbedding),
+            (query, Query),
+            (key, Key),
+            (value, Value),
+            (NAMES.output, AttentionOutput),
+            (NAMES.head_norms[0], QueryNorm),
+            (NAMES.head_norms[1], KeyNorm),
+            (NAMES.attention_norms[0], AttentionNorm),
+            (NAMES.attention_norms[1], AttentionPostNorm),
+            (NAMES.mlp_norms[0], FeedForwardNorm),
+            (NAMES.mlp_norms[1], FeedForwardPostNorm),
+            (NAMES.mlp_in[0], Gate),
+            (NAMES.mlp_in[1], Up),
+            (NAMES.mlp_out, Down),
+            (NAMES.norm, OutputNorm),
+            (NAMES.head, Output),
+        ];
+        for (name, role) in named {
+            assert_eq!(name, role.base());
+        }
+        assert_eq!(Query.weight(3), format!("{}.3.{query}.weight", NAMES.layers));
+    }
+}

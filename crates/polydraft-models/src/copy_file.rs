@@ -1,0 +1,151 @@
+//! A copy that was made before, in a file: scales that were searched for need not be searched for
+//! at the next start.
+//!
+//! Format: safetensors, each matrix as it lies in memory, as a tensor of bytes; in its metadata of
+//! what, how and by which program it was made, and a sum of each matrix. A file of which any of
+//! that is not as expected is as good as none, and another takes its place. Were it wrong all the
+//! same, its drafts would be worse, and the text's law what it is.
+
+use std::collections::HashMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rayon::prelude::*;
+use safetensors::tensor::{Dtype, Metadata, TensorView};
+
+use crate::packed::{Format, Packed};
+use crate::weights::{header, read_at};
+use crate::{CandleModel, Description, DeviceName, Error, LoadOptions, Result};
+
+/// To be raised when matrices lie in memory in another way, or are rounded in another.
+const LAYOUT: u32 = 1;
+/// Where the metadata says what a copy was made of; sums stand under the matrices' names.
+const SOURCE: &str = "made of";
+/// Bytes that are summed up by one thread.
+const PART: usize = 1 << 20;
+
+/// Where a copy is kept, and what it must have been made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyFile {
+    path: PathBuf,
+    source: String,
+}
+
+impl CopyFile {
+    /// How its name ends, also while it is written.
+    pub const EXTENSION: &str = "polydraft";
+
+    /// The place in `folder` of the copy that these options ask for. None where there is to be no
+    /// copy, where it is made as fast as it would be read, and where it cannot be told whether the
+    /// model is still the same.
+    pub fn new(folder: &Path, model: &Description, options: &LoadOptions) -> Option<Self> {
+        let copy =
+            options.copy.filter(|copy| copy.is_searched() && options.device == DeviceName::Cpu)?;
+        let place = model.directory.canonicalize().ok()?;
+        let held = format!("{copy} of {} in {}", place.display(), options.precision);
+        let mut hasher = DefaultHasher::new();
+        held.hash(&mut hasher);
+        let stem = place.file_stem().unwrap_or_default().to_string_lossy();
+        let name = format!("{stem}-{copy}-{:016x}.{}", hasher.finish(), Self::EXTENSION);
+        let mut source = format!("{}, layout {LAYOUT}: {held}", env!("CARGO_PKG_VERSION"));
+        for file in &model.files {
+            let metadata = fs::metadata(file).ok()?;
+            let changed = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+            let name = file.file_name()?.to_string_lossy();
+            source += &format!("; {name} of {} bytes at {} ns", metadata.len(), changed.as_nanos());
+        }
+        Some(Self { path: folder.join(name), source })
+    }
+
+    /// Where it is, or would be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a copy, whole or not at all, in the place of another.
+    ///
+    /// # Errors
+    /// Failures of the file system.
+    pub fn write(&self, copy: &CandleModel) -> io::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let matrices = copy.transformer().held_matrices();
+        let mut metadata = HashMap::from([(SOURCE.to_owned(), self.source.clone())]);
+        metadata.extend(matrices.iter().map(|(name, bytes)| (name.clone(), sum(bytes))));
+        let other = |error: safetensors::SafeTensorError| io::Error::other(error);
+        let views = matrices.iter().map(|(name, bytes)| {
+            Ok((name, TensorView::new(Dtype::U8, vec![bytes.len()], bytes).map_err(other)?))
+        });
+        let views = views.collect::<io::Result<Vec<_>>>()?;
+        let file = tempfile::Builder::new()
+            .suffix(&format!(".{}", Self::EXTENSION))
+            .tempfile_in(folder)?;
+        safetensors::serialize_to_file(views, Some(metadata), file.path()).map_err(other)?;
+        file.persist(&self.path).map_err(|error| error.error).map(|_| ())
+    }
+
+    /// Opens it, if it is of this model as it is now.
+    pub(crate) fn open(&self) -> Result<CopyReader> {
+        let mut file = polydraft_files::open(&self.path)
+            .map_err(|source| Error::Read { path: self.path.clone(), source })?;
+        let (metadata, start) = header(&self.path, &mut file)?;
+        let reader = CopyReader { path: self.path.clone(), metadata, start };
+        let got = reader.said(SOURCE).unwrap_or("none");
+        match got == self.source {
+            true => Ok(reader),
+            false => {
+                let problem = format!("expected a copy {}, got {got}", self.source);
+                Err(Error::File { path: self.path.clone(), problem })
+            }
+        }
+    }
+}
+
+/// A file that has a copy.
+#[derive(Debug)]
+pub(crate) struct CopyReader {
+    path: PathBuf,
+    metadata: Metadata,
+    /// Where the matrices' bytes begin.
+    start: u64,
+}
+
+impl CopyReader {
+    fn said(&self, of: &str) -> Option<&str> {
+        self.metadata.metadata().as_ref()?.get(of).map(String::as_str)
+    }
+
+    /// Reads a matrix.
+    pub fn matrix(&self, name: &str, format: Format, shape: [usize; 2]) -> Result<Packed> {
+        let Some(info) = self.metadata.info(name) else {
+            return Err(self.wrong(name, "such a tensor"));
+        };
+        let [begin, end] = [info.data_offsets.0, info.data_offsets.1];
+        if (end - begin) as u64 != format.bytes(shape[0], shape[1]) {
+            return Err(self.wrong(name, &format!("{} bytes", format.bytes(shape[0], shape[1]))));
+        }
+        let matrix = Packed::of_bytes(format, shape, |at, bytes| {
+            read_at(&self.path, self.start + (begin + at) as u64, bytes)
+        })?;
+        match self.said(name) == Some(&sum(matrix.as_bytes())) {
+            true => Ok(matrix),
+            false => Err(self.wrong(name, "the bytes that were written")),
+        }
+    }
+
+    pub fn wrong(&self, name: &str, expected: &str) -> Error {
+        let (tensor, got) = (name.to_owned(), "something else".to_owned());
+        Error::Tensor { path: self.path.clone(), tensor, expected: expected.to_owned(), got }
+    }
+}
+
+/// A sum that shows what was damaged: of the sums of parts.
+fn sum(bytes: &[u8]) -> String {
+    let parts = bytes.par_chunks(PART).map(crc32fast::hash).collect::<Vec<_>>();
+    let mut all = crc32fast::Hasher::new();
+    parts.iter().for_each(|part| all.update(&part.to_le_bytes()));
+    format!("{:08x}", all.finalize())
+}

@@ -1,0 +1,49 @@
+//! Gemma 2: norms around each block with weights counted from one, soft caps on scores and logits,
+//! a window in every other layer, scaled embeddings.
+//!
+//! Source: Gemma Team 2024.
+
+use super::{
+    Activation, Config, Family, Fields, LLAMA_NAMES, Names, NormKind, NormOrder, Result,
+    llama_like, set_window, sliding_window,
+};
+
+pub(super) const FAMILY: Family = Family { architecture: "Gemma2ForCausalLM", read };
+
+const NAMES: Names = Names {
+    attention_norms: ["input_layernorm", "post_attention_layernorm"],
+    mlp_norms: ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+    ..LLAMA_NAMES
+};
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = gemma_like(family, fields)?;
+    // A default that holds for a missing field only: null is no cap.
+    let cap = |field: &str, default| match fields.number(field)? {
+        None if !fields.given(field) => Ok(Some(default)),
+        given => Ok::<_, String>(given),
+    };
+    config.attention.softcap = cap("attn_logit_softcapping", 50.0)?;
+    config.logit_softcap = cap("final_logit_softcapping", 30.0)?;
+    set_window(&mut config, fields, sliding_window(fields)?, |layer| layer % 2 == 0)?;
+    Ok(config)
+}
+
+/// What Gemma 2 and 3 share.
+pub(super) fn gemma_like(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = llama_like(family, fields)?;
+    // Published files carry a hidden_act too, which is not what the model computes.
+    config.feed_forward.activation =
+        Activation::read(fields, "hidden_activation", "gelu_pytorch_tanh")?;
+    config.head = fields.size_or("head_dim", 256, 1 << 12)?;
+    let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
+    config.attention.scale = scalar.powf(-0.5);
+    config.norm = NormKind::RmsPlusOne;
+    config.norm_order = NormOrder::Around;
+    config.embedding_scale = (config.hidden as f64).sqrt();
+    config.tied = fields.flag("tie_word_embeddings", true)?;
+    let bias = fields.flag("attention_bias", false)?;
+    (config.biases.query_key_value, config.biases.output) = (bias, bias);
+    config.names = &NAMES;
+    Ok(config)
+}

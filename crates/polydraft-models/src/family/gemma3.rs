@@ -1,0 +1,47 @@
+//! Gemma 3, text only: Gemma 2 without soft caps, with norms of every head's queries and keys; five
+//! of six layers have a window, and there queries and keys turn faster and are never stretched.
+//!
+//! Source: Gemma Team 2025.
+
+use super::{Config, Family, Fields, Positions, Result, Rope, gemma2, set_window, sliding_window};
+
+pub(super) const FAMILY: Family = Family { architecture: "Gemma3ForCausalLM", read };
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    if fields.flag("use_bidirectional_attention", false)? {
+        return Err("use_bidirectional_attention: expected false, got true".to_owned());
+    }
+    let mut config = gemma2::gemma_like(family, fields)?;
+    // There is a field for a cap of scores too, which transformers and llama.cpp do not use.
+    config.logit_softcap = fields.number("final_logit_softcapping")?;
+    config.attention.head_norms = true;
+    let pattern = fields.size_or("sliding_window_pattern", 6, 1 << 12)?;
+    set_window(&mut config, fields, sliding_window(fields)?, |layer| {
+        !(layer + 1).is_multiple_of(pattern)
+    })?;
+    let [all, windowed] = rotations(fields, config.context)?;
+    config.positions = Positions::Rotary(all);
+    config.attention.window_rope = config.attention.window.map(|_| windowed);
+    Ok(config)
+}
+
+/// Of the layers that see everything, and of those with a window. New files say it by the kind of
+/// layer, old ones in fields of their own.
+fn rotations(fields: &Fields, context: usize) -> Result<[Rope; 2]> {
+    const NEW: &str = "rope_parameters";
+    let by_kind = fields.object(NEW)?;
+    let rotation = |kind: &str, old: &str, default: f64, scaled: bool| {
+        let new = by_kind.as_ref().map(|all| all.object(kind)).transpose()?.flatten();
+        if let Some(new) = new {
+            let theta = new.number("rope_theta")?.unwrap_or(default);
+            return Rope::of(theta, Some((NEW, new)), context);
+        }
+        let scaling = if scaled { fields.object("rope_scaling")? } else { None };
+        let theta = fields.number(old)?.unwrap_or(default);
+        Rope::of(theta, scaling.map(|scaling| ("rope_scaling", scaling)), context)
+    };
+    Ok([
+        rotation("full_attention", "rope_theta", 1_000_000.0, true)?,
+        rotation("sliding_attention", "rope_local_base_freq", 10_000.0, false)?,
+    ])
+}

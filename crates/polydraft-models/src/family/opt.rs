@@ -1,0 +1,78 @@
+//! OPT: learned positions, layer norms with biases, ReLU without a gate. The 350M has its norms
+//! behind the blocks and projections around a narrower embedding; Galactica, of the same shape,
+//! learns neither biases nor norms.
+//!
+//! Source: Zhang et al. 2022.
+
+use super::{
+    Activation, Attention, Biases, Config, Family, FeedForward, Fields, Names, NormKind, NormOrder,
+    Positions, Result, end_tokens,
+};
+
+pub(super) const FAMILY: Family = Family { architecture: "OPTForCausalLM", read };
+
+const NAMES: Names = Names {
+    embedding: "model.decoder.embed_tokens",
+    positions: "model.decoder.embed_positions",
+    project_in: "model.decoder.project_in",
+    project_out: "model.decoder.project_out",
+    layers: "model.decoder.layers",
+    query_key_value: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    output: "self_attn.out_proj",
+    head_norms: ["", ""],
+    attention_norms: ["self_attn_layer_norm", ""],
+    mlp_norms: ["final_layer_norm", ""],
+    mlp_in: &["fc1"],
+    mlp_out: "fc2",
+    norm: "model.decoder.final_layer_norm",
+    head: "lm_head",
+};
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    let hidden = fields.size("hidden_size", 1 << 17)?;
+    let heads = fields.size("num_attention_heads", 1 << 12)?;
+    if !hidden.is_multiple_of(heads) {
+        return Err(format!(
+            "num_attention_heads: expected a divisor of hidden_size = {hidden}, got {heads}"
+        ));
+    }
+    let before = fields.flag("do_layer_norm_before", true)?;
+    let bias = fields.flag("enable_bias", true)?;
+    let learned_norms = fields.flag("layer_norm_elementwise_affine", true)?;
+    Ok(Config {
+        architecture: family.architecture,
+        vocabulary: fields.size("vocab_size", 1 << 24)?,
+        embedding: fields.size_or("word_embed_proj_dim", hidden, 1 << 17)?,
+        hidden,
+        intermediate: fields.size("ffn_dim", 1 << 20)?,
+        layers: fields.size("num_hidden_layers", 1 << 12)?,
+        heads,
+        key_value_heads: heads,
+        head: hidden / heads,
+        context: fields.size("max_position_embeddings", 1 << 30)?,
+        // The rows before belonged to padding once.
+        positions: Positions::Learned { offset: 2 },
+        attention: Attention {
+            scale: ((hidden / heads) as f64).powf(-0.5),
+            softcap: None,
+            head_norms: false,
+            window: None,
+            windowed: Vec::new(),
+            window_rope: None,
+        },
+        norm: if learned_norms { NormKind::Layer } else { NormKind::LayerPlain },
+        norm_epsilon: 1e-5,
+        norm_order: if before { NormOrder::Before } else { NormOrder::After },
+        final_norm: before && !fields.flag("_remove_final_layer_norm", false)?,
+        feed_forward: FeedForward {
+            activation: Activation::read(fields, "activation_function", "relu")?,
+            gated: false,
+        },
+        biases: Biases { query_key_value: bias, output: bias, feed_forward: bias },
+        embedding_scale: 1.0,
+        logit_softcap: None,
+        tied: fields.flag("tie_word_embeddings", true)?,
+        end_tokens: end_tokens(fields)?,
+        names: &NAMES,
+    })
+}

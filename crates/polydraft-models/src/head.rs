@@ -1,0 +1,253 @@
+//! Draft heads: drafters of a layer or two that read the target's hidden states (EAGLE).
+//!
+//! A head is asked level by level like any drafter, and gives its whole law at every node, over the
+//! target's vocabulary and zero outside of its own: every verifier works with it at every
+//! temperature. Published engines propose its most likely tokens as if they were certain.
+
+mod config;
+mod describe;
+mod load;
+mod net;
+mod text;
+mod vocabulary;
+
+use std::ops::Range;
+
+use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
+use polydraft_engine::{Drafter, Error as EngineError, Model, Reads, Result, Sequence};
+
+use net::{Found, Net};
+use text::Text;
+
+pub use describe::HeadDescription;
+pub use load::{HeadOptions, is_head, load_head, load_head_beside};
+pub use vocabulary::read_tokens;
+
+/// Rows of a pass at most.
+const PASS: usize = 256;
+
+/// A head with the sequences that it drafts for.
+#[derive(Debug)]
+pub struct Head {
+    name: String,
+    /// Tokens of the target.
+    vocabulary: usize,
+    context: usize,
+    net: Net,
+    /// By number of the sequence; none where it is not open.
+    texts: Vec<Option<Text>>,
+}
+
+/// Slots of a sequence that a pass computes.
+struct Work<'a> {
+    number: usize,
+    slots: Range<usize>,
+    tree: &'a DraftTree,
+}
+
+impl Head {
+    fn new(name: String, vocabulary: usize, context: usize, net: Net) -> Self {
+        Self { name, vocabulary, context, net, texts: Vec::new() }
+    }
+
+    /// The tokens that it can draft, ascending.
+    pub fn tokens(&self) -> &[Token] {
+        &self.net.tokens
+    }
+
+    /// The hidden states of the target that it reads, in order.
+    pub fn features(&self) -> &[polydraft_engine::Feature] {
+        &self.net.reads
+    }
+
+    /// Bytes of the keys and values of all its sequences.
+    pub fn cache_bytes(&self) -> usize {
+        self.texts.iter().flatten().map(Text::cache_bytes).sum()
+    }
+
+    fn text(&self, sequence: Sequence) -> &Text {
+        self.texts[sequence.number()].as_ref().expect("an open sequence")
+    }
+
+    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
+        self.texts[sequence.number()].as_mut().expect("an open sequence")
+    }
+
+    fn failed(&self, source: candle_core::Error) -> EngineError {
+        EngineError::Model { model: self.name.clone(), source: Box::new(source) }
+    }
+
+    /// One pass.
+    fn compute(&mut self, work: &[Work]) -> candle_core::Result<()> {
+        let (width, reads) = (self.net.width(), self.net.features);
+        let text = |number: usize| self.texts[number].as_ref().expect("an open sequence");
+        let told: Vec<f32> =
+            work.iter().flat_map(|w| text(w.number).inputs(&w.slots, reads)).copied().collect();
+        let combined = self.net.combine(told)?;
+        let mut combined = &combined[..];
+        let mut states =
+            Vec::with_capacity(work.iter().map(|w| w.slots.len()).sum::<usize>() * width);
+        for Work { number, slots, tree } in work {
+            let own;
+            (own, combined) =
+                combined.split_at(text(*number).inputs(slots, reads).len() / reads * width);
+            states.extend_from_slice(own);
+            text(*number).add_states(slots, tree, width, &mut states);
+        }
+        let mut parts = Vec::with_capacity(work.len());
+        let mut texts = self.texts.iter_mut().enumerate();
+        for Work { number, slots, tree } in work {
+            if let Some((_, Some(text))) = texts.find(|(own, _)| own == number) {
+                parts.push(text.part(slots, tree));
+            }
+        }
+        let Found { logits, states } = self.net.forward(&mut parts, states)?;
+        let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
+        let (mut logits, mut states) = (&logits[..], &states[..]);
+        for (Work { number, slots, .. }, wanted) in work.iter().zip(wanted) {
+            let (own_logits, own_states);
+            (own_logits, logits) = logits.split_at(wanted * self.net.tokens.len());
+            (own_states, states) = states.split_at(wanted * width);
+            if let Some(text) = &mut self.texts[*number] {
+                text.computed(slots, own_logits, own_states, reads);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drafter for Head {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+
+    fn token_bytes(&self) -> u64 {
+        self.net.decoder.token_bytes()
+    }
+
+    fn open(&mut self) -> Result<Sequence> {
+        let cache = self.net.decoder.new_cache().map_err(|e| self.failed(e))?;
+        let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.texts.push(None);
+            self.texts.len() - 1
+        });
+        self.texts[free] = Some(Text::new(cache));
+        Ok(Sequence::new(free as u32))
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        self.texts[sequence.number()] = None;
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.text(sequence).len()
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        let vocabulary = self.vocabulary;
+        if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(polydraft::Error::Token { operation: "draft head", vocabulary, got }.into());
+        }
+        self.text_mut(sequence).extend(tokens.iter().copied());
+        Ok(())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::States
+    }
+
+    fn read(
+        &mut self,
+        sequence: Sequence,
+        target: &dyn Model,
+        of: Sequence,
+        known: usize,
+    ) -> Result<()> {
+        let told = self.text(sequence).told();
+        if known <= told {
+            return Ok(());
+        }
+        let (width, features) = (self.net.features, target.features(of, told..known)?);
+        if known >= self.text(sequence).len() || features.len() != (known - told) * width {
+            return Err(EngineError::Setting {
+                setting: "hidden states of the target",
+                expected: "those that were asked for, of tokens before the last",
+                got: format!(
+                    "{} numbers, {width} a token, for {} tokens",
+                    features.len(),
+                    known - told
+                ),
+            });
+        }
+        self.text_mut(sequence).tell(&features, width);
+        Ok(())
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        let number = sequence.number();
+        let tree = &DraftTree::new();
+        let mut slots = self.text(sequence).unprepared(most);
+        while !slots.is_empty() {
+            let end = slots.end.min(slots.start + PASS);
+            self.compute(&[Work { number, slots: slots.start..end, tree }])
+                .map_err(|e| self.failed(e))?;
+            slots.start = end;
+        }
+        Ok(self.text(sequence).unprepared(usize::MAX).len())
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        let mut batch: Vec<_> = batch.to_vec();
+        batch.sort_unstable_by_key(|(sequence, _)| *sequence);
+        loop {
+            let mut room = PASS;
+            let mut work = Vec::with_capacity(batch.len());
+            for &(sequence, tree) in &batch {
+                let mut slots = self.text(sequence).ready(tree);
+                slots.end = slots.end.min(slots.start + room);
+                room -= slots.len();
+                if !slots.is_empty() {
+                    work.push(Work { number: sequence.number(), slots, tree });
+                }
+            }
+            if work.is_empty() {
+                return Ok(());
+            }
+            self.compute(&work).map_err(|e| self.failed(e))?;
+        }
+    }
+
+    fn distribution(
+        &self,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        spare: Option<Distribution>,
+    ) -> Result<Distribution> {
+        let (text, tokens) = (self.text(sequence), &self.net.tokens);
+        let unknown;
+        let logits = match text.root() {
+            Some(_) => text.logits(node, tokens.len()),
+            // Behind a text of one token there is nothing to go by: any token, as good as another.
+            None => {
+                unknown = vec![0.0; tokens.len()];
+                &unknown
+            }
+        };
+        let law = Distribution::drafted(spare, self.vocabulary, Some(tokens), logits, sampling);
+        law.map_err(|source| EngineError::Logits {
+            role: "draft",
+            model: self.name.clone(),
+            source,
+        })
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.text_mut(sequence).extend(path.iter().map(|&node| tree.token(node)));
+        Ok(())
+    }
+}

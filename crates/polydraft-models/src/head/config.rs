@@ -1,0 +1,251 @@
+//! `config.json` of a draft head: which kind it is, and every variant that changes what is
+//! computed.
+//!
+//! Three formats: the original heads', that of SpecForge (choices nested in `eagle_config`), and
+//! that of speculators (the layer nested in `transformer_layer_config`). What is not known is
+//! refused by name: a head that is read wrongly still gives the target's text, only slowly, and
+//! nobody would notice why.
+
+use std::path::Path;
+
+use polydraft_engine::Feature;
+use polydraft_text::Fields;
+use serde_json::Value;
+
+use crate::family::{Family, LLAMA_NAMES, Names, llama_like};
+use crate::{Biases, Config, Error, Result};
+
+/// Names of the tensors once they are brought into one form.
+pub(super) const NAMES: Names = Names {
+    embedding: "embed_tokens",
+    layers: "layers",
+    norm: "norm",
+    head: "lm_head",
+    ..LLAMA_NAMES
+};
+
+/// What a head is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct HeadConfig {
+    /// Its decoder layers; the vocabulary is the target's.
+    pub layers: Config,
+    pub kind: Kind,
+    /// Hidden width of the target, where the file says it.
+    pub target_hidden: Option<usize>,
+    /// The layers that it reads, if the file says so.
+    pub features: Option<Vec<Feature>>,
+    /// How many it reads, if the file says so.
+    pub feature_count: Option<usize>,
+    /// Tokens that it has logits of; the target's all where the file does not say.
+    pub draft_vocabulary: Option<usize>,
+    /// Whether the projection of the inputs has a bias, if the file says so.
+    pub bias: Option<bool>,
+    /// Logits are multiplied by this.
+    pub logit_scale: f64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Kind {
+    /// Li et al. 2024, the weights of EAGLE-2 too.
+    Eagle1,
+    /// Li et al. 2025, with what came after it.
+    Eagle3 { norms: FeatureNorms, residual: Residual, fed_back: FedBack },
+}
+
+/// How the target's states are normed before they are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FeatureNorms {
+    None,
+    /// All in one.
+    Together,
+    /// Each by itself.
+    Each,
+}
+
+/// What the first block adds to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Residual {
+    State,
+    /// `norm_before_residual`
+    NormedState,
+}
+
+/// The state that the next token's step begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FedBack {
+    BeforeNorm,
+    /// `norm_output`
+    AfterNorm,
+}
+
+type Read<T> = std::result::Result<T, String>;
+
+impl HeadConfig {
+    pub fn read(directory: &Path, fc_columns: Option<usize>) -> Result<Self> {
+        let path = directory.join("config.json");
+        let text = polydraft_files::read_text(&path, polydraft_files::Kind::SETTINGS)
+            .map_err(|source| Error::Read { path: path.clone(), source })?;
+        Self::parse(&text, fc_columns).map_err(|problem| Error::File { path, problem })
+    }
+
+    /// `fc_columns` tells kinds apart where the file does not.
+    fn parse(text: &str, fc_columns: Option<usize>) -> Read<Self> {
+        let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let fields = Fields::of(&value)?;
+        let nested = fields.object("eagle_config")?;
+        if let Some(nested) = value.get("eagle_config").and_then(Value::as_object) {
+            check_nested(nested)?;
+        }
+        let format = fields.get::<String>("speculators_model_type")?;
+        if let Some(other) = format.as_ref().filter(|format| *format != "eagle3") {
+            return Err(format!("speculators_model_type: expected eagle3, got {other:?}"));
+        }
+        let layer = match fields.object("transformer_layer_config")? {
+            Some(layer) => layer,
+            None if format.is_some() => {
+                return Err("transformer_layer_config: expected an object, got none".to_owned());
+            }
+            None => fields,
+        };
+        let mut layers = llama_like(&FAMILY, &layer)?;
+        layers.names = &NAMES;
+        layers.tied = false;
+        let bias = layer.flag("attention_bias", false)?;
+        layers.biases = Biases {
+            query_key_value: bias,
+            output: bias,
+            feed_forward: layer.flag("mlp_bias", false)?,
+        };
+        refuse_windows(&layer)?;
+        let draft_vocabulary = fields.get::<usize>("draft_vocab_size")?;
+        if let Some(got) = draft_vocabulary.filter(|size| !(1..=layers.vocabulary).contains(size)) {
+            let most = layers.vocabulary;
+            return Err(format!(
+                "draft_vocab_size: expected from 1 to vocab_size = {most}, got {got}"
+            ));
+        }
+        let first =
+            draft_vocabulary.is_none() && format.is_none() && fc_columns == Some(2 * layers.hidden);
+        let kind = match first {
+            true => Kind::Eagle1,
+            false => eagle3(&fields, nested.as_ref(), format.is_some())?,
+        };
+        layers.final_norm = !first;
+        let logit_scale = fields.get::<f64>("logit_scale")?.unwrap_or(1.0);
+        if !logit_scale.is_finite() {
+            return Err(format!("logit_scale: expected a number, got {logit_scale}"));
+        }
+        layers.check()?;
+        Ok(Self {
+            kind,
+            target_hidden: fields.get("target_hidden_size")?,
+            features: if first {
+                Some(vec![Feature::Output])
+            } else {
+                features(&fields, nested.as_ref())?
+            },
+            feature_count: fields.get("num_aux_hidden_states")?,
+            draft_vocabulary,
+            bias: fields.get("bias")?,
+            logit_scale,
+            layers,
+        })
+    }
+}
+
+/// Heads are no models of their own: this is the name in messages.
+const FAMILY: Family = Family { architecture: "draft head", read: llama_like };
+
+fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<Kind> {
+    let anywhere = |name: &str| -> Read<bool> {
+        let inner = nested.map_or(Ok(false), |nested| nested.flag(name, false))?;
+        Ok(inner || fields.flag(name, false)?)
+    };
+    let each = anywhere("fc_norm")? || anywhere("use_aux_norm")?;
+    let norms = match (anywhere("norm_before_fc")?, each) {
+        (true, true) => {
+            return Err("norm_before_fc: expected false beside fc_norm, got true".to_owned());
+        }
+        (true, false) => FeatureNorms::Together,
+        (false, true) => FeatureNorms::Each,
+        (false, false) => FeatureNorms::None,
+    };
+    // Readers of this format disagree on what it means to leave it out.
+    if speculators && fields.get::<bool>("norm_before_residual")?.is_none() {
+        return Err(
+            "norm_before_residual: expected true or false in this format, got none".to_owned()
+        );
+    }
+    let residual =
+        if anywhere("norm_before_residual")? { Residual::NormedState } else { Residual::State };
+    let fed_back = if anywhere("norm_output")? { FedBack::AfterNorm } else { FedBack::BeforeNorm };
+    Ok(Kind::Eagle3 { norms, residual, fed_back })
+}
+
+/// The layers to read, in one of two conventions: at the top level number n is the input of layer
+/// n, inside `eagle_config` its output.
+fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<Feature>>> {
+    const FIELD: &str = "eagle_aux_hidden_state_layer_ids";
+    let inner = nested.map_or(Ok(None), |nested| nested.get::<Vec<usize>>(FIELD))?;
+    let numbers = match fields.get::<Vec<usize>>(FIELD)? {
+        Some(inputs) => inputs,
+        None => {
+            inner.unwrap_or_default().into_iter().map(|output| output.saturating_add(1)).collect()
+        }
+    };
+    match numbers.is_empty() {
+        true => Ok(None),
+        false => in_order(numbers).map(Some).map_err(|e| format!("{FIELD}: {e}")),
+    }
+}
+
+/// States come from the lowest layer to the highest, whatever the order they are written in.
+pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<Feature>> {
+    layers.sort_unstable();
+    match layers.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("expected layers that differ, got {} twice", pair[0])),
+        None => Ok(layers.into_iter().map(Feature::After).collect()),
+    }
+}
+
+/// Choices that exist in `eagle_config`, and the values that the forward pass knows.
+fn check_nested(nested: &serde_json::Map<String, Value>) -> Read<()> {
+    for (name, value) in nested {
+        let expected = match name.as_str() {
+            "eagle_aux_hidden_state_layer_ids"
+            | "norm_before_fc"
+            | "norm_before_residual"
+            | "norm_output"
+            | "fc_norm"
+            | "use_aux_norm" => continue,
+            "use_aux_hidden_state"
+            | "use_input_layernorm_in_first_layer"
+            | "use_last_layernorm" => true,
+            "use_mtp_layernorm" => false,
+            other => return Err(format!("eagle_config: expected no unknown choice, got {other}")),
+        };
+        if *value != Value::Bool(expected) {
+            return Err(format!("eagle_config: {name}: expected {expected}, got {value}"));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_windows(layer: &Fields) -> Read<()> {
+    let types = layer.get::<Vec<String>>("layer_types")?.unwrap_or_default();
+    match types.iter().find(|kind| *kind != "full_attention") {
+        Some(other) => Err(format!("layer_types: expected full_attention, got {other:?}")),
+        None => Ok(()),
+    }
+}
+
+/// The layers that heads read where nothing is said: the second, the middle one, the last but two.
+pub(super) fn default_features(layers: usize) -> Read<Vec<Feature>> {
+    let numbers = vec![2, layers / 2, layers.saturating_sub(3)];
+    match numbers.is_sorted_by(|a, b| a < b) {
+        true => in_order(numbers),
+        false => Err(format!(
+            "eagle_aux_hidden_state_layer_ids: expected layers for a target of only {layers}, got none"
+        )),
+    }
+}

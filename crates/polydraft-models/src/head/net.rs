@@ -1,0 +1,153 @@
+//! The forward pass of a draft head: one decoder layer, or a few, on the target's hidden states.
+//!
+//! Problem: the law of the next token but one, from the target's states of a token and the token
+//! that followed it.
+//! Source: Li et al. 2024 (EAGLE), Li et al. 2025 (EAGLE-3), and what their heads' configurations
+//! have since added.
+//! Method: position i joins the target's states F of token i with the embedding e of token i + 1.
+//! With EAGLE-3
+//!     s = fc·F, later the state that the step before left;   n = rms(s);   r = s or n
+//!     x = r + attention([rms(e), n]);   x = x + mlp(rms(x));   logits = output·rms(x);   the state left: x or rms(x)
+//! with EAGLE-1, F the target's last normed state: u = fc·[e, s], x = u + attention(u), x = x +
+//! mlp(rms(x)), logits = the target's output·x, the state left: x.
+//! Complexity: that of a layer and of the output matrix, for each row.
+
+use candle_core::Result;
+use polydraft::Token;
+use polydraft_engine::Feature;
+
+use super::config::{FedBack, Residual};
+use crate::linear::Linear;
+use crate::rows::Rows;
+use crate::transformer::Transformer;
+use crate::transformer::norm::Norm;
+use crate::transformer::pass::{Part, positions, tokens, wanted};
+
+/// Weights and shape.
+#[derive(Debug)]
+pub(super) struct Net {
+    /// The layers, the embedding, the norm behind them and the output matrix.
+    pub decoder: Transformer,
+    pub join: Join,
+    /// The tokens that logits are of, ascending.
+    pub tokens: Vec<Token>,
+    pub logit_scale: f64,
+    /// The target's states that are read,
+    pub reads: Vec<Feature>,
+    /// and how many numbers that is for a token.
+    pub features: usize,
+}
+
+/// How states and tokens come together.
+#[derive(Debug)]
+pub(super) enum Join {
+    /// EAGLE-1.
+    Embedding(Linear),
+    /// EAGLE-3.
+    Features {
+        combine: Combine,
+        token_norm: Norm,
+        state_norm: Norm,
+        residual: Residual,
+        fed_back: FedBack,
+    },
+}
+
+/// From the target's states of a token to one state.
+#[derive(Debug)]
+pub(super) struct Combine {
+    pub norms: Vec<Norm>,
+    pub fc: Linear,
+}
+
+impl Combine {
+    /// `[rows, features]` to `[rows, hidden]`.
+    fn forward(&self, x: Rows) -> Result<Rows> {
+        let x = match self.norms.len() {
+            0 => x,
+            count => {
+                let width = x.width()? / count;
+                let part = |(i, norm): (usize, &Norm)| norm.forward(&x.columns(i * width, width)?);
+                Rows::beside(&self.norms.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?)?
+            }
+        };
+        self.fc.forward(&x)
+    }
+}
+
+/// What a pass gives for the rows that want it.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// `[wanted, draft vocabulary]`
+    pub logits: Vec<f32>,
+    /// What the steps of their children begin with, `[wanted, hidden]`.
+    pub states: Vec<f32>,
+}
+
+impl Net {
+    /// Width of a state.
+    pub fn width(&self) -> usize {
+        self.decoder.config.hidden
+    }
+
+    /// The states that steps begin with, of the target's states `[rows, features]`.
+    pub fn combine(&self, features: Vec<f32>) -> Result<Vec<f32>> {
+        let Join::Features { combine, .. } = &self.join else { return Ok(features) };
+        if features.is_empty() {
+            return Ok(features);
+        }
+        combine.forward(self.rows(features, self.features)?)?.into_numbers()
+    }
+
+    fn rows(&self, numbers: Vec<f32>, width: usize) -> Result<Rows> {
+        Rows::new(numbers, width, &self.decoder.device, self.decoder.dtype)
+    }
+
+    /// Computes the tokens of all parts from states `[tokens, hidden]`.
+    pub fn forward(&self, parts: &mut [Part], states: Vec<f32>) -> Result<Found> {
+        let decoder = &self.decoder;
+        for part in &mut *parts {
+            part.cache.reserve(part.start + part.tokens.len())?;
+        }
+        let ways = decoder.ways(parts, &positions(parts))?;
+        let state = self.rows(states, self.width())?;
+        let token = decoder.embedding().rows(&tokens(parts), &decoder.device, decoder.dtype)?;
+
+        let first = &decoder.layers[0];
+        let mut x = match &self.join {
+            Join::Embedding(fc) => {
+                let x = fc.forward(&Rows::beside(&[token, state])?)?;
+                first.attention_norms.around(x, |x| decoder.attend(0, x, &ways, parts))?
+            }
+            Join::Features { token_norm, state_norm, residual, .. } => {
+                let normed = state_norm.forward(&state)?;
+                let from = match residual {
+                    Residual::State => state,
+                    Residual::NormedState => normed.clone(),
+                };
+                let joined = Rows::beside(&[token_norm.forward(&token)?, normed])?;
+                from.add(&decoder.attend(0, &joined, &ways, parts)?)?
+            }
+        };
+        x = first.mlp_norms.around(x, |x| decoder.feed_forward(first, x))?;
+        for (i, layer) in decoder.layers.iter().enumerate().skip(1) {
+            x = layer.attention_norms.around(x, |x| decoder.attend(i, x, &ways, parts))?;
+            x = layer.mlp_norms.around(x, |x| decoder.feed_forward(layer, x))?;
+        }
+        self.read_out(x, parts)
+    }
+
+    fn read_out(&self, x: Rows, parts: &[Part]) -> Result<Found> {
+        let decoder = &self.decoder;
+        let Some(x) = wanted(x, parts)? else {
+            return Ok(Found { logits: Vec::new(), states: Vec::new() });
+        };
+        let normed = decoder.normed(x.clone())?;
+        let logits = decoder.head().forward(&normed)?.scaled(self.logit_scale)?.into_numbers()?;
+        let state = match &self.join {
+            Join::Features { fed_back: FedBack::AfterNorm, .. } => normed,
+            _ => x,
+        };
+        Ok(Found { logits, states: state.into_numbers()? })
+    }
+}

@@ -1,0 +1,440 @@
+//! The engine's interface of a model with many sequences, on a transformer.
+//!
+//! On a processor everything that is computed for a token depends on the tokens before it in its
+//! text and on nothing else, to the last bit: not on the other sequences of a pass, on the tree
+//! around it, on how a prompt was cut into passes, or on which text it was first computed for. So
+//! whatever was computed for a beginning can be used for every text that begins so.
+
+mod kept;
+mod text;
+
+use std::any::Any;
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use polydraft::{DraftTree, NodeId, Token};
+use polydraft_engine::model::{no_features, too_many_sequences};
+use polydraft_engine::{Error as EngineError, Facts, Feature, Model, Result, Sequence, Vocabulary};
+
+use crate::linear::Matrix;
+use crate::transformer::Transformer;
+use crate::transformer::pass::Part;
+use crate::{Config, CopyFile, Precision};
+use kept::Kept;
+use text::Text;
+
+/// Tokens of a pass at most: enough to use the processor, few enough for small buffers. More are
+/// taken in several.
+const PASS: usize = 256;
+
+/// How many texts a model keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequenceLimits {
+    /// Sequences that may be open at once.
+    pub open: usize,
+    /// Closed ones of which is kept what was computed, for texts that begin alike.
+    pub closed: usize,
+    /// Bytes that those may hold.
+    pub closed_bytes: usize,
+}
+
+impl Default for SequenceLimits {
+    fn default() -> Self {
+        Self { open: 256, closed: 16, closed_bytes: 1 << 30 }
+    }
+}
+
+/// A transformer with the texts that it is asked to continue.
+#[derive(Debug)]
+pub struct CandleModel {
+    facts: Facts,
+    transformer: Transformer,
+    /// By number of the sequence; none where it is not open.
+    texts: Vec<Option<Text>>,
+    kept: Kept,
+    /// The tokens that logits are of, where not all.
+    outputs: Option<Vec<Token>>,
+    /// Whether it goes on behind the texts of the model that it is a copy of, which keeps what was
+    /// computed.
+    follows: bool,
+}
+
+impl CandleModel {
+    pub(crate) fn new(
+        name: String,
+        vocabulary: Vocabulary,
+        transformer: Transformer,
+    ) -> crate::Result<Self> {
+        let Config { context, hidden, .. } = transformer.config;
+        let limits = SequenceLimits::default();
+        let facts = Facts {
+            name,
+            vocabulary,
+            context,
+            hidden: Some(hidden),
+            begins: false,
+            sequences: limits.open,
+        };
+        Ok(Self {
+            facts,
+            transformer,
+            texts: Vec::new(),
+            kept: Kept::new(limits),
+            outputs: None,
+            follows: false,
+        })
+    }
+
+    /// The same model with its weights rounded to `precision`: a draft that needs no second model.
+    /// Embeddings, norms and biases are shared; texts are not. To 4 bits they are rounded with
+    /// scales that are searched for, and the errors that show in `text`, of which some hundred
+    /// tokens of any kind do, count most; on a card, and with no text, as they come.
+    ///
+    /// # Errors
+    /// A failure of the tensor library.
+    pub fn rounded(&mut self, precision: Precision, text: &[Token]) -> crate::Result<Self> {
+        let copy = self.transformer.rounded_for(precision, text)?;
+        self.copied(precision, copy)
+    }
+
+    /// The same from a file where it was kept.
+    pub(crate) fn kept(&self, precision: Precision, file: &CopyFile) -> crate::Result<Self> {
+        self.copied(precision, self.transformer.kept(precision, &file.open()?)?)
+    }
+
+    fn copied(&self, precision: Precision, copy: Transformer) -> crate::Result<Self> {
+        Self::new(
+            format!("{} in {precision}", self.facts.name),
+            self.facts.vocabulary.clone(),
+            copy,
+        )
+    }
+
+    /// The model, if this one is a copy of it.
+    fn original<'m>(&self, model: &'m dyn Model) -> Option<&'m Self> {
+        let model = (model as &dyn Any).downcast_ref::<Self>()?;
+        self.transformer.is_copy_of(&model.transformer).then_some(model)
+    }
+
+    /// Changes how many texts are kept. Sequences that are open stay so.
+    pub fn limit(&mut self, limits: SequenceLimits) {
+        self.facts.sequences = limits.open;
+        self.kept.limit(limits);
+    }
+
+    /// Leaves only the logits of these tokens, which ascend: less to compute for a model that
+    /// drafts, and one that can be no target any more.
+    ///
+    /// # Errors
+    /// No tokens, tokens that do not ascend or that the model does not have; failures of the
+    /// computation.
+    pub fn cut_output(&mut self, tokens: &[Token]) -> crate::Result<()> {
+        if tokens.is_empty() || !tokens.is_sorted_by(|token, next| token < next) {
+            return Err(candle_core::Error::Msg(format!(
+                "logits to keep: expected tokens that ascend, got {tokens:?}"
+            ))
+            .into());
+        }
+        let head = self.transformer.head().select(tokens, &self.transformer.device)?;
+        self.transformer.set_head(Arc::new(head));
+        self.outputs = Some(tokens.to_vec());
+        Ok(())
+    }
+
+    /// What tokens are embedded as, before any scaling: `[tokens, embedding]`.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn embedding_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
+        rows_of(self.transformer.embedding(), tokens, &self.transformer.device)
+    }
+
+    /// What the last hidden state is multiplied with for the logits of tokens: `[tokens,
+    /// embedding]`.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn output_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
+        rows_of(self.transformer.head(), tokens, &self.transformer.device)
+    }
+
+    /// The weights of the norm behind the last layer, if there is one that has weights alone.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    pub fn last_norm(&self) -> crate::Result<Option<Vec<f32>>> {
+        Ok(self.transformer.last_norm()?)
+    }
+
+    /// Numbers in a row of logits.
+    fn width(&self) -> usize {
+        self.outputs.as_ref().map_or(self.facts.vocabulary.size(), Vec::len)
+    }
+
+    pub(crate) fn transformer(&self) -> &Transformer {
+        &self.transformer
+    }
+
+    /// The shape of the model.
+    pub fn config(&self) -> &Config {
+        &self.transformer.config
+    }
+
+    /// Bytes that the weight matrices take.
+    pub fn weight_bytes(&self) -> usize {
+        self.transformer.weight_bytes()
+    }
+
+    /// Bytes of weights that a pass over one token reads.
+    pub fn bytes_per_pass(&self) -> usize {
+        self.transformer.bytes_per_pass()
+    }
+
+    /// Bytes that keys and values of all texts take, open ones and closed ones; what several share
+    /// is counted for each.
+    pub fn cache_bytes(&self) -> usize {
+        self.texts.iter().flatten().map(|text| text.cache.bytes()).sum::<usize>()
+            + self.kept.bytes()
+    }
+
+    /// How many tokens of a sequence are computed.
+    pub fn computed(&self, sequence: Sequence) -> usize {
+        self.text(sequence).computed()
+    }
+
+    fn text(&self, sequence: Sequence) -> &Text {
+        self.texts[sequence.number()].as_ref().expect("an open sequence")
+    }
+
+    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
+        self.texts[sequence.number()].as_mut().expect("an open sequence")
+    }
+
+    fn failed(&self, source: candle_core::Error) -> EngineError {
+        EngineError::Model { model: self.facts.name.clone(), source: Box::new(source) }
+    }
+
+    /// Computes all `work`, so many rows at a time that buffers stay small.
+    fn compute(&mut self, mut work: Vec<Work>) -> candle_core::Result<()> {
+        work.sort_unstable_by_key(|work| work.number);
+        work.dedup_by_key(|work| work.number);
+        while work.iter().any(|work| work.next < work.end) {
+            let mut room = PASS;
+            let mut texts = self.texts.iter_mut().enumerate();
+            let mut parts: Vec<Part> = Vec::new();
+            let mut ends: Vec<(usize, usize)> = Vec::new();
+            for (i, work) in work.iter().enumerate() {
+                let end = work.end.min(work.next + room);
+                let text = texts.find(|(number, _)| *number == work.number);
+                if let Some((_, Some(text))) = text
+                    && end > work.next
+                {
+                    parts.push(text.part(work.next..end, work.tree));
+                    ends.push((i, end));
+                    room -= end - work.next;
+                }
+            }
+            let mut logits = self.transformer.forward(&mut parts)?;
+            let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
+            let mut from = 0;
+            for ((i, end), wanted) in ends.into_iter().zip(wanted) {
+                let Work { number, next, .. } = work[i];
+                let count = wanted * self.width();
+                // Nothing is copied where one text is alone.
+                let own = match count == logits.len() {
+                    true => mem::take(&mut logits),
+                    false => logits[from..from + count].to_vec(),
+                };
+                from += count;
+                if let Some(text) = &mut self.texts[number] {
+                    text.computed_part(next..end, own);
+                }
+                work[i].next = end;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, tokens: usize) -> Result<()> {
+        match tokens > self.facts.context {
+            true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.facts.context }),
+            false => Ok(()),
+        }
+    }
+
+    /// What is known of the beginning of `tokens` from another text, where that is more than of the
+    /// sequence's own.
+    fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) -> candle_core::Result<()> {
+        let own = self.text(sequence).known(tokens);
+        let open = self.texts.iter().enumerate().filter(|(number, _)| *number != sequence.number());
+        let open = open.filter_map(|(_, text)| text.as_ref()).max_by_key(|text| text.known(tokens));
+        let in_open = open.map_or(0, |text| text.known(tokens));
+        let in_closed = self.kept.known(tokens);
+        if in_closed > own && in_closed >= in_open {
+            if let Some((held, cache)) = self.kept.take(tokens)? {
+                self.text_mut(sequence).adopt(held, cache);
+            }
+        } else if in_open > own
+            && let Some(text) = open
+        {
+            let (held, cache) = text.beginning(in_open)?;
+            self.text_mut(sequence).adopt(held, cache);
+        }
+        Ok(())
+    }
+}
+
+fn rows_of(matrix: &Matrix, tokens: &[Token], device: &Device) -> crate::Result<Vec<f32>> {
+    Ok(matrix.rows(tokens, device, DType::F32)?.into_numbers()?)
+}
+
+/// Slots of a text that are to be computed.
+#[derive(Debug, Clone, Copy)]
+struct Work<'a> {
+    /// Of the sequence.
+    number: usize,
+    next: usize,
+    end: usize,
+    tree: Option<&'a DraftTree>,
+}
+
+impl Model for CandleModel {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn open(&mut self) -> Result<Sequence> {
+        if self.texts.iter().flatten().count() >= self.facts.sequences {
+            return too_many_sequences(&self.facts);
+        }
+        let cache = self.transformer.new_cache().map_err(|e| self.failed(e))?;
+        let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.texts.push(None);
+            self.texts.len() - 1
+        });
+        self.texts[free] = Some(Text::new(cache));
+        Ok(Sequence::new(free as u32))
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        let text = self.texts[sequence.number()].take();
+        if let Some(text) = text.filter(|_| !self.follows) {
+            self.kept.keep(text);
+        }
+    }
+
+    fn token_bytes(&self) -> u64 {
+        self.transformer.token_bytes()
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.text(sequence).tokens().len()
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        let vocabulary = self.facts.vocabulary.size();
+        if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
+        }
+        if self.text(sequence).tokens().is_empty() {
+            self.adopt(sequence, tokens).map_err(|e| self.failed(e))?;
+        }
+        self.text_mut(sequence).extend(tokens);
+        Ok(())
+    }
+
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        self.text_mut(sequence).truncate(length);
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        let text = self.text(sequence);
+        self.check_room(text.tokens().len())?;
+        let last = text.tokens().len().saturating_sub(1);
+        let next = text.computed();
+        let end = last.min(next.saturating_add(most));
+        if next < end {
+            let work = vec![Work { number: sequence.number(), next, end, tree: None }];
+            self.compute(work).map_err(|e| self.failed(e))?;
+        }
+        Ok(last.saturating_sub(self.text(sequence).computed()))
+    }
+
+    fn follow(&mut self, leader: &dyn Model) -> bool {
+        // On a card every step would copy all that the leader keeps.
+        self.follows = self.transformer.device.is_cpu() && self.original(leader).is_some();
+        self.follows
+    }
+
+    fn catch_up(
+        &mut self,
+        sequence: Sequence,
+        leader: &dyn Model,
+        of: Sequence,
+        known: usize,
+    ) -> Result<()> {
+        let Some(leader) = self.original(leader).filter(|_| self.follows) else { return Ok(()) };
+        let text = leader.text(of);
+        let (held, cache) =
+            text.beginning(known.min(text.computed())).map_err(|e| self.failed(e))?;
+        self.text_mut(sequence).follow(held, cache);
+        Ok(())
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        let mut work = Vec::with_capacity(batch.len());
+        for &(sequence, tree) in batch {
+            let text = self.text(sequence);
+            if text.tokens().is_empty() {
+                return Err(EngineError::EmptyPrompt);
+            }
+            let slots = text.unscored(tree);
+            let depth =
+                (text.scored().max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+            if !slots.is_empty() {
+                self.check_room(text.tokens().len() + depth)?;
+                let (next, end) = (slots.start, slots.end);
+                work.push(Work { number: sequence.number(), next, end, tree: Some(tree) });
+            }
+        }
+        if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
+    }
+
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.text(sequence).logits(node, self.width())
+    }
+
+    fn outputs(&self) -> Option<&[Token]> {
+        self.outputs.as_deref()
+    }
+
+    fn watch(&mut self, features: &[Feature]) -> Result<()> {
+        let layers = self.transformer.config.layers;
+        if features.iter().any(|feature| matches!(feature, Feature::After(n) if *n > layers)) {
+            return no_features(&self.facts, "layers that the model has");
+        }
+        if self.texts.iter().any(Option::is_some) {
+            return no_features(&self.facts, "to be asked for before a sequence is open");
+        }
+        self.transformer.watch(features);
+        self.kept = Kept::new(self.kept.limits());
+        Ok(())
+    }
+
+    fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
+        let text = self.text(sequence);
+        if self.transformer.watched() == 0 {
+            return no_features(&self.facts, "some that are watched");
+        }
+        match tokens.end <= text.computed() {
+            true => Ok(text.cache.watched(tokens)),
+            false => no_features(&self.facts, "tokens that are computed"),
+        }
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.text_mut(sequence).commit(tree, path).map_err(|e| self.failed(e))
+    }
+}

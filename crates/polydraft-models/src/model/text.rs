@@ -1,0 +1,174 @@
+//! One sequence: its tokens, and how far they are computed.
+
+use std::ops::Range;
+
+use polydraft::{DraftTree, NodeId, Token};
+
+use crate::cache::Cache;
+use crate::transformer::pass::{Part, Sight};
+
+/// A text and, behind it, a tree. Slots of the cache: token i lies in slot i, node i of the tree in
+/// slot `tokens - 1 + i`, the root as node 0 among them.
+#[derive(Debug)]
+pub(super) struct Text {
+    tokens: Vec<Token>,
+    /// The tokens that the cache holds from slot 0 on. They may be more than there are in the text,
+    /// and others, where some were taken back.
+    held: Vec<Token>,
+    /// How many tokens of the text are among them.
+    computed: usize,
+    /// How many nodes of the tree are scored, the root included; their logits follow, `[scored,
+    /// vocabulary]`.
+    scored: usize,
+    logits: Vec<f32>,
+    pub cache: Cache,
+}
+
+/// Of how many tokens two texts begin alike.
+pub(super) fn common(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+impl Text {
+    pub fn new(cache: Cache) -> Self {
+        Self {
+            tokens: Vec::new(),
+            held: Vec::new(),
+            computed: 0,
+            scored: 0,
+            logits: Vec::new(),
+            cache,
+        }
+    }
+
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    pub fn computed(&self) -> usize {
+        self.computed
+    }
+
+    pub fn scored(&self) -> usize {
+        self.scored
+    }
+
+    /// Of how many tokens of a text that begins with `tokens` the keys and values are here.
+    pub fn known(&self, tokens: &[Token]) -> usize {
+        common(&self.held, tokens)
+    }
+
+    /// What the cache holds.
+    pub fn into_held(self) -> (Vec<Token>, Cache) {
+        (self.held, self.cache)
+    }
+
+    /// Takes another cache, which holds these tokens, into a text that has none yet.
+    pub fn adopt(&mut self, held: Vec<Token>, cache: Cache) {
+        (self.held, self.cache) = (held, cache);
+    }
+
+    /// The first of its tokens that are computed, so many, and a cache that holds them.
+    pub fn beginning(&self, tokens: usize) -> candle_core::Result<(Vec<Token>, Cache)> {
+        Ok((self.held[..tokens].to_vec(), self.cache.share(tokens)?))
+    }
+
+    /// Takes another cache, which holds these tokens, in place of its own, and drops the tree.
+    pub fn follow(&mut self, held: Vec<Token>, cache: Cache) {
+        self.adopt(held, cache);
+        self.computed = self.known(&self.tokens);
+        self.scored = 0;
+    }
+
+    pub fn extend(&mut self, tokens: &[Token]) {
+        if self.computed == self.tokens.len() {
+            self.computed += common(&self.held[self.computed..], tokens);
+        }
+        self.tokens.extend_from_slice(tokens);
+        self.scored = 0;
+    }
+
+    pub fn truncate(&mut self, length: usize) {
+        if length < self.tokens.len() {
+            self.tokens.truncate(length);
+            self.computed = self.computed.min(length);
+            self.scored = 0;
+        }
+    }
+
+    pub fn logits(&self, node: NodeId, vocabulary: usize) -> &[f32] {
+        assert!(node < self.scored, "node {node} was not scored");
+        &self.logits[node * vocabulary..(node + 1) * vocabulary]
+    }
+
+    /// The slots that scoring `tree` has still to compute, in a text that is not empty.
+    pub fn unscored(&self, tree: &DraftTree) -> Range<usize> {
+        let root = self.tokens.len() - 1;
+        // The root is computed again where its logits are not known.
+        let next = if self.scored == 0 { self.computed.min(root) } else { root + self.scored };
+        next..(root + tree.len()).max(next)
+    }
+
+    /// The tokens of these slots, all of what is before them computed.
+    pub fn part(&mut self, slots: Range<usize>, tree: Option<&DraftTree>) -> Part<'_> {
+        let length = self.tokens.len();
+        // From here on slots are written over.
+        self.held.truncate(slots.start.min(length));
+        self.computed = self.computed.min(self.held.len());
+        let mut tokens = Vec::with_capacity(slots.len());
+        let mut sights = Vec::with_capacity(slots.len());
+        for slot in slots.clone() {
+            match tree {
+                Some(tree) if slot >= length => {
+                    let node = slot + 1 - length;
+                    tokens.push(tree.token(node));
+                    let path = tree.path(node).into_iter().map(|node| length - 1 + node).collect();
+                    sights.push(Sight { context: length, path });
+                }
+                _ => {
+                    tokens.push(self.tokens[slot]);
+                    sights.push(Sight { context: slot + 1, path: Vec::new() });
+                }
+            }
+        }
+        // The root's logits are wanted, and those of the nodes behind it; of a part without a tree
+        // none.
+        let wanted = match tree {
+            None => 0,
+            Some(_) => slots.end.saturating_sub(slots.start.max(length - 1)),
+        };
+        Part { cache: &mut self.cache, start: slots.start, tokens, sights, wanted }
+    }
+
+    /// Takes note of a part that is computed, with the logits that it wanted.
+    pub fn computed_part(&mut self, slots: Range<usize>, logits: Vec<f32>) {
+        let length = self.tokens.len();
+        if slots.start < length {
+            self.held.extend_from_slice(&self.tokens[slots.start..slots.end.min(length)]);
+            self.computed = self.held.len();
+        }
+        if !logits.is_empty() {
+            match self.scored {
+                0 => self.logits = logits,
+                _ => self.logits.extend_from_slice(&logits),
+            }
+            self.scored = slots.end + 1 - length;
+        }
+    }
+
+    /// Appends a path of the tree, keeps what was computed for it and drops the rest of the tree.
+    pub fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> candle_core::Result<()> {
+        let length = self.tokens.len();
+        let scored = path.iter().take_while(|&&node| node < self.scored);
+        let slots: Vec<usize> = scored.map(|&node| length - 1 + node).collect();
+        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
+        self.scored = 0;
+        if !slots.is_empty() {
+            self.held.truncate(length);
+            self.cache.keep(length, &slots)?;
+            self.held.extend_from_slice(&tokens[..slots.len()]);
+        }
+        self.extend(&tokens);
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The same model once more, in fewer bits: a draft of the target's own weights. Where scales are
+//! searched for, a text is read first that shows which errors count
+//! ([`importance`](crate::importance)).
+
+use std::sync::Arc;
+
+use super::pass::{Part, Sight};
+use super::{Layer, Transformer};
+use crate::copy_file::CopyReader;
+use crate::importance::{Importance, TOKENS};
+use crate::linear::{Linear, Matrix};
+use crate::{Error, Precision, Result};
+
+/// Tokens whose logits are made when a text is read: enough to know the inputs of the matrix that
+/// makes them.
+const LOGITS: usize = 32;
+
+/// Names of matrices outside the layers.
+const PROJECTIONS: [&str; 2] = ["projection_in", "projection_out"];
+const HEAD: &str = "head";
+
+impl Transformer {
+    /// As [`rounded`](Self::rounded), with errors that count as the inputs are large in a text, if
+    /// the copy can make use of that.
+    pub fn rounded_for(&mut self, precision: Precision, tokens: &[u32]) -> Result<Self> {
+        let tokens = &tokens[..tokens.len().min(TOKENS).min(self.config.context)];
+        if !precision.is_searched() || !self.device.is_cpu() || tokens.is_empty() {
+            return self.rounded(precision);
+        }
+        self.listen(|| Some(Importance::default()));
+        let read = self.read(tokens);
+        let copy = read.and_then(|()| self.rounded(precision));
+        self.listen(|| None);
+        copy
+    }
+
+    /// What is noted of the inputs of matrices from now on.
+    fn listen(&mut self, inputs: impl Fn() -> Option<Importance>) {
+        for layer in &mut self.layers {
+            for linear in [
+                &mut layer.query_key_value,
+                &mut layer.output,
+                &mut layer.mlp_in,
+                &mut layer.mlp_out,
+            ] {
+                linear.inputs = inputs();
+            }
+        }
+        self.head_inputs = inputs();
+    }
+
+    fn read(&self, tokens: &[u32]) -> Result<()> {
+        let mut cache = self.new_cache()?;
+        let sights =
+            (0..tokens.len()).map(|place| Sight { context: place, path: vec![place] }).collect();
+        let wanted = tokens.len().min(LOGITS);
+        self.forward(&mut [Part {
+            cache: &mut cache,
+            start: 0,
+            tokens: tokens.to_vec(),
+            sights,
+            wanted,
+        }])?;
+        Ok(())
+    }
+
+    /// Every matrix that is multiplied with rounded anew, from the numbers that are held here; all
+    /// else is shared: the embedding, norms, biases.
+    pub fn rounded(&self, precision: Precision) -> Result<Self> {
+        self.with(|_, matrix, inputs| {
+            let weights = inputs.and_then(Importance::weights);
+            matrix.rounded(precision, &self.device, weights.as_deref())
+        })
+    }
+
+    /// Whether it was made so of the other one, or the other one of it.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.embedding, &other.embedding)
+    }
+
+    /// The same from a file, where it was kept.
+    pub fn kept(&self, precision: Precision, file: &CopyReader) -> Result<Self> {
+        self.with(|name, matrix, _| matrix.kept(name, precision, file))
+    }
+
+    /// The matrices that a copy has of its own as they lie in memory, by the names that
+    /// [`kept`](Self::kept) asks for.
+    pub fn held_matrices(&self) -> Vec<(String, &[u8])> {
+        let mut all = Vec::new();
+        for (number, layer) in self.layers.iter().enumerate() {
+            for (name, linear) in layer.products() {
+                all.extend(linear.matrix.bytes_by_name(format!("{number}.{name}")));
+            }
+        }
+        for (name, matrix) in PROJECTIONS.into_iter().zip(self.projections.iter().flatten()) {
+            all.extend(matrix.bytes_by_name(name.to_owned()));
+        }
+        all.extend(self.head().bytes_by_name(HEAD.to_owned()));
+        all
+    }
+
+    /// The same with other matrices to multiply with, each made of its name, of itself and of what
+    /// is known of its inputs.
+    fn with(
+        &self,
+        make: impl Fn(&str, &Matrix, Option<&Importance>) -> Result<Matrix>,
+    ) -> Result<Self> {
+        let layer = |(number, of): (usize, &Layer)| -> Result<Layer> {
+            let [query_key_value, output, mlp_in, mlp_out] = of.products().map(|(name, of)| {
+                let matrix = make(&format!("{number}.{name}"), &of.matrix, of.inputs.as_ref())?;
+                Ok::<_, Error>(Linear { matrix, bias: of.bias.clone(), inputs: None })
+            });
+            Ok(Layer {
+                attention_norms: of.attention_norms.clone(),
+                query_key_value: query_key_value?,
+                head_norms: of.head_norms.clone(),
+                output: output?,
+                windowed: of.windowed,
+                mlp_norms: of.mlp_norms.clone(),
+                mlp_in: mlp_in?,
+                mlp_out: mlp_out?,
+            })
+        };
+        let projections = match &self.projections {
+            None => None,
+            Some([into, out]) => {
+                Some([make(PROJECTIONS[0], into, None)?, make(PROJECTIONS[1], out, None)?])
+            }
+        };
+        Ok(Self {
+            config: self.config.clone(),
+            embedding: Arc::clone(&self.embedding),
+            projections,
+            place: self.place.clone(),
+            layers: self.layers.iter().enumerate().map(layer).collect::<Result<_>>()?,
+            norm: self.norm.clone(),
+            head: Some(Arc::new(make(HEAD, self.head(), self.head_inputs.as_ref())?)),
+            head_inputs: None,
+            device: self.device.clone(),
+            dtype: self.dtype,
+            watched: Vec::new(),
+            held: self.held,
+        })
+    }
+}
+
+impl Layer {
+    /// All that is multiplied with, by name.
+    fn products(&self) -> [(&'static str, &Linear); 4] {
+        [
+            ("query_key_value", &self.query_key_value),
+            ("output", &self.output),
+            ("mlp_in", &self.mlp_in),
+            ("mlp_out", &self.mlp_out),
+        ]
+    }
+}

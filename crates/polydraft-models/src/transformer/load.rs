@@ -1,0 +1,260 @@
+//! From tensors on disk to a transformer.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+
+use super::norm::{Norm, Norms};
+use super::{Layer, Place, Transformer};
+use crate::cache::CacheType;
+use crate::config::{NormKind, NormOrder, Positions};
+use crate::linear::{Linear, Matrix};
+use crate::rows::Rows;
+use crate::weights::{Part, Weights};
+use crate::{Config, Precision, Result};
+
+/// Reads the tensors of one model.
+pub(crate) struct Loader<'a> {
+    pub config: &'a Config,
+    pub weights: Weights,
+    pub precision: Precision,
+    pub device: &'a Device,
+    pub dtype: DType,
+}
+
+impl Transformer {
+    /// One of parts, without a norm behind the layers, whose head is the embedding.
+    pub fn of_parts(
+        config: Config,
+        embedding: Arc<Matrix>,
+        place: Place,
+        layers: Vec<Layer>,
+        device: &Device,
+        dtype: DType,
+    ) -> Self {
+        Self {
+            config,
+            embedding,
+            projections: None,
+            place,
+            layers,
+            norm: None,
+            head: None,
+            head_inputs: None,
+            device: device.clone(),
+            dtype,
+            watched: Vec::new(),
+            held: CacheType::default(),
+        }
+    }
+
+    /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on
+    /// disk. With fewer layers than it has it is what is before and behind them, and nothing that
+    /// computes.
+    pub fn load(
+        config: &Config,
+        mut weights: Weights,
+        vocabulary: usize,
+        layers: usize,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self> {
+        let names = config.names;
+        weights.prepend(names.prefix());
+        let dtype = precision.compute(device);
+        let mut loader = Loader { config, weights, precision, device, dtype };
+        let (embedding, head) = loader.embeddings(vocabulary)?;
+        let projections = match config.embedding == config.hidden {
+            true => None,
+            false => Some([
+                loader.matrix(names.project_in, config.hidden, config.embedding)?,
+                loader.matrix(names.project_out, config.embedding, config.hidden)?,
+            ]),
+        };
+        let place = match &config.positions {
+            Positions::Rotary(rope) => {
+                let windowed = config.attention.window_rope.as_ref();
+                Place::Rotary(
+                    rope.frequencies(config.head),
+                    windowed.map(|rope| rope.frequencies(config.head)),
+                )
+            }
+            Positions::Learned { offset } => {
+                let part = whole(names.positions, config.context + offset);
+                Place::Learned(Arc::new(loader.looked_up(&[part], config.hidden)?), *offset)
+            }
+        };
+        let whole = layers == config.layers;
+        let layers = (0..layers).map(|i| loader.layer(i)).collect::<Result<_>>()?;
+        let norm = match config.final_norm {
+            true => Some(loader.norm(names.norm, config.hidden)?),
+            false => None,
+        };
+        // Copies and constants that some exporters store.
+        let copy = format!("{}.weight", names.head);
+        loader.weights.finish(|name| {
+            !whole
+                || (config.tied && name == copy)
+                || name.ends_with("rotary_emb.inv_freq")
+                || name.ends_with("self_attn.masked_bias")
+        })?;
+        Ok(Self {
+            config: config.clone(),
+            embedding: Arc::new(embedding),
+            projections,
+            place,
+            layers,
+            norm,
+            head: head.map(Arc::new),
+            head_inputs: None,
+            device: device.clone(),
+            dtype,
+            watched: Vec::new(),
+            held: CacheType::default(),
+        })
+    }
+}
+
+impl Loader<'_> {
+    /// The embedding and, if it is a tensor of its own, the head.
+    fn embeddings(&mut self, wanted: usize) -> Result<(Matrix, Option<Matrix>)> {
+        let Config { vocabulary: rows, embedding: width, names, tied, .. } = *self.config;
+        let part = |name: &str| Part { name: format!("{name}.weight"), rows, wanted };
+        if tied {
+            return Ok((self.stacked(&[part(names.embedding)], width)?, None));
+        }
+        // Only ever read by rows: there is nothing to gain from fewer bits than it was published
+        // in.
+        let embedding = self.looked_up(&[part(names.embedding)], width)?;
+        Ok((embedding, Some(self.stacked(&[part(names.head)], width)?)))
+    }
+
+    pub fn layer(&mut self, number: usize) -> Result<Layer> {
+        let Config { names, hidden, .. } = *self.config;
+        let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let norms = self.norms(names.attention_norms.map(name))?;
+        self.block(number, norms, hidden)
+    }
+
+    /// A layer whose attention has these norms, and inputs of so many columns.
+    pub fn block(
+        &mut self,
+        number: usize,
+        attention_norms: Norms,
+        columns: usize,
+    ) -> Result<Layer> {
+        let Config { hidden, intermediate, head, heads, key_value_heads, names, biases, .. } =
+            *self.config;
+        let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let (queries, keys) = (heads * head, key_value_heads * head);
+        let [query, key, value] = names.query_key_value.map(name);
+        let mlp: Vec<(String, usize)> =
+            names.mlp_in.iter().map(|part| (name(part), intermediate)).collect();
+        let head_norms = match self.config.attention.head_norms {
+            false => None,
+            true => {
+                let [query, key] = names.head_norms.map(name);
+                Some([self.norm(&query, head)?, self.norm(&key, head)?])
+            }
+        };
+        Ok(Layer {
+            attention_norms,
+            query_key_value: self.linear(
+                &[(query, queries), (key, keys), (value, keys)],
+                columns,
+                biases.query_key_value,
+            )?,
+            head_norms,
+            output: self.linear(&[(name(names.output), hidden)], queries, biases.output)?,
+            windowed: self.config.is_windowed(number),
+            mlp_norms: self.norms(names.mlp_norms.map(name))?,
+            mlp_in: self.linear(&mlp, hidden, biases.feed_forward)?,
+            mlp_out: self.linear(
+                &[(name(names.mlp_out), hidden)],
+                intermediate,
+                biases.feed_forward,
+            )?,
+        })
+    }
+
+    fn norms(&mut self, [first, second]: [String; 2]) -> Result<Norms> {
+        let width = self.config.hidden;
+        let first = Some(self.norm(&first, width)?);
+        Ok(match self.config.norm_order {
+            NormOrder::Before => Norms { before: first, ..Norms::default() },
+            NormOrder::After => Norms { after: first, ..Norms::default() },
+            NormOrder::Around => {
+                Norms { before: first, behind: Some(self.norm(&second, width)?), after: None }
+            }
+        })
+    }
+
+    pub fn norm(&mut self, name: &str, width: usize) -> Result<Norm> {
+        let epsilon = self.config.norm_epsilon as f32;
+        let weight = match self.config.norm {
+            NormKind::LayerPlain => vec![1.0; width],
+            NormKind::RmsPlusOne => {
+                let weight = self.weights.vector(&format!("{name}.weight"), width)?;
+                weight.into_iter().map(|w| w + 1.0).collect()
+            }
+            NormKind::Rms | NormKind::Layer => {
+                self.weights.vector(&format!("{name}.weight"), width)?
+            }
+        };
+        let weight = self.row(weight)?;
+        Ok(match self.config.norm {
+            NormKind::Rms | NormKind::RmsPlusOne => Norm::Rms { weight, epsilon },
+            NormKind::Layer => {
+                let bias = self.weights.vector(&format!("{name}.bias"), width)?;
+                Norm::Layer { weight, bias: self.row(bias)?, epsilon }
+            }
+            NormKind::LayerPlain => {
+                Norm::Layer { weight, bias: self.row(vec![0.0; width])?, epsilon }
+            }
+        })
+    }
+
+    /// Products of one input, stacked.
+    pub fn linear(
+        &mut self,
+        parts: &[(String, usize)],
+        columns: usize,
+        biased: bool,
+    ) -> Result<Linear> {
+        let all: Vec<Part> = parts.iter().map(|(name, rows)| whole(name, *rows)).collect();
+        let matrix = self.stacked(&all, columns)?;
+        if !biased {
+            return Ok(Linear { matrix, bias: None, inputs: None });
+        }
+        let mut bias = Vec::new();
+        for (name, rows) in parts {
+            bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
+        }
+        Ok(Linear { matrix, bias: Some(self.row(bias)?), inputs: None })
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
+        self.stacked(&[whole(name, rows)], columns)
+    }
+
+    pub fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
+        Matrix::load(&mut self.weights, parts, columns, self.precision, self.device)
+    }
+
+    /// A matrix that is only read by rows.
+    pub fn looked_up(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
+        let precision = self.precision.for_lookup();
+        Matrix::load(&mut self.weights, parts, columns, precision, self.device)
+    }
+
+    /// One row.
+    fn row(&self, values: Vec<f32>) -> Result<Rows> {
+        let width = values.len();
+        Ok(Rows::new(values, width, self.device, self.dtype)?)
+    }
+}
+
+/// All rows of a tensor.
+fn whole(name: &str, rows: usize) -> Part {
+    Part { name: format!("{name}.weight"), rows, wanted: rows }
+}

@@ -1,0 +1,190 @@
+//! The tensors of a GGUF file, whose model is described.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use polydraft_gguf::{
+    DEQUANTIZED, ExpectedTensor, Gguf, ModelDescription, RopePairs, Tensor, TensorRole, TensorType,
+    interleaved,
+};
+
+use super::{Element, Listed, not_finite};
+use crate::packed::Format;
+use crate::{Error, Result};
+
+/// A file that has exactly the tensors of its model.
+#[derive(Debug)]
+pub(crate) struct File {
+    gguf: Arc<Gguf>,
+    /// Tensors whose rows are in the order of [`RopePairs::Neighbours`], with the width of their
+    /// heads.
+    interleaved: BTreeMap<String, usize>,
+}
+
+impl File {
+    pub fn new(gguf: Gguf, description: &ModelDescription) -> Result<Self> {
+        description.check_tensors(&gguf)?;
+        check_types(&gguf)?;
+        let turned =
+            |tensor: &ExpectedTensor| matches!(tensor.role, TensorRole::Query | TensorRole::Key);
+        let interleaved = match description.rope.pairs {
+            RopePairs::Halves => BTreeMap::new(),
+            RopePairs::Neighbours => {
+                let turned = description.tensors().into_iter().filter(turned);
+                turned.map(|tensor| (tensor.name, description.key_head)).collect()
+            }
+        };
+        Ok(Self { gguf: Arc::new(gguf), interleaved })
+    }
+
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let paths: BTreeSet<&Path> = self.gguf.tensors().map(|tensor| tensor.path()).collect();
+        paths.into_iter().map(Path::to_owned).collect()
+    }
+
+    pub fn tensors(&self) -> impl Iterator<Item = Listed> {
+        self.gguf.tensors().map(|tensor| Listed {
+            name: tensor.name().to_owned(),
+            shape: tensor.shape(),
+            stored: tensor.kind().to_string(),
+            exact: Format::of_file(tensor.kind()),
+        })
+    }
+
+    /// A tensor, which must have this shape.
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Blocked> {
+        self.gguf.tensor(name)?.expect_shape(shape)?;
+        let head = self.interleaved.get(name).copied();
+        Ok(Blocked { gguf: Arc::clone(&self.gguf), name: name.to_owned(), head })
+    }
+}
+
+/// That every tensor is of a type that can be read, before the first is.
+fn check_types(gguf: &Gguf) -> Result<()> {
+    match gguf.tensors().find(|tensor| !DEQUANTIZED.contains(&tensor.kind())) {
+        None => Ok(()),
+        Some(tensor) => Err(Error::Tensor {
+            path: tensor.path().to_owned(),
+            tensor: tensor.name().to_owned(),
+            expected: format!("type {}", DEQUANTIZED.map(|kind| kind.name()).join(", ")),
+            got: format!("type {}", tensor.kind()),
+        }),
+    }
+}
+
+/// A tensor in its file.
+pub(crate) struct Blocked {
+    gguf: Arc<Gguf>,
+    name: String,
+    /// Width of the heads whose rows are to be put in order.
+    head: Option<usize>,
+}
+
+impl Blocked {
+    fn tensor(&self) -> Result<Tensor<'_>> {
+        Ok(self.gguf.tensor(&self.name)?)
+    }
+
+    pub fn kind(&self) -> TensorType {
+        // `File::take` has seen it.
+        self.gguf.find(&self.name).map_or(TensorType::F32, |tensor| tensor.kind())
+    }
+
+    pub fn exact(&self) -> Format {
+        Format::of_file(self.kind())
+    }
+
+    /// Reads rows of `columns` values from row `first` on. A vector is a row, or rows of one value
+    /// where its entries are to be put in order.
+    pub fn read<T: Element>(&self, first: usize, columns: usize, values: &mut [T]) -> Result<()> {
+        let tensor = self.tensor()?;
+        match self.head {
+            Some(head) if tensor.shape().len() == 1 => {
+                let mut all = vec![T::default(); values.len()];
+                self.convert(tensor, 0, &mut all)?;
+                for (entry, value) in values.iter_mut().enumerate() {
+                    *value = all[interleaved(entry, head)];
+                }
+            }
+            Some(head) => {
+                for (row, values) in values.chunks_exact_mut(columns).enumerate() {
+                    self.convert(tensor, interleaved(first + row, head), values)?;
+                }
+            }
+            None => self.convert(tensor, first, values)?,
+        }
+        match not_finite(values) {
+            None => Ok(()),
+            Some((at, got)) => {
+                let got = format!("{got} in row {}, column {}", first + at / columns, at % columns);
+                Err(self.wrong("finite numbers", got))
+            }
+        }
+    }
+
+    /// Reads rows as they lie in the file.
+    fn convert<T: Element>(&self, tensor: Tensor, first: usize, values: &mut [T]) -> Result<()> {
+        let rows = first..first + values.len() / tensor.columns();
+        // Types that may be what is asked for, and need not be f32 in between.
+        match tensor.kind() {
+            TensorType::F16 => plain(tensor, rows, values, T::from_f16),
+            TensorType::BF16 => plain(tensor, rows, values, T::from_bf16),
+            TensorType::F32 => plain(tensor, rows, values, T::from_f32),
+            _ => {
+                let mut widened = vec![0.0; values.len()];
+                tensor.dequantize_rows(rows, &mut widened)?;
+                for (value, widened) in values.iter_mut().zip(widened) {
+                    *value = T::from_f32(widened.to_le_bytes());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads the blocks of rows from row `first` on.
+    pub fn blocks(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let tensor = self.tensor()?;
+        let width = tensor.row_bytes();
+        match self.head {
+            None => tensor.read_rows(first..first + bytes.len() / width, bytes)?,
+            Some(head) => {
+                for (row, bytes) in bytes.chunks_exact_mut(width).enumerate() {
+                    let row = interleaved(first + row, head);
+                    tensor.read_rows(row..row + 1, bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn not_finite(&self, row: usize, got: f32) -> Error {
+        self.wrong("finite scales", format!("{got} in row {row}"))
+    }
+
+    fn wrong(&self, expected: &str, got: String) -> Error {
+        let path =
+            self.gguf.find(&self.name).map_or(self.gguf.metadata().path(), |tensor| tensor.path());
+        Error::Tensor {
+            path: path.to_owned(),
+            tensor: self.name.clone(),
+            expected: expected.to_owned(),
+            got,
+        }
+    }
+}
+
+/// Numbers of one word each.
+fn plain<T, const N: usize>(
+    tensor: Tensor,
+    rows: std::ops::Range<usize>,
+    values: &mut [T],
+    convert: impl Fn([u8; N]) -> T,
+) -> Result<()> {
+    let mut bytes = vec![0; values.len() * N];
+    tensor.read_rows(rows, &mut bytes)?;
+    for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+        *value = convert(*bytes);
+    }
+    Ok(())
+}

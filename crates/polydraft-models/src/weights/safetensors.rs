@@ -1,0 +1,315 @@
+//! The tensors of a model directory, in safetensors files, or as PyTorch saves them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::Deserialize;
+
+use super::{Element, Listed, not_finite, pickle};
+use crate::packed::Format;
+use crate::{Error, Result};
+
+/// One safetensors file.
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    /// Where the tensors' bytes begin.
+    data: u64,
+}
+
+/// All tensors of a model directory by name, from `model.safetensors`, from the shards of its index
+/// or from `pytorch_model.bin`.
+///
+/// Opening reads the headers only. Taking a tensor reads its bytes into their place, by way of a
+/// small buffer: no weight is ever held twice, and a file that another process cuts short is an
+/// error like any other.
+#[derive(Debug)]
+pub(crate) struct Files {
+    directory: PathBuf,
+    shards: Vec<Shard>,
+    tensors: BTreeMap<String, (usize, TensorInfo)>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// No header is longer: those of the largest models have a few megabytes.
+const LONGEST_HEADER: u64 = polydraft_files::Kind::INDEX.most;
+
+impl Files {
+    pub fn open(directory: &Path) -> Result<Self> {
+        let (single, index) = (directory.join(SINGLE), directory.join(INDEX));
+        let mut weights =
+            Self { directory: directory.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
+        if single.exists() {
+            weights.add_shard(single)?;
+            return Ok(weights);
+        }
+        let pickled = directory.join("pytorch_model.bin");
+        if !index.exists() && pickled.exists() {
+            let tensors = pickle::tensors(&pickled)?;
+            weights.tensors = tensors.into_iter().map(|(name, info)| (name, (0, info))).collect();
+            weights.shards.push(Shard { path: pickled, data: 0 });
+            return Ok(weights);
+        }
+        if !index.exists() {
+            let expected = "model.safetensors, model.safetensors.index.json or pytorch_model.bin";
+            return Err(Error::Missing { directory: directory.to_owned(), expected });
+        }
+        let wrong = |problem: String| Error::File { path: index.clone(), problem };
+        let text = polydraft_files::read_text(&index, polydraft_files::Kind::INDEX)
+            .map_err(|source| Error::Read { path: index.clone(), source })?;
+        let parsed: Index =
+            serde_json::from_str(&text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
+        for name in parsed.weight_map.values().collect::<BTreeSet<_>>() {
+            // A name that leads elsewhere would read files the user never pointed at.
+            if Path::new(name).file_name().is_none_or(|n| n != name.as_str()) {
+                return Err(wrong(format!("expected file names in this directory, got {name:?}")));
+            }
+            weights.add_shard(directory.join(name))?;
+        }
+        for (tensor, file) in &parsed.weight_map {
+            if !weights.tensors.contains_key(tensor) {
+                return Err(wrong(format!(
+                    "expected tensor {tensor} in {file}, got no such tensor there"
+                )));
+            }
+        }
+        Ok(weights)
+    }
+
+    fn add_shard(&mut self, path: PathBuf) -> Result<()> {
+        let read = |source| Error::Read { path: path.clone(), source };
+        let mut file = polydraft_files::open(&path).map_err(read)?;
+        let (metadata, data) = header(&path, &mut file)?;
+        let shard = self.shards.len();
+        for (name, info) in metadata.tensors() {
+            if self.tensors.insert(name.clone(), (shard, info.clone())).is_some() {
+                let problem = format!("tensor {name} is in another shard too");
+                return Err(Error::File { path, problem });
+            }
+        }
+        self.shards.push(Shard { path, data });
+        Ok(())
+    }
+
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.shards.iter().map(|shard| shard.path.clone()).collect()
+    }
+
+    /// All tensors that are left.
+    pub fn tensors(&self) -> impl Iterator<Item = Listed> {
+        self.tensors.iter().map(|(name, (_, info))| Listed {
+            name: name.clone(),
+            shape: info.shape.clone(),
+            stored: format!("{:?}", info.dtype),
+            exact: exact(info.dtype),
+        })
+    }
+
+    pub fn rename(&mut self, rename: impl Fn(&str) -> String) {
+        let tensors = std::mem::take(&mut self.tensors);
+        self.tensors = tensors.into_iter().map(|(name, tensor)| (rename(&name), tensor)).collect();
+    }
+
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|(_, info)| info.shape.as_slice())
+    }
+
+    /// Takes a vector of whole numbers.
+    pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
+        let stored = self.find(name, &[length])?;
+        match stored.dtype {
+            Dtype::I64 => {
+                Ok(stored.bytes(0, length)?.into_iter().map(i64::from_le_bytes).collect())
+            }
+            Dtype::I32 => Ok(stored
+                .bytes(0, length)?
+                .into_iter()
+                .map(|b| i32::from_le_bytes(b).into())
+                .collect()),
+            other => Err(stored.wrong("type I64 or I32".to_owned(), format!("type {other:?}"))),
+        }
+    }
+
+    /// The same tensors under names that begin with `prefix`, where none does: some files leave it
+    /// out.
+    pub fn prepend(&mut self, prefix: &str) {
+        if !self.tensors.keys().any(|name| name.starts_with(prefix)) {
+            let tensors = std::mem::take(&mut self.tensors);
+            let renamed =
+                tensors.into_iter().map(|(name, tensor)| match name.starts_with("lm_head.") {
+                    true => (name, tensor),
+                    false => (format!("{prefix}{name}"), tensor),
+                });
+            self.tensors = renamed.collect();
+        }
+    }
+
+    /// Takes a tensor, which must have this shape.
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
+        let stored = self.find(name, shape)?;
+        match stored.dtype {
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(stored),
+            other => {
+                Err(stored.wrong("type F32, F16 or BF16".to_owned(), format!("type {other:?}")))
+            }
+        }
+    }
+
+    fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
+        let stored = self.look(name, shape)?;
+        self.tensors.remove(name);
+        Ok(stored)
+    }
+
+    /// Where a tensor is, which must have this shape.
+    pub fn look(&self, name: &str, shape: &[usize]) -> Result<Stored> {
+        let Some((shard, info)) = self.tensors.get(name) else {
+            let path = match &self.shards[..] {
+                [shard] => shard.path.clone(),
+                _ => self.directory.join(INDEX),
+            };
+            return Err(Error::Tensor {
+                path,
+                tensor: name.to_owned(),
+                expected: format!("shape {shape:?}"),
+                got: "no tensor of that name".to_owned(),
+            });
+        };
+        let shard = &self.shards[*shard];
+        let stored = Stored {
+            name: name.to_owned(),
+            path: shard.path.clone(),
+            start: shard.data + info.data_offsets.0 as u64,
+            dtype: info.dtype,
+        };
+        if info.shape != shape {
+            return Err(stored.wrong(format!("shape {shape:?}"), format!("shape {:?}", info.shape)));
+        }
+        Ok(stored)
+    }
+
+    /// That nothing is left, but for what the predicate allows.
+    pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
+        match self.tensors.iter().find(|(name, _)| !allowed(name)) {
+            None => Ok(()),
+            Some((name, (shard, info))) => Err(Error::Tensor {
+                path: self.shards[*shard].path.clone(),
+                tensor: name.clone(),
+                expected: "no such tensor with this config.json".to_owned(),
+                got: format!("one of shape {:?}", info.shape),
+            }),
+        }
+    }
+}
+
+/// The header of a safetensors file, and where the bytes of tensors begin.
+pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64)> {
+    let read = |source| Error::Read { path: path.to_owned(), source };
+    let length = file.metadata().map_err(read)?.len();
+    let wrong = |problem: String| Error::File {
+        path: path.to_owned(),
+        problem: format!("expected a complete safetensors file, got {length} bytes: {problem}"),
+    };
+    let mut size = [0; 8];
+    if length < 8 {
+        return Err(wrong("too few for the size of a header".to_owned()));
+    }
+    file.read_exact(&mut size).map_err(read)?;
+    let header = u64::from_le_bytes(size);
+    if header > LONGEST_HEADER.min(length - 8) {
+        return Err(wrong(format!("its header would have {header}")));
+    }
+    let mut text = vec![0; header as usize];
+    file.read_exact(&mut text).map_err(read)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
+    let data = 8 + header;
+    let whole = data.saturating_add(metadata.data_len() as u64);
+    if whole != length {
+        return Err(wrong(format!("its header speaks of {whole}")));
+    }
+    Ok((metadata, data))
+}
+
+/// Reads the bytes of a file from `start` on, by a handle of its own: others read at other places
+/// meanwhile.
+pub(crate) fn read_at(path: &Path, start: u64, bytes: &mut [u8]) -> Result<()> {
+    let mut read = || {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(bytes)
+    };
+    read().map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+/// In which a tensor loses nothing; of what cannot be read, anything.
+fn exact(dtype: Dtype) -> Format {
+    match dtype {
+        Dtype::F16 => Format::F16,
+        Dtype::BF16 => Format::Bf16,
+        _ => Format::F32,
+    }
+}
+
+/// A tensor in its file.
+pub(crate) struct Stored {
+    name: String,
+    path: PathBuf,
+    /// Of its first byte.
+    start: u64,
+    dtype: Dtype,
+}
+
+impl Stored {
+    pub fn exact(&self) -> Format {
+        exact(self.dtype)
+    }
+
+    fn wrong(&self, expected: String, got: String) -> Error {
+        Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, got }
+    }
+
+    /// Reads values from entry `first` on.
+    pub fn read<T: Element>(&self, first: usize, values: &mut [T]) -> Result<()> {
+        match self.dtype {
+            Dtype::F32 => self.read_as(first, values, T::from_f32),
+            Dtype::F16 => self.read_as(first, values, T::from_f16),
+            _ => self.read_as(first, values, T::from_bf16),
+        }
+    }
+
+    fn read_as<T: Element, const N: usize>(
+        &self,
+        first: usize,
+        values: &mut [T],
+        convert: impl Fn([u8; N]) -> T,
+    ) -> Result<()> {
+        let bytes = self.bytes(first, values.len())?;
+        for (value, bytes) in values.iter_mut().zip(bytes) {
+            *value = convert(bytes);
+        }
+        match not_finite(values) {
+            None => Ok(()),
+            Some((at, got)) => {
+                Err(self
+                    .wrong("finite numbers".to_owned(), format!("{got} at entry {}", first + at)))
+            }
+        }
+    }
+
+    /// Those of `count` entries of N bytes from entry `first` on.
+    fn bytes<const N: usize>(&self, first: usize, count: usize) -> Result<Vec<[u8; N]>> {
+        let mut bytes = vec![[0; N]; count];
+        read_at(&self.path, self.start + (first * N) as u64, bytes.as_flattened_mut())?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,265 @@
+//! Tiny random models on disk, and access to scores.
+#![allow(dead_code)] // each test file uses its part
+
+pub mod heads;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use polydraft::{DraftTree, NodeId, Token};
+use polydraft_engine::{Model, Sequence};
+use polydraft_models::{LoadOptions, Precision, TransformerModel, load};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+use serde_json::{Value, json};
+
+pub const VOCABULARY: usize = 96;
+const HIDDEN: usize = 32;
+const HEADS: usize = 4;
+const KEY_VALUE_HEADS: usize = 2;
+const HEAD: usize = 16;
+const INTERMEDIATE: usize = 64;
+const LAYERS: usize = 3;
+
+/// The folder of the shipped models.
+pub fn demo(role: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo").join(role)
+}
+
+pub fn config() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEY_VALUE_HEADS,
+        "head_dim": HEAD,
+        "max_position_embeddings": 640,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0,
+        "eos_token_id": [3, 5],
+    })
+}
+
+/// Random tensors that fit [`config`], weights and embeddings untied.
+pub fn tensors(seed: u64, dtype: DType) -> HashMap<String, Tensor> {
+    let mut rng = ChaCha12Rng::seed_from_u64(seed);
+    let mut random = |dims: &[usize]| {
+        let scale = if dims.len() == 1 { 0.3 } else { 3.0 / (dims[1] as f32).sqrt() };
+        let base = if dims.len() == 1 { 1.0 } else { 0.0 };
+        let count = dims.iter().product();
+        let values: Vec<f32> =
+            (0..count).map(|_| base + scale * (rng.random::<f32>() - 0.5)).collect();
+        Tensor::from_vec(values, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+    };
+    let mut all = HashMap::new();
+    all.insert("model.embed_tokens.weight".to_owned(), random(&[VOCABULARY, HIDDEN]));
+    all.insert("lm_head.weight".to_owned(), random(&[VOCABULARY, HIDDEN]));
+    all.insert("model.norm.weight".to_owned(), random(&[HIDDEN]));
+    for i in 0..LAYERS {
+        for (part, dims) in [
+            ("input_layernorm", vec![HIDDEN]),
+            ("post_attention_layernorm", vec![HIDDEN]),
+            ("self_attn.q_proj", vec![HEADS * HEAD, HIDDEN]),
+            ("self_attn.k_proj", vec![KEY_VALUE_HEADS * HEAD, HIDDEN]),
+            ("self_attn.v_proj", vec![KEY_VALUE_HEADS * HEAD, HIDDEN]),
+            ("self_attn.o_proj", vec![HIDDEN, HEADS * HEAD]),
+            ("mlp.gate_proj", vec![INTERMEDIATE, HIDDEN]),
+            ("mlp.up_proj", vec![INTERMEDIATE, HIDDEN]),
+            ("mlp.down_proj", vec![HIDDEN, INTERMEDIATE]),
+        ] {
+            all.insert(format!("model.layers.{i}.{part}.weight"), random(&dims));
+        }
+    }
+    all
+}
+
+/// A tokenizer of single characters: token i is the character 32 + i.
+pub fn tokenizer(tokens: usize) -> Value {
+    let character = |i: usize| char::from_u32(32 + i as u32).unwrap().to_string();
+    let vocabulary: HashMap<String, usize> = (0..tokens).map(|i| (character(i), i)).collect();
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [],
+        "normalizer": null,
+        "pre_tokenizer": null,
+        "post_processor": null,
+        "decoder": { "type": "Fuse" },
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "vocab": vocabulary, "merges": []
+        }
+    })
+}
+
+/// The folders of fixtures/ that are models.
+pub fn fixtures() -> Vec<PathBuf> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let folders = fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path());
+    let mut models: Vec<PathBuf> =
+        folders.filter(|f| f.join("expected.safetensors").exists()).collect();
+    models.sort();
+    models
+}
+
+/// Changes the config.json of a directory.
+pub fn change_config(directory: &Path, change: impl FnOnce(&mut Value)) {
+    let path = directory.join("config.json");
+    let mut config = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut config);
+    write_json(directory, "config.json", &config);
+}
+
+pub fn write_json(directory: &Path, name: &str, value: &Value) {
+    fs::write(directory.join(name), value.to_string()).unwrap();
+}
+
+/// A complete model directory.
+pub fn write_model(directory: &Path, tensors: &HashMap<String, Tensor>) {
+    fs::create_dir_all(directory).unwrap();
+    write_json(directory, "config.json", &config());
+    write_json(directory, "tokenizer.json", &tokenizer(VOCABULARY));
+    candle_core::safetensors::save(tensors, directory.join("model.safetensors")).unwrap();
+}
+
+/// A model with one text.
+pub struct Single {
+    pub model: TransformerModel,
+    sequence: Sequence,
+}
+
+impl Single {
+    pub fn new(mut model: TransformerModel) -> Self {
+        let sequence = model.open().unwrap();
+        Self { model, sequence }
+    }
+
+    pub fn reset(&mut self) {
+        self.model.close(self.sequence);
+        self.sequence = self.model.open().unwrap();
+    }
+
+    pub fn extend(&mut self, tokens: &[Token]) -> polydraft_engine::Result<()> {
+        self.model.extend(self.sequence, tokens)
+    }
+
+    pub fn score(&mut self, tree: &DraftTree) -> polydraft_engine::Result<()> {
+        self.model.score(&[(self.sequence, tree)])
+    }
+
+    pub fn logits(&self, node: NodeId) -> &[f32] {
+        self.model.logits(self.sequence, node)
+    }
+
+    pub fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> polydraft_engine::Result<()> {
+        self.model.commit(self.sequence, tree, path)
+    }
+
+    pub fn len(&self) -> usize {
+        self.model.len(self.sequence)
+    }
+
+    pub fn context_length(&self) -> usize {
+        self.model.facts().context
+    }
+
+    pub fn vocabulary(&self) -> &polydraft_engine::Vocabulary {
+        &self.model.facts().vocabulary
+    }
+}
+
+pub fn open(directory: &Path, options: impl Into<LoadOptions>) -> Single {
+    Single::new(load(directory, options.into()).unwrap().model)
+}
+
+pub fn random_model(seed: u64, precision: Precision) -> Single {
+    let directory = tempfile::tempdir().unwrap();
+    write_model(directory.path(), &tensors(seed, DType::F32));
+    open(directory.path(), precision)
+}
+
+/// The logits after a text, computed from nothing.
+pub fn alone(model: &mut Single, text: &[Token]) -> Vec<f32> {
+    model.reset();
+    model.extend(text).unwrap();
+    model.score(&DraftTree::new()).unwrap();
+    model.logits(DraftTree::ROOT).to_vec()
+}
+
+pub fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).fold(0.0, |worst, (a, b)| worst.max((a - b).abs()))
+}
+
+pub fn random_text(rng: &mut ChaCha12Rng, length: usize) -> Vec<Token> {
+    (0..length).map(|_| rng.random_range(0..VOCABULARY as Token)).collect()
+}
+
+/// Adds `count` nodes at random places of a tree; few tokens, so that children are shared and
+/// repeat elsewhere.
+pub fn grow(tree: &mut DraftTree, rng: &mut ChaCha12Rng, count: usize) {
+    for _ in 0..count {
+        let parent: NodeId = rng.random_range(0..tree.len());
+        tree.add(parent, rng.random_range(0..5));
+    }
+}
+
+/// The tokens from the root to a node.
+pub fn tokens_to(tree: &DraftTree, node: NodeId) -> Vec<Token> {
+    tree.path(node).into_iter().map(|n| tree.token(n)).collect()
+}
+
+/// Target and draft at work, and the target's text side.
+pub struct Pair {
+    pub engine: polydraft_engine::Engine,
+    pub language: polydraft_text::Language,
+}
+
+pub fn open_pair(target: &Path, draft: &Path, precision: Precision) -> Pair {
+    let options = LoadOptions { precision, ..LoadOptions::default() };
+    let [target, draft] = [target, draft].map(|folder| load(folder, options).unwrap());
+    let vocabulary = target.language.vocabulary.clone();
+    let drafter = polydraft_engine::ModelDrafter::new(Box::new(draft.model), &vocabulary).unwrap();
+    let engine = polydraft_engine::Engine::new(Box::new(target.model), Some(Box::new(drafter)));
+    Pair { engine, language: target.language }
+}
+
+impl Pair {
+    /// Decodes behind a prompt; without a limit to the context's end.
+    pub fn decode(
+        &mut self,
+        prompt: &[Token],
+        sampling: polydraft::Sampling,
+        speculation: Option<polydraft_engine::Speculation>,
+        max_tokens: Option<usize>,
+        seed: u64,
+    ) -> polydraft_engine::Generation {
+        let request = self.request(prompt, sampling, speculation, max_tokens, seed);
+        self.engine.generate(request, &mut |_| true).unwrap()
+    }
+
+    pub fn request(
+        &self,
+        prompt: &[Token],
+        sampling: polydraft::Sampling,
+        speculation: Option<polydraft_engine::Speculation>,
+        max_tokens: Option<usize>,
+        seed: u64,
+    ) -> polydraft_engine::Request<'static> {
+        polydraft_engine::Request {
+            prompt: prompt.to_vec(),
+            sampling,
+            speculation,
+            limits: polydraft_engine::Limits { max_tokens, ..Default::default() },
+            text: Box::new(self.language.text.stream(prompt)),
+            chance: Box::new(ChaCha12Rng::seed_from_u64(seed)),
+        }
+    }
+}

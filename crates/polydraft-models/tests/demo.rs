@@ -1,0 +1,182 @@
+//! The shipped pair: speculation changes no token at temperature 0 and no probability at
+//! temperature 1.
+
+mod common;
+
+use common::{Pair, demo, open_pair};
+use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, Topology, Verifier, VerifierKind};
+use polydraft_engine::certify::{WrongResidual, compare, count_texts};
+use polydraft_engine::{Speculation, TextStream};
+use polydraft_models::Precision;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+
+fn pair(precision: Precision) -> Pair {
+    open_pair(&demo("target"), &demo("draft"), precision)
+}
+
+fn prompts() -> Vec<String> {
+    let text = include_str!("../../../bench/prompts.jsonl");
+    let value = |line| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    text.lines().map(|line| value(line)["prompt"].as_str().unwrap().to_owned()).collect()
+}
+
+fn at(temperature: f64) -> Sampling {
+    Sampling { temperature, ..Sampling::default() }
+}
+
+fn verifier(name: &str) -> Box<dyn Verifier> {
+    name.parse::<VerifierKind>().unwrap().build().unwrap()
+}
+
+/// Two paths, nested priorities.
+fn two_paths(temperature: f64, depth: usize) -> Speculation {
+    let (verifier, policy) =
+        (verifier("nested-priority"), PolicyKind::paths(2, depth).build().unwrap());
+    Speculation { verifier, policy, sampling: at(temperature) }
+}
+
+#[test]
+fn temperature_zero_gives_the_tokens_of_plain_decoding() {
+    let mut pair = pair(Precision::F32);
+    let prompts = prompts();
+    assert!(prompts.len() >= 20);
+    for (number, prompt) in prompts.iter().enumerate() {
+        let tokens = pair.language.text.encode(prompt).unwrap();
+        // To the context's end: no limit, no end token.
+        let [plain, speculative] = [None, Some(1 + number % 8)].map(|depth| {
+            pair.decode(&tokens, at(0.0), depth.map(|depth| two_paths(0.0, depth)), None, 0)
+        });
+        assert_eq!(plain.tokens.len(), pair.engine.facts().context - tokens.len());
+        assert_eq!(plain.tokens, speculative.tokens, "prompt {number}");
+        assert_eq!(plain.text, speculative.text);
+        assert_eq!(plain.statistics.block_efficiency(), 1.0);
+        assert!(speculative.statistics.block_efficiency() > 1.0);
+    }
+}
+
+/// Every verifier, with paths and with the other trees that it supports: the draft is warm, so that
+/// trees branch.
+#[test]
+fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
+    let mut pair = pair(Precision::F32);
+    let prompts = prompts();
+    let topology = Topology::sequoia(&[0.5, 0.2, 0.1], 8, 4).unwrap();
+    let levels = |drafting| PolicyKind::levels(&[3, 2, 1], drafting);
+    let trees = [
+        PolicyKind::chain(4),
+        PolicyKind::paths(4, 4),
+        levels(Drafting::Iid),
+        levels(Drafting::Hub),
+        levels(Drafting::TopK),
+        PolicyKind::Fixed(polydraft::policy::Fixed {
+            parents: topology.parents(),
+            drafting: Drafting::WithoutReplacement,
+        }),
+        "delayed:2,3,2".parse().unwrap(),
+        "stop-below:0.2,paths:3,6".parse().unwrap(),
+    ];
+    let mut run = |prompt: &str, speculation| {
+        let tokens = pair.language.text.encode(prompt).unwrap();
+        pair.decode(&tokens, at(0.0), speculation, Some(80), 5)
+    };
+    let plain: Vec<_> = prompts.iter().map(|prompt| run(prompt, None).tokens).collect();
+    let mut runs = 0;
+    for tree in trees {
+        for kind in VerifierKind::<RuleKind>::all() {
+            if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
+                continue;
+            }
+            for number in [runs % prompts.len(), (runs + 7) % prompts.len()] {
+                let speculation = Speculation {
+                    verifier: kind.build().unwrap(),
+                    policy: tree.build().unwrap(),
+                    sampling: Sampling::default(),
+                };
+                let got = run(&prompts[number], Some(speculation));
+                assert_eq!(got.tokens, plain[number], "{kind}, {tree}, prompt {number}");
+                assert!(got.statistics.block_efficiency() > 1.0, "{kind}, {tree}");
+            }
+            runs += 1;
+        }
+    }
+    assert!(runs > 30, "{runs}");
+}
+
+/// The probability that a fair sample deviates from the target's law of two tokens at least as much
+/// as `runs` texts of `verifier` do.
+fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
+    let mut pair = pair(Precision::F32);
+    let prompt = pair.language.text.encode("impl Iterator for").unwrap();
+    let mut requests: Vec<_> = (0..runs)
+        .map(|run| {
+            let speculation = Speculation { verifier: verifier(), ..two_paths(1.0, 3) };
+            Some(pair.request(&prompt, at(1.0), Some(speculation), None, 17_000 + run as u64))
+        })
+        .collect();
+    let mut request = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
+    let counts = count_texts(&mut pair.engine, 2, runs, &mut request, &mut || true).unwrap();
+    let test = compare(pair.engine.target(), &at(1.0), &prompt, 2, &counts).unwrap();
+    assert!(test.cells > 50, "{test:?}: too few to tell laws apart");
+    test.p_value()
+}
+
+/// Of correct programs with random seeds, one in so many would fail this test.
+const FALSE_ALARM: f64 = 1e-3;
+
+#[test]
+fn temperature_one_gives_the_targets_law_of_two_tokens() {
+    let p = p_value(6000, || verifier("nested-priority"));
+    assert!(p > FALSE_ALARM, "p = {p:e}");
+}
+
+#[test]
+fn the_test_of_the_law_finds_a_planted_fault() {
+    let p = p_value(1500, || Box::new(WrongResidual(verifier("nested-priority"))));
+    assert!(p < FALSE_ALARM, "p = {p:e}");
+}
+
+#[test]
+fn streamed_text_is_whole_characters_and_complete() {
+    let pair = pair(Precision::F32);
+    let mut rng = ChaCha12Rng::seed_from_u64(3);
+    // Text with characters of one to four bytes, and tokens that make no text at all.
+    let sentence = "fn naïve() -> \"日本語 🦀🦀\" { é }";
+    let mut cases = vec![pair.language.text.encode(sentence).unwrap()];
+    cases.extend((0..200).map(|_| (0..20).map(|_| rng.random_range(1..4096)).collect()));
+    for (number, tokens) in cases.iter().enumerate() {
+        let prompt = pair.language.text.encode("let s = ").unwrap();
+        let mut stream = pair.language.text.stream(&prompt);
+        let mut streamed = String::new();
+        for &token in tokens {
+            let piece = stream.push(token).unwrap();
+            assert!(number > 0 || !piece.contains(char::REPLACEMENT_CHARACTER));
+            streamed += &piece;
+        }
+        streamed += &stream.finish().unwrap();
+        let whole = pair.language.text.decode(&[&prompt[..], tokens].concat()).unwrap();
+        let expected = whole.strip_prefix(&pair.language.text.decode(&prompt).unwrap()).unwrap();
+        // Bytes that make no character may be shown as fewer or more U+FFFD; nothing else may
+        // differ.
+        let valid = |text: &str| text.replace(char::REPLACEMENT_CHARACTER, "");
+        assert_eq!(valid(&streamed), valid(expected), "case {number}");
+        if number == 0 {
+            assert_eq!(streamed, expected);
+        }
+    }
+}
+
+// Not token for token: quantising the inputs of a product makes steps of rounding errors, and ties
+// break at them.
+#[test]
+fn quantised_models_decode_too() {
+    let mut pair = pair(Precision::Q8_0);
+    let tokens = pair.language.text.encode("pub fn new(").unwrap();
+    for temperature in [0.0, 1.0] {
+        let texts = [None, Some(4)].map(|depth| {
+            let speculation = depth.map(|depth| two_paths(temperature, depth));
+            pair.decode(&tokens, at(temperature), speculation, Some(100), 1).tokens
+        });
+        assert_eq!(texts.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100]);
+    }
+}

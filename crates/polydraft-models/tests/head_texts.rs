@@ -1,0 +1,131 @@
+//! Texts that draft heads help to write: no token and no probability changes, however bad the head.
+
+mod common;
+
+use common::heads::*;
+use polydraft::{Drafting, PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_engine::certify::{compare, count_texts};
+use polydraft_engine::{Engine, Speculation};
+use polydraft_models::Loaded;
+
+fn engine(name: &str) -> Engine {
+    let (target, head) = open_head(name);
+    Engine::new(Box::new(target), Some(Box::new(head)))
+}
+
+fn ways() -> Vec<(VerifierKind, PolicyKind)> {
+    let way = |verifier: &str, tree| (verifier.parse().unwrap(), tree);
+    vec![
+        way("block", PolicyKind::chain(3)),
+        way("nested-priority", PolicyKind::paths(2, 3)),
+        way("traversal", PolicyKind::levels(&[2, 2, 1], Drafting::WithoutReplacement)),
+    ]
+}
+
+fn speculation((verifier, tree): &(VerifierKind, PolicyKind)) -> Speculation {
+    let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
+    Speculation { verifier, policy, sampling: Sampling::default() }
+}
+
+#[test]
+fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    let Loaded { model, language, .. } = target();
+    let mut plain = common::Pair { engine: Engine::new(Box::new(model), None), language };
+    let prompts =
+        ["a", "what a tree is", "x y z"].map(|text| plain.language.text.encode(text).unwrap());
+    let expected: Vec<_> =
+        prompts.iter().map(|prompt| plain.decode(prompt, greedy, None, None, 0).tokens).collect();
+    for name in HEADS {
+        for way in &ways() {
+            let mut engine = engine(name);
+            let request = |i: usize| {
+                plain.request(&prompts[i], greedy, Some(speculation(way)), None, i as u64)
+            };
+            let mut sessions = vec![engine.open(request(0)).unwrap()];
+            // Others join one by one, and go when they are done.
+            for step in 0.. {
+                if step < 2 {
+                    sessions.push(engine.open(request(step + 1)).unwrap());
+                }
+                if sessions.iter().all(|session| session.is_done()) {
+                    break;
+                }
+                engine.step(&mut sessions.iter_mut().collect::<Vec<_>>()).unwrap();
+            }
+            for (session, expected) in sessions.into_iter().zip(&expected) {
+                assert_eq!(engine.close(session).unwrap().tokens, *expected, "{name}, {way:?}");
+            }
+            // What the target still knows of a text comes with its states.
+            let mut session = engine.open(request(1)).unwrap();
+            while !session.is_done() {
+                engine.step(&mut [&mut session]).unwrap();
+            }
+            assert_eq!(engine.close(session).unwrap().tokens, expected[1], "{name}, {way:?}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text_whatever_the_company() {
+    let Loaded { language, .. } = target();
+    let text = |prompt: &str| language.text.encode(prompt).unwrap();
+    let request = |prompt: &[Token], seed| polydraft_engine::Request {
+        prompt: prompt.to_vec(),
+        sampling: Sampling::default(),
+        speculation: Some(speculation(&ways()[1])),
+        limits: polydraft_engine::Limits { max_tokens: Some(30), ..Default::default() },
+        text: Box::new(polydraft_engine::NoText),
+        chance: Box::new(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
+    };
+    for name in ["speculators", "eagle1"] {
+        let alone = engine(name).generate(request(&text("to be or"), 3), &mut |_| true).unwrap();
+        let mut engine = engine(name);
+        // A text that begins alike has been read before, and two more are written beside it.
+        engine.generate(request(&text("to be or not to be"), 5), &mut |_| true).unwrap();
+        let mut sessions = [("xyz", 1), ("to be or", 3), ("q", 2)]
+            .map(|(prompt, seed)| engine.open(request(&text(prompt), seed)).unwrap());
+        while !sessions[1].is_done() {
+            engine.step(&mut sessions.iter_mut().collect::<Vec<_>>()).unwrap();
+        }
+        let [_, session, _] = sessions;
+        let found = engine.close(session).unwrap();
+        assert_eq!(found.tokens, alone.tokens, "{name}");
+        assert_eq!(found.statistics.target_calls, alone.statistics.target_calls, "{name}");
+    }
+}
+
+/// Of correct programs with random seeds, one in so many would fail a test against this.
+const FALSE_ALARM: f64 = 1e-4;
+
+#[test]
+fn temperature_one_gives_the_targets_law_also_of_tokens_that_the_head_cannot_say() {
+    let Loaded { language, .. } = target();
+    let prompt = language.text.encode("to be or not").unwrap();
+    // Few tokens, so that some texts are much likelier than others.
+    let sampling = Sampling { top_k: Some(8), ..Sampling::default() };
+    for name in HEADS {
+        for way in ways() {
+            let mut engine = engine(name);
+            let mut request = |run: usize| {
+                Ok::<_, polydraft_engine::Error>(polydraft_engine::Request {
+                    prompt: prompt.clone(),
+                    sampling,
+                    speculation: Some(speculation(&way)),
+                    limits: Default::default(),
+                    text: Box::new(polydraft_engine::NoText),
+                    chance: Box::new(
+                        <rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(
+                            23_000 + run as u64,
+                        ),
+                    ),
+                })
+            };
+            let counts = count_texts(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
+            let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
+            assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
+            let p = test.p_value();
+            assert!(p > FALSE_ALARM, "{name}, {way:?}: p = {p:e}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Speculation on every family: no token changes at temperature 0 and no probability at temperature
+//! 1.
+
+mod common;
+
+use std::fs;
+
+use candle_core::{DType, Device};
+use common::*;
+use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft_engine::Speculation;
+use polydraft_engine::certify::{compare, count_texts};
+use polydraft_models::Precision;
+use serde_json::json;
+
+type Way = (VerifierKind, PolicyKind);
+
+/// Every verifier, with the first of a few trees that it takes.
+fn ways() -> Vec<Way> {
+    let levels = [Drafting::Iid, Drafting::WithoutReplacement, Drafting::Hub, Drafting::Greedy]
+        .map(|drafting| PolicyKind::levels(&[2, 2, 1], drafting));
+    let trees: Vec<PolicyKind> =
+        [2, 1].map(|paths| PolicyKind::paths(paths, 3)).into_iter().chain(levels).collect();
+    let fits = |verifier: &VerifierKind| {
+        let working = verifier.build().unwrap();
+        trees.iter().find(|tree| working.supports(&tree.build().unwrap().form()).is_ok()).cloned()
+    };
+    let ways: Vec<_> = VerifierKind::<RuleKind>::all().into_iter().map(|v| (fits(&v), v)).collect();
+    assert!(ways.len() > 5);
+    ways.into_iter()
+        .map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree"))))
+        .collect()
+}
+
+/// With a warm draft: trees branch.
+fn speculation((verifier, tree): &Way) -> Speculation {
+    let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
+    Speculation { verifier, policy, sampling: Sampling::default() }
+}
+
+#[test]
+fn temperature_zero_gives_the_tokens_of_plain_decoding_in_every_family() {
+    let (folders, ways) = (fixtures(), ways());
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    // Every family drafts for the next: they share a tokenizer.
+    for (target, draft) in folders.iter().zip(folders.iter().cycle().skip(1)) {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
+            let mut pair = open_pair(target, draft, precision);
+            let prompt = pair.language.text.encode("what a tree is").unwrap();
+            let mut texts = Vec::new();
+            for way in [None].into_iter().chain(ways.iter().map(Some)) {
+                // To the context's end.
+                let made = pair.decode(&prompt, greedy, way.map(speculation), None, 0);
+                texts.push((way, made.tokens));
+            }
+            assert_eq!(texts[0].1.len() + prompt.len(), 64, "{target:?}");
+            for (way, text) in &texts[1..] {
+                assert_eq!(*text, texts[0].1, "{target:?}, {precision}, {way:?}");
+            }
+        }
+    }
+}
+
+/// Of correct programs with random seeds, one in so many would fail a test against this.
+const FALSE_ALARM: f64 = 1e-4;
+
+/// A fixture with its logits stretched, so that some texts are much likelier than others.
+fn stretched(name: &str) -> tempfile::TempDir {
+    let folder = fixtures().into_iter().find(|f| f.file_name().is_some_and(|n| n == name)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(folder.join(file), directory.path().join(file)).unwrap();
+    }
+    let path = directory.path().join("model.safetensors");
+    let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    let norm = tensors.get_mut("model.norm.weight").unwrap();
+    // Gemma 2 counts weights from one.
+    let offset = if name == "gemma2" { 1.0 } else { 0.0 };
+    let wide = norm.to_dtype(DType::F32).unwrap();
+    *norm = (((wide + offset).unwrap() * 8.0).unwrap() - offset).unwrap();
+    candle_core::safetensors::save(&tensors, &path).unwrap();
+    change_config(directory.path(), |config| {
+        if name == "gemma2" {
+            config["final_logit_softcapping"] = json!(4.0);
+        }
+    });
+    directory
+}
+
+#[test]
+fn temperature_one_gives_the_targets_law_of_two_tokens_in_two_families() {
+    for [target, draft] in [["mistral", "qwen3"], ["gemma2", "mistral"]] {
+        let folders = [target, draft].map(stretched);
+        for way in ways() {
+            let mut pair = open_pair(folders[0].path(), folders[1].path(), Precision::F32);
+            let prompt = pair.language.text.encode("to be or not").unwrap();
+            let sampling = Sampling::default();
+            let mut requests: Vec<_> = (0..2000)
+                .map(|run| {
+                    Some(pair.request(
+                        &prompt,
+                        sampling,
+                        Some(speculation(&way)),
+                        None,
+                        17_000 + run,
+                    ))
+                })
+                .collect();
+            let mut request =
+                |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
+            let counts =
+                count_texts(&mut pair.engine, 2, 2000, &mut request, &mut || true).unwrap();
+            let test = compare(pair.engine.target(), &sampling, &prompt, 2, &counts).unwrap();
+            assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
+            let p = test.p_value();
+            assert!(p > FALSE_ALARM, "{:?}, {way:?}: p = {p:e}", folders[0].path());
+        }
+    }
+}

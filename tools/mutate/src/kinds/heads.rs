@@ -1,0 +1,65 @@
+//! Directories of draft heads.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use polydraft::{PolicyKind, Sampling, VerifierKind};
+use polydraft_engine::{Engine, Limits, NoText, Request, Speculation};
+use polydraft_models::{HeadOptions, LoadOptions, is_head, load, load_head};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::{read, repository, write};
+use crate::mutation::{self, Dice};
+
+const HEADS: [(&str, &str); 6] = [
+    ("eagle1", "model.safetensors"),
+    ("original", "pytorch_model.bin"),
+    ("specforge", "model.safetensors"),
+    ("speculators", "model.safetensors"),
+    ("speculators-qwen3", "model.safetensors"),
+    ("whole", "model.safetensors"),
+];
+
+/// A head with a file that is not as it should be drafts for a sound target.
+pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
+    let fixtures = "crates/polydraft-models/tests/heads";
+    let (head, weights) = HEADS[dice.below(HEADS.len())];
+    let folder = folder.join("head");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir(&folder).context("cannot make a folder")?;
+    let mut config: Value =
+        serde_json::from_slice(&read(&format!("{fixtures}/{head}/config.json"))?)?;
+    let mut tensors = read(&format!("{fixtures}/{head}/{weights}"))?;
+    let spoilt = dice.below(5);
+    if spoilt < 3 {
+        mutation::json(dice, &mut config);
+    } else if weights.ends_with(".bin") {
+        mutation::bytes(dice, &mut tensors, usize::MAX);
+    } else {
+        mutation::safetensors(dice, &mut tensors);
+    }
+    write(&folder.join("config.json"), &mutation::written(dice, &config))?;
+    write(&folder.join(weights), &tensors)?;
+
+    let mut target = load(&repository(&format!("{fixtures}/target")), LoadOptions::default())?;
+    is_head(&folder);
+    let head = load_head(&folder, &mut target.model, &HeadOptions::default())?;
+    let sampling = Sampling::default();
+    let speculation = Speculation {
+        verifier: "nested-priority".parse::<VerifierKind>()?.build()?,
+        policy: PolicyKind::paths(2, 2).build()?,
+        sampling,
+    };
+    let request = Request {
+        text: Box::new(NoText),
+        prompt: vec![3, 4],
+        sampling,
+        speculation: Some(speculation),
+        limits: Limits { max_tokens: Some(4), ..Limits::default() },
+        chance: Box::new(ChaCha8Rng::seed_from_u64(1)),
+    };
+    Engine::new(Box::new(target.model), Some(Box::new(head))).generate(request, &mut |_| true)?;
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! A process that runs inputs and says which.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args as ClapArgs;
+
+use crate::clock::own_processor_seconds;
+use crate::kinds::{self, Kind};
+use crate::{folder, limits};
+
+/// What to run.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct Args {
+    /// The seed of all inputs.
+    #[arg(long)]
+    pub seed: u64,
+    /// The first input's number.
+    #[arg(long)]
+    pub first: u64,
+    /// From one input's number to the next.
+    #[arg(long)]
+    pub step: u64,
+    /// Inputs with numbers below this.
+    #[arg(long)]
+    pub end: u64,
+    /// Inputs of this kind only.
+    #[arg(long)]
+    pub only: Option<Kind>,
+    /// Where to put those that are files.
+    #[arg(long)]
+    pub folder: PathBuf,
+}
+
+/// What became of an input.
+enum Outcome {
+    /// It was read, and used.
+    Taken,
+    /// The reader said what is wrong with it.
+    Refused(String),
+    /// The reader broke down.
+    Panicked(String),
+}
+
+fn try_one(
+    seed: u64,
+    number: u64,
+    only: Option<Kind>,
+    folder: &std::path::Path,
+) -> (Kind, Outcome) {
+    let (kind, mut dice) = kinds::begin(seed, number, only);
+    limits::begin();
+    let outcome =
+        match catch_unwind(AssertUnwindSafe(|| kinds::run(kind, number, &mut dice, folder))) {
+            Ok(Ok(())) => Outcome::Taken,
+            Ok(Err(error)) => Outcome::Refused(format!("{error:#}")),
+            Err(payload) => {
+                let said = payload.downcast_ref::<String>().cloned();
+                let said = said.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+                Outcome::Panicked(said.unwrap_or_default())
+            }
+        };
+    (kind, outcome)
+}
+
+/// Runs inputs: a line with the number before each, `! number what` for a panic, at the end `= kind
+/// taken refused`.
+pub fn run(args: &Args) -> Result<()> {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut out = std::io::stdout().lock();
+    let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let mut number = args.first;
+    while number < args.end {
+        writeln!(out, "{number}")?;
+        out.flush()?;
+        let (kind, outcome) = try_one(args.seed, number, args.only, &args.folder);
+        let count = counts.entry(format!("{kind:?}")).or_default();
+        match outcome {
+            Outcome::Taken => count.0 += 1,
+            Outcome::Refused(_) => count.1 += 1,
+            Outcome::Panicked(said) => {
+                writeln!(out, "! {number} {kind:?}: {}", said.replace('\n', " "))?
+            }
+        }
+        number += args.step;
+        if number >= args.end || (number / args.step).is_multiple_of(1_000) {
+            for (kind, (taken, refused)) in std::mem::take(&mut counts) {
+                writeln!(out, "= {kind} {taken} {refused}")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs one input and says what became of it.
+pub fn one(seed: u64, number: u64, only: Option<Kind>) -> Result<bool> {
+    let folder = folder::make()?;
+    let clock = std::time::Instant::now();
+    let (kind, outcome) = try_one(seed, number, only, folder.path());
+    let seconds = clock.elapsed().as_secs_f64();
+    let (fine, said) = match outcome {
+        Outcome::Taken => (true, "taken".to_owned()),
+        Outcome::Refused(said) => (true, format!("refused: {said}")),
+        Outcome::Panicked(said) => (false, format!("panicked: {said}")),
+    };
+    println!("{kind:?}, {seconds:.3} s, {said}");
+    Ok(fine)
+}
+
+/// Runs again what ever failed.
+pub fn corpus() -> Result<bool> {
+    let folder = folder::make()?;
+    let mut fine = true;
+    for line in include_str!("../corpus/failed.txt").lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let mut number = || words.next().and_then(|word| word.parse().ok());
+        let (Some(seed), Some(input)) = (number(), number()) else { continue };
+        let only = words.next().and_then(|word| clap::ValueEnum::from_str(word, true).ok());
+        let before = own_processor_seconds();
+        let (kind, outcome) = try_one(seed, input, only, folder.path());
+        let seconds = own_processor_seconds() - before;
+        if seconds > 10.0 {
+            println!("{seed} {input} {kind:?}: {seconds} s");
+            fine = false;
+        }
+        if let Outcome::Panicked(said) = outcome {
+            println!("{seed} {input} {kind:?}: {said}");
+            fine = false;
+        }
+    }
+    Ok(fine)
+}

@@ -1,0 +1,77 @@
+//! A few thousand inputs, and all that ever failed.
+
+use std::process::{Command, Stdio};
+
+fn passes(args: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_polydraft-mutate")).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn thousands_of_inputs() {
+    passes(&["mutate", "--count", "6000", "--seed", "2"]);
+}
+
+/// A panic, too much memory at once and in small pieces, too deep a recursion, an input that waits
+/// for ever and one that works for ever: each is found, and the next one is tried.
+#[test]
+fn planted_faults_are_found() {
+    let args = [
+        "mutate", "--count", "7", "--jobs", "1", "--only", "planted", "--cpu", "3", "--wall", "20",
+    ];
+    let output = Command::new(env!("CARGO_BIN_EXE_polydraft-mutate")).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for expected in [
+        "7 inputs",
+        "6 findings",
+        "0 Planted: planted",
+        "1 1: signal",
+        "1 2: signal",
+        "1 3: more than 20 s, waiting",
+        "1 4: more than 3 s of the processor",
+        "1 5: signal",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
+
+/// Also of workers that were ended.
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_is_left_behind() {
+    let left = |process: u32| {
+        let prefix = format!("polydraft-mutate-{process}-");
+        let all = ["/dev/shm", "/tmp"]
+            .map(|place| std::fs::read_dir(place).into_iter().flatten().flatten());
+        all.into_iter()
+            .flatten()
+            .filter(|e| e.file_name().to_string_lossy().starts_with(&prefix))
+            .count()
+    };
+    let start = |count: &str| {
+        let args =
+            ["mutate", "--count", count, "--jobs", "2", "--only", "planted", "--first", "100"];
+        Command::new(env!("CARGO_BIN_EXE_polydraft-mutate"))
+            .args(args)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut killed = start("100000000");
+    while left(killed.id()) < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(left(killed.id()), 2, "it had no time to tidy up");
+    let mut next = start("4");
+    assert!(next.wait().unwrap().success());
+    assert_eq!((left(killed.id()), left(next.id())), (0, 0));
+}
+
+#[test]
+fn what_ever_failed() {
+    passes(&["corpus"]);
+}
