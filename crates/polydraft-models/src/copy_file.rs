@@ -18,7 +18,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorView};
 
 use crate::packed::{Format, Packed};
 use crate::weights::{header, read_at};
-use crate::{CandleModel, Description, DeviceName, Error, LoadOptions, Result};
+use crate::{Description, DeviceName, Error, LoadOptions, Result, TransformerModel};
 
 /// To be raised when matrices lie in memory in another way, or are rounded in another.
 const LAYOUT: u32 = 1;
@@ -69,7 +69,7 @@ impl CopyFile {
     ///
     /// # Errors
     /// Failures of the file system.
-    pub fn write(&self, copy: &CandleModel) -> io::Result<()> {
+    pub fn write(&self, copy: &TransformerModel) -> io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let matrices = copy.transformer().held_matrices();

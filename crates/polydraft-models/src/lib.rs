@@ -38,7 +38,7 @@ pub use head::{
 };
 pub use linear::Precision;
 pub use load::{Description, Ends, LoadOptions, Loaded, Opened, is_gguf, load};
-pub use model::{CandleModel, SequenceLimits};
+pub use model::{SequenceLimits, TransformerModel};
 #[doc(hidden)]
 pub use packed::ProductProbe;
 pub use threads::use_threads;

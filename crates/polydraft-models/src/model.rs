@@ -48,7 +48,7 @@ impl Default for SequenceLimits {
 
 /// A transformer with the texts that it is asked to continue.
 #[derive(Debug)]
-pub struct CandleModel {
+pub struct TransformerModel {
     facts: Facts,
     transformer: Transformer,
     /// By number of the sequence; none where it is not open.
@@ -61,7 +61,7 @@ pub struct CandleModel {
     follows: bool,
 }
 
-impl CandleModel {
+impl TransformerModel {
     pub(crate) fn new(
         name: String,
         vocabulary: Vocabulary,
@@ -300,7 +300,7 @@ struct Work<'a> {
     tree: Option<&'a DraftTree>,
 }
 
-impl Model for CandleModel {
+impl Model for TransformerModel {
     fn facts(&self) -> &Facts {
         &self.facts
     }
