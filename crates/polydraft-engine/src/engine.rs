@@ -4,7 +4,9 @@ mod bookkeeping;
 mod forced;
 mod growth;
 
-use polydraft::{Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, Token, race};
+use polydraft::{
+    Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, StepContext, Token, race,
+};
 
 use crate::costs::{self, Measured};
 use crate::laws::{Changed, Pool, StepLaws};
@@ -19,8 +21,8 @@ use growth::{depth, frontier, grow};
 /// A target, what drafts for it, and any number of sessions.
 ///
 /// ```
-/// use polydraft::{PolicyKind, Sampling, VerifierKind};
-/// use polydraft_engine::{Engine, Limits, ModelDrafter, NoText, Request, Speculation, TableModel};
+/// use polydraft::{PolicyKind, VerifierKind};
+/// use polydraft_engine::{Engine, Limits, Model, ModelDrafter, Request, Speculation, TableModel};
 /// use rand::SeedableRng;
 ///
 /// let table = |json| TableModel::from_json("example", json);
@@ -30,24 +32,14 @@ use growth::{depth, frontier, grow};
 /// let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
 ///
 /// let verifier: VerifierKind = "nested-priority".parse()?;
-/// let generation = engine.generate(
-///     Request {
-///         prompt: vec![1],
-///         sampling: Sampling::default(),
-///         speculation: Some(Speculation {
-///             verifier: verifier.build()?,
-///             policy: PolicyKind::paths(2, 3).build()?,
-///             sampling: Sampling::default(),
-///         }),
-///         limits: Limits { max_tokens: Some(20), ..Limits::default() },
-///         text: Box::new(NoText),
-///         chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(1)),
-///     },
-///     &mut |_| true,
-/// )?;
+/// let policy = PolicyKind::paths(2, 3);
+/// let request = Request::new([1])
+///     .speculation(Speculation::new(verifier.build()?, policy.build()?)?)
+///     .limits(Limits::tokens(20))
+///     .rng(rand_chacha::ChaCha8Rng::seed_from_u64(1));
+/// let generation = engine.generate(request, &mut |_| true)?;
 /// assert_eq!(generation.tokens.len(), 20);
 /// assert!(generation.statistics.target_calls < 20);
-/// # use polydraft_engine::Model;
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 pub struct Engine {
@@ -149,7 +141,7 @@ impl Engine {
     ///
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token; a token
-    /// outside the vocabulary; settings out of range; a verifier that is not exact for the tree;
+    /// outside the vocabulary; settings out of range;
     /// speculation without a drafter; as many sessions as the models can hold.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
@@ -157,7 +149,7 @@ impl Engine {
         let drafter = match (&request.speculation, &mut self.drafter) {
             (None, _) => None,
             (Some(speculation), Some(drafter)) => {
-                speculation.validate()?;
+                speculation.sampling.validate()?;
                 Some(drafter)
             }
             (Some(_), None) => return no_drafter(),
@@ -213,7 +205,7 @@ impl Engine {
             .collect();
         let (mut clock, texts) = (Clock::start(), open.len());
         for session in &mut open {
-            session.among =
+            session.batch_size =
                 if session.is_alone { 1 } else { session.again.take().unwrap_or(texts) };
         }
         self.force(&mut open);
@@ -266,8 +258,9 @@ impl Engine {
         for session in sessions.iter_mut() {
             session.draft.clear(&mut self.pool.spare());
             if let Some(speculation) = &mut session.speculation {
-                speculation.policy.among(session.among);
-                speculation.policy.behind(self.target.len(session.target));
+                let context_length = self.target.len(session.target);
+                let context = StepContext { batch_size: session.batch_size, context_length };
+                speculation.policy.begin_step(&context);
             }
         }
         let Some(drafter) = &self.drafter else { return Ok(()) };
@@ -326,7 +319,7 @@ impl Engine {
                     sampling,
                     speculation,
                     draft,
-                    chance,
+                    rng,
                     clocks,
                     tokens,
                     processor,
@@ -357,7 +350,7 @@ impl Engine {
                         token: race::next(law, 0, chance),
                     }),
                 };
-                let outcome = with_clocks(chance.as_mut(), clocks, tokens.len(), decide);
+                let outcome = with_clocks(rng.as_mut(), clocks, tokens.len(), decide);
                 let trace = match (&outcome, asides.traced) {
                     (Ok(outcome), Some(top)) => {
                         let verifier =
@@ -434,7 +427,7 @@ impl Engine {
         if session.is_taking {
             return Err(Error::Interrupted);
         }
-        session.again = Some(session.among);
+        session.again = Some(session.batch_size);
         let length = prompt.len() + session.tokens().len();
         self.target.truncate(session.target, length);
         self.target.extend(session.target, &[])?;

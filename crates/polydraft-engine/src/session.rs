@@ -3,156 +3,13 @@
 use std::time::Duration;
 
 use polydraft::race::{Clocks, Raced};
-use polydraft::{Chance, Draft, DraftTree, NodeId, Policy, Sampling, Token, Verifier};
+use polydraft::{Chance, Draft, Sampling, Token};
 
 use crate::stop::StopScanner;
-use crate::{Error, Processor, Result, Scored, Sequence, Statistics, Trace};
-
-/// Turns token ids into text, one at a time.
-pub trait TextStream: Send {
-    /// Takes the next token; returns the text that is certain by now, in whole characters (it may
-    /// be empty).
-    ///
-    /// # Errors
-    /// An id that has no text.
-    fn push(&mut self, token: Token) -> Result<String>;
-
-    /// What is left at the end, where bytes that make no character become U+FFFD.
-    ///
-    /// # Errors
-    /// As for [`push`](Self::push).
-    fn finish(&mut self) -> Result<String>;
-}
-
-/// A text that is not asked for: tokens are enough.
-pub struct NoText;
-
-impl TextStream for NoText {
-    fn push(&mut self, _: Token) -> Result<String> {
-        Ok(String::new())
-    }
-
-    fn finish(&mut self) -> Result<String> {
-        Ok(String::new())
-    }
-}
-
-/// When to stop.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Limits {
-    /// Tokens to emit at most; `None` is up to the context's end.
-    pub max_tokens: Option<usize>,
-    /// Tokens that end the text. They have no text of their own.
-    pub end_tokens: Vec<Token>,
-    /// Strings that end the text and are not part of it.
-    pub stop: Vec<String>,
-}
-
-impl Limits {
-    /// Whether a text would end with this node of a draft.
-    pub(crate) fn end_at(&self, tree: &DraftTree, node: NodeId) -> bool {
-        node != DraftTree::ROOT && self.end_tokens.contains(&tree.token(node))
-    }
-}
-
-/// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub enum Finish {
-    /// The model emitted an end token.
-    #[serde(rename = "end-token")]
-    End,
-    /// A stop string appeared.
-    #[serde(rename = "stop-string")]
-    Stop,
-    /// The limit on tokens was reached.
-    #[serde(rename = "max-tokens")]
-    MaxTokens,
-    /// The context is full.
-    #[serde(rename = "context")]
-    Context,
-    /// The caller wanted no more.
-    #[serde(rename = "stopped")]
-    Stopped,
-}
-
-/// Where an emitted token came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// Drafted, and accepted by the verifier.
-    Accepted,
-    /// Emitted in place of drafts that were rejected.
-    Correction,
-    /// Emitted behind the last draft, all of which were accepted; also where nothing was drafted.
-    Bonus,
-}
-
-/// A decided token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Emitted {
-    /// Its id.
-    pub token: Token,
-    /// Where it came from.
-    pub origin: Origin,
-}
-
-/// A piece of text and where the token came from that completed it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
-    /// Whole characters.
-    pub text: String,
-    /// Where it came from.
-    pub origin: Origin,
-}
-
-/// How drafts are made and verified.
-pub struct Speculation {
-    /// What decides.
-    pub verifier: Box<dyn Verifier>,
-    /// Where the tree grows in every step. It is cut off near the end of the context and of the
-    /// token limit.
-    pub policy: Box<dyn Policy>,
-    /// How the drafter's output becomes the distributions that drafts are drawn from. It changes
-    /// the speed, never the text's law.
-    pub sampling: Sampling,
-}
-
-impl Speculation {
-    /// # Errors
-    /// A verifier that is not exact for the policy's trees; sampling out of range.
-    pub fn validate(&self) -> Result<()> {
-        self.sampling.validate()?;
-        Ok(self.verifier.supports(&self.policy.form())?)
-    }
-}
-
-/// What is asked for.
-pub struct Request<'c> {
-    /// The tokens to continue.
-    pub prompt: Vec<Token>,
-    /// How the target's logits become the law of the text.
-    pub sampling: Sampling,
-    /// How to speculate; `None` is plain decoding, one token per pass.
-    pub speculation: Option<Speculation>,
-    /// When to stop.
-    pub limits: Limits,
-    /// How tokens become text.
-    pub text: Box<dyn TextStream + 'c>,
-    /// The random decisions; a seeded generator makes the text reproducible.
-    pub chance: Box<dyn Chance + Send + 'c>,
-}
-
-/// A finished text.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Generation {
-    /// All of it, up to the stop string if there was one.
-    pub text: String,
-    /// The tokens decided, up to the one that ended the text.
-    pub tokens: Vec<Token>,
-    /// Why it ended.
-    pub finish: Finish,
-    /// What it cost.
-    pub statistics: Statistics,
-}
+use crate::{
+    Emitted, Error, Finish, Generation, Limits, Origin, Piece, Processor, Request, Result, Scored,
+    Sequence, Speculation, Statistics, TextStream, Trace,
+};
 
 /// What is told of a session besides its text.
 #[derive(Default)]
@@ -189,20 +46,11 @@ pub(crate) fn with_clocks<T>(
 /// that is dropped instead keeps them.
 ///
 /// ```
-/// use polydraft::Sampling;
-/// use polydraft_engine::{Engine, Finish, Limits, NoText, Request, TableModel};
-/// use rand::SeedableRng;
+/// use polydraft_engine::{Engine, Finish, Limits, Request, TableModel};
 ///
 /// let target = TableModel::from_json("coin", r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
 /// let mut engine = Engine::new(Box::new(target), None);
-/// let mut session = engine.open(Request {
-///     prompt: vec![0],
-///     sampling: Sampling::default(),
-///     speculation: None,
-///     limits: Limits { max_tokens: Some(3), ..Limits::default() },
-///     text: Box::new(NoText),
-///     chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(1)),
-/// })?;
+/// let mut session = engine.open(Request::new([0]).limits(Limits::tokens(3)))?;
 /// let mut taken = 0;
 /// while !session.is_done() {
 ///     engine.step(&mut [&mut session])?;
@@ -218,15 +66,15 @@ pub struct Session<'c> {
     pub(crate) drafter: Option<Sequence>,
     pub(crate) sampling: Sampling,
     pub(crate) speculation: Option<Speculation>,
-    pub(crate) chance: Box<dyn Chance + Send + 'c>,
+    pub(crate) rng: Box<dyn Chance + Send + 'c>,
     /// Clocks that target and draft share, if they are to.
     pub(crate) clocks: Option<Box<dyn Clocks>>,
     pub(crate) draft: Draft,
     pub(crate) statistics: Statistics,
     pub(crate) processor: Option<Box<dyn Processor>>,
     pub(crate) is_alone: bool,
-    /// Texts in the last step, as its policy was told.
-    pub(crate) among: usize,
+    /// Sequences in the pass of the last step, as its policy was told.
+    pub(crate) batch_size: usize,
     /// The same for the next step, if it is the last one once more.
     pub(crate) again: Option<usize>,
     /// Whether what a step decided is being taken: a panic then leaves half of it.
@@ -246,21 +94,26 @@ pub struct Session<'c> {
 }
 
 impl<'c> Session<'c> {
-    pub(crate) fn new(request: Request<'c>, target: Sequence, drafter: Option<Sequence>) -> Self {
-        let Request { sampling, speculation, limits, text, chance, .. } = request;
+    pub(crate) fn new(
+        mut request: Request<'c>,
+        target: Sequence,
+        drafter: Option<Sequence>,
+    ) -> Self {
+        let rng = request.take_rng();
+        let Request { sampling, speculation, limits, text, .. } = request;
         let stops = StopScanner::new(&limits.stop);
         let mut session = Self {
             target,
             drafter,
             sampling,
             speculation,
-            chance,
+            rng,
             clocks: None,
             draft: Draft::new(),
             statistics: Statistics::default(),
             processor: None,
             is_alone: false,
-            among: 1,
+            batch_size: 1,
             again: None,
             is_taking: false,
             asides: Asides::default(),
@@ -328,11 +181,11 @@ impl<'c> Session<'c> {
     }
 
     /// To be called before the first step: decides by clocks ([`polydraft::race`]) that follow from
-    /// the chance. A session whose verifier goes by clocks has them anyway; plain decoding with
-    /// them has the same text as these, if the chance is the same.
+    /// the generator. A session whose verifier goes by clocks has them anyway; plain decoding with
+    /// them has the same text as these, if the generator is the same.
     pub fn race(&mut self) {
         if self.clocks.is_none() {
-            self.clocks = Some(self.chance.clocks());
+            self.clocks = Some(self.rng.clocks());
         }
     }
 

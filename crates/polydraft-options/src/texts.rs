@@ -55,7 +55,7 @@ pub fn decode(
     random: &mut Random,
     show: &mut dyn FnMut(Piece) -> bool,
 ) -> Result<Generation> {
-    let request = request(&models.language, prompt, settings, limits, Box::new(random))?;
+    let request = request(&models.language, prompt, settings, limits, random)?;
     Ok(models.engine.generate(request, show)?)
 }
 
@@ -68,14 +68,12 @@ pub fn request<'c>(
     prompt: &[Token],
     settings: &Settings,
     limits: &Limits,
-    chance: Box<dyn Chance + Send + 'c>,
+    rng: impl Chance + Send + 'c,
 ) -> Result<Request<'c>> {
-    Ok(Request {
-        prompt: prompt.to_vec(),
-        sampling: settings.sampling,
-        speculation: settings.speculation.as_ref().map(Speculation::build).transpose()?,
-        limits: limits.clone(),
-        text: Box::new(language.text.stream(prompt)),
-        chance,
-    })
+    Ok(Request::new(prompt)
+        .sampling(settings.sampling)
+        .speculation(settings.speculation.as_ref().map(Speculation::build).transpose()?)
+        .limits(limits.clone())
+        .text(language.text.stream(prompt))
+        .rng(rng))
 }

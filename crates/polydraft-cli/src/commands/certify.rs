@@ -253,15 +253,14 @@ fn request(
     limits: Limits,
     seed: u64,
 ) -> Result<Request<'static>> {
-    let chance = Box::new(texts::random(seed));
-    let mut request = texts::request(language, prompt, settings, &limits, chance)?;
-    if args.plant_fault {
-        request.speculation = request.speculation.map(|mut speculation| {
-            speculation.verifier = Box::new(WrongResidual(speculation.verifier));
-            speculation
-        });
+    let request = texts::request(language, prompt, settings, &limits, texts::random(seed))?;
+    if !args.plant_fault {
+        return Ok(request);
     }
-    Ok(request)
+    let faulty = |speculation: polydraft_engine::Speculation| {
+        speculation.map_verifier(|verifier| Box::new(WrongResidual(verifier)))
+    };
+    Ok(request.map_speculation(faulty)?)
 }
 
 /// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of

@@ -147,8 +147,8 @@ pub fn run(args: Args) -> Result<()> {
         (false, false) => printer.remind(&prompt),
         (false, true) => {}
     }
-    let chance = Box::new(texts::random(seed));
-    let request = texts::request(&models.language, &tokens, &settings, &limits, chance)?;
+    let rng = texts::random(seed);
+    let request = texts::request(&models.language, &tokens, &settings, &limits, rng)?;
     let mut session = models.engine.open(request)?;
     if args.output.invariant {
         session.race();

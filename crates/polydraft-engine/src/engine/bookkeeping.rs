@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use polydraft::{DraftTree, NodeId, Outcome};
 
-use crate::session::{Emitted, Origin};
 use crate::statistics::{Step, StepTime};
-use crate::{Sequence, Session};
+use crate::{Emitted, Origin, Sequence, Session};
 
 /// Where the time of a step goes.
 pub(super) struct Clock {

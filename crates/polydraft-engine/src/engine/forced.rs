@@ -6,8 +6,7 @@
 use polydraft::Token;
 
 use super::Engine;
-use crate::session::{Emitted, Origin};
-use crate::{Result, Session};
+use crate::{Emitted, Origin, Result, Session};
 
 impl Engine {
     /// Takes what is certain for each session; what cannot be taken ends its session.

@@ -55,8 +55,8 @@ pub(super) fn grow(
             }
         };
         let policy = speculation.policy.as_ref();
-        let Session { draft, chance, clocks, tokens, .. } = session;
-        let grown = with_clocks(chance.as_mut(), clocks, tokens.len(), |chance| {
+        let Session { draft, rng, clocks, tokens, .. } = session;
+        let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |chance| {
             draft.grow(node, law, policy, chance)
         })?;
         pool.give_back(grown);

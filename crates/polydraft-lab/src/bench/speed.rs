@@ -9,7 +9,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::policy::{Auto, Costs, Reckoned};
 use polydraft::{PolicyKind, Sampling, Token};
-use polydraft_engine::{Limits, Speculation as Drawn, Statistics};
+use polydraft_engine::{Limits, Statistics};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
@@ -246,14 +246,12 @@ fn in_turn(
     let mut sessions = Vec::new();
     let done = (|| -> Result<()> {
         for way in ways.iter() {
-            let random = Box::new(texts::random(seed));
+            let random = texts::random(seed);
             let mut request = texts::request(language, prompt, &way.settings, limits, random)?;
             if way.name != AUTO {
-                let reckoned = |drawn: Drawn| Drawn {
-                    policy: Box::new(Reckoned::new(drawn.policy, costs.clone())),
-                    ..drawn
-                };
-                request.speculation = request.speculation.map(reckoned);
+                request = request.map_speculation(|drawn| {
+                    drawn.map_policy(|policy| Box::new(Reckoned::new(policy, costs.clone())))
+                })?;
             }
             sessions.push(engine.open(request)?);
         }
