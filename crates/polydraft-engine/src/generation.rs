@@ -2,7 +2,7 @@
 
 use polydraft::Token;
 
-use crate::Statistics;
+use crate::{Scored, Statistics};
 
 /// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -62,6 +62,8 @@ pub struct Generation {
     pub tokens: Vec<Token>,
     /// Why it ended.
     pub finish: Finish,
+    /// Of the tokens, where they were asked for and not taken before.
+    pub scores: Vec<Scored>,
     /// What it cost.
     pub statistics: Statistics,
 }

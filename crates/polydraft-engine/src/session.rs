@@ -1,31 +1,19 @@
 //! One request: its text so far, how it is decoded, and where it ends.
 
-use std::time::Duration;
+mod observers;
 
 use polydraft::race::{Clocks, Raced};
 use polydraft::{Chance, Draft, Sampling, Token};
 
+use crate::observer::StepObserver;
+use crate::score::ScoreRecorder;
 use crate::stop::StopScanner;
+use crate::trace::TraceRecorder;
 use crate::{
     Emitted, Error, Finish, Generation, Limits, Origin, Piece, Processor, Request, Result, Scored,
     Sequence, Speculation, Statistics, TextStream, Trace,
 };
-
-/// What is told of a session besides its text.
-#[derive(Default)]
-pub(crate) struct Asides {
-    /// How many of the likeliest tokens are told with every token.
-    pub watched: Option<usize>,
-    /// Of the tokens that the step at hand decides.
-    pub scores_of_step: Vec<Scored>,
-    pub scores: Vec<Scored>,
-    /// How many tokens of each law are told with every step.
-    pub traced: Option<usize>,
-    pub trace_of_step: Option<Trace>,
-    pub traces: Vec<Trace>,
-    /// Nodes of the step at hand at which another rule decided.
-    pub fallbacks_of_step: u64,
-}
+use observers::Observers;
 
 /// A session's source of decisions, with its clocks if it has them. `position` is the number of
 /// tokens of its text.
@@ -70,7 +58,6 @@ pub struct Session<'c> {
     /// Clocks that target and draft share, if they are to.
     pub(crate) clocks: Option<Box<dyn Clocks>>,
     pub(crate) draft: Draft,
-    pub(crate) statistics: Statistics,
     pub(crate) processor: Option<Box<dyn Processor>>,
     pub(crate) is_alone: bool,
     /// Sequences in the pass of the last step, as its policy was told.
@@ -79,7 +66,7 @@ pub struct Session<'c> {
     pub(crate) again: Option<usize>,
     /// Whether what a step decided is being taken: a panic then leaves half of it.
     pub(crate) is_taking: bool,
-    pub(crate) asides: Asides,
+    pub(crate) observers: Observers<'c>,
     pub(crate) limits: Limits,
     stream: Box<dyn TextStream + 'c>,
     stops: StopScanner<Origin>,
@@ -110,13 +97,12 @@ impl<'c> Session<'c> {
             rng,
             clocks: None,
             draft: Draft::new(),
-            statistics: Statistics::default(),
             processor: None,
             is_alone: false,
             batch_size: 1,
             again: None,
             is_taking: false,
-            asides: Asides::default(),
+            observers: Observers::default(),
             limits,
             stream: text,
             stops,
@@ -159,7 +145,7 @@ impl<'c> Session<'c> {
 
     /// What it cost so far.
     pub fn statistics(&self) -> &Statistics {
-        &self.statistics
+        &self.observers.statistics
     }
 
     /// The tokens decided since the last time, and where each came from.
@@ -192,24 +178,29 @@ impl<'c> Session<'c> {
     /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top`
     /// likeliest tokens of each law. It costs a law for every node.
     pub fn trace(&mut self, top: usize) {
-        self.asides.traced = Some(top);
+        self.observers.traces = Some(TraceRecorder::new(top));
     }
 
     /// The steps since the last time.
     pub fn take_traces(&mut self) -> Vec<Trace> {
-        std::mem::take(&mut self.asides.traces)
+        self.observers.traces.as_mut().map_or_else(Vec::new, TraceRecorder::take)
     }
 
     /// From now on every token's log-probability is kept for [`take_scores`](Self::take_scores),
     /// with the `top` likeliest in its place: of the target's own distribution at temperature 1, as
     /// [`score`](crate::score()) would say afterwards, at no further pass.
     pub fn watch_scores(&mut self, top: usize) {
-        self.asides.watched = Some(top);
+        self.observers.scores = Some(ScoreRecorder::new(top));
     }
 
     /// The scores of the tokens decided since the last time.
     pub fn take_scores(&mut self) -> Vec<Scored> {
-        std::mem::take(&mut self.asides.scores)
+        self.observers.scores.as_mut().map_or_else(Vec::new, ScoreRecorder::take)
+    }
+
+    /// From now on `observer` listens to its steps.
+    pub fn observe(&mut self, observer: impl StepObserver + 'c) {
+        self.observers.others.push(Box::new(observer));
     }
 
     /// The text that has become certain since the last time.
@@ -239,27 +230,35 @@ impl<'c> Session<'c> {
         self.failure = Some(error.into());
     }
 
-    /// Takes the tokens of one step; `room` is what the context holds after them.
-    pub(crate) fn emit(&mut self, decided: impl IntoIterator<Item = Emitted>, room: usize) {
-        let mut scores = std::mem::take(&mut self.asides.scores_of_step).into_iter();
+    /// Takes tokens that are decided, and returns how many are the text's: up to the one that ends
+    /// it. `room` is what the context holds after them.
+    pub(crate) fn emit(&mut self, decided: &[Emitted], room: usize) -> usize {
+        let before = self.tokens.len();
         for emitted in decided {
-            self.tokens.push(emitted.token);
-            self.asides.scores.extend(scores.next());
-            self.emitted.push(emitted);
-            self.last = emitted.origin;
-            if self.limits.end_tokens.contains(&emitted.token) {
-                return self.end(Finish::End);
+            if self.is_done() {
+                break;
             }
-            match self.stream.push(emitted.token) {
-                Ok(text) if self.pass(&text) => return self.finish = Some(Finish::Stop),
-                Ok(_) => {}
-                Err(error) => return self.fail(error),
-            }
+            self.emit_one(*emitted);
         }
-        if self.left() == 0 {
+        if !self.is_done() && self.left() == 0 {
             self.end(Finish::MaxTokens);
-        } else if room == 0 {
+        } else if !self.is_done() && room == 0 {
             self.end(Finish::Context);
+        }
+        self.tokens.len() - before
+    }
+
+    fn emit_one(&mut self, emitted: Emitted) {
+        self.tokens.push(emitted.token);
+        self.emitted.push(emitted);
+        self.last = emitted.origin;
+        if self.limits.end_tokens.contains(&emitted.token) {
+            return self.end(Finish::End);
+        }
+        match self.stream.push(emitted.token) {
+            Ok(text) if self.pass(&text) => self.finish = Some(Finish::Stop),
+            Ok(_) => {}
+            Err(error) => self.fail(error),
         }
     }
 
@@ -292,21 +291,18 @@ impl<'c> Session<'c> {
 
     /// The whole of it.
     pub(crate) fn into_generation(mut self) -> Result<Generation> {
+        let scores = self.take_scores();
         let policy = self.speculation.as_ref().map(|speculation| speculation.policy.as_ref());
-        self.statistics.choices = policy.and_then(|policy| policy.choices()).cloned();
+        let choices = policy.and_then(|policy| policy.choices()).cloned();
         match self.failure {
             Some(error) => Err(error),
             None => Ok(Generation {
                 text: self.text,
                 tokens: self.tokens,
                 finish: self.finish.unwrap_or(Finish::Stopped),
-                statistics: self.statistics,
+                scores,
+                statistics: Statistics { choices, ..self.observers.statistics },
             }),
         }
-    }
-
-    /// Adds up time in which this session was at work.
-    pub(crate) fn worked(&mut self, time: Duration) {
-        self.statistics.total_time += time;
     }
 }
