@@ -8,8 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
-use polydraft::Token;
-use polydraft_engine::{Limits, score};
+use polydraft_engine::Limits;
 use polydraft_files::Kind;
 
 use super::score::TokenScore;
@@ -17,7 +16,7 @@ use crate::conversation::ChatArgs;
 use crate::costs;
 use crate::ends::EndArgs;
 use crate::interrupts::Orderly;
-use crate::models::{ModelArgs, Models};
+use crate::models::ModelArgs;
 use crate::output::{self, Usage};
 use crate::sampling::SamplingArgs;
 use crate::speculation::{Speculation, SpeculationArgs};
@@ -153,6 +152,9 @@ pub fn run(args: Args) -> Result<()> {
     if args.output.invariant {
         session.race();
     }
+    if let Some(top) = args.output.logprobs {
+        session.watch_scores(top);
+    }
     let orderly = Orderly::begin();
     let generation =
         models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
@@ -165,31 +167,16 @@ pub fn run(args: Args) -> Result<()> {
         } else {
             generation.text.clone()
         };
-        let logprobs = match args.output.logprobs {
-            Some(top) => Some(logprobs(&mut models, &tokens, &generation.tokens, top)?),
-            None => None,
-        };
         let mut report = Report::new(text, &generation, &tokens, seed);
         report.draft = models.draft;
-        report.logprobs = logprobs;
+        if args.output.logprobs.is_some() {
+            report.logprobs = Some(TokenScore::all(&generation.scores, &models.language)?);
+        }
         output::json(&report)?;
     } else {
         summary(&generation, seed, args.output.show_drafts, models.draft.as_deref());
     }
     output::done(interrupted)
-}
-
-/// Scores what was decided. A token's logits do not depend on the pass that computes them, so they
-/// are those it was drawn from.
-fn logprobs(
-    models: &mut Models,
-    prompt: &[Token],
-    tokens: &[Token],
-    top: usize,
-) -> Result<Vec<TokenScore>> {
-    let text = [prompt, tokens].concat();
-    let scored = score(models.engine.target(), &text, prompt.len(), top, &mut |_| true)?;
-    TokenScore::all(&scored, &models.language)
 }
 
 fn read_prompt(args: &Args) -> Result<String> {
