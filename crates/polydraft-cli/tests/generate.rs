@@ -64,8 +64,8 @@ fn seeds_reproduce_texts() {
 
 #[test]
 fn json_has_the_promised_fields() {
-    let (out, err) =
-        ok(&["--prompt", "impl ", "-n", "50", "--json", "--depth", "3", "--seed", "4"]);
+    let args = ["--prompt", "impl ", "-n", "50", "--json", "--depth", "3", "--seed", "4"];
+    let (out, err) = ok(&[&args[..], &["--logprobs", "2"]].concat());
     assert!(err.is_empty(), "{err}");
     let json: Value = serde_json::from_str(&out).unwrap();
     assert!(json["text"].is_string());
@@ -81,6 +81,11 @@ fn json_has_the_promised_fields() {
     let time = |part: &str| stats["time_ms"][part].as_f64().unwrap();
     assert!(time("draft") + time("target") + time("verify") <= time("total"));
     assert!(stats["tokens_per_second"].as_f64().unwrap() > 0.0);
+    for (score, token) in json["logprobs"].as_array().unwrap().iter().zip(0..50) {
+        assert_eq!(score["token"], json["tokens"][token]);
+        let most = score["top"][0]["logprob"].as_f64().unwrap();
+        assert!(score["logprob"].as_f64().unwrap() <= most && score["top"][1].is_object());
+    }
     // The same text as without.
     let plain = ok(&["--prompt", "impl ", "-n", "50", "--depth", "3", "--seed", "4"]).0;
     assert_eq!(plain, format!("{}\n", json["text"].as_str().unwrap()));

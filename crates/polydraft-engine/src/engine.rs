@@ -116,8 +116,8 @@ impl Engine {
     ///
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token; a token
-    /// outside the vocabulary; settings out of range; speculation without a drafter; as many sessions
-    /// as the models can hold.
+    /// outside the vocabulary; settings out of range; speculation without a drafter; as many
+    /// sessions as the models can hold.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
         self.admits(&request.prompt)?;

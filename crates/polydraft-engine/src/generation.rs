@@ -1,4 +1,4 @@
-//! What comes of a request: tokens, pieces of text, and why they end.
+//! What comes of a request in the end, and why it ends.
 
 use polydraft::Token;
 
@@ -22,35 +22,6 @@ pub enum Finish {
     /// The caller wanted no more.
     #[serde(rename = "stopped")]
     Stopped,
-}
-
-/// Where an emitted token came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// Drafted, and accepted by the verifier.
-    Accepted,
-    /// Emitted in place of drafts that were rejected.
-    Correction,
-    /// Emitted behind the last draft, all of which were accepted; also where nothing was drafted.
-    Bonus,
-}
-
-/// A decided token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Emitted {
-    /// Its id.
-    pub token: Token,
-    /// Where it came from.
-    pub origin: Origin,
-}
-
-/// A piece of text and where the token came from that completed it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
-    /// Whole characters.
-    pub text: String,
-    /// Where it came from.
-    pub origin: Origin,
 }
 
 /// A finished text.

@@ -5,6 +5,8 @@
 //! - [`Model`] gives logits after the nodes of such a tree.
 //! - [`Drafter`] proposes: a model, or counts of what was written before.
 //! - [`Engine`] is the loop over any number of [`Session`]s, each of which a [`Request`] begins.
+//! - [`StepObserver`] listens to its steps.
+//! - [`Slots`] and [`PrefixCache`] are tables for models of one's own.
 //! - [`certify`] tests on real models that the text has the target's law.
 //! - [`TableModel`] is a model of explicit probabilities, for exact tests and for teaching.
 #![forbid(unsafe_code)]
@@ -13,17 +15,18 @@
 pub mod certify;
 pub mod costs;
 pub mod drafter;
+mod emitted;
 pub mod engine;
 mod error;
-pub mod generation;
+mod generation;
 mod laws;
 pub mod model;
 pub mod observer;
 pub mod prefix;
 mod processor;
-pub mod request;
+mod request;
 mod score;
-pub mod sequences;
+mod sequences;
 pub mod session;
 pub mod slots;
 pub mod statistics;
@@ -34,9 +37,10 @@ mod trace;
 pub mod vocabulary;
 
 pub use drafter::{Drafter, DrafterKind, ModelDrafter, Reads};
+pub use emitted::{Emitted, Origin, Piece};
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use generation::{Emitted, Finish, Generation, Origin, Piece};
+pub use generation::{Finish, Generation};
 pub use model::{Facts, Feature, Model};
 pub use observer::StepObserver;
 pub use prefix::PrefixCache;

@@ -107,8 +107,8 @@ pub trait Model: Sequences + Any {
     }
 
     /// The watched states of committed tokens that are computed, behind each other as they were
-    /// named for each token: `[tokens, watched · hidden]`. After a [`prepare`](Sequences::prepare) that
-    /// left none, and after a commit of nodes that were scored, these are all but the last.
+    /// named for each token: `[tokens, watched · hidden]`. After a
+    /// [`prepare`](Sequences::prepare) that left none, and after a commit of nodes that were scored, these are all but the last.
     ///
     /// # Errors
     /// Tokens that are not computed; a model that watches nothing.

@@ -51,7 +51,8 @@ impl Sequence {
 ///     Ok(length)
 /// }
 ///
-/// let mut model = TableModel::from_json("example", r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
+/// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#;
+/// let mut model = TableModel::from_json("example", json)?;
 /// let mut drafter = "ngram".parse::<DrafterKind>()?.build(model.facts())?;
 /// assert_eq!(read(&mut model, &[0, 1])?, read(drafter.as_mut(), &[0, 1])?);
 /// # Ok::<(), polydraft_engine::Error>(())

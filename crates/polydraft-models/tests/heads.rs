@@ -126,6 +126,27 @@ fn every_variant_gives_the_logits_of_the_reference() {
     }
 }
 
+/// What was read, and drafted, after a place that is gone back to is as if it had never been.
+#[test]
+fn tokens_that_are_taken_back_leave_no_trace() {
+    for name in HEADS {
+        let mut pair = Pair::open(name);
+        let Expected { text, laws } = Expected::read(name, pair.head.tokens().len());
+        let place = text.len() / 2;
+        for left in [1, 2, place, place + 1] {
+            pair.reset();
+            pair.extend(&[&text[..left], &text[..4]].concat(), 5);
+            let [own, its] = pair.sequences;
+            pair.head.score(&[(its, &DraftTree::new())]).unwrap();
+            pair.target.truncate(own, left);
+            pair.head.truncate(its, left);
+            pair.extend(&text[left..place + 2], 5);
+            let worst = pair.distance(&text[place + 2..], &[&laws[0][place]]);
+            assert!(worst < 1e-4, "{name}, {left}: {worst:e}");
+        }
+    }
+}
+
 #[test]
 fn another_convention_of_layers_can_be_asked_for() {
     let mut pair = Pair::open("specforge");
