@@ -68,11 +68,11 @@ impl From<polydraft_engine::Error> for Failure {
     }
 }
 
-impl From<polydraft_trace::Error> for Failure {
-    fn from(error: polydraft_trace::Error) -> Self {
+impl From<polydraft_reference::trace::Error> for Failure {
+    fn from(error: polydraft_reference::trace::Error) -> Self {
         match error {
-            polydraft_trace::Error::Library(error) => error.into(),
-            polydraft_trace::Error::Tree { .. } => Self::unsupported(error.to_string()),
+            polydraft_reference::trace::Error::Library(error) => error.into(),
+            polydraft_reference::trace::Error::Tree { .. } => Self::unsupported(error.to_string()),
             error => Self::input(error.to_string()),
         }
     }

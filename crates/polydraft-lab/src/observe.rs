@@ -16,9 +16,8 @@ use polydraft::{
 use polydraft_engine::{Engine, Limits, NoText, Request, Speculation};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{Comparison, decide};
-use polydraft_trace::Recording;
-
-use crate::texts::{self, Random};
+use polydraft_reference::trace::Recording;
+use polydraft_runtime::{SeededRng, seeded};
 
 /// Is shown a draft and the target's laws at its nodes.
 pub trait Look: Send + 'static {
@@ -84,7 +83,7 @@ pub fn text<L: Look>(
     let limits = Limits { max_tokens: Some(length + policy.depth() + 1), ..Limits::default() };
     let shared = Arc::new(Mutex::new(Some(look)));
     let decides = match plan.steps_of {
-        Some(kind) => Some((kind.build()?, plan.paths, texts::random(seed))),
+        Some(kind) => Some((kind.build()?, plan.paths, seeded(seed))),
         None => None,
     };
     let speculation = Speculation {
@@ -98,7 +97,7 @@ pub fn text<L: Look>(
         speculation: Some(speculation),
         limits,
         text: Box::new(NoText),
-        chance: Box::new(texts::random(chance)),
+        chance: Box::new(seeded(chance)),
     };
     let mut session = engine.open(request)?;
     let mut failed = Ok(());
@@ -139,7 +138,7 @@ struct Observer<L> {
     look: Arc<Mutex<Option<L>>>,
     /// Who decides, if it is not the target by itself; the paths that it is given, and who deals
     /// them.
-    decides: Option<(Box<dyn Verifier>, Option<usize>, Random)>,
+    decides: Option<(Box<dyn Verifier>, Option<usize>, SeededRng)>,
 }
 
 impl<L: Look> Verifier for Observer<L> {
