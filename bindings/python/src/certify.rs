@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use polydraft::conformance::statistics::GTest;
 use polydraft::{DraftTree, Sampling, Token};
 use polydraft_engine::certify::{Counts, WrongResidual, compare, count_texts};
-use polydraft_engine::{Engine, Limits, Model, NoText, Request, Speculation};
+use polydraft_engine::{Engine, Limits, Model, Request, Speculation};
 use pyo3::prelude::*;
 use rand::Rng;
 
@@ -67,18 +67,12 @@ impl Test<'_> {
         if self.plant_fault {
             verifier = Box::new(WrongResidual(verifier));
         }
-        Ok(Request {
-            prompt: prompt.to_vec(),
-            sampling,
-            speculation: Some(Speculation {
-                verifier,
-                policy: self.tree.kind.build()?,
-                sampling: self.sampling,
-            }),
-            limits: Limits { max_tokens, ..Limits::default() },
-            text: Box::new(NoText),
-            chance: Box::new(seeded(seed)),
-        })
+        let speculation = Speculation::new(verifier, self.tree.kind.build()?)?;
+        Ok(Request::new(prompt)
+            .sampling(sampling)
+            .speculation(speculation.with_sampling(self.sampling))
+            .limits(Limits { max_tokens, ..Limits::default() })
+            .rng(seeded(seed)))
     }
 
     /// Where the text at temperature 0 parts from plain decoding's, how far apart the logits of the
@@ -92,8 +86,7 @@ impl Test<'_> {
     ) -> Result<Option<f32>> {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         let with = self.request(prompt, sampling, Some(tokens), seed)?;
-        let plain =
-            Request { speculation: None, ..self.request(prompt, sampling, Some(tokens), seed)? };
+        let plain = self.request(prompt, sampling, Some(tokens), seed)?.speculation(None);
         let [plain, with] = [plain, with].map(|request| engine.generate(request, &mut |_| true));
         parting(engine.target(), prompt, &plain?.tokens, &with?.tokens)
     }

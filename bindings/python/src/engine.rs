@@ -162,16 +162,11 @@ impl PyEngine {
         let (kind, sampling) = (&verifier.get().kind, sampling.unwrap_or_default().settings);
         let of_draft = draft_sampling.map_or(sampling, |sampling| sampling.settings);
         let mut request = |prompt, tree: PolicyKind| {
-            let speculation =
-                Speculation { verifier: kind.build()?, policy: tree.build()?, sampling: of_draft };
-            Ok(Request {
-                prompt,
-                sampling,
-                speculation: Some(speculation),
-                limits: Limits::default(),
-                text: Box::new(NoText),
-                chance: Box::new(chance::seeded(0)),
-            })
+            let speculation = Speculation::new(kind.build()?, tree.build()?)?;
+            Ok(Request::new(prompt)
+                .sampling(sampling)
+                .speculation(speculation.with_sampling(of_draft))
+                .rng(chance::seeded(0)))
         };
         let costs = work(py, || Ok(lock(&self.engine).costs(&text, &mut request)?.costs))?;
         let json =
@@ -207,11 +202,12 @@ impl PyEngine {
         let prompt = engine.prompt(prompt)?;
         let sampling = sampling.unwrap_or_default().settings;
         let speculation = match verifier {
-            Some(verifier) if engine.drafts => Some(Speculation {
-                verifier: verify::given(&verifier.object(py)?)?.get().build()?,
-                policy: tree::given(&tree.object(py)?)?.get().kind.build()?,
-                sampling: draft_sampling.map_or(sampling, |sampling| sampling.settings),
-            }),
+            Some(verifier) if engine.drafts => {
+                let verifier = verify::given(&verifier.object(py)?)?.get().build()?;
+                let policy = tree::given(&tree.object(py)?)?.get().kind.build()?;
+                let of_draft = draft_sampling.map_or(sampling, |sampling| sampling.settings);
+                Some(Speculation::new(verifier, policy)?.with_sampling(of_draft))
+            }
             _ => None,
         };
         if !stop.is_empty() && engine.language.is_none() {
@@ -224,17 +220,13 @@ impl PyEngine {
             None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
             Some(seed) => seed,
         };
-        let request = Request {
-            sampling,
-            speculation,
-            limits: Limits { max_tokens, end_tokens: end_tokens.unwrap_or_else(of_model), stop },
-            text: match &engine.language {
-                Some(language) => language.stream(&prompt),
-                None => Box::new(NoText),
-            },
-            chance: Box::new(chance::seeded(seed)),
-            prompt,
-        };
+        let text = engine.language.as_ref().map(|language| language.stream(&prompt));
+        let request = Request::new(prompt)
+            .sampling(sampling)
+            .speculation(speculation)
+            .limits(Limits { max_tokens, end_tokens: end_tokens.unwrap_or_else(of_model), stop })
+            .text(text.unwrap_or_else(|| Box::new(NoText)))
+            .rng(chance::seeded(seed));
         let session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
         Ok(PySession::new(slf.clone().unbind(), session))
     }

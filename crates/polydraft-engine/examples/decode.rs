@@ -7,8 +7,7 @@
 
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{
-    Engine, Limits, Model, ModelDrafter, NoText, Origin, Request, Result, Session, Speculation,
-    TableModel,
+    Engine, Limits, Model, ModelDrafter, Origin, Request, Result, Session, Speculation, TableModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -22,21 +21,16 @@ const DRAFT: &str = r#"{"vocabulary": 3, "next": {
 
 fn request(prompt: u32, seed: u64) -> Result<Request<'static>> {
     let verifier: VerifierKind = "nested-priority".parse()?;
-    Ok(Request {
-        prompt: vec![prompt],
-        // How the target is to be sampled: this is the law of the text.
-        sampling: Sampling::default(),
-        // How to get there faster. The draft may be sampled in any way: it changes the speed only.
-        speculation: Some(Speculation {
-            verifier: verifier.build()?,
-            policy: PolicyKind::paths(2, 3).build()?,
-            sampling: Sampling::default(),
-        }),
-        limits: Limits { max_tokens: Some(24), ..Limits::default() },
-        // Tokens are enough here; a tokenizer's stream would make text of them.
-        text: Box::new(NoText),
-        chance: Box::new(ChaCha8Rng::seed_from_u64(seed)),
-    })
+    // The draft may be sampled in any way: it changes the speed only.
+    let speculation = Speculation::new(verifier.build()?, PolicyKind::paths(2, 3).build()?)?;
+    Ok(Request::new([prompt])
+        // How the target is to be sampled: this is the distribution of the text.
+        .sampling(Sampling::default())
+        // How to get there faster.
+        .speculation(speculation)
+        .limits(Limits::tokens(24))
+        // Tokens are enough here; a tokenizer's stream, given to `text`, would make text of them.
+        .rng(ChaCha8Rng::seed_from_u64(seed)))
 }
 
 /// What was decided since the last time: `+` marks accepted drafts.

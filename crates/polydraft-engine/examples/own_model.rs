@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
-    DrafterKind, Engine, Facts, Generation, Limits, Model, NoText, Request, Result, Sequence,
-    Speculation, Vocabulary,
+    DrafterKind, Engine, Facts, Generation, Limits, Model, Request, Result, Sequence, Sequences,
+    Slots, Speculation, Vocabulary,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -26,12 +26,11 @@ struct Chain {
     facts: Facts,
     /// Logits by context, each of shape `[256]`; the empty context is always there.
     next: HashMap<Context, Vec<f32>>,
-    /// By sequence; none where it is closed.
-    texts: Vec<Option<Text>>,
+    sequences: Slots<Tokens>,
 }
 
 #[derive(Default)]
-struct Text {
+struct Tokens {
     tokens: Vec<Token>,
     /// The context after each scored node. A larger model would keep logits and hidden states here.
     scored: Vec<Context>,
@@ -58,7 +57,7 @@ impl Chain {
             sequences: usize::MAX,
         };
         let next = counts.into_iter().map(|(context, counts)| (context, logits(counts))).collect();
-        Self { facts, next, texts: Vec::new() }
+        Self { facts, next, sequences: Slots::default() }
     }
 
     /// The longest end of a text that was seen.
@@ -67,64 +66,48 @@ impl Chain {
         let mut ends = (first..=text.len()).map(|start| &text[start..]);
         ends.find(|end| self.next.contains_key(*end)).unwrap_or_default().to_vec()
     }
-
-    fn text(&mut self, sequence: Sequence) -> &mut Text {
-        self.texts[sequence.number()].as_mut().expect("an open sequence")
-    }
 }
 
-impl Model for Chain {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
+impl Sequences for Chain {
     fn open(&mut self) -> Result<Sequence> {
-        self.texts.push(Some(Text::default()));
-        Ok(Sequence::new(self.texts.len() as u32 - 1))
+        Ok(self.sequences.open(Tokens::default()))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        self.texts[sequence.number()] = None;
+        self.sequences.close(sequence);
     }
 
     fn len(&self, sequence: Sequence) -> usize {
-        self.texts[sequence.number()].as_ref().map_or(0, |text| text.tokens.len())
+        self.sequences[sequence].tokens.len()
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        let text = self.text(sequence);
+        let text = &mut self.sequences[sequence];
         text.tokens.extend(tokens);
         text.scored.clear();
         Ok(())
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        let text = self.text(sequence);
-        text.tokens.truncate(length);
-        text.scored.clear();
-    }
-
-    fn prepare(&mut self, _: Sequence, _: usize) -> Result<usize> {
-        Ok(0)
+        let text = &mut self.sequences[sequence];
+        if length < text.tokens.len() {
+            text.tokens.truncate(length);
+            text.scored.clear();
+        }
     }
 
     /// A tree grows between commits: only the nodes without a score are new.
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         for &(sequence, tree) in batch {
-            for node in self.text(sequence).scored.len()..tree.len() {
+            for node in self.sequences[sequence].scored.len()..tree.len() {
                 let path = tree.path(node).into_iter().map(|node| tree.token(node));
                 let text: Vec<Token> =
-                    self.text(sequence).tokens.iter().copied().chain(path).collect();
+                    self.sequences[sequence].tokens.iter().copied().chain(path).collect();
                 let context = self.context(&text);
-                self.text(sequence).scored.push(context);
+                self.sequences[sequence].scored.push(context);
             }
         }
         Ok(())
-    }
-
-    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        let text = self.texts[sequence.number()].as_ref().expect("an open sequence");
-        &self.next[&text.scored[node]]
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
@@ -133,22 +116,27 @@ impl Model for Chain {
     }
 }
 
+impl Model for Chain {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        &self.next[&self.sequences[sequence].scored[node]]
+    }
+}
+
 /// 400 bytes behind a few, drafted by n-grams or not.
 fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Generation> {
     let verifier: VerifierKind = "nested-priority".parse()?;
-    let speculation = Speculation {
-        verifier: verifier.build()?,
-        policy: PolicyKind::paths(2, 4).build()?,
-        sampling: Sampling { temperature, ..Sampling::default() },
-    };
-    let request = Request {
-        prompt: "    /// ".bytes().map(Token::from).collect(),
-        sampling: Sampling { temperature, ..Sampling::default() },
-        speculation: speculate.then_some(speculation),
-        limits: Limits { max_tokens: Some(400), ..Limits::default() },
-        text: Box::new(NoText),
-        chance: Box::new(ChaCha8Rng::seed_from_u64(1)),
-    };
+    let sampling = Sampling { temperature, ..Sampling::default() };
+    let speculation = Speculation::new(verifier.build()?, PolicyKind::paths(2, 4).build()?)?;
+    let prompt: Vec<Token> = "    /// ".bytes().map(Token::from).collect();
+    let request = Request::new(prompt)
+        .sampling(sampling)
+        .speculation(speculate.then_some(speculation.with_sampling(sampling)))
+        .limits(Limits::tokens(400))
+        .rng(ChaCha8Rng::seed_from_u64(1));
     engine.generate(request, &mut |_| true)
 }
 

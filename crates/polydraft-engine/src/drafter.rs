@@ -6,16 +6,15 @@
 //!
 //! To add a drafter that needs no files of its own: one file here, one line in [`DrafterKind`].
 
+mod kind;
 mod model;
 pub mod ngram;
 
-use std::fmt;
-use std::str::FromStr;
+use polydraft::{Distribution, NodeId, Sampling};
 
-use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
+use crate::{Facts, Model, Result, Sequence, Sequences};
 
-use crate::{Error, Facts, Model, Result, Sequence};
-
+pub use kind::DrafterKind;
 pub use model::ModelDrafter;
 
 /// What a drafter reads of a text.
@@ -30,10 +29,8 @@ pub enum Reads {
     Kept,
 }
 
-/// Proposes, for any number of sequences.
-///
-/// As with a [`Model`], a tree only grows between commits, and each [`score`](Self::score) makes
-/// ready the nodes that are new.
+/// Proposes: [`Sequences`] with a distribution over the target's tokens after every node that is
+/// scored.
 ///
 /// # Panics
 /// All methods may panic on a sequence that is not open, and [`distribution`](Self::distribution)
@@ -41,7 +38,7 @@ pub enum Reads {
 ///
 /// ```
 /// use polydraft::{DraftTree, Sampling};
-/// use polydraft_engine::{DrafterKind, Model, TableModel};
+/// use polydraft_engine::{DrafterKind, Model, Sequences, TableModel};
 ///
 /// let target = TableModel::from_json("target", r#"{"vocabulary": 4, "next": {"": [1, 0, 0, 0]}}"#)?;
 /// let mut drafter = "ngram".parse::<DrafterKind>()?.build(target.facts())?;
@@ -53,7 +50,7 @@ pub enum Reads {
 /// assert_eq!(law.argmax(), 3);
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
-pub trait Drafter: Send {
+pub trait Drafter: Sequences {
     /// A short name for messages.
     fn name(&self) -> &str;
 
@@ -63,42 +60,6 @@ pub trait Drafter: Send {
     /// Texts that may be open at once.
     fn sequences(&self) -> usize {
         usize::MAX
-    }
-
-    /// Begins an empty text.
-    ///
-    /// # Errors
-    /// As many are open as there may be.
-    fn open(&mut self) -> Result<Sequence>;
-
-    /// Forgets a text.
-    fn close(&mut self, sequence: Sequence);
-
-    /// As [`Model::token_bytes`].
-    fn token_bytes(&self) -> u64 {
-        0
-    }
-
-    /// As [`Model::room`].
-    fn room(&self) -> Option<usize> {
-        None
-    }
-
-    /// How many tokens are committed.
-    fn len(&self, sequence: Sequence) -> usize;
-
-    /// Appends decided tokens and drops the tree.
-    ///
-    /// # Errors
-    /// A token outside the vocabulary.
-    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
-
-    /// As [`Model::prepare`].
-    ///
-    /// # Errors
-    /// Failures of the computation.
-    fn prepare(&mut self, _sequence: Sequence, _most: usize) -> Result<usize> {
-        Ok(0)
     }
 
     /// Is shown the target that it drafts for, before a text is open.
@@ -125,14 +86,7 @@ pub trait Drafter: Send {
         Ok(())
     }
 
-    /// Makes ready, in one pass for all, every node of each tree that is not yet. No sequence is
-    /// named twice.
-    ///
-    /// # Errors
-    /// Failures of the computation.
-    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
-
-    /// The next-token distribution after a node that is ready, over the target's vocabulary.
+    /// The next-token distribution after a node that is scored, over the target's vocabulary.
     /// `spare` is memory to use.
     ///
     /// # Errors
@@ -144,65 +98,10 @@ pub trait Drafter: Send {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution>;
-
-    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, and drops
-    /// the rest of the tree.
-    ///
-    /// # Errors
-    /// Failures of the computation.
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()>;
 }
 
 /// What every drafter's settings have.
 pub(crate) trait DrafterSettings {
     /// Makes the drafter for a target of these facts.
     fn build(&self, target: &Facts) -> Result<Box<dyn Drafter>>;
-}
-
-polydraft::registry! {
-    /// A drafter without a model, and its settings. To add one, write its file and add its line
-    /// here.
-    ///
-    /// ```
-    /// use polydraft_engine::DrafterKind;
-    ///
-    /// assert_eq!("ngram".parse::<DrafterKind>()?, DrafterKind::all()[0]);
-    /// # Ok::<(), polydraft_engine::Error>(())
-    /// ```
-        pub enum DrafterKind, tag "draft", settings DrafterSettings;
-    /// Counts of what the text has said before.
-    Ngram(ngram::Settings) = "ngram",
-}
-
-impl DrafterKind {
-    /// All of them with their default settings.
-    pub fn all() -> Vec<Self> {
-        Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
-    }
-
-    /// Makes the drafter for a target.
-    ///
-    /// # Errors
-    /// Settings out of range; tokens that the target does not have.
-    pub fn build(&self, target: &Facts) -> Result<Box<dyn Drafter>> {
-        self.settings().build(target)
-    }
-}
-
-impl fmt::Display for DrafterKind {
-    /// The name that users type; settings are not shown.
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for DrafterKind {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        Self::named(name).ok_or_else(|| {
-            let expected = Self::NAMES.join(", ");
-            polydraft::Error::Name { kind: "drafter", expected, got: name.to_owned() }.into()
-        })
-    }
 }

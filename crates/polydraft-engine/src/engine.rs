@@ -1,26 +1,29 @@
 //! The decode loop: propose, score, verify, commit.
 
-mod bookkeeping;
-mod forced;
-mod growth;
+mod clock;
+mod commit;
+mod force;
+mod measure;
+mod models;
+mod propose;
+mod verify;
 
-use polydraft::{Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, Token, race};
+use polydraft::Token;
 
-use crate::costs::{self, Measured};
-use crate::laws::{Changed, Pool, StepLaws};
-use crate::session::with_clocks;
-use crate::{
-    Drafter, Error, Facts, Generation, Model, Piece, Reads, Request, Result, Scored, Session,
-    Speculation, Trace,
-};
-use bookkeeping::{Clock, record};
-use growth::{depth, frontier, grow};
+use crate::laws::Pool;
+use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
+use clock::Clock;
+use commit::{commit, emit};
+use force::force;
+use models::{Models, PROMPT_CHUNK, no_drafter};
+use propose::propose;
+use verify::{score, verify};
 
 /// A target, what drafts for it, and any number of sessions.
 ///
 /// ```
-/// use polydraft::{PolicyKind, Sampling, VerifierKind};
-/// use polydraft_engine::{Engine, Limits, ModelDrafter, NoText, Request, Speculation, TableModel};
+/// use polydraft::{PolicyKind, VerifierKind};
+/// use polydraft_engine::{Engine, Limits, Model, ModelDrafter, Request, Speculation, TableModel};
 /// use rand::SeedableRng;
 ///
 /// let table = |json| TableModel::from_json("example", json);
@@ -30,34 +33,20 @@ use growth::{depth, frontier, grow};
 /// let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
 ///
 /// let verifier: VerifierKind = "nested-priority".parse()?;
-/// let generation = engine.generate(
-///     Request {
-///         prompt: vec![1],
-///         sampling: Sampling::default(),
-///         speculation: Some(Speculation {
-///             verifier: verifier.build()?,
-///             policy: PolicyKind::paths(2, 3).build()?,
-///             sampling: Sampling::default(),
-///         }),
-///         limits: Limits { max_tokens: Some(20), ..Limits::default() },
-///         text: Box::new(NoText),
-///         chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(1)),
-///     },
-///     &mut |_| true,
-/// )?;
+/// let policy = PolicyKind::paths(2, 3);
+/// let request = Request::new([1])
+///     .speculation(Speculation::new(verifier.build()?, policy.build()?)?)
+///     .limits(Limits::tokens(20))
+///     .rng(rand_chacha::ChaCha8Rng::seed_from_u64(1));
+/// let generation = engine.generate(request, &mut |_| true)?;
 /// assert_eq!(generation.tokens.len(), 20);
 /// assert!(generation.statistics.target_calls < 20);
-/// # use polydraft_engine::Model;
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 pub struct Engine {
-    target: Box<dyn Model>,
-    drafter: Option<Box<dyn Drafter>>,
+    models: Models,
     pool: Pool,
 }
-
-/// Tokens of a prompt that are computed between two looks at the clock.
-const PROMPT_CHUNK: usize = 4096;
 
 impl Engine {
     /// Without a drafter there is plain decoding only.
@@ -65,45 +54,47 @@ impl Engine {
         if let Some(drafter) = &mut drafter {
             drafter.meet(target.as_ref());
         }
-        Self { target, drafter, pool: Pool::default() }
+        Self { models: Models { target, drafter }, pool: Pool::default() }
     }
 
     /// What is known of the target.
     pub fn facts(&self) -> &Facts {
-        self.target.facts()
+        self.models.target.facts()
     }
 
     /// The target itself, for those who want its logits.
     pub fn target(&mut self) -> &mut dyn Model {
-        self.target.as_mut()
+        self.models.target.as_mut()
     }
 
     /// The drafter's name, if there is one.
     pub fn drafter(&self) -> Option<&str> {
-        self.drafter.as_ref().map(|drafter| drafter.name())
+        self.models.drafter.as_ref().map(|drafter| drafter.name())
     }
 
     /// Bytes that what target and drafter keep of one token takes, about.
     pub fn token_bytes(&self) -> u64 {
-        self.target.token_bytes() + self.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
+        self.models.target.token_bytes()
+            + self.models.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
     }
 
     /// Sessions that may be open at once: as many as target and drafter can hold.
     pub fn sequences(&self) -> usize {
-        let drafter = self.drafter.as_ref().map_or(usize::MAX, |drafter| drafter.sequences());
-        self.target.facts().sequences.min(drafter)
+        let drafter =
+            self.models.drafter.as_ref().map_or(usize::MAX, |drafter| drafter.sequences());
+        self.models.target.facts().sequences.min(drafter)
     }
 
     /// How many tokens of a text drafts can follow, if there is a drafter.
     pub fn draft_context(&self) -> Option<usize> {
-        self.drafter.as_ref().map(|drafter| drafter.context())
+        self.models.drafter.as_ref().map(|drafter| drafter.context())
     }
 
     /// Tokens that all texts may hold together, where target or drafter has taken memory for so
     /// many beforehand.
     pub fn room(&self) -> Option<usize> {
-        let drafter = self.drafter.as_ref().and_then(|drafter| drafter.room());
-        self.target.room().into_iter().chain(drafter).min()
+        let drafter = self.models.drafter.as_ref().and_then(|drafter| drafter.room());
+        self.models.target.room().into_iter().chain(drafter).min()
     }
 
     /// Whether there is room for a prompt, and something behind it.
@@ -111,7 +102,7 @@ impl Engine {
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token.
     pub fn admits(&self, prompt: &[Token]) -> Result<()> {
-        let Facts { context, begins, .. } = self.target.facts();
+        let Facts { context, begins, .. } = self.models.target.facts();
         if prompt.len() >= *context {
             return Err(Error::PromptTooLong { prompt: prompt.len(), context: *context });
         }
@@ -121,58 +112,24 @@ impl Engine {
         Ok(())
     }
 
-    /// What steps cost here, and what to expect of drafts, in texts that begin with `text`; with
-    /// none in made-up ones, where drafts may be worse than elsewhere. `request` makes requests of
-    /// a prompt and a policy: their sampling and their verifier are what is measured, with trees of
-    /// up to four paths, or as many as the verifier is exact for; where a pass takes longer than
-    /// 0.2 s, passes alone are measured. Sessions that are open go on as if nothing had been.
-    ///
-    /// # Errors
-    /// No drafter; failures of the models; requests that are refused.
-    pub fn costs(
-        &mut self,
-        text: &[Token],
-        request: &mut dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>>,
-    ) -> Result<Measured> {
-        let Some(drafter) = &mut self.drafter else { return no_drafter() };
-        let (target, drafter) = (self.target.as_mut(), drafter.as_mut());
-        let text = costs::text(text, target, drafter);
-        let like = request(text.clone(), PolicyKind::paths(1, 1))?;
-        let of_draft =
-            like.speculation.as_ref().map_or(&like.sampling, |speculation| &speculation.sampling);
-        let mut measured = costs::passes(target, drafter, &text, [&like.sampling, of_draft])?;
-        costs::steps(self, &text, &mut measured.costs, request)?;
-        Ok(measured)
-    }
-
     /// Begins a session. Nothing is computed yet.
     ///
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token; a token
-    /// outside the vocabulary; settings out of range; a verifier that is not exact for the tree;
-    /// speculation without a drafter; as many sessions as the models can hold.
+    /// outside the vocabulary; settings out of range; speculation without a drafter; as many sessions
+    /// as the models can hold.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
         self.admits(&request.prompt)?;
-        let drafter = match (&request.speculation, &mut self.drafter) {
-            (None, _) => None,
-            (Some(speculation), Some(drafter)) => {
-                speculation.validate()?;
-                Some(drafter)
+        if let Some(speculation) = &request.speculation {
+            if self.models.drafter.is_none() {
+                return no_drafter();
             }
-            (Some(_), None) => return no_drafter(),
-        };
-        let sequence = self.target.open()?;
-        let opened = self.target.extend(sequence, &request.prompt).and_then(|()| {
-            drafter.map(|drafter| begin(drafter.as_mut(), &request.prompt)).transpose()
-        });
-        match opened {
-            Ok(drafter) => Ok(Session::new(request, sequence, drafter)),
-            Err(error) => {
-                self.target.close(sequence);
-                Err(error)
-            }
+            speculation.sampling.validate()?;
         }
+        let drafts = request.speculation.is_some();
+        let (target, drafter) = self.models.open(&request.prompt, drafts)?;
+        Ok(Session::new(request, target, drafter))
     }
 
     /// Computes at most so many tokens of a session's prompt, by target and drafter; returns how
@@ -182,16 +139,8 @@ impl Engine {
     /// Failures of a model.
     pub fn prepare(&mut self, session: &mut Session, most: usize) -> Result<usize> {
         let clock = Clock::start();
-        let mut left = self.target.prepare(session.target, most)?;
-        // What reads what the target keeps has nothing to prepare, and would only make the target
-        // copy what both hold.
-        if self.drafter.as_ref().is_some_and(|drafter| drafter.reads() != Reads::Kept) {
-            self.show(session, left)?;
-        }
-        if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
-            left = left.max(drafter.prepare(sequence, most)?);
-        }
-        session.statistics.prompt_time += clock.elapsed();
+        let left = self.models.prepare(session, most)?;
+        session.observers.statistics.prompt_time += clock.elapsed();
         Ok(left)
     }
 
@@ -206,217 +155,23 @@ impl Engine {
     /// model fails may depend on what was drawn, and other random decisions until it does not would
     /// be decisions under that condition. [`restore`](Self::restore) sees to the rest.
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
-        let mut open: Vec<&mut Session> = sessions
-            .iter_mut()
-            .map(|session| &mut **session)
-            .filter(|session| !session.is_done())
-            .collect();
-        let (mut clock, texts) = (Clock::start(), open.len());
-        for session in &mut open {
-            session.among =
-                if session.is_alone { 1 } else { session.again.take().unwrap_or(texts) };
-        }
-        self.force(&mut open);
-        open.retain(|session| !session.is_done());
-        let scored = self.propose(&mut open).and_then(|()| {
-            clock.drafted();
-            open.retain(|session| !session.is_done());
-            self.score(&open)
-        });
+        let Self { models, pool } = self;
+        let mut clock = Clock::start();
+        let mut batch = begin(sessions);
+        force(models, &mut batch);
+
+        let scored = propose(models, pool, &mut batch, &mut clock)
+            .and_then(|()| score(models, &batch, &mut clock));
         if let Err(error) = scored {
-            self.forget_trees(&open)?;
+            // What was scored of a tree must not be taken for the next one.
+            batch.iter().try_for_each(|session| models.extend(session, &[]))?;
             return Err(error);
         }
-        clock.scored();
-        let mut outcomes = self.verify(&mut open);
-        clock.verified();
-        self.commit(&mut open, &mut outcomes, &mut clock);
-        record(&mut open, &outcomes, clock, |sequence| {
-            self.target.facts().context.saturating_sub(self.target.len(sequence))
-        });
+        let mut decided = verify(models, pool, &mut batch, &mut clock);
+        commit(models, &mut batch, &mut decided, &mut clock);
+
+        emit(models, &mut batch, &decided, clock);
         Ok(())
-    }
-
-    /// After a failure: what was scored of a tree must not be taken for the next one.
-    fn forget_trees(&mut self, sessions: &[&mut Session]) -> Result<()> {
-        for session in sessions {
-            self.target.extend(session.target, &[])?;
-            if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
-                drafter.extend(sequence, &[])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Shows a drafter that reads what the target computes that of what is decided; `left` tokens
-    /// before the last are not computed yet.
-    fn show(&mut self, session: &Session, left: usize) -> Result<()> {
-        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
-            return Ok(());
-        };
-        if drafter.reads() == Reads::Tokens {
-            return Ok(());
-        }
-        let known = self.target.len(session.target).saturating_sub(1 + left);
-        drafter.read(sequence, self.target.as_ref(), session.target, known)
-    }
-
-    /// Draws every session's tree, level by level, each level from one pass of the drafter.
-    fn propose(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
-        for session in sessions.iter_mut() {
-            session.draft.clear(&mut self.pool.spare());
-            if let Some(speculation) = &mut session.speculation {
-                speculation.policy.among(session.among);
-                speculation.policy.behind(self.target.len(session.target));
-            }
-        }
-        let Some(drafter) = &self.drafter else { return Ok(()) };
-        let reads = drafter.reads();
-        let depths: Vec<usize> = sessions
-            .iter()
-            .map(|session| depth(session, self.target.as_ref(), drafter.as_ref()))
-            .collect();
-        for (session, &depth) in sessions.iter().zip(&depths) {
-            if depth > 0 && reads != Reads::Tokens {
-                while self.target.prepare(session.target, PROMPT_CHUNK)? > 0 {}
-                self.show(session, 0)?;
-            }
-        }
-        let Some(drafter) = &mut self.drafter else { return Ok(()) };
-        // The nodes that are not asked yet, by session.
-        let mut asked = vec![0; sessions.len()];
-        loop {
-            let frontiers: Vec<Vec<NodeId>> = sessions
-                .iter()
-                .zip(&depths)
-                .zip(&mut asked)
-                .map(|((session, &depth), asked)| frontier(session, asked, depth))
-                .collect();
-            let batch: Vec<_> = sessions
-                .iter()
-                .zip(&frontiers)
-                .filter(|(_, nodes)| !nodes.is_empty())
-                .filter_map(|(session, _)| Some((session.drafter?, session.draft.tree())))
-                .collect();
-            if batch.is_empty() {
-                return Ok(());
-            }
-            drafter.score(&batch)?;
-            for (session, nodes) in sessions.iter_mut().zip(&frontiers) {
-                if let Err(error) = grow(session, nodes, drafter.as_ref(), &self.pool) {
-                    session.fail(error);
-                }
-            }
-        }
-    }
-
-    fn score(&mut self, sessions: &[&mut Session]) -> Result<()> {
-        let batch: Vec<_> =
-            sessions.iter().map(|session| (session.target, session.draft.tree())).collect();
-        if batch.is_empty() { Ok(()) } else { self.target.score(&batch) }
-    }
-
-    /// What each session emits; none where it failed.
-    fn verify(&mut self, sessions: &mut [&mut Session]) -> Vec<Option<Outcome>> {
-        sessions
-            .iter_mut()
-            .map(|session| {
-                let Session {
-                    target,
-                    sampling,
-                    speculation,
-                    draft,
-                    chance,
-                    clocks,
-                    tokens,
-                    processor,
-                    asides,
-                    limits,
-                    ..
-                } = &mut **session;
-                let nodes = 0..draft.tree().len();
-                let logits = nodes.map(|node| self.target.logits(*target, node)).collect();
-                let (decided, tree) = (&tokens[..], draft.tree());
-                let changed = processor.as_deref().map(|processor| Changed {
-                    processor,
-                    decided,
-                    tree,
-                    limits,
-                });
-                let laws = StepLaws::new(logits, changed, sampling, &self.pool);
-                let decide = |chance: &mut dyn Chance| match speculation.as_mut() {
-                    Some(Speculation { verifier, .. }) => {
-                        let before = verifier.fallbacks();
-                        let outcome = verifier.verify(draft, &laws, chance);
-                        asides.fallbacks_of_step = verifier.fallbacks() - before;
-                        outcome
-                    }
-                    // Plain decoding: there is nothing to verify.
-                    None => laws.root().map(|law: &Distribution| Outcome {
-                        accepted: Vec::new(),
-                        token: race::next(law, 0, chance),
-                    }),
-                };
-                let outcome = with_clocks(chance.as_mut(), clocks, tokens.len(), decide);
-                let trace = match (&outcome, asides.traced) {
-                    (Ok(outcome), Some(top)) => {
-                        let verifier =
-                            speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
-                        Some(Trace::of(draft, &laws, outcome, verifier, top))
-                    }
-                    _ => None,
-                };
-                let failed = laws.give_back();
-                asides.trace_of_step = trace;
-                if let (Ok(outcome), Some(top)) = (&outcome, asides.watched) {
-                    let logits = |node| self.target.logits(*target, node);
-                    match scores(draft.tree(), outcome, logits, top) {
-                        Ok(scores) => asides.scores_of_step = scores,
-                        Err(error) => {
-                            session.fail(error);
-                            return None;
-                        }
-                    }
-                }
-                let model = || self.target.facts().name.clone();
-                let error = |law: polydraft::Error| match failed {
-                    Some(source) => Error::Logits { role: "target", model: model(), source },
-                    None => law.into(),
-                };
-                outcome.map_err(|law| session.fail(error(law))).ok()
-            })
-            .collect()
-    }
-
-    /// What cannot be committed ends its session.
-    fn commit(
-        &mut self,
-        sessions: &mut [&mut Session],
-        outcomes: &mut [Option<Outcome>],
-        clock: &mut Clock,
-    ) {
-        for (session, decided) in sessions.iter_mut().zip(&mut *outcomes) {
-            let Some(outcome) = decided else { continue };
-            let (sequence, tree) = (session.target, session.draft.tree());
-            let committed = self.target.commit(sequence, tree, &outcome.accepted);
-            if let Err(error) =
-                committed.and_then(|()| self.target.extend(sequence, &[outcome.token]))
-            {
-                session.fail(error);
-                *decided = None;
-            }
-        }
-        clock.scored();
-        let Some(drafter) = &mut self.drafter else { return };
-        for (session, decided) in sessions.iter_mut().zip(&mut *outcomes) {
-            let (Some(sequence), Some(outcome)) = (session.drafter, &decided) else { continue };
-            let committed = drafter.commit(sequence, session.draft.tree(), &outcome.accepted);
-            if let Err(error) = committed.and_then(|()| drafter.extend(sequence, &[outcome.token]))
-            {
-                session.fail(error);
-                *decided = None;
-            }
-        }
     }
 
     /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go
@@ -434,22 +189,8 @@ impl Engine {
         if session.is_taking {
             return Err(Error::Interrupted);
         }
-        session.again = Some(session.among);
-        let length = prompt.len() + session.tokens().len();
-        self.target.truncate(session.target, length);
-        self.target.extend(session.target, &[])?;
-        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
-            return Ok(());
-        };
-        if drafter.len(sequence) == length {
-            return drafter.extend(sequence, &[]);
-        }
-        let text = [prompt, session.tokens()].concat();
-        // Closed first, for there may be no room for both; without a new one the session has none.
-        session.drafter = None;
-        drafter.close(sequence);
-        session.drafter = Some(begin(drafter.as_mut(), &text)?);
-        Ok(())
+        session.again = Some(session.batch_size);
+        self.models.restore(session, prompt)
     }
 
     /// Ends a session and gives its text; what the models computed for it may serve later ones.
@@ -457,10 +198,7 @@ impl Engine {
     /// # Errors
     /// What broke the session, if something did.
     pub fn close(&mut self, session: Session) -> Result<Generation> {
-        self.target.close(session.target);
-        if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
-            drafter.close(sequence);
-        }
+        self.models.close(&session);
         session.into_generation()
     }
 
@@ -510,34 +248,14 @@ impl Engine {
     }
 }
 
-/// What the target gave each token that a step decided, and the likeliest in its place.
-fn scores<'l>(
-    tree: &DraftTree,
-    outcome: &Outcome,
-    logits: impl Fn(NodeId) -> &'l [f32],
-    top: usize,
-) -> Result<Vec<Scored>> {
-    let before = std::iter::once(DraftTree::ROOT).chain(outcome.accepted.iter().copied());
-    let decided = outcome.accepted.iter().map(|&node| tree.token(node)).chain([outcome.token]);
-    before.zip(decided).map(|(node, token)| crate::score::of(logits(node), token, top)).collect()
-}
-
-fn no_drafter<T>() -> Result<T> {
-    Err(Error::Setting {
-        setting: "drafter",
-        expected: "something that drafts, which speculation needs",
-        got: "none".to_owned(),
-    })
-}
-
-/// A drafter's sequence with this prompt.
-fn begin(drafter: &mut dyn Drafter, prompt: &[Token]) -> Result<crate::Sequence> {
-    let sequence = drafter.open()?;
-    match drafter.extend(sequence, prompt) {
-        Ok(()) => Ok(sequence),
-        Err(error) => {
-            drafter.close(sequence);
-            Err(error)
-        }
+/// The sessions that go on, and how many are in the pass, as their policies are told.
+fn begin<'s, 'c>(sessions: &'s mut [&mut Session<'c>]) -> Vec<&'s mut Session<'c>> {
+    let open = sessions.iter_mut().map(|session| &mut **session);
+    let mut batch: Vec<_> = open.filter(|session| !session.is_done()).collect();
+    let size = batch.len();
+    for session in &mut batch {
+        let before = session.again.take();
+        session.batch_size = if session.is_alone { 1 } else { before.unwrap_or(size) };
     }
+    batch
 }

@@ -65,6 +65,11 @@ impl<'a> StepLaws<'a> {
         Self { logits, changed, sampling, pool, made, failed: OnceLock::new() }
     }
 
+    /// The target's logits after a node.
+    pub fn logits(&self, node: NodeId) -> &'a [f32] {
+        self.logits[node]
+    }
+
     /// The law of the next token.
     pub fn root(&self) -> LawResult<&Distribution> {
         self.target(DraftTree::ROOT)

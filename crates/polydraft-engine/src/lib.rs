@@ -1,8 +1,10 @@
 //! The decode loop of polydraft: propose, score, verify, commit.
 //!
-//! - [`Model`] is what a language model has to offer: many texts, and a tree behind each.
+//! - [`Sequences`] are what models and drafters hold: tokens that are decided, and a tree behind
+//!   them.
+//! - [`Model`] gives logits after the nodes of such a tree.
 //! - [`Drafter`] proposes: a model, or counts of what was written before.
-//! - [`Engine`] is the loop over any number of [`Session`]s.
+//! - [`Engine`] is the loop over any number of [`Session`]s, each of which a [`Request`] begins.
 //! - [`certify`] tests on real models that the text has the target's law.
 //! - [`TableModel`] is a model of explicit probabilities, for exact tests and for teaching.
 #![forbid(unsafe_code)]
@@ -13,28 +15,39 @@ pub mod costs;
 pub mod drafter;
 pub mod engine;
 mod error;
+pub mod generation;
 mod laws;
 pub mod model;
+pub mod observer;
+pub mod prefix;
 mod processor;
+pub mod request;
 mod score;
+pub mod sequences;
 pub mod session;
+mod slots;
 pub mod statistics;
 pub mod stop;
 pub mod table;
+mod text;
 mod trace;
 pub mod vocabulary;
 
 pub use drafter::{Drafter, DrafterKind, ModelDrafter, Reads};
 pub use engine::Engine;
 pub use error::{Error, Result};
-pub use model::{Facts, Feature, Model, Sequence};
+pub use generation::{Emitted, Finish, Generation, Origin, Piece};
+pub use model::{Facts, Feature, Model};
+pub use observer::StepObserver;
+pub use prefix::PrefixCache;
 pub use processor::{Penalties, Processor};
+pub use request::{Limits, Request, Speculation};
 pub use score::{Scored, score};
-pub use session::{
-    Emitted, Finish, Generation, Limits, NoText, Origin, Piece, Request, Session, Speculation,
-    TextStream,
-};
+pub use sequences::{Sequence, Sequences};
+pub use session::Session;
+pub use slots::Slots;
 pub use statistics::Statistics;
 pub use table::TableModel;
+pub use text::{NoText, TextStream};
 pub use trace::{Drawn, Trace, TracedNode};
 pub use vocabulary::Vocabulary;

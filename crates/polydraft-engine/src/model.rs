@@ -1,11 +1,11 @@
-//! What decoding needs of a language model: many texts at once, a tree behind each.
+//! What decoding needs of a language model: logits after every node of the trees that it is given.
 
 use std::any::Any;
 use std::ops::Range;
 
-use polydraft::{DraftTree, NodeId, Token};
+use polydraft::{NodeId, Token};
 
-use crate::{Error, Result, Vocabulary};
+use crate::{Error, Result, Sequence, Sequences, Vocabulary};
 
 /// What is known of a model without asking it to compute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,23 +24,6 @@ pub struct Facts {
     pub sequences: usize,
 }
 
-/// A text that a model keeps, from [`open`](Model::open) to [`close`](Model::close). The number has
-/// a meaning for its model only, which may use it again for a later text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Sequence(u32);
-
-impl Sequence {
-    /// The sequence of this number.
-    pub fn new(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    pub fn number(self) -> usize {
-        self.0 as usize
-    }
-}
-
 /// A hidden state that a model has of every token: `[hidden]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Feature {
@@ -51,15 +34,10 @@ pub enum Feature {
     Output,
 }
 
-/// A language model with any number of committed contexts (sequences) and, behind each, a
-/// speculative tree.
+/// A language model: [`Sequences`] with logits after every node that is scored.
 ///
-/// A context grows by [`extend`](Self::extend) and [`commit`](Self::commit). A tree only grows
-/// between commits: each call of [`score`](Self::score) computes the nodes that are new, so that a
-/// target is asked once per tree and a draft once per level. What a sequence is given back never
-/// depends on what else is in a pass, to the last bit.
-///
-/// A model knows nothing of speculation: it scores what it is given and keeps what it is told.
+/// What a sequence is given back never depends on what else is in a pass, to the last bit. A model
+/// knows nothing of speculation: it scores what it is given and keeps what it is told.
 ///
 /// # Panics
 /// All methods may panic on a sequence that is not open, and [`logits`](Self::logits) on a node
@@ -67,7 +45,7 @@ pub enum Feature {
 ///
 /// ```
 /// use polydraft::DraftTree;
-/// use polydraft_engine::{Model, TableModel};
+/// use polydraft_engine::{Model, Sequences, TableModel};
 ///
 /// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75]}}"#;
 /// let mut model = TableModel::from_json("example", json)?;
@@ -83,53 +61,9 @@ pub enum Feature {
 /// ```
 ///
 /// `examples/own_model.rs` is one of one's own.
-pub trait Model: Send + Any {
+pub trait Model: Sequences + Any {
     /// What is known of it.
     fn facts(&self) -> &Facts;
-
-    /// Begins an empty text.
-    ///
-    /// # Errors
-    /// As many are open as there may be.
-    fn open(&mut self) -> Result<Sequence>;
-
-    /// Forgets a text. What was computed for it may be kept for a later one that begins alike.
-    fn close(&mut self, sequence: Sequence);
-
-    /// Bytes that what is kept of one token takes, about; 0 where that is next to nothing.
-    fn token_bytes(&self) -> u64 {
-        0
-    }
-
-    /// Tokens that all texts may hold together, trees apart, where memory for them was taken
-    /// beforehand.
-    fn room(&self) -> Option<usize> {
-        None
-    }
-
-    /// How many tokens are committed.
-    fn len(&self, sequence: Sequence) -> usize;
-
-    /// Appends decided tokens and drops the tree. Nothing need be computed before the next score;
-    /// where another text that the model holds begins alike, what was computed for that one serves
-    /// this one too.
-    ///
-    /// # Errors
-    /// A token outside the vocabulary.
-    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
-
-    /// Takes back all but the first `length` tokens, and drops the tree. If there are no more than
-    /// that, nothing changes, and the tree stays.
-    fn truncate(&mut self, sequence: Sequence, length: usize);
-
-    /// Computes at most `most` of the committed tokens that are not computed yet, the last one
-    /// never (it is the root of the next tree), so that a long prompt can be read between the steps
-    /// of other sequences. Returns how many are left to compute before the last one.
-    /// [`score`](Self::score) computes the rest by itself.
-    ///
-    /// # Errors
-    /// Failures of the computation; more tokens than the context holds.
-    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize>;
 
     /// From now on goes on behind what `leader` computes ([`catch_up`](Self::catch_up)), if it can,
     /// as a copy of it in fewer bits: their keys and values are of the same shape, and the leader's
@@ -153,14 +87,6 @@ pub trait Model: Send + Any {
         Ok(())
     }
 
-    /// Computes, in one pass for all, the logits after every node of each tree, its root included,
-    /// that has none yet. No sequence is named twice.
-    ///
-    /// # Errors
-    /// An empty context, if the model needs a token; a path that the context has no room for;
-    /// failures of the computation.
-    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
-
     /// The logits after a scored node, shape `[vocabulary]`, or one entry for each of
     /// [`outputs`](Self::outputs).
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32];
@@ -181,7 +107,7 @@ pub trait Model: Send + Any {
     }
 
     /// The watched states of committed tokens that are computed, behind each other as they were
-    /// named for each token: `[tokens, watched · hidden]`. After a [`prepare`](Self::prepare) that
+    /// named for each token: `[tokens, watched · hidden]`. After a [`prepare`](Sequences::prepare) that
     /// left none, and after a commit of nodes that were scored, these are all but the last.
     ///
     /// # Errors
@@ -189,14 +115,6 @@ pub trait Model: Send + Any {
     fn features(&self, _sequence: Sequence, _tokens: Range<usize>) -> Result<Vec<f32>> {
         no_features(self.facts(), "a model that gives them")
     }
-
-    /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the
-    /// context and drops the rest of the tree. What was computed for the scored nodes of the path
-    /// is kept.
-    ///
-    /// # Errors
-    /// Failures of the computation.
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()>;
 }
 
 /// The error of a model that has as many sequences open as it can.

@@ -6,6 +6,7 @@
 
 use polydraft::{DraftTree, Token};
 
+use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::{Error, Model, Result, Sequence};
 
 /// Tokens of one pass.
@@ -103,7 +104,7 @@ fn behind(
 }
 
 /// What logits, of shape `[vocabulary]`, say of a token, and of the `top` likeliest.
-pub(crate) fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
+fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
     let (Some(&own), true) = (logits.get(token as usize), sum.is_finite()) else {
@@ -123,6 +124,43 @@ pub(crate) fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     order.sort_unstable_by(likelier);
     let top = order.into_iter().map(|token| (token, logprob(logits[token as usize]))).collect();
     Ok(Scored { token, logprob: logprob(own), top })
+}
+
+/// Keeps the scores of the tokens that a session decides.
+#[derive(Default)]
+pub(crate) struct ScoreRecorder {
+    /// How many of the likeliest tokens in the place of each.
+    top: usize,
+    /// Of the step at hand.
+    of_step: Vec<Scored>,
+    scores: Vec<Scored>,
+}
+
+impl ScoreRecorder {
+    pub fn new(top: usize) -> Self {
+        Self { top, ..Self::default() }
+    }
+
+    /// Those that were not taken yet.
+    pub fn take(&mut self) -> Vec<Scored> {
+        std::mem::take(&mut self.scores)
+    }
+}
+
+impl StepObserver for ScoreRecorder {
+    fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
+        let of = |(before, token)| of(step.logits(before), token, self.top);
+        self.of_step = step.decided().map(of).collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    fn committed(&mut self, step: &CommittedStep) {
+        self.scores.extend(self.of_step.drain(..).take(step.emitted.len()));
+    }
+
+    fn needs_every_step(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -3,42 +3,10 @@
 use std::time::Duration;
 
 use polydraft::policy::Choices;
+use polydraft::{DraftTree, NodeId};
 
-/// What one step did to one session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// Drafted tokens that were accepted.
-    pub accepted: usize,
-    /// Whether nothing was left to verify after them.
-    pub complete: bool,
-    /// Tokens that were drafted along the longest path.
-    pub drafted: usize,
-    /// Distinct tokens that were drafted: the nodes of the tree, its root not among them.
-    pub nodes: usize,
-    /// For each accepted token, how many distinct tokens were drafted before it at its node.
-    pub ranks: Vec<usize>,
-    /// Where the time went.
-    pub time: StepTime,
-}
-
-/// Where the time of a step went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StepTime {
-    /// In the drafter, its distributions and draws included.
-    pub draft: Duration,
-    /// In the target model.
-    pub target: Duration,
-    /// In the verifier, the target's distributions included.
-    pub verify: Duration,
-}
-
-impl StepTime {
-    /// A part of it.
-    pub(crate) fn scaled(&self, part: f64) -> Self {
-        let of = |time: Duration| time.mul_f64(part);
-        Self { draft: of(self.draft), target: of(self.target), verify: of(self.verify) }
-    }
-}
+use crate::Emitted;
+use crate::observer::{CommittedStep, StepObserver};
 
 /// Counts and times of one generation.
 ///
@@ -88,25 +56,6 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    pub(crate) fn record(&mut self, step: &Step) {
-        self.target_calls += 1;
-        for (counts, reached) in
-            [(&mut self.drafted, step.drafted), (&mut self.accepted, step.accepted)]
-        {
-            counts.resize(counts.len().max(step.drafted), 0);
-            counts[..reached].iter_mut().for_each(|count| *count += 1);
-        }
-        self.nodes += step.nodes;
-        self.complete_paths += usize::from(step.complete);
-        for &rank in &step.ranks {
-            self.accepted_by_rank.resize(self.accepted_by_rank.len().max(rank + 1), 0);
-            self.accepted_by_rank[rank] += 1;
-        }
-        self.draft_time += step.time.draft;
-        self.target_time += step.time.target;
-        self.verify_time += step.time.verify;
-    }
-
     /// Tokens kept per call of the target; 0 before the first.
     pub fn block_efficiency(&self) -> f64 {
         ratio(self.tokens as f64, self.target_calls as f64)
@@ -138,6 +87,40 @@ impl Statistics {
     pub fn tokens_per_second(&self) -> f64 {
         ratio(self.tokens as f64, self.total_time.as_secs_f64())
     }
+}
+
+impl StepObserver for Statistics {
+    fn committed(&mut self, step: &CommittedStep) {
+        let (tree, path) = (step.draft.tree(), &step.outcome.accepted);
+        let end = path.last().copied().unwrap_or(DraftTree::ROOT);
+        let depth = (1..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+        self.target_calls += 1;
+        self.tokens += step.emitted.len();
+        self.fallbacks += step.fallbacks;
+        for (counts, reached) in [(&mut self.drafted, depth), (&mut self.accepted, path.len())] {
+            counts.resize(counts.len().max(depth), 0);
+            counts[..reached].iter_mut().for_each(|count| *count += 1);
+        }
+        self.nodes += tree.len() - 1;
+        self.complete_paths += usize::from(tree.children(end).next().is_none());
+        for rank in path.iter().map(|&node| rank(tree, node)) {
+            self.accepted_by_rank.resize(self.accepted_by_rank.len().max(rank + 1), 0);
+            self.accepted_by_rank[rank] += 1;
+        }
+        self.draft_time += step.time.draft;
+        self.target_time += step.time.target;
+        self.verify_time += step.time.verify;
+    }
+
+    fn forced(&mut self, tokens: &[Emitted]) {
+        self.tokens += tokens.len();
+        self.forced += tokens.len();
+    }
+}
+
+/// How many distinct tokens were drafted before this one at its node.
+fn rank(tree: &DraftTree, node: NodeId) -> usize {
+    tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count()
 }
 
 fn ratio(a: f64, b: f64) -> f64 {

@@ -7,7 +7,7 @@ use std::path::Path;
 use polydraft::{Distribution, DraftTree, NodeId, Token};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-use crate::{Error, Facts, Model, Result, Sequence, Vocabulary};
+use crate::{Error, Facts, Model, Result, Sequence, Sequences, Slots, Vocabulary};
 
 /// The next-token laws of a finite set of contexts.
 ///
@@ -29,14 +29,13 @@ pub struct TableModel {
     next: BTreeMap<Vec<Token>, Entry>,
     /// Tokens of the longest context that is listed.
     memory: usize,
-    /// By sequence; none where it is closed.
-    texts: Vec<Option<Text>>,
+    sequences: Slots<Context>,
 }
 
 /// One sequence.
 #[derive(Debug, Clone, Default)]
-struct Text {
-    context: Vec<Token>,
+struct Context {
+    tokens: Vec<Token>,
     /// The context's entry after each node, by node; empty if nothing is scored.
     scored: Vec<Vec<Token>>,
 }
@@ -126,7 +125,7 @@ impl TableModel {
             begins: true,
             sequences: usize::MAX,
         };
-        Ok(Self { facts, next: entries, memory, texts: Vec::new() })
+        Ok(Self { facts, next: entries, memory, sequences: Slots::default() })
     }
 
     /// From JSON text.
@@ -197,13 +196,51 @@ fn show(context: &[Token]) -> String {
     context.iter().map(Token::to_string).collect::<Vec<_>>().join(" ")
 }
 
-impl TableModel {
-    fn text(&self, sequence: Sequence) -> &Text {
-        self.texts[sequence.number()].as_ref().expect("an open sequence")
+impl Sequences for TableModel {
+    fn open(&mut self) -> Result<Sequence> {
+        Ok(self.sequences.open(Context::default()))
     }
 
-    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
-        self.texts[sequence.number()].as_mut().expect("an open sequence")
+    fn close(&mut self, sequence: Sequence) {
+        self.sequences.close(sequence);
+    }
+
+    fn len(&self, sequence: Sequence) -> usize {
+        self.sequences[sequence].tokens.len()
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        self.check(tokens)?;
+        let context = &mut self.sequences[sequence];
+        context.tokens.extend(tokens);
+        context.scored.clear();
+        Ok(())
+    }
+
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        let context = &mut self.sequences[sequence];
+        if length < context.tokens.len() {
+            context.tokens.truncate(length);
+            context.scored.clear();
+        }
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        for &(sequence, tree) in batch {
+            for node in self.sequences[sequence].scored.len()..tree.len() {
+                let path: Vec<Token> = tree.path(node).into_iter().map(|n| tree.token(n)).collect();
+                self.check(&path)?;
+                let context = [&self.sequences[sequence].tokens[..], &path].concat();
+                let entry = self.longest_suffix(&context).to_vec();
+                self.sequences[sequence].scored.push(entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let tokens: Vec<Token> = path.iter().map(|&n| tree.token(n)).collect();
+        self.extend(sequence, &tokens)
     }
 }
 
@@ -212,63 +249,8 @@ impl Model for TableModel {
         &self.facts
     }
 
-    fn open(&mut self) -> Result<Sequence> {
-        let place = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.texts.push(None);
-            self.texts.len() - 1
-        });
-        self.texts[place] = Some(Text::default());
-        Ok(Sequence::new(place as u32))
-    }
-
-    fn close(&mut self, sequence: Sequence) {
-        self.texts[sequence.number()] = None;
-    }
-
-    fn len(&self, sequence: Sequence) -> usize {
-        self.text(sequence).context.len()
-    }
-
-    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        self.check(tokens)?;
-        let text = self.text_mut(sequence);
-        text.context.extend(tokens);
-        text.scored.clear();
-        Ok(())
-    }
-
-    fn truncate(&mut self, sequence: Sequence, length: usize) {
-        let text = self.text_mut(sequence);
-        if length < text.context.len() {
-            text.context.truncate(length);
-            text.scored.clear();
-        }
-    }
-
-    fn prepare(&mut self, _: Sequence, _: usize) -> Result<usize> {
-        Ok(0)
-    }
-
-    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
-        for &(sequence, tree) in batch {
-            for node in self.text(sequence).scored.len()..tree.len() {
-                let path: Vec<Token> = tree.path(node).into_iter().map(|n| tree.token(n)).collect();
-                self.check(&path)?;
-                let context = [&self.text(sequence).context[..], &path].concat();
-                let entry = self.longest_suffix(&context).to_vec();
-                self.text_mut(sequence).scored.push(entry);
-            }
-        }
-        Ok(())
-    }
-
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        &self.next[&self.text(sequence).scored[node]].logits
-    }
-
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        let tokens: Vec<Token> = path.iter().map(|&n| tree.token(n)).collect();
-        self.extend(sequence, &tokens)
+        &self.next[&self.sequences[sequence].scored[node]].logits
     }
 }
 

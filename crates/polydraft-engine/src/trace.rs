@@ -1,7 +1,10 @@
 //! What happened in a step, for people who want to see it: the tree, both laws at its nodes, and
 //! what came of it.
 
-use polydraft::{Distribution, Draft, DraftTree, NodeId, Outcome, TargetLaws, Token, Verifier};
+use polydraft::{Distribution, DraftTree, NodeId, Outcome, Token};
+
+use crate::Result;
+use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 
 /// One step of one session.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,15 +56,9 @@ fn likeliest(law: &Distribution, top: usize) -> Vec<(Token, f64)> {
 
 impl Trace {
     /// With the `top` likeliest tokens of each law. Where the target has no law, none is shown.
-    pub(crate) fn of(
-        draft: &Draft,
-        laws: &dyn TargetLaws,
-        outcome: &Outcome,
-        verifier: Option<&dyn Verifier>,
-        top: usize,
-    ) -> Self {
-        let tree = draft.tree();
-        let target = |node| laws.target(node).ok();
+    fn of(step: &VerifiedStep, top: usize) -> Self {
+        let (draft, tree) = (step.draft, step.draft.tree());
+        let target = |node| step.distribution(node).ok();
         let of = |node| {
             let drawn = (node != DraftTree::ROOT).then(|| {
                 let (parent, token) = (tree.parent(node), tree.token(node));
@@ -74,16 +71,22 @@ impl Trace {
                     target: under(target(parent)),
                 }
             });
-            let shares = draft.law(node).zip(verifier).map_or_else(Vec::new, |(law, verifier)| {
-                let of = |token| {
-                    (token, verifier.priorities(draft, laws, node, token).unwrap_or_default())
-                };
-                law.most_likely(top)
-                    .into_iter()
-                    .map(of)
-                    .filter(|(_, parts)| !parts.is_empty())
-                    .collect()
-            });
+            let shares =
+                draft.law(node).zip(step.verifier).map_or_else(Vec::new, |(law, verifier)| {
+                    let of = |token| {
+                        (
+                            token,
+                            verifier
+                                .priorities(draft, step.distributions(), node, token)
+                                .unwrap_or_default(),
+                        )
+                    };
+                    law.most_likely(top)
+                        .into_iter()
+                        .map(of)
+                        .filter(|(_, parts)| !parts.is_empty())
+                        .collect()
+                });
             TracedNode {
                 drawn,
                 shares,
@@ -97,6 +100,43 @@ impl Trace {
             }
         };
         let nodes = (0..tree.len()).map(of).collect();
-        Self { nodes, accepted: outcome.accepted.clone(), token: outcome.token }
+        let Outcome { accepted, token } = step.outcome;
+        Self { nodes, accepted: accepted.clone(), token: *token }
+    }
+}
+
+/// Keeps the traces of a session's steps.
+#[derive(Default)]
+pub(crate) struct TraceRecorder {
+    /// How many tokens of each distribution.
+    top: usize,
+    /// Of the step at hand.
+    of_step: Option<Trace>,
+    traces: Vec<Trace>,
+}
+
+impl TraceRecorder {
+    pub fn new(top: usize) -> Self {
+        Self { top, ..Self::default() }
+    }
+
+    /// Those that were not taken yet.
+    pub fn take(&mut self) -> Vec<Trace> {
+        std::mem::take(&mut self.traces)
+    }
+}
+
+impl StepObserver for TraceRecorder {
+    fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
+        self.of_step = Some(Trace::of(step, self.top));
+        Ok(())
+    }
+
+    fn committed(&mut self, _: &CommittedStep) {
+        self.traces.extend(self.of_step.take());
+    }
+
+    fn needs_every_step(&self) -> bool {
+        true
     }
 }

@@ -8,7 +8,7 @@ use polydraft::{
 };
 use polydraft_engine::certify::{WrongResidual, law_after};
 use polydraft_engine::{
-    DrafterKind, Engine, Limits, Model, ModelDrafter, NoText, Request, Speculation, TableModel,
+    DrafterKind, Engine, Limits, Model, ModelDrafter, Request, Speculation, TableModel,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -83,18 +83,16 @@ impl Setup {
         verifier: Box<dyn Verifier>,
         prompt: &[Token],
         count: usize,
-        chance: Box<dyn Chance + Send + 'c>,
+        chance: impl Chance + Send + 'c,
     ) -> Request<'c> {
         let policy = self.tree.build().unwrap();
-        Request {
-            prompt: prompt.to_vec(),
-            sampling: self.target,
-            speculation: Some(Speculation { verifier, policy, sampling: self.draft }),
+        let speculation = Speculation::new(verifier, policy).unwrap().with_sampling(self.draft);
+        Request::new(prompt)
+            .sampling(self.target)
+            .speculation(speculation)
             // The limit, too, must not bend the law: let it bite in the last step.
-            limits: Limits { max_tokens: Some(count), ..Limits::default() },
-            text: Box::new(NoText),
-            chance,
-        }
+            .limits(Limits::tokens(count))
+            .rng(chance)
     }
 
     /// The largest deviation of the loop's law of the next `count` tokens from the target's.
@@ -108,7 +106,7 @@ impl Setup {
         let mut expected = own_law(engine.target(), &self.target, prompt, count);
         let mut total = 0.0;
         for (probability, text) in enumerate(|chance| {
-            let request = self.request(verifier(), prompt, count, Box::new(chance));
+            let request = self.request(verifier(), prompt, count, chance);
             engine.generate(request, &mut |_| true).unwrap().tokens
         }) {
             total += probability;
@@ -289,7 +287,7 @@ fn expected_block_efficiency_has_its_closed_form() {
     let mut engine = engine(&law([0.5, 0.3, 0.2]), &law([0.2, 0.2, 0.6]));
     let setup = setup("token", PolicyKind::chain(depth));
     let runs = enumerate(|chance| {
-        let request = setup.request(setup.kind.build().unwrap(), &[], 100, Box::new(chance));
+        let request = setup.request(setup.kind.build().unwrap(), &[], 100, chance);
         let mut session = engine.open(request).unwrap();
         engine.step(&mut [&mut session]).unwrap();
         engine.close(session).unwrap().tokens.len()
@@ -312,7 +310,7 @@ fn mismatches_are_refused() {
         .to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
     let open = |engine: &mut Engine, setup: &Setup, prompt: &[Token]| {
-        let chance = Box::new(ChaCha12Rng::seed_from_u64(0));
+        let chance = ChaCha12Rng::seed_from_u64(0);
         let request = setup.request(setup.kind.build().unwrap(), prompt, 5, chance);
         engine.open(request).map(|session| engine.close(session)).map(drop)
     };
@@ -322,8 +320,9 @@ fn mismatches_are_refused() {
     let mut pair = engine(&even(3), &even(3));
     assert!(open(&mut pair, &plain, &[]).is_ok());
     // The form of the trees is not what the verifier is exact for.
-    let unfit = setup("token", PolicyKind::paths(2, 2));
-    assert!(open(&mut pair, &unfit, &[]).unwrap_err().to_string().contains("single path"));
+    let unfit = PolicyKind::paths(2, 2).build().unwrap();
+    let unfit = Speculation::new(plain.kind.build().unwrap(), unfit).err().unwrap();
+    assert!(unfit.to_string().contains("single path"));
     let cold =
         Setup { target: Sampling { temperature: -1.0, ..Sampling::default() }, ..plain.clone() };
     assert!(open(&mut pair, &cold, &[]).is_err());
@@ -346,7 +345,7 @@ fn sessions_side_by_side_are_as_alone() {
     .map(|(kind, tree)| setup(kind, tree))
     .to_vec();
     let request = |setup: &Setup, seed: u64| {
-        let chance = Box::new(ChaCha12Rng::seed_from_u64(seed));
+        let chance = ChaCha12Rng::seed_from_u64(seed);
         setup.request(setup.kind.build().unwrap(), &[1], 40 + seed as usize, chance)
     };
     let alone: Vec<Vec<Token>> = (0..8)
@@ -392,18 +391,11 @@ fn invariant_texts_do_not_depend_on_the_draft() {
     ];
     let mut calls = std::collections::BTreeSet::new();
     for seed in 0..6 {
-        let chance = || Box::new(ChaCha12Rng::seed_from_u64(seed));
-        let limits = || Limits { max_tokens: Some(60), ..Limits::default() };
-        let (prompt, text) = (vec![1, 4], || Box::new(NoText));
+        let chance = || ChaCha12Rng::seed_from_u64(seed);
+        let prompt = vec![1, 4];
         let mut plain = Engine::new(Box::new(target.clone()), None);
-        let request = Request {
-            prompt: prompt.clone(),
-            sampling,
-            speculation: None,
-            limits: limits(),
-            text: text(),
-            chance: chance(),
-        };
+        let request =
+            Request::new(&prompt[..]).sampling(sampling).limits(Limits::tokens(60)).rng(chance());
         let mut session = plain.open(request).unwrap();
         session.race();
         let expected = plain.complete(session, &mut |_| true).unwrap();
@@ -412,8 +404,9 @@ fn invariant_texts_do_not_depend_on_the_draft() {
             let mut engine = engine(&target, draft);
             for tree in trees {
                 let kind = setup("invariant", tree.parse().unwrap());
-                let mut request = kind.request(kind.kind.build().unwrap(), &prompt, 60, chance());
-                request.sampling = sampling;
+                let request = kind
+                    .request(kind.kind.build().unwrap(), &prompt, 60, chance())
+                    .sampling(sampling);
                 let generation = engine.generate(request, &mut |_| true).unwrap();
                 assert_eq!(generation.tokens, expected.tokens, "{tree}, seed {seed}");
                 calls.insert(generation.statistics.target_calls);
@@ -433,10 +426,8 @@ fn plain_races_have_the_targets_law() {
         let sampling = Sampling::default();
         let mut expected = own_law(engine.target(), &sampling, &[0], 3);
         for (probability, text) in enumerate(|chance| {
-            let limits = Limits { max_tokens: Some(3), ..Limits::default() };
-            let (text, chance) = (Box::new(NoText), Box::new(chance));
             let request =
-                Request { prompt: vec![0], sampling, speculation: None, limits, text, chance };
+                Request::new([0]).sampling(sampling).limits(Limits::tokens(3)).rng(chance);
             let mut session = engine.open(request).unwrap();
             session.race();
             engine.complete(session, &mut |_| true).unwrap().tokens

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use polydraft::chance::Outcomes;
 use polydraft::{
     Chance, Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy,
-    PolicyKind, Sampling, TargetLaws, Token, Verifier, VerifierKind, enumerate,
+    PolicyKind, StepContext, TargetLaws, Token, Verifier, VerifierKind, enumerate,
 };
 use polydraft_engine::model::too_many_sequences;
 use polydraft_engine::{
-    Engine, Error, Facts, Limits, Model, ModelDrafter, NoText, Processor, Request, Result,
-    Sequence, Session, Speculation, TableModel, TextStream,
+    Engine, Error, Facts, Limits, Model, ModelDrafter, Processor, Request, Result, Sequence,
+    Sequences, Session, Speculation, TableModel, TextStream,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -55,11 +55,7 @@ impl Flaky {
     }
 }
 
-impl Model for Flaky {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
+impl Sequences for Flaky {
     fn open(&mut self) -> Result<Sequence> {
         if self.open == self.facts.sequences {
             return too_many_sequences(&self.facts);
@@ -99,10 +95,6 @@ impl Model for Flaky {
         }
     }
 
-    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        if self.fault == Fault::Logits { &[f32::NAN; 2] } else { self.inner.logits(sequence, node) }
-    }
-
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
         self.inner.commit(sequence, tree, path)?;
         let (own, failed) = (sequence.number(), self.failed);
@@ -114,6 +106,16 @@ impl Model for Flaky {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Model for Flaky {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        if self.fault == Fault::Logits { &[f32::NAN; 2] } else { self.inner.logits(sequence, node) }
     }
 }
 
@@ -132,17 +134,13 @@ fn engine(fault: Fault) -> Engine {
     Engine::new(Box::new(target), Some(Box::new(drafter)))
 }
 
-fn request<'c>(chance: Box<dyn Chance + Send + 'c>, max_tokens: usize) -> Request<'c> {
+fn request<'c>(chance: impl Chance + Send + 'c, max_tokens: usize) -> Request<'c> {
     let verifier: VerifierKind = "nested-priority".parse().unwrap();
-    let (policy, sampling) = (PolicyKind::paths(2, 2).build().unwrap(), Sampling::default());
-    Request {
-        prompt: vec![1],
-        sampling,
-        speculation: Some(Speculation { verifier: verifier.build().unwrap(), policy, sampling }),
-        limits: Limits { max_tokens: Some(max_tokens), ..Limits::default() },
-        text: Box::new(NoText),
-        chance,
-    }
+    let policy = PolicyKind::paths(2, 2).build().unwrap();
+    Request::new([1])
+        .speculation(Speculation::new(verifier.build().unwrap(), policy).unwrap())
+        .limits(Limits::tokens(max_tokens))
+        .rng(chance)
 }
 
 #[test]
@@ -150,7 +148,7 @@ fn a_failed_pass_leaves_nothing_behind() {
     let mut law = BTreeMap::<Vec<Token>, f64>::new();
     for (probability, text) in enumerate(|chance| {
         let mut engine = engine(Fault::Score);
-        let mut session = engine.open(request(Box::new(chance), 3)).unwrap();
+        let mut session = engine.open(request(chance, 3)).unwrap();
         let mut failures = 0;
         while !session.is_done() {
             failures += usize::from(engine.step(&mut [&mut session]).is_err());
@@ -174,7 +172,7 @@ fn a_failed_pass_leaves_nothing_behind() {
 
 #[test]
 fn one_sessions_fault_is_its_own() {
-    let seeded = |seed| Box::new(ChaCha12Rng::seed_from_u64(seed));
+    let seeded = ChaCha12Rng::seed_from_u64;
     let mut engine = engine(Fault::Commit(0));
     let mut broken = engine.open(request(seeded(1), 20)).unwrap();
     let mut whole = engine.open(request(seeded(2), 20)).unwrap();
@@ -203,8 +201,8 @@ impl Policy for Attentive {
         Form::paths(64)
     }
 
-    fn among(&mut self, texts: usize) {
-        self.0 = texts;
+    fn begin_step(&mut self, context: &StepContext) {
+        self.0 = context.batch_size;
     }
 
     fn observe(&mut self, _: &Draft, _: &Outcome) {
@@ -270,11 +268,9 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
         let generators =
             [1, 2].map(|seed| Shared(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed)))));
         let mut sessions = generators.each_ref().map(|generator| {
-            let mut asked = request(Box::new(generator.clone()), 12);
-            let speculation = asked.speculation.as_mut().unwrap();
-            speculation.policy = Box::new(Attentive(1, 0));
-            speculation.verifier = Box::new(Counting(0));
-            engine.open(asked).unwrap()
+            let speculation =
+                Speculation::new(Box::new(Counting(0)), Box::new(Attentive(1, 0))).unwrap();
+            engine.open(request(generator.clone(), 12).speculation(speculation)).unwrap()
         });
         sessions[0].trace(1);
         sessions[1].process(Box::new(PanicsOnce((fault == Fault::Certain).into())));
@@ -316,7 +312,7 @@ fn a_draft_that_holds_few_texts_is_counted() {
     let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary).unwrap();
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
     assert_eq!(engine.sequences(), 1);
-    let asked = || request(Box::new(ChaCha12Rng::seed_from_u64(1)), 12);
+    let asked = || request(ChaCha12Rng::seed_from_u64(1), 12);
     let mut session = engine.open(asked()).unwrap();
     assert!(matches!(engine.open(asked()), Err(Error::TooManySequences { .. })));
     assert!(catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut session]).unwrap())).is_err());
@@ -380,16 +376,17 @@ fn half_taken(is_certain: bool) {
     let mut engine = engine(Fault::Commit(usize::MAX));
     let before = ChaCha12Rng::seed_from_u64(2);
     let generator = Shared(Arc::new(Mutex::new(before.clone())));
-    let mut asked = request(Box::new(ChaCha12Rng::seed_from_u64(1)), 12);
-    match is_certain {
-        true => asked.text = Box::new(Explosive),
-        false => asked.speculation.as_mut().unwrap().policy = Box::new(Explosive),
-    }
+    let asked = request(ChaCha12Rng::seed_from_u64(1), 12);
+    let verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
+    let asked = match is_certain {
+        true => asked.text(Explosive),
+        false => asked.speculation(Speculation::new(verifier, Box::new(Explosive)).unwrap()),
+    };
     let mut broken = engine.open(asked).unwrap();
     if is_certain {
         broken.process(Box::new(Explosive));
     }
-    let mut whole = engine.open(request(Box::new(generator.clone()), 12)).unwrap();
+    let mut whole = engine.open(request(generator.clone(), 12)).unwrap();
     assert!(
         catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut broken, &mut whole]).unwrap()))
             .is_err()
@@ -403,7 +400,7 @@ fn half_taken(is_certain: bool) {
         engine.step(&mut [&mut whole]).unwrap();
     }
     let text = engine.close(whole).unwrap().tokens;
-    assert_eq!(text, engine.generate(request(Box::new(before), 12), &mut |_| true).unwrap().tokens);
+    assert_eq!(text, engine.generate(request(before, 12), &mut |_| true).unwrap().tokens);
 }
 
 #[test]
@@ -413,7 +410,7 @@ fn logits_that_are_no_numbers_name_their_model() {
     let drafter =
         |model: Box<dyn Model>| ModelDrafter::new(model, &right().facts().vocabulary).unwrap();
     let message = |mut engine: Engine| {
-        let seeded = Box::new(ChaCha12Rng::seed_from_u64(1));
+        let seeded = ChaCha12Rng::seed_from_u64(1);
         engine.generate(request(seeded, 5), &mut |_| true).unwrap_err().to_string()
     };
     let target = Engine::new(Box::new(wrong()), Some(Box::new(drafter(Box::new(right())))));

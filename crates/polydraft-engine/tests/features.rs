@@ -10,7 +10,7 @@ use polydraft::{
 };
 use polydraft_engine::certify::law_after;
 use polydraft_engine::{
-    Drafter, Engine, Facts, Feature, Limits, Model, NoText, Reads, Request, Result, Sequence,
+    Drafter, Engine, Facts, Feature, Limits, Model, Reads, Request, Result, Sequence, Sequences,
     Speculation, TableModel,
 };
 use rand::{RngExt, SeedableRng};
@@ -44,10 +44,7 @@ struct Stateful {
     computed: BTreeMap<Sequence, usize>,
 }
 
-impl Model for Stateful {
-    fn facts(&self) -> &Facts {
-        self.table.facts()
-    }
+impl Sequences for Stateful {
     fn open(&mut self) -> Result<Sequence> {
         let sequence = self.table.open()?;
         self.texts.insert(sequence, Vec::new());
@@ -79,6 +76,17 @@ impl Model for Stateful {
         }
         self.table.score(batch)
     }
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.texts.entry(sequence).or_default().extend(path.iter().map(|&node| tree.token(node)));
+        self.computed.insert(sequence, self.len(sequence) + path.len());
+        self.table.commit(sequence, tree, path)
+    }
+}
+
+impl Model for Stateful {
+    fn facts(&self) -> &Facts {
+        self.table.facts()
+    }
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
         self.table.logits(sequence, node)
     }
@@ -88,11 +96,6 @@ impl Model for Stateful {
     fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
         assert!(tokens.end <= self.computed[&sequence], "{tokens:?} of {:?}", self.computed);
         Ok(tokens.map(|place| state(place, self.texts[&sequence][place])).collect())
-    }
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.texts.entry(sequence).or_default().extend(path.iter().map(|&node| tree.token(node)));
-        self.computed.insert(sequence, self.len(sequence) + path.len());
-        self.table.commit(sequence, tree, path)
     }
 }
 
@@ -110,13 +113,7 @@ struct Reader {
     most: Arc<Mutex<usize>>,
 }
 
-impl Drafter for Reader {
-    fn name(&self) -> &str {
-        "reader"
-    }
-    fn context(&self) -> usize {
-        usize::MAX
-    }
+impl Sequences for Reader {
     fn open(&mut self) -> Result<Sequence> {
         self.texts.push(Told::default());
         Ok(Sequence::new(self.texts.len() as u32 - 1))
@@ -130,6 +127,38 @@ impl Drafter for Reader {
         text.tokens.extend(tokens);
         text.paths.clear();
         Ok(())
+    }
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        let text = &mut self.texts[sequence.number()];
+        if length < text.tokens.len() {
+            text.tokens.truncate(length);
+            text.states.truncate(length);
+            text.paths.clear();
+        }
+    }
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        for (sequence, tree) in batch {
+            let text = &mut self.texts[sequence.number()];
+            assert_eq!(text.states.len(), text.tokens.len().saturating_sub(1));
+            let mut most = self.most.lock().unwrap();
+            *most = (*most).max(text.states.len());
+            let path = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
+            text.paths.extend((text.paths.len()..tree.len()).map(path).collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
+        self.extend(sequence, &tokens)
+    }
+}
+
+impl Drafter for Reader {
+    fn name(&self) -> &str {
+        "reader"
+    }
+    fn context(&self) -> usize {
+        usize::MAX
     }
     fn reads(&self) -> Reads {
         Reads::States
@@ -149,17 +178,6 @@ impl Drafter for Reader {
         }
         Ok(())
     }
-    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
-        for (sequence, tree) in batch {
-            let text = &mut self.texts[sequence.number()];
-            assert_eq!(text.states.len(), text.tokens.len().saturating_sub(1));
-            let mut most = self.most.lock().unwrap();
-            *most = (*most).max(text.states.len());
-            let path = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
-            text.paths.extend((text.paths.len()..tree.len()).map(path).collect::<Vec<_>>());
-        }
-        Ok(())
-    }
     fn distribution(
         &self,
         sequence: Sequence,
@@ -172,10 +190,6 @@ impl Drafter for Reader {
         let logits: Vec<f32> = (1..VOCABULARY).map(|i| (sum * i as f32).sin()).collect();
         let tokens: Vec<Token> = (0..VOCABULARY as Token - 1).collect();
         Ok(Distribution::from_sparse_logits(VOCABULARY, &tokens, &logits, sampling)?)
-    }
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
-        self.extend(sequence, &tokens)
     }
 }
 
@@ -205,14 +219,10 @@ fn deviation(
         let reader = Reader { texts: Vec::new(), most: Arc::clone(&most) };
         let mut engine = Engine::new(Box::new(target), Some(Box::new(reader)));
         let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
-        let request = Request {
-            prompt: prompt.to_vec(),
-            sampling,
-            speculation: Some(Speculation { verifier, policy, sampling }),
-            limits: Limits { max_tokens: Some(COUNT), ..Limits::default() },
-            text: Box::new(NoText),
-            chance: Box::new(chance),
-        };
+        let request = Request::new(prompt)
+            .speculation(Speculation::new(verifier, policy).unwrap())
+            .limits(Limits::tokens(COUNT))
+            .rng(chance);
         // With and without the prompt read in parts beforehand.
         let mut session = engine.open(request).unwrap();
         while prompt.len() > 2 && engine.prepare(&mut session, 1).unwrap() > 0 {}

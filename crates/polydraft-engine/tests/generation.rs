@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polydraft::{PolicyKind, RuleKind, Sampling, Token, VerifierKind};
+use polydraft::{PolicyKind, RuleKind, Token, VerifierKind};
 use polydraft_engine::{
     Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request, Speculation,
     TableModel, TextStream,
@@ -41,20 +41,13 @@ fn engine(target: TableModel, draft: TableModel) -> Engine {
 }
 
 fn request(depth: usize, limits: &Limits, seed: u64) -> Request<'static> {
-    let (kind, sampling) =
-        (VerifierKind::<RuleKind>::Token(Default::default()), Sampling::default());
-    Request {
-        prompt: vec![3],
-        sampling,
-        speculation: Some(Speculation {
-            verifier: kind.build().unwrap(),
-            policy: PolicyKind::chain(depth).build().unwrap(),
-            sampling,
-        }),
-        limits: limits.clone(),
-        text: Box::new(Letters),
-        chance: Box::new(ChaCha12Rng::seed_from_u64(seed)),
-    }
+    let verifier = VerifierKind::<RuleKind>::Token(Default::default()).build().unwrap();
+    let policy = PolicyKind::chain(depth).build().unwrap();
+    Request::new([3])
+        .speculation(Speculation::new(verifier, policy).unwrap())
+        .limits(limits.clone())
+        .text(Letters)
+        .rng(ChaCha12Rng::seed_from_u64(seed))
 }
 
 fn run(

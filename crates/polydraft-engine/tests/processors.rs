@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use polydraft::{Chance, Distribution, PolicyKind, Sampling, Token, VerifierKind, enumerate};
 use polydraft_engine::{
-    Engine, Limits, ModelDrafter, NoText, Penalties, Processor, Request, Speculation, TableModel,
+    Engine, Limits, ModelDrafter, Penalties, Processor, Request, Speculation, TableModel,
 };
 
 const TARGET: &str = r#"{"vocabulary": 3, "next": {"": [0.5, 0.3, 0.2], "0": [0.2, 0.5, 0.3], "1": [0.6, 0.1, 0.3],
@@ -107,19 +107,12 @@ fn decoded(
     processor: Box<dyn Processor>,
     sampling: Sampling,
     limits: Limits,
-    chance: Box<dyn Chance + Send + '_>,
+    chance: impl Chance + Send,
 ) -> Vec<Token> {
     let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
-    let mut session = engine
-        .open(Request {
-            prompt: PROMPT.to_vec(),
-            sampling,
-            speculation: Some(Speculation { verifier, policy, sampling: Sampling::default() }),
-            limits,
-            text: Box::new(NoText),
-            chance,
-        })
-        .unwrap();
+    let speculation = Speculation::new(verifier, policy).unwrap();
+    let request = Request::new(PROMPT).sampling(sampling).speculation(speculation).limits(limits);
+    let mut session = engine.open(request.rng(chance)).unwrap();
     session.process(processor);
     while !session.is_done() {
         engine.step(&mut [&mut session]).unwrap();
@@ -156,7 +149,7 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
                         processor(),
                         sampling,
                         up_to(COUNT),
-                        Box::new(chance),
+                        chance,
                     )
                 }) {
                     *expected.entry(text).or_insert(0.0) -= probability;
@@ -206,14 +199,7 @@ fn behind_its_end_a_text_needs_no_token() {
             for (probability, text) in enumerate(|chance| {
                 let limits = Limits { end_tokens: vec![END], ..up_to(3) };
                 let (complete, sampling) = (Box::new(Complete), Sampling::default());
-                decoded(
-                    &mut engine,
-                    (&verifier, &policy),
-                    complete,
-                    sampling,
-                    limits,
-                    Box::new(chance),
-                )
+                decoded(&mut engine, (&verifier, &policy), complete, sampling, limits, chance)
             }) {
                 *expected.entry(text).or_insert(0.0) -= probability;
             }
@@ -229,16 +215,8 @@ fn what_is_certain_takes_no_pass() {
     let target = TableModel::from_json("target", TARGET).unwrap();
     let mut engine = Engine::new(Box::new(target), None);
     for (probability, (tokens, statistics)) in enumerate(|chance| {
-        let mut session = engine
-            .open(Request {
-                prompt: PROMPT.to_vec(),
-                sampling: Sampling::default(),
-                speculation: None,
-                limits: Limits { max_tokens: Some(4), ..Limits::default() },
-                text: Box::new(NoText),
-                chance: Box::new(chance),
-            })
-            .unwrap();
+        let request = Request::new(PROMPT).limits(Limits::tokens(4)).rng(chance);
+        let mut session = engine.open(request).unwrap();
         session.process(Box::new(Certain));
         while !session.is_done() {
             engine.step(&mut [&mut session]).unwrap();
@@ -273,7 +251,7 @@ fn a_penalty_that_forgets_the_path_is_found() {
     let mut expected = plain(&target, &right, &plain_sampling, 3);
     for (probability, text) in enumerate(|chance| {
         let wrong = Box::new(Forgetful(right.clone()));
-        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, up_to(3), Box::new(chance))
+        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, up_to(3), chance)
     }) {
         *expected.entry(text).or_insert(0.0) -= probability;
     }
@@ -290,20 +268,10 @@ fn a_trace_shows_what_happened() {
     let (verifier, tree): (VerifierKind, PolicyKind) =
         ("nested-priority".parse().unwrap(), "paths:2,2".parse().unwrap());
     for (probability, ()) in enumerate(|chance| {
-        let mut session = engine
-            .open(Request {
-                prompt: PROMPT.to_vec(),
-                sampling: Sampling::default(),
-                speculation: Some(Speculation {
-                    verifier: verifier.build().unwrap(),
-                    policy: tree.build().unwrap(),
-                    sampling: Sampling::default(),
-                }),
-                limits: Limits { max_tokens: Some(4), ..Limits::default() },
-                text: Box::new(NoText),
-                chance: Box::new(chance),
-            })
-            .unwrap();
+        let speculation = Speculation::new(verifier.build().unwrap(), tree.build().unwrap());
+        let request =
+            Request::new(PROMPT).speculation(speculation.unwrap()).limits(Limits::tokens(4));
+        let mut session = engine.open(request.rng(chance)).unwrap();
         session.trace(3);
         session.watch_scores(1);
         engine.step(&mut [&mut session]).unwrap();

@@ -13,7 +13,7 @@ use polydraft::{
     Chance, Distribution, Draft, DraftTree, Form, Growth, Outcome, Path, Policy, PolicyKind,
     Sampling, TargetLaws, Token, Verifier,
 };
-use polydraft_engine::{Engine, Limits, NoText, Request, Speculation};
+use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{Comparison, decide};
 use polydraft_reference::trace::Recording;
@@ -80,25 +80,20 @@ pub fn text<L: Look>(
     let every = if plan.steps_of.is_some() { 1 } else { plan.every.min(plan.max_tokens) };
     let first = (seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % every;
     let spots = Spots { first, every };
-    let limits = Limits { max_tokens: Some(length + policy.depth() + 1), ..Limits::default() };
+    let limits = Limits::tokens(length + policy.depth() + 1);
     let shared = Arc::new(Mutex::new(Some(look)));
     let decides = match plan.steps_of {
         Some(kind) => Some((kind.build()?, plan.paths, seeded(seed))),
         None => None,
     };
-    let speculation = Speculation {
-        verifier: Box::new(Observer { follow, emitted: 0, spots, look: shared.clone(), decides }),
-        policy: Box::new(Sometimes { policy, spots, emitted: 0 }),
-        sampling: plan.draft_sampling,
-    };
-    let request = Request {
-        prompt: prompt.to_vec(),
-        sampling: plan.sampling,
-        speculation: Some(speculation),
-        limits,
-        text: Box::new(NoText),
-        chance: Box::new(seeded(chance)),
-    };
+    let observer = Observer { follow, emitted: 0, spots, look: shared.clone(), decides };
+    let policy = Sometimes { policy, spots, emitted: 0 };
+    let speculation = Speculation::new(Box::new(observer), Box::new(policy))?;
+    let request = Request::new(prompt)
+        .sampling(plan.sampling)
+        .speculation(speculation.with_sampling(plan.draft_sampling))
+        .limits(limits)
+        .rng(seeded(chance));
     let mut session = engine.open(request)?;
     let mut failed = Ok(());
     while failed.is_ok() && !session.is_done() && session.tokens().len() < length && goes_on() {

@@ -21,7 +21,9 @@ use std::path::Path;
 
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_features, too_many_sequences};
-use polydraft_engine::{Error as EngineError, Facts, Feature, Model, Result, Sequence, Vocabulary};
+use polydraft_engine::{
+    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Vocabulary,
+};
 
 use crate::native::{Batch, Context, Id, Weights};
 use crate::{Error, LlamaOptions};
@@ -278,11 +280,7 @@ fn beginning(numbers: &[f32], count: usize) -> Vec<f32> {
     numbers[..count.min(numbers.len())].to_vec()
 }
 
-impl Model for LlamaModel {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
+impl Sequences for LlamaModel {
     fn open(&mut self) -> Result<Sequence> {
         if self.texts.iter().flatten().count() >= self.facts.sequences {
             return too_many_sequences(&self.facts);
@@ -380,6 +378,42 @@ impl Model for LlamaModel {
         if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
     }
 
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        let (number, width) = (sequence.number(), self.states());
+        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
+        let text = self.text_mut(number);
+        if width > 0 {
+            let place = text.tokens.len();
+            text.commit_states(path, place, width);
+        }
+        let kept = path.iter().take_while(|&&node| text.branches.holds(node)).count();
+        let Some(&last) = path[..kept].last() else {
+            self.drop_tree(number);
+            self.text_mut(number).extend(&tokens);
+            return Ok(());
+        };
+        let winner = text.branches.through(last);
+        text.id = winner;
+        text.scored = 0;
+        text.held.extend_from_slice(&tokens[..kept]);
+        let (length, tips) = (text.held.len(), text.branches.clear());
+        for (id, tip) in tips {
+            if id != winner {
+                self.release(id);
+            } else if tree.depth(tip) > kept {
+                self.context.remove(winner, length);
+            }
+        }
+        self.text_mut(number).extend(&tokens);
+        Ok(())
+    }
+}
+
+impl Model for LlamaModel {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
         self.text(sequence.number()).logits(node, self.facts.vocabulary.size())
     }
@@ -420,35 +454,5 @@ impl Model for LlamaModel {
             true => Ok(text.states[tokens.start * width..tokens.end * width].to_vec()),
             false => no_features(&self.facts, "tokens that are computed"),
         }
-    }
-
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        let (number, width) = (sequence.number(), self.states());
-        let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
-        let text = self.text_mut(number);
-        if width > 0 {
-            let place = text.tokens.len();
-            text.commit_states(path, place, width);
-        }
-        let kept = path.iter().take_while(|&&node| text.branches.holds(node)).count();
-        let Some(&last) = path[..kept].last() else {
-            self.drop_tree(number);
-            self.text_mut(number).extend(&tokens);
-            return Ok(());
-        };
-        let winner = text.branches.through(last);
-        text.id = winner;
-        text.scored = 0;
-        text.held.extend_from_slice(&tokens[..kept]);
-        let (length, tips) = (text.held.len(), text.branches.clear());
-        for (id, tip) in tips {
-            if id != winner {
-                self.release(id);
-            } else if tree.depth(tip) > kept {
-                self.context.remove(winner, length);
-            }
-        }
-        self.text_mut(number).extend(&tokens);
-        Ok(())
     }
 }

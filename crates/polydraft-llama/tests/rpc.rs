@@ -72,14 +72,12 @@ fn with(servers: &[&Server]) -> LlamaOptions {
 
 fn greedy(language: &Language) -> Request<'static> {
     let prompt = random_text(&mut ChaCha12Rng::seed_from_u64(3), 20);
-    Request {
-        text: Box::new(language.text.stream(&prompt)),
-        prompt,
-        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
-        speculation: None,
-        limits: Limits { max_tokens: Some(LENGTH), ..Limits::default() },
-        chance: Box::new(ChaCha8Rng::seed_from_u64(1)),
-    }
+    let text = language.text.stream(&prompt);
+    Request::new(prompt)
+        .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
+        .limits(Limits::tokens(LENGTH))
+        .text(text)
+        .rng(ChaCha8Rng::seed_from_u64(1))
 }
 
 fn text(path: &Path, options: &LlamaOptions) -> (Vec<Token>, String) {

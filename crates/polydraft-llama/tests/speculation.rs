@@ -9,7 +9,7 @@ use std::path::Path;
 
 use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, Token, VerifierKind};
 use polydraft_engine::certify::{compare, count_texts};
-use polydraft_engine::{DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation};
+use polydraft_engine::{DrafterKind, Engine, Limits, ModelDrafter, Request, Speculation};
 use polydraft_llama::{LlamaOptions, load, quantise};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -41,19 +41,14 @@ fn request(
     length: usize,
     seed: u64,
 ) -> Request<'static> {
-    let speculation = way.map(|(verifier, tree)| Speculation {
-        verifier: verifier.build().unwrap(),
-        policy: tree.build().unwrap(),
-        sampling: Sampling::default(),
+    let speculation = way.map(|(verifier, tree)| {
+        Speculation::new(verifier.build().unwrap(), tree.build().unwrap()).unwrap()
     });
-    Request {
-        prompt: prompt.to_vec(),
-        sampling,
-        speculation,
-        limits: Limits { max_tokens: Some(length), ..Limits::default() },
-        text: Box::new(NoText),
-        chance: Box::new(ChaCha8Rng::seed_from_u64(seed)),
-    }
+    Request::new(prompt)
+        .sampling(sampling)
+        .speculation(speculation)
+        .limits(Limits::tokens(length))
+        .rng(ChaCha8Rng::seed_from_u64(seed))
 }
 
 fn pair(target: &Path, draft: &Path, options: &LlamaOptions) -> Engine {

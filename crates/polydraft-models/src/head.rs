@@ -14,7 +14,7 @@ mod vocabulary;
 use std::ops::Range;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
-use polydraft_engine::{Drafter, Error as EngineError, Model, Reads, Result, Sequence};
+use polydraft_engine::{Drafter, Error as EngineError, Model, Reads, Result, Sequence, Sequences};
 
 use net::{Found, Net};
 use text::Text;
@@ -116,15 +116,7 @@ impl Head {
     }
 }
 
-impl Drafter for Head {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn context(&self) -> usize {
-        self.context
-    }
-
+impl Sequences for Head {
     fn token_bytes(&self) -> u64 {
         self.net.decoder.token_bytes()
     }
@@ -156,35 +148,9 @@ impl Drafter for Head {
         Ok(())
     }
 
-    fn reads(&self) -> Reads {
-        Reads::States
-    }
-
-    fn read(
-        &mut self,
-        sequence: Sequence,
-        target: &dyn Model,
-        of: Sequence,
-        known: usize,
-    ) -> Result<()> {
-        let told = self.text(sequence).told();
-        if known <= told {
-            return Ok(());
-        }
-        let (width, features) = (self.net.features, target.features(of, told..known)?);
-        if known >= self.text(sequence).len() || features.len() != (known - told) * width {
-            return Err(EngineError::Setting {
-                setting: "hidden states of the target",
-                expected: "those that were asked for, of tokens before the last",
-                got: format!(
-                    "{} numbers, {width} a token, for {} tokens",
-                    features.len(),
-                    known - told
-                ),
-            });
-        }
-        self.text_mut(sequence).tell(&features, width);
-        Ok(())
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        let width = self.net.features;
+        self.text_mut(sequence).truncate(length, width);
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
@@ -221,6 +187,52 @@ impl Drafter for Head {
         }
     }
 
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.text_mut(sequence).extend(path.iter().map(|&node| tree.token(node)));
+        Ok(())
+    }
+}
+
+impl Drafter for Head {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::States
+    }
+
+    fn read(
+        &mut self,
+        sequence: Sequence,
+        target: &dyn Model,
+        of: Sequence,
+        known: usize,
+    ) -> Result<()> {
+        let told = self.text(sequence).told();
+        if known <= told {
+            return Ok(());
+        }
+        let (width, features) = (self.net.features, target.features(of, told..known)?);
+        if known >= self.text(sequence).len() || features.len() != (known - told) * width {
+            return Err(EngineError::Setting {
+                setting: "hidden states of the target",
+                expected: "those that were asked for, of tokens before the last",
+                got: format!(
+                    "{} numbers, {width} a token, for {} tokens",
+                    features.len(),
+                    known - told
+                ),
+            });
+        }
+        self.text_mut(sequence).tell(&features, width);
+        Ok(())
+    }
+
     fn distribution(
         &self,
         sequence: Sequence,
@@ -244,10 +256,5 @@ impl Drafter for Head {
             model: self.name.clone(),
             source,
         })
-    }
-
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.text_mut(sequence).extend(path.iter().map(|&node| tree.token(node)));
-        Ok(())
     }
 }

@@ -267,18 +267,15 @@ pub(crate) fn check_memory(
 ///
 /// let (text, verifier) = (&target.language.text, "nested-priority".parse::<VerifierKind>()?);
 /// let prompt = text.encode("Once upon a time")?;
-/// let request = Request {
-///     text: Box::new(text.stream(&prompt)),
-///     prompt,
-///     sampling: Sampling { temperature: 0.8, ..Sampling::default() },
-///     speculation: Some(Speculation {
-///         verifier: verifier.build()?,
-///         policy: PolicyKind::paths(2, 3).build()?,
-///         sampling: Sampling { temperature: 0.8, ..Sampling::default() },
-///     }),
-///     limits: Limits { max_tokens: Some(100), end_tokens: target.language.end_tokens.clone(), stop: vec![] },
-///     chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(1)),
-/// };
+/// let sampling = Sampling { temperature: 0.8, ..Sampling::default() };
+/// let speculation = Speculation::new(verifier.build()?, PolicyKind::paths(2, 3).build()?)?;
+/// let end_tokens = target.language.end_tokens.clone();
+/// let request = Request::new(&prompt[..])
+///     .sampling(sampling)
+///     .speculation(speculation.with_sampling(sampling))
+///     .limits(Limits { end_tokens, ..Limits::tokens(100) })
+///     .text(text.stream(&prompt))
+///     .rng(rand_chacha::ChaCha8Rng::seed_from_u64(1));
 /// let generation = engine.generate(request, &mut |piece| {
 ///     print!("{}", piece.text);
 ///     true

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use candle_core::{DType, Device};
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_features, too_many_sequences};
-use polydraft_engine::{Error as EngineError, Facts, Feature, Model, Result, Sequence, Vocabulary};
+use polydraft_engine::{
+    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Vocabulary,
+};
 
 use crate::linear::Matrix;
 use crate::transformer::Transformer;
@@ -300,11 +302,7 @@ struct Work<'a> {
     tree: Option<&'a DraftTree>,
 }
 
-impl Model for TransformerModel {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
+impl Sequences for TransformerModel {
     fn open(&mut self) -> Result<Sequence> {
         if self.texts.iter().flatten().count() >= self.facts.sequences {
             return too_many_sequences(&self.facts);
@@ -362,6 +360,35 @@ impl Model for TransformerModel {
         Ok(last.saturating_sub(self.text(sequence).computed()))
     }
 
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        let mut work = Vec::with_capacity(batch.len());
+        for &(sequence, tree) in batch {
+            let text = self.text(sequence);
+            if text.tokens().is_empty() {
+                return Err(EngineError::EmptyPrompt);
+            }
+            let slots = text.unscored(tree);
+            let depth =
+                (text.scored().max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+            if !slots.is_empty() {
+                self.check_room(text.tokens().len() + depth)?;
+                let (next, end) = (slots.start, slots.end);
+                work.push(Work { number: sequence.number(), next, end, tree: Some(tree) });
+            }
+        }
+        if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.text_mut(sequence).commit(tree, path).map_err(|e| self.failed(e))
+    }
+}
+
+impl Model for TransformerModel {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     fn follow(&mut self, leader: &dyn Model) -> bool {
         // On a card every step would copy all that the leader keeps.
         self.follows = self.transformer.device.is_cpu() && self.original(leader).is_some();
@@ -381,25 +408,6 @@ impl Model for TransformerModel {
             text.beginning(known.min(text.computed())).map_err(|e| self.failed(e))?;
         self.text_mut(sequence).follow(held, cache);
         Ok(())
-    }
-
-    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
-        let mut work = Vec::with_capacity(batch.len());
-        for &(sequence, tree) in batch {
-            let text = self.text(sequence);
-            if text.tokens().is_empty() {
-                return Err(EngineError::EmptyPrompt);
-            }
-            let slots = text.unscored(tree);
-            let depth =
-                (text.scored().max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
-            if !slots.is_empty() {
-                self.check_room(text.tokens().len() + depth)?;
-                let (next, end) = (slots.start, slots.end);
-                work.push(Work { number: sequence.number(), next, end, tree: Some(tree) });
-            }
-        }
-        if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
@@ -432,9 +440,5 @@ impl Model for TransformerModel {
             true => Ok(text.cache.watched(tokens)),
             false => no_features(&self.facts, "tokens that are computed"),
         }
-    }
-
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.text_mut(sequence).commit(tree, path).map_err(|e| self.failed(e))
     }
 }

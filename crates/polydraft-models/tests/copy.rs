@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_core::DType;
 use common::*;
 use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{Engine, Model, ModelDrafter, Speculation};
+use polydraft_engine::{Engine, Model, ModelDrafter, Sequences, Speculation};
 use polydraft_models::{
     CopyFile, Description, Error, LoadOptions, Loaded, Opened, Precision, TransformerModel, load,
 };
@@ -115,7 +115,7 @@ fn it_drafts_without_changing_the_text() {
         let speculation = || {
             let verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
             let policy = PolicyKind::paths(2, 3).build().unwrap();
-            Speculation { verifier, policy, sampling }
+            Speculation::new(verifier, policy).unwrap().with_sampling(sampling)
         };
         let drafted = pair.decode(&TEXT, sampling, Some(speculation()), Some(60), 1);
         assert_eq!(drafted.tokens, plain.tokens);

@@ -33,7 +33,7 @@ fn verifier(name: &str) -> Box<dyn Verifier> {
 fn two_paths(temperature: f64, depth: usize) -> Speculation {
     let (verifier, policy) =
         (verifier("nested-priority"), PolicyKind::paths(2, depth).build().unwrap());
-    Speculation { verifier, policy, sampling: at(temperature) }
+    Speculation::new(verifier, policy).unwrap().with_sampling(at(temperature))
 }
 
 #[test]
@@ -88,11 +88,8 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
                 continue;
             }
             for number in [runs % prompts.len(), (runs + 7) % prompts.len()] {
-                let speculation = Speculation {
-                    verifier: kind.build().unwrap(),
-                    policy: tree.build().unwrap(),
-                    sampling: Sampling::default(),
-                };
+                let speculation =
+                    Speculation::new(kind.build().unwrap(), tree.build().unwrap()).unwrap();
                 let got = run(&prompts[number], Some(speculation));
                 assert_eq!(got.tokens, plain[number], "{kind}, {tree}, prompt {number}");
                 assert!(got.statistics.block_efficiency() > 1.0, "{kind}, {tree}");
@@ -110,7 +107,7 @@ fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     let prompt = pair.language.text.encode("impl Iterator for").unwrap();
     let mut requests: Vec<_> = (0..runs)
         .map(|run| {
-            let speculation = Speculation { verifier: verifier(), ..two_paths(1.0, 3) };
+            let speculation = two_paths(1.0, 3).map_verifier(|_| verifier()).unwrap();
             Some(pair.request(&prompt, at(1.0), Some(speculation), None, 17_000 + run as u64))
         })
         .collect();

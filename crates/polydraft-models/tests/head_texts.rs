@@ -24,7 +24,7 @@ fn ways() -> Vec<(VerifierKind, PolicyKind)> {
 
 fn speculation((verifier, tree): &(VerifierKind, PolicyKind)) -> Speculation {
     let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
-    Speculation { verifier, policy, sampling: Sampling::default() }
+    Speculation::new(verifier, policy).unwrap()
 }
 
 #[test]
@@ -70,13 +70,11 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
 fn the_same_seed_gives_the_same_text_whatever_the_company() {
     let Loaded { language, .. } = target();
     let text = |prompt: &str| language.text.encode(prompt).unwrap();
-    let request = |prompt: &[Token], seed| polydraft_engine::Request {
-        prompt: prompt.to_vec(),
-        sampling: Sampling::default(),
-        speculation: Some(speculation(&ways()[1])),
-        limits: polydraft_engine::Limits { max_tokens: Some(30), ..Default::default() },
-        text: Box::new(polydraft_engine::NoText),
-        chance: Box::new(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
+    let request = |prompt: &[Token], seed| {
+        polydraft_engine::Request::new(prompt)
+            .speculation(speculation(&ways()[1]))
+            .limits(polydraft_engine::Limits::tokens(30))
+            .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed))
     };
     for name in ["speculators", "eagle1"] {
         let alone = engine(name).generate(request(&text("to be or"), 3), &mut |_| true).unwrap();
@@ -108,18 +106,13 @@ fn temperature_one_gives_the_targets_law_also_of_tokens_that_the_head_cannot_say
         for way in ways() {
             let mut engine = engine(name);
             let mut request = |run: usize| {
-                Ok::<_, polydraft_engine::Error>(polydraft_engine::Request {
-                    prompt: prompt.clone(),
-                    sampling,
-                    speculation: Some(speculation(&way)),
-                    limits: Default::default(),
-                    text: Box::new(polydraft_engine::NoText),
-                    chance: Box::new(
-                        <rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(
-                            23_000 + run as u64,
-                        ),
-                    ),
-                })
+                let seed = 23_000 + run as u64;
+                Ok::<_, polydraft_engine::Error>(
+                    polydraft_engine::Request::new(&prompt[..])
+                        .sampling(sampling)
+                        .speculation(speculation(&way))
+                        .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
+                )
             };
             let counts = count_texts(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
             let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();

@@ -9,7 +9,7 @@ use candle_core::{DType, Device};
 use common::heads::*;
 use common::*;
 use polydraft::{DraftTree, NodeId, Sampling, Token};
-use polydraft_engine::{Drafter, Model, Sequence};
+use polydraft_engine::{Drafter, Model, Sequence, Sequences};
 use polydraft_models::{
     Head, HeadDescription, HeadOptions, LoadOptions, Precision, TransformerModel, is_head, load,
     load_head,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::*;
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::{Model, Sequence};
+use polydraft_engine::{Model, Sequence, Sequences};
 use polydraft_models::{CacheType, LoadOptions, Precision, SequenceLimits, TransformerModel};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;

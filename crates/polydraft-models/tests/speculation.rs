@@ -35,7 +35,7 @@ fn ways() -> Vec<Way> {
 /// With a warm draft: trees branch.
 fn speculation((verifier, tree): &Way) -> Speculation {
     let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
-    Speculation { verifier, policy, sampling: Sampling::default() }
+    Speculation::new(verifier, policy).unwrap()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use polydraft::coupling::RuleRegistry;
 use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling, VerifierKind};
-use polydraft_engine::{Limits, NoText, Request};
+use polydraft_engine::Request;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -100,18 +100,12 @@ pub fn find<R: RuleRegistry>(
         return Ok(before.costs);
     }
     let mut request = |prompt, tree| {
-        Ok(Request {
-            prompt,
-            sampling: *sampling,
-            speculation: Some(polydraft_engine::Speculation {
-                verifier: verifier.build()?,
-                policy: PolicyKind::build(&tree)?,
-                sampling: *of_draft,
-            }),
-            limits: Limits::default(),
-            text: Box::new(NoText),
-            chance: Box::new(requests::seeded(0)),
-        })
+        let speculation =
+            polydraft_engine::Speculation::new(verifier.build()?, PolicyKind::build(&tree)?)?;
+        Ok(Request::new(prompt)
+            .sampling(*sampling)
+            .speculation(speculation.with_sampling(*of_draft))
+            .rng(requests::seeded(0)))
     };
     let text = models.language.text.encode(SAMPLE.trim_end())?;
     let found = models.engine.costs(&text, &mut request).context("measuring what steps cost")?;

@@ -53,16 +53,14 @@ impl<R: RuleRegistry> Settings<R> {
         language: &Language,
         prompt: &[Token],
         limits: &Limits,
-        rng: Box<dyn Chance + Send + 'c>,
+        rng: impl Chance + Send + 'c,
     ) -> Result<Request<'c>> {
-        Ok(Request {
-            prompt: prompt.to_vec(),
-            sampling: self.sampling,
-            speculation: self.speculation.as_ref().map(Speculation::build).transpose()?,
-            limits: limits.clone(),
-            text: Box::new(language.text.stream(prompt)),
-            chance: rng,
-        })
+        Ok(Request::new(prompt)
+            .sampling(self.sampling)
+            .speculation(self.speculation.as_ref().map(Speculation::build).transpose()?)
+            .limits(limits.clone())
+            .text(language.text.stream(prompt))
+            .rng(rng))
     }
 }
 
@@ -79,7 +77,7 @@ impl Models {
         rng: &mut SeededRng,
         show: &mut dyn FnMut(Piece) -> bool,
     ) -> Result<Generation> {
-        let request = settings.request(&self.language, prompt, limits, Box::new(rng))?;
+        let request = settings.request(&self.language, prompt, limits, rng)?;
         Ok(self.engine.generate(request, show)?)
     }
 }

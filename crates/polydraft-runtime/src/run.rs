@@ -117,7 +117,7 @@ impl<R: RuleRegistry> Run<R> {
         &self,
         prompt: &[Token],
         limits: &Limits,
-        rng: Box<dyn Chance + Send + 'c>,
+        rng: impl Chance + Send + 'c,
     ) -> Result<Request<'c>> {
         self.settings.request(&self.models.language, prompt, limits, rng)
     }

@@ -72,10 +72,9 @@ impl<R: RuleRegistry> Speculation<R> {
     /// Settings out of range; a verifier that is not exact for the tree.
     pub fn build(&self) -> Result<polydraft_engine::Speculation> {
         let (verifier, policy) = (self.verifier.build()?, self.tree.build()?);
-        let speculation =
-            polydraft_engine::Speculation { verifier, policy, sampling: self.sampling };
-        speculation.validate()?;
-        Ok(speculation)
+        self.sampling.validate()?;
+        let speculation = polydraft_engine::Speculation::new(verifier, policy)?;
+        Ok(speculation.with_sampling(self.sampling))
     }
 }
 

@@ -422,9 +422,9 @@ mod tests {
     /// enumerated.
     #[test]
     fn the_law_is_that_of_plain_decoding_with_the_mask() {
-        use polydraft::{PolicyKind, Sampling, VerifierKind, enumerate};
+        use polydraft::{PolicyKind, VerifierKind, enumerate};
         use polydraft_engine::{
-            Engine, Limits, ModelDrafter, NoText, Request, Speculation, TableModel, Vocabulary,
+            Engine, Limits, ModelDrafter, Request, Speculation, TableModel, Vocabulary,
         };
         struct Unforced(Mask);
         impl Processor for Unforced {
@@ -449,23 +449,14 @@ mod tests {
             let mut laws = std::collections::BTreeMap::new();
             let mut calls = 0.0;
             for (probability, (tokens, target_calls)) in enumerate(|chance| {
-                let speculation = kind.map(|(verifier, tree)| Speculation {
-                    verifier: verifier.parse::<VerifierKind>().unwrap().build().unwrap(),
-                    policy: tree.parse::<PolicyKind>().unwrap().build().unwrap(),
-                    sampling: Sampling::default(),
+                let speculation = kind.map(|(verifier, tree)| {
+                    let verifier = verifier.parse::<VerifierKind>().unwrap().build().unwrap();
+                    let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
+                    Speculation::new(verifier, policy).unwrap()
                 });
-                let limits =
-                    Limits { max_tokens: Some(4), end_tokens: vec![END], ..Limits::default() };
-                let mut session = engine
-                    .open(Request {
-                        prompt: vec![0],
-                        sampling: Sampling::default(),
-                        speculation,
-                        limits,
-                        text: Box::new(NoText),
-                        chance: Box::new(chance),
-                    })
-                    .unwrap();
+                let limits = Limits { end_tokens: vec![END], ..Limits::tokens(4) };
+                let request = Request::new([0]).speculation(speculation).limits(limits);
+                let mut session = engine.open(request.rng(chance)).unwrap();
                 let mask = Mask::new(&grammar);
                 session.process(if forced { Box::new(mask) } else { Box::new(Unforced(mask)) });
                 while !session.is_done() {

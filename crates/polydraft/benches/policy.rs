@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use polydraft::conformance::tree::{ContextLaws, TargetOf, draw, random_pair};
 use polydraft::draft::{Draft, Form, Path};
 use polydraft::policy::{Costs, Growth, Guess, Longer, Passes};
-use polydraft::{Distribution, Policy, PolicyKind, Token, VerifierKind, verify::Outcome};
+use polydraft::{
+    Distribution, Policy, PolicyKind, StepContext, Token, VerifierKind, verify::Outcome,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -81,7 +83,8 @@ fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
         if step % 64 == 0 {
             timed.policy = kind.build()?;
         }
-        timed.policy.behind(256 + step % 64);
+        let context_length = 256 + step % 64;
+        timed.policy.begin_step(&StepContext { batch_size: 1, context_length });
         let draft = draw(&timed, &drafter, &mut rng)?;
         nodes += draft.tree().len() - 1;
         asked += usize::from(!draft.asked().is_empty());

@@ -53,7 +53,7 @@ pub use distribution::{Distribution, Sampling};
 pub use draft::{Draft, DraftTree, Form, NodeId, Path};
 pub use drafting::{Drafting, Draws, Proposal};
 pub use error::{Error, Result};
-pub use policy::{Growth, Policy, PolicyKind, Topology};
+pub use policy::{Growth, Policy, PolicyKind, StepContext, Topology};
 pub use verify::{Outcome, TargetLaws, Verifier, VerifierKind};
 
 /// Index of a token in the vocabulary, `0..V`.

@@ -47,6 +47,15 @@ pub enum Growth {
     Fresh(Draws),
 }
 
+/// What a policy is told of a step before it. Nothing of it depends on what is drawn in the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepContext {
+    /// Sequences in the target's pass, this one among them.
+    pub batch_size: usize,
+    /// Tokens that this sequence has so far.
+    pub context_length: usize,
+}
+
 /// Decides where a draft tree grows.
 ///
 /// One of one's own: two draws at the root, and from there each path goes on while the draft is
@@ -105,12 +114,8 @@ pub trait Policy: Send {
     /// The kinds of draws that its trees have, at most.
     fn form(&self) -> Form;
 
-    /// Is told before a step how many texts are in its pass, this one among them: what a row costs
-    /// depends on it. It must not depend on what is drawn in the step.
-    fn among(&mut self, _texts: usize) {}
-
-    /// Is told before a step how many tokens the text has so far: what a pass costs depends on it.
-    fn behind(&mut self, _tokens: usize) {}
+    /// Is told before a step what its passes cost depends on.
+    fn begin_step(&mut self, _context: &StepContext) {}
 
     /// Takes note of what became of a draft, between steps.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}

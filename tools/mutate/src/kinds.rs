@@ -15,7 +15,7 @@ use polydraft::{
     Drafting, Draws, PolicyKind, Problem, Proposal, RuleKind, Sampling, VerifierKind, acceptance,
     couple,
 };
-use polydraft_engine::{Engine, Limits, ModelDrafter, NoText, Request, Speculation, TableModel};
+use polydraft_engine::{Engine, Limits, ModelDrafter, Request, Speculation, TableModel};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
@@ -151,22 +151,16 @@ fn table(dice: &mut Dice) -> Result<()> {
         temperature: [1.0, 0.0, 1e-30, 1e30, 0.5][dice.below(5)],
         ..Sampling::default()
     };
-    let speculation = Speculation {
-        verifier: all[dice.below(all.len())].build()?,
-        policy: PolicyKind::paths(1 + dice.below(4), 1 + dice.below(4)).build()?,
-        sampling,
-    };
-    let generation = engine.generate(
-        Request {
-            prompt: vec![dice.below(vocabulary) as u32],
-            sampling,
-            speculation: Some(speculation),
-            limits: Limits { max_tokens: Some(dice.below(20)), ..Limits::default() },
-            text: Box::new(NoText),
-            chance: Box::new(ChaCha8Rng::seed_from_u64(1)),
-        },
-        &mut |_| true,
+    let speculation = Speculation::new(
+        all[dice.below(all.len())].build()?,
+        PolicyKind::paths(1 + dice.below(4), 1 + dice.below(4)).build()?,
     )?;
+    let request = Request::new([dice.below(vocabulary) as u32])
+        .sampling(sampling)
+        .speculation(speculation.with_sampling(sampling))
+        .limits(Limits::tokens(dice.below(20)))
+        .rng(ChaCha8Rng::seed_from_u64(1));
+    let generation = engine.generate(request, &mut |_| true)?;
     ensure!(generation.tokens.len() <= 20, "too many tokens");
     Ok(())
 }

@@ -202,7 +202,7 @@ mod tests {
     use std::path::Path;
 
     use polydraft::DraftTree;
-    use polydraft_engine::Model;
+    use polydraft_engine::{Model, Sequences};
     use polydraft_models::{LoadOptions, load};
     use rand::SeedableRng;
 

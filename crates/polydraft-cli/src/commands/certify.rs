@@ -254,14 +254,14 @@ fn request<R: RuleRegistry>(
     limits: Limits,
     seed: u64,
 ) -> Result<Request<'static>> {
-    let mut request = settings.request(language, prompt, &limits, Box::new(seeded(seed)))?;
-    if args.plant_fault {
-        request.speculation = request.speculation.map(|mut speculation| {
-            speculation.verifier = Box::new(WrongResidual(speculation.verifier));
-            speculation
-        });
+    let request = settings.request(language, prompt, &limits, seeded(seed))?;
+    if !args.plant_fault {
+        return Ok(request);
     }
-    Ok(request)
+    let faulty = |speculation: polydraft_engine::Speculation| {
+        speculation.map_verifier(|verifier| Box::new(WrongResidual(verifier)))
+    };
+    Ok(request.map_speculation(faulty)?)
 }
 
 /// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of

@@ -134,7 +134,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         (false, false) => printer.remind(&prompt),
         (false, true) => {}
     }
-    let request = run.request(&tokens, &limits, Box::new(seeded(seed)))?;
+    let request = run.request(&tokens, &limits, seeded(seed))?;
     let models = &mut run.models;
     let mut session = models.engine.open(request)?;
     if args.output.invariant {

@@ -3,7 +3,7 @@
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
 use super::{Drafter, Reads};
-use crate::{Error, Model, Result, Sequence, Vocabulary};
+use crate::{Error, Model, Result, Sequence, Sequences, Vocabulary};
 
 /// A model that shares the target's vocabulary.
 pub struct ModelDrafter {
@@ -23,19 +23,7 @@ impl ModelDrafter {
     }
 }
 
-impl Drafter for ModelDrafter {
-    fn name(&self) -> &str {
-        &self.model.facts().name
-    }
-
-    fn context(&self) -> usize {
-        self.model.facts().context
-    }
-
-    fn sequences(&self) -> usize {
-        self.model.facts().sequences
-    }
-
+impl Sequences for ModelDrafter {
     fn open(&mut self) -> Result<Sequence> {
         self.model.open()
     }
@@ -61,6 +49,41 @@ impl Drafter for ModelDrafter {
         self.model.extend(sequence, tokens)
     }
 
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        self.model.truncate(sequence, length);
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        // What the target computes it need not; what is longer than its context it will never be
+        // asked about.
+        if self.follows || self.model.len(sequence) > self.model.facts().context {
+            return Ok(0);
+        }
+        self.model.prepare(sequence, most)
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        self.model.score(batch)
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.model.commit(sequence, tree, path)
+    }
+}
+
+impl Drafter for ModelDrafter {
+    fn name(&self) -> &str {
+        &self.model.facts().name
+    }
+
+    fn context(&self) -> usize {
+        self.model.facts().context
+    }
+
+    fn sequences(&self) -> usize {
+        self.model.facts().sequences
+    }
+
     fn meet(&mut self, target: &dyn Model) {
         self.follows = self.model.follow(target);
     }
@@ -79,19 +102,6 @@ impl Drafter for ModelDrafter {
         self.model.catch_up(sequence, target, of, known)
     }
 
-    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        // What the target computes it need not; what is longer than its context it will never be
-        // asked about.
-        if self.follows || self.model.len(sequence) > self.model.facts().context {
-            return Ok(0);
-        }
-        self.model.prepare(sequence, most)
-    }
-
-    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
-        self.model.score(batch)
-    }
-
     fn distribution(
         &self,
         sequence: Sequence,
@@ -104,9 +114,5 @@ impl Drafter for ModelDrafter {
         let law = Distribution::drafted(spare, vocabulary, self.model.outputs(), logits, sampling);
         let model = || self.model.facts().name.clone();
         law.map_err(|source| Error::Logits { role: "draft", model: model(), source })
-    }
-
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.model.commit(sequence, tree, path)
     }
 }

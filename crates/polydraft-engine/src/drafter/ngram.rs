@@ -33,7 +33,7 @@ use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 use serde::{Deserialize, Serialize};
 
 use super::{Drafter, DrafterSettings};
-use crate::{Facts, Result, Sequence};
+use crate::{Facts, Result, Sequence, Sequences, Slots};
 use counts::{Counts, Sources, Worth};
 
 /// Settings of the drafter.
@@ -72,7 +72,7 @@ impl DrafterSettings for Settings {
             vocabulary,
             order: self.order,
             corpus: Counts::new(self.order),
-            texts: Vec::new(),
+            sequences: Slots::default(),
         };
         drafter.check(&self.corpus)?;
         for end in 0..self.corpus.len() {
@@ -89,12 +89,11 @@ struct Ngrams {
     vocabulary: usize,
     order: usize,
     corpus: Counts,
-    /// By sequence; none where it is closed.
-    texts: Vec<Option<Text>>,
+    sequences: Slots<Context>,
 }
 
 /// One sequence.
-struct Text {
+struct Context {
     tokens: Vec<Token>,
     /// How many of them are counted.
     counted: usize,
@@ -104,6 +103,19 @@ struct Text {
     corpus: Worth,
     /// The last tokens before each node that is ready, by node, its own among them.
     scored: Vec<Vec<Token>>,
+}
+
+impl Context {
+    fn new(order: usize) -> Self {
+        Self {
+            tokens: Vec::new(),
+            counted: 0,
+            counts: Counts::new(order),
+            own: Worth::new(order),
+            corpus: Worth::new(order),
+            scored: Vec::new(),
+        }
+    }
 }
 
 impl Ngrams {
@@ -117,19 +129,11 @@ impl Ngrams {
         }
     }
 
-    fn text(&self, sequence: Sequence) -> &Text {
-        self.texts[sequence.number()].as_ref().expect("an open sequence")
-    }
-
-    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
-        self.texts[sequence.number()].as_mut().expect("an open sequence")
-    }
-
     /// Counts at most so many tokens that are not yet; returns how many are left.
     fn count(&mut self, sequence: Sequence, most: usize) -> usize {
-        let Self { corpus, texts, .. } = self;
-        let Text { tokens, counted, counts, own, corpus: of_corpus, .. } =
-            texts[sequence.number()].as_mut().expect("an open sequence");
+        let Self { corpus, sequences, .. } = self;
+        let Context { tokens, counted, counts, own, corpus: of_corpus, .. } =
+            &mut sequences[sequence];
         for place in *counted..tokens.len().min(counted.saturating_add(most)) {
             let (before, token) = (&tokens[..place], tokens[place]);
             let cases =
@@ -142,50 +146,43 @@ impl Ngrams {
     }
 
     fn append(&mut self, sequence: Sequence, tokens: impl IntoIterator<Item = Token>) {
-        let text = self.text_mut(sequence);
+        let text = &mut self.sequences[sequence];
         text.tokens.extend(tokens);
         text.scored.clear();
     }
 }
 
-impl Drafter for Ngrams {
-    fn name(&self) -> &str {
-        "ngram"
-    }
-
-    fn context(&self) -> usize {
-        usize::MAX
-    }
-
+impl Sequences for Ngrams {
     fn open(&mut self) -> Result<Sequence> {
-        let text = Text {
-            tokens: Vec::new(),
-            counted: 0,
-            counts: Counts::new(self.order),
-            own: Worth::new(self.order),
-            corpus: Worth::new(self.order),
-            scored: Vec::new(),
-        };
-        let place = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.texts.push(None);
-            self.texts.len() - 1
-        });
-        self.texts[place] = Some(text);
-        Ok(Sequence::new(place as u32))
+        Ok(self.sequences.open(Context::new(self.order)))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        self.texts[sequence.number()] = None;
+        self.sequences.close(sequence);
     }
 
     fn len(&self, sequence: Sequence) -> usize {
-        self.text(sequence).tokens.len()
+        self.sequences[sequence].tokens.len()
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
         self.check(tokens)?;
         self.append(sequence, tokens.iter().copied());
         Ok(())
+    }
+
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        let context = &mut self.sequences[sequence];
+        if length >= context.tokens.len() {
+            return;
+        }
+        context.tokens.truncate(length);
+        context.scored.clear();
+        if length < context.counted {
+            // What was learned of later tokens cannot be taken out: all is counted anew.
+            let tokens = std::mem::take(&mut context.tokens);
+            *context = Context { tokens, ..Context::new(self.order) };
+        }
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
@@ -196,7 +193,7 @@ impl Drafter for Ngrams {
         let order = self.order;
         for (sequence, tree) in batch {
             self.count(*sequence, usize::MAX);
-            let text = self.text_mut(*sequence);
+            let text = &mut self.sequences[*sequence];
             for node in text.scored.len()..tree.len() {
                 let mut last = match node {
                     DraftTree::ROOT => {
@@ -215,6 +212,21 @@ impl Drafter for Ngrams {
         Ok(())
     }
 
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.append(sequence, path.iter().map(|&node| tree.token(node)));
+        Ok(())
+    }
+}
+
+impl Drafter for Ngrams {
+    fn name(&self) -> &str {
+        "ngram"
+    }
+
+    fn context(&self) -> usize {
+        usize::MAX
+    }
+
     fn distribution(
         &self,
         sequence: Sequence,
@@ -222,7 +234,7 @@ impl Drafter for Ngrams {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        let text = self.text(sequence);
+        let text = &self.sequences[sequence];
         let sources =
             Sources { counts: [&text.counts, &self.corpus], worth: [&text.own, &text.corpus] };
         let law = sources.mixture(&text.scored[node]).law();
@@ -237,11 +249,6 @@ impl Drafter for Ngrams {
             Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
         let sureness = law.iter().map(|(token, p)| p * drafted.probability(*token)).sum();
         Ok(drafted.with_sureness(sureness))
-    }
-
-    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.append(sequence, path.iter().map(|&node| tree.token(node)));
-        Ok(())
     }
 }
 
@@ -329,6 +336,23 @@ mod tests {
         drafter.commit(sequence, &tree, &[two]).unwrap();
         assert_eq!(drafter.len(sequence), 8);
         assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 9);
+    }
+
+    /// As if what was taken back had never been read.
+    #[test]
+    fn tokens_that_are_taken_back_leave_no_trace() {
+        let mut drafter = drafter(&Settings::default());
+        let (cut, whole) = (drafter.open().unwrap(), drafter.open().unwrap());
+        drafter.extend(cut, &[7, 1, 8, 7, 1, 9, 7, 1]).unwrap();
+        next(drafter.as_mut(), cut, &Sampling::default());
+        for (length, tokens) in [(5, &[2, 7][..]), (9, &[])] {
+            drafter.truncate(cut, length);
+            drafter.extend(cut, tokens).unwrap();
+        }
+        drafter.extend(whole, &[7, 1, 8, 7, 1, 2, 7]).unwrap();
+        assert_eq!(drafter.len(cut), 7);
+        let laws = [cut, whole].map(|of| next(drafter.as_mut(), of, &Sampling::default()).to_vec());
+        assert_eq!(laws[0], laws[1]);
     }
 
     #[test]

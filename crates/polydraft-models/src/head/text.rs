@@ -66,6 +66,24 @@ impl Text {
         self.states.clear();
     }
 
+    /// Takes back all but the first `length` tokens; `width` is that of a token's states.
+    pub fn truncate(&mut self, length: usize, width: usize) {
+        if length >= self.tokens.len() {
+            return;
+        }
+        self.tokens.truncate(length);
+        self.extend([]);
+        let told = self.told.min(length.saturating_sub(1));
+        if told > self.first {
+            self.features.truncate((told - self.first) * width);
+            (self.told, self.computed) = (told, self.computed.min(told));
+        } else {
+            // The states that the root needs are no longer here: all are told anew.
+            self.features.clear();
+            (self.told, self.first, self.computed) = (0, 0, 0);
+        }
+    }
+
     /// States of as many more tokens as there are rows of `width`.
     pub fn tell(&mut self, features: &[f32], width: usize) {
         self.features.extend_from_slice(features);

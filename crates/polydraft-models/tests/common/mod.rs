@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::{Model, Sequence};
+use polydraft_engine::{Model, Sequence, Sequences};
 use polydraft_models::{LoadOptions, Precision, TransformerModel, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -253,13 +253,11 @@ impl Pair {
         max_tokens: Option<usize>,
         seed: u64,
     ) -> polydraft_engine::Request<'static> {
-        polydraft_engine::Request {
-            prompt: prompt.to_vec(),
-            sampling,
-            speculation,
-            limits: polydraft_engine::Limits { max_tokens, ..Default::default() },
-            text: Box::new(self.language.text.stream(prompt)),
-            chance: Box::new(ChaCha12Rng::seed_from_u64(seed)),
-        }
+        polydraft_engine::Request::new(prompt)
+            .sampling(sampling)
+            .speculation(speculation)
+            .limits(polydraft_engine::Limits { max_tokens, ..Default::default() })
+            .text(self.language.text.stream(prompt))
+            .rng(ChaCha12Rng::seed_from_u64(seed))
     }
 }

@@ -73,14 +73,13 @@ impl Text {
             // The first is what the seed gives one text alone.
             random.set_stream(number as u64);
             let random = Reversible::new(random);
-            let mut session = engine.open(Request {
-                prompt: asked.prompt.clone(),
-                sampling: asked.sampling,
-                speculation,
-                limits: asked.limits.clone(),
-                text: Box::new(language.text.stream(&asked.prompt)),
-                chance: Box::new(random.clone()),
-            })?;
+            let request = Request::new(&asked.prompt[..])
+                .sampling(asked.sampling)
+                .speculation(speculation)
+                .limits(asked.limits.clone())
+                .text(language.text.stream(&asked.prompt))
+                .rng(random.clone());
+            let mut session = engine.open(request)?;
             if asked.seeded {
                 session.as_if_alone();
             }

@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token};
-use polydraft_engine::{Engine, Facts, Model, ModelDrafter, Result, Sequence, TableModel};
+use polydraft_engine::{
+    Engine, Facts, Model, ModelDrafter, Result, Sequence, Sequences, TableModel,
+};
 use polydraft_runtime::Speculation;
 use polydraft_server::{Defaults, Served, Server, Settings};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens, Text};
@@ -62,10 +64,7 @@ impl Watched {
     }
 }
 
-impl Model for Watched {
-    fn facts(&self) -> &Facts {
-        self.inner.facts()
-    }
+impl Sequences for Watched {
     fn open(&mut self) -> Result<Sequence> {
         self.open.fetch_add(1, Ordering::SeqCst);
         self.inner.open()
@@ -97,11 +96,17 @@ impl Model for Watched {
         assert!(!batch.iter().any(|(sequence, _)| self.cursed.contains(sequence)), "cursed");
         self.inner.score(batch)
     }
-    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        self.inner.logits(sequence, node)
-    }
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
         self.inner.commit(sequence, tree, path)
+    }
+}
+
+impl Model for Watched {
+    fn facts(&self) -> &Facts {
+        self.inner.facts()
+    }
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.inner.logits(sequence, node)
     }
 }
 

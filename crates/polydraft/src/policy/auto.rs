@@ -34,7 +34,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::reckoning::Reckoning;
-use super::{Choices, Costs, Described, Growth, Policy, numbers};
+use super::{Choices, Costs, Described, Growth, Policy, StepContext, numbers};
 use crate::draft::{Draft, DraftTree, Form, Path};
 use crate::drafting::Draws;
 use crate::verify::Outcome;
@@ -407,14 +407,11 @@ impl Policy for Auto {
         Form::paths(self.paths)
     }
 
-    fn among(&mut self, texts: usize) {
-        if self.reckoning.among(texts) {
+    fn begin_step(&mut self, context: &StepContext) {
+        if self.reckoning.among(context.batch_size) {
             self.think();
         }
-    }
-
-    fn behind(&mut self, tokens: usize) {
-        if self.reckoning.behind(tokens) {
+        if self.reckoning.behind(context.context_length) {
             self.think();
         }
     }

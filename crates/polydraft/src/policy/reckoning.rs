@@ -5,7 +5,7 @@ use std::array;
 
 use serde::Serialize;
 
-use super::{Costs, Growth, Policy};
+use super::{Costs, Growth, Policy, StepContext};
 use crate::Distribution;
 use crate::draft::{Draft, DraftTree, Form, Path};
 use crate::verify::Outcome;
@@ -217,14 +217,10 @@ impl Policy for Reckoned {
         self.policy.form()
     }
 
-    fn among(&mut self, texts: usize) {
-        self.reckoning.among(texts);
-        self.policy.among(texts);
-    }
-
-    fn behind(&mut self, tokens: usize) {
-        self.reckoning.behind(tokens);
-        self.policy.behind(tokens);
+    fn begin_step(&mut self, context: &StepContext) {
+        self.reckoning.among(context.batch_size);
+        self.reckoning.behind(context.context_length);
+        self.policy.begin_step(context);
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {

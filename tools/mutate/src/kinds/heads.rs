@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polydraft::{PolicyKind, Sampling, VerifierKind};
-use polydraft_engine::{Engine, Limits, NoText, Request, Speculation};
+use polydraft::{PolicyKind, VerifierKind};
+use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_models::{HeadOptions, LoadOptions, is_head, load, load_head};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -46,20 +46,11 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     let mut target = load(&repository(&format!("{fixtures}/target")), LoadOptions::default())?;
     is_head(&folder);
     let head = load_head(&folder, &mut target.model, &HeadOptions::default())?;
-    let sampling = Sampling::default();
-    let speculation = Speculation {
-        verifier: "nested-priority".parse::<VerifierKind>()?.build()?,
-        policy: PolicyKind::paths(2, 2).build()?,
-        sampling,
-    };
-    let request = Request {
-        text: Box::new(NoText),
-        prompt: vec![3, 4],
-        sampling,
-        speculation: Some(speculation),
-        limits: Limits { max_tokens: Some(4), ..Limits::default() },
-        chance: Box::new(ChaCha8Rng::seed_from_u64(1)),
-    };
+    let verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
+    let request = Request::new([3, 4])
+        .speculation(Speculation::new(verifier, PolicyKind::paths(2, 2).build()?)?)
+        .limits(Limits::tokens(4))
+        .rng(ChaCha8Rng::seed_from_u64(1));
     Engine::new(Box::new(target.model), Some(Box::new(head))).generate(request, &mut |_| true)?;
     Ok(())
 }

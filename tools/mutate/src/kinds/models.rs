@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::Result;
-use polydraft::Sampling;
 use polydraft_engine::{Engine, Limits, Request};
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use rand::SeedableRng;
@@ -70,14 +69,10 @@ pub fn used(path: &Path, dice: &mut Dice) -> Result<()> {
     read?;
     let text = &loaded.language.text;
     let prompt = text.encode_within("hi ho", 100)?;
-    let request = Request {
-        text: Box::new(text.stream(&prompt)),
-        prompt,
-        sampling: Sampling::default(),
-        speculation: None,
-        limits: Limits { max_tokens: Some(3), ..Limits::default() },
-        chance: Box::new(ChaCha8Rng::seed_from_u64(1)),
-    };
+    let request = Request::new(&prompt[..])
+        .limits(Limits::tokens(3))
+        .text(text.stream(&prompt))
+        .rng(ChaCha8Rng::seed_from_u64(1));
     Engine::new(Box::new(loaded.model), None).generate(request, &mut |_| true)?;
     Ok(())
 }

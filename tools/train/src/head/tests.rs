@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 use clap::Parser;
 use polydraft::{DraftTree, Sampling, Token};
-use polydraft_engine::{Drafter, Feature, Model};
+use polydraft_engine::{Drafter, Feature, Model, Sequences};
 use polydraft_models::{HeadOptions, LoadOptions, Loaded, load, load_head};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;

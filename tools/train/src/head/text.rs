@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result};
 use polydraft::{Distribution, DraftTree, Sampling, Token};
-use polydraft_engine::{Model, Sequence};
+use polydraft_engine::{Model, Sequence, Sequences};
 use polydraft_models::TransformerModel;
 use polydraft_text::{Language, Message};
 use rand::RngExt;

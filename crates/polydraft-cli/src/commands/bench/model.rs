@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use polydraft::{DraftTree, Token};
-use polydraft_engine::Model;
+use polydraft_engine::{Model, Sequences};
 use polydraft_models::{Description, LoadOptions, Precision, TransformerModel, is_gguf, load};
 use serde::Serialize;
 

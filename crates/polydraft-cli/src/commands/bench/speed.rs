@@ -9,7 +9,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::policy::{Auto, Costs, Reckoned};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{Limits, Speculation as Drawn, Statistics};
+use polydraft_engine::{Limits, Statistics};
 use polydraft_runtime::{Models, Settings, Speculation, Usage, costs, seeded};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
@@ -267,14 +267,11 @@ fn in_turn(
     let mut sessions = Vec::new();
     let done = (|| -> Result<()> {
         for way in ways.iter() {
-            let rng = Box::new(seeded(seed));
-            let mut request = way.settings.request(language, prompt, limits, rng)?;
+            let mut request = way.settings.request(language, prompt, limits, seeded(seed))?;
             if way.name != AUTO {
-                let reckoned = |drawn: Drawn| Drawn {
-                    policy: Box::new(Reckoned::new(drawn.policy, costs.clone())),
-                    ..drawn
-                };
-                request.speculation = request.speculation.map(reckoned);
+                request = request.map_speculation(|drawn| {
+                    drawn.map_policy(|policy| Box::new(Reckoned::new(policy, costs.clone())))
+                })?;
             }
             sessions.push(engine.open(request)?);
         }

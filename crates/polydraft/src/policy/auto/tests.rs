@@ -63,10 +63,11 @@ fn exact_after_every_past() {
         let follows = rng.random();
         let costs = Costs { guess, follows, longer: longer(100, 1e-4, 1e-4), ..costs };
         let mut policy = auto(1 + round % 3, 3, costs);
-        policy.behind(rng.random_range(0..2000));
+        let context_length = rng.random_range(0..2000);
         let alike = [0.1, 0.5, 0.9][round % 3];
         let pair = random_pair(2, 4, alike, round % 2 == 0, &mut rng).unwrap();
-        policy.among([1, 1, 2, 7][round / 3 % 4]);
+        let batch_size = [1, 1, 2, 7][round / 3 % 4];
+        policy.begin_step(&StepContext { batch_size, context_length });
         live(&mut policy, (&pair.target, &pair.draft), rng.random_range(0..20), &mut rng);
         plans.push(policy.plan);
         let names = if policy.paths == 1 {
@@ -296,7 +297,7 @@ fn trees_give_way_to_neighbours() {
     let stairs = [(1, 1.0), (8, 1.05), (9, 1.9), (16, 2.0), (32, 4.0), (64, 8.0)];
     let mut policy = auto(4, 16, costs(&stairs, 0.1));
     let mut tree = |policy: &mut Auto, texts: usize| {
-        policy.among(texts);
+        policy.begin_step(&StepContext { batch_size: texts, context_length: 0 });
         live(policy, (&sure, &sure), 100, &mut rng);
         let before = policy.reckoning.choices.clone();
         live(policy, (&sure, &sure), 200, &mut rng);
@@ -311,7 +312,7 @@ fn trees_give_way_to_neighbours() {
     assert_eq!(tree(&mut policy, 1).0, 0);
     // A new text among many drafts nothing from the beginning.
     let mut new = auto(4, 16, costs(&stairs, 0.1));
-    new.among(32);
+    new.begin_step(&StepContext { batch_size: 32, context_length: 0 });
     assert_eq!(new.plan, Plan::Plain);
 }
 
@@ -325,7 +326,7 @@ fn trees_give_way_to_long_texts() {
     let costs = Costs { longer: longer(128, 1e-3, 1e-3), ..costs(&[(1, 1.0), (8, 1.1)], 0.05) };
     let mut depth = |tokens: usize| {
         let mut policy = auto(1, 16, costs.clone());
-        policy.behind(tokens);
+        policy.begin_step(&StepContext { batch_size: 1, context_length: tokens });
         live(&mut policy, (&target, &draft), 300, &mut rng);
         let choices = policy.reckoning.choices;
         choices.depth * (choices.steps - choices.plain) as f64 / choices.steps as f64

@@ -1,0 +1,50 @@
+//! Where the time of a step goes.
+
+use std::time::{Duration, Instant};
+
+use crate::observer::StepTime;
+
+/// Runs from the beginning of a step; what passed since the last lap is counted for who was at
+/// work.
+pub(super) struct Clock {
+    start: Instant,
+    last: Instant,
+    time: StepTime,
+}
+
+impl Clock {
+    pub fn start() -> Self {
+        let now = Instant::now();
+        Self { start: now, last: now, time: StepTime::default() }
+    }
+
+    /// All of it.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// What was counted so far.
+    pub fn time(&self) -> StepTime {
+        self.time
+    }
+
+    pub fn drafted(&mut self) {
+        let lap = self.lap();
+        self.time.draft += lap;
+    }
+
+    pub fn scored(&mut self) {
+        let lap = self.lap();
+        self.time.target += lap;
+    }
+
+    pub fn verified(&mut self) {
+        let lap = self.lap();
+        self.time.verify += lap;
+    }
+
+    fn lap(&mut self) -> Duration {
+        let before = std::mem::replace(&mut self.last, Instant::now());
+        self.last - before
+    }
+}

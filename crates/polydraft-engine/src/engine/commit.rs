@@ -1,0 +1,91 @@
+//! What was decided is committed: by the models first, then by the sessions.
+
+use polydraft::{DraftTree, Outcome};
+
+use super::clock::Clock;
+use super::models::Models;
+use super::verify::Decided;
+use crate::observer::{CommittedStep, StepObserver, StepTime};
+use crate::{Emitted, Origin, Sequence, Sequences, Session};
+
+/// Target and drafter keep the accepted paths and the tokens after them. What cannot be committed
+/// ends its session.
+pub(super) fn commit(
+    models: &mut Models,
+    batch: &mut [&mut Session],
+    decided: &mut [Option<Decided>],
+    clock: &mut Clock,
+) {
+    let of_target = |session: &Session| Some(session.target);
+    commit_to(models.target.as_mut(), of_target, batch, decided);
+    clock.scored();
+    if let Some(drafter) = &mut models.drafter {
+        commit_to(drafter.as_mut(), |session| session.drafter, batch, decided);
+    }
+    clock.drafted();
+}
+
+fn commit_to(
+    model: &mut dyn Sequences,
+    sequence: impl Fn(&Session) -> Option<Sequence>,
+    batch: &mut [&mut Session],
+    decided: &mut [Option<Decided>],
+) {
+    for (session, decided) in batch.iter_mut().zip(decided) {
+        let (Some(sequence), Some(Decided { outcome, .. })) = (sequence(session), &decided) else {
+            continue;
+        };
+        let committed = model.commit(sequence, session.draft.tree(), &outcome.accepted);
+        if let Err(error) = committed.and_then(|()| model.extend(sequence, &[outcome.token])) {
+            session.fail(error);
+            *decided = None;
+        }
+    }
+}
+
+/// Gives every session what was decided, and tells its observers.
+pub(super) fn emit(
+    models: &Models,
+    batch: &mut [&mut Session],
+    decided: &[Option<Decided>],
+    clock: Clock,
+) {
+    // Sequences in one pass share its time alike.
+    let share = 1.0 / batch.len().max(1) as f64;
+    let time = clock.time().scaled(share);
+    for (session, decided) in batch.iter_mut().zip(decided) {
+        if let Some(decided) = decided {
+            let room = models.room(session);
+            take(session, decided, time, room);
+        }
+    }
+    let total = clock.elapsed().mul_f64(share);
+    batch.iter_mut().for_each(|session| session.observers.statistics.total_time += total);
+}
+
+/// `room` is what the context holds after the step.
+fn take(session: &mut Session, decided: &Decided, time: StepTime, room: usize) {
+    let Decided { outcome, fallbacks } = decided;
+    let emitted = emitted(session.draft.tree(), outcome);
+    session.is_taking = true;
+    if let Some(speculation) = &mut session.speculation {
+        // Not before all models have it: a step that is undone must not change the next tree.
+        speculation.policy.observe(&session.draft, outcome);
+    }
+    let kept = session.emit(&emitted, room);
+    let (draft, fallbacks, emitted) = (&session.draft, *fallbacks, &emitted[..kept]);
+    session.observers.committed(&CommittedStep { draft, outcome, emitted, fallbacks, time });
+    session.is_taking = false;
+}
+
+/// The tokens of a step, and where each came from.
+fn emitted(tree: &DraftTree, outcome: &Outcome) -> Vec<Emitted> {
+    let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
+    let is_rejected = tree.children(end).next().is_some();
+    let last = if is_rejected { Origin::Correction } else { Origin::Bonus };
+    let accepted = outcome
+        .accepted
+        .iter()
+        .map(|&node| Emitted { token: tree.token(node), origin: Origin::Accepted });
+    accepted.chain([Emitted { token: outcome.token, origin: last }]).collect()
+}

@@ -1,0 +1,123 @@
+//! The target and what drafts for it, and the sequences that both hold of a session.
+
+use polydraft::Token;
+
+use crate::{Drafter, Error, Model, Reads, Result, Sequence, Sequences, Session};
+
+/// Tokens of a prompt that are computed between two looks at the clock.
+pub(super) const PROMPT_CHUNK: usize = 4096;
+
+/// A target, and a drafter if there is one.
+pub(super) struct Models {
+    pub target: Box<dyn Model>,
+    pub drafter: Option<Box<dyn Drafter>>,
+}
+
+/// The error of speculation without a drafter.
+pub(super) fn no_drafter<T>() -> Result<T> {
+    Err(Error::Setting {
+        setting: "drafter",
+        expected: "something that drafts, which speculation needs",
+        got: "none".to_owned(),
+    })
+}
+
+/// A sequence with this prompt.
+fn begin(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<Sequence> {
+    let sequence = sequences.open()?;
+    match sequences.extend(sequence, prompt) {
+        Ok(()) => Ok(sequence),
+        Err(error) => {
+            sequences.close(sequence);
+            Err(error)
+        }
+    }
+}
+
+impl Models {
+    /// What a drafter reads; tokens where there is none.
+    pub fn reads(&self) -> Reads {
+        self.drafter.as_ref().map_or(Reads::Tokens, |drafter| drafter.reads())
+    }
+
+    /// Sequences of both with this prompt; the drafter's where it `drafts`.
+    pub fn open(&mut self, prompt: &[Token], drafts: bool) -> Result<(Sequence, Option<Sequence>)> {
+        let target = begin(self.target.as_mut(), prompt)?;
+        let drafter = self.drafter.as_mut().filter(|_| drafts);
+        match drafter.map(|drafter| begin(drafter.as_mut(), prompt)).transpose() {
+            Ok(drafter) => Ok((target, drafter)),
+            Err(error) => {
+                self.target.close(target);
+                Err(error)
+            }
+        }
+    }
+
+    /// Closes a session's sequences.
+    pub fn close(&mut self, session: &Session) {
+        self.target.close(session.target);
+        if let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) {
+            drafter.close(sequence);
+        }
+    }
+
+    /// Appends decided tokens, and drops the trees.
+    pub fn extend(&mut self, session: &Session, tokens: &[Token]) -> Result<()> {
+        self.target.extend(session.target, tokens)?;
+        match (&mut self.drafter, session.drafter) {
+            (Some(drafter), Some(sequence)) => drafter.extend(sequence, tokens),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many more tokens the target's context holds.
+    pub fn room(&self, session: &Session) -> usize {
+        self.target.facts().context.saturating_sub(self.target.len(session.target))
+    }
+
+    /// Computes at most `most` tokens of a prompt; how many are left.
+    pub fn prepare(&mut self, session: &Session, most: usize) -> Result<usize> {
+        let left = self.target.prepare(session.target, most)?;
+        // What reads what the target keeps has nothing to prepare, and would only make the target
+        // copy what both hold.
+        if self.reads() != Reads::Kept {
+            self.show(session, left)?;
+        }
+        match (&mut self.drafter, session.drafter) {
+            (Some(drafter), Some(sequence)) => Ok(left.max(drafter.prepare(sequence, most)?)),
+            _ => Ok(left),
+        }
+    }
+
+    /// Shows a drafter that reads what the target computes that of what is decided; `left` tokens
+    /// before the last are not computed yet.
+    pub fn show(&mut self, session: &Session, left: usize) -> Result<()> {
+        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
+            return Ok(());
+        };
+        if drafter.reads() == Reads::Tokens {
+            return Ok(());
+        }
+        let known = self.target.len(session.target).saturating_sub(1 + left);
+        drafter.read(sequence, self.target.as_ref(), session.target, known)
+    }
+
+    /// Makes both hold what a session has decided after its `prompt`, and no more.
+    pub fn restore(&mut self, session: &mut Session, prompt: &[Token]) -> Result<()> {
+        let length = prompt.len() + session.tokens.len();
+        self.target.truncate(session.target, length);
+        self.target.extend(session.target, &[])?;
+        let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
+            return Ok(());
+        };
+        if drafter.len(sequence) == length {
+            return drafter.extend(sequence, &[]);
+        }
+        let text = [prompt, session.tokens()].concat();
+        // Closed first, for there may be no room for both; without a new one the session has none.
+        session.drafter = None;
+        drafter.close(sequence);
+        session.drafter = Some(begin(drafter.as_mut(), &text)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Drafts: every session's tree, level by level, each level from one pass of the drafter.
+
+use polydraft::{Distribution, NodeId, Sampling, StepContext};
+
+use super::clock::Clock;
+use super::models::{Models, PROMPT_CHUNK};
+use crate::laws::Pool;
+use crate::session::with_clocks;
+use crate::{Drafter, Model, Reads, Result, Session};
+
+/// Draws the trees of a batch. A session whose draft fails is done, and leaves it.
+pub(super) fn propose(
+    models: &mut Models,
+    pool: &Pool,
+    batch: &mut Vec<&mut Session>,
+    clock: &mut Clock,
+) -> Result<()> {
+    for session in batch.iter_mut() {
+        session.draft.clear(&mut pool.spare());
+        if let Some(speculation) = &mut session.speculation {
+            let context_length = models.target.len(session.target);
+            let context = StepContext { batch_size: session.batch_size, context_length };
+            speculation.policy.begin_step(&context);
+        }
+    }
+    if let Some(drafter) = &models.drafter {
+        let of = |session: &&mut Session| depth(session, &*models.target, drafter.as_ref());
+        let depths: Vec<usize> = batch.iter().map(of).collect();
+        catch_up(models, batch, &depths)?;
+        if let Some(drafter) = &mut models.drafter {
+            draw(drafter.as_mut(), pool, batch, &depths)?;
+        }
+    }
+    clock.drafted();
+    batch.retain(|session| !session.is_done());
+    Ok(())
+}
+
+/// A drafter that reads what the target computes is shown all that is decided before it drafts.
+fn catch_up(models: &mut Models, batch: &[&mut Session], depths: &[usize]) -> Result<()> {
+    if models.reads() == Reads::Tokens {
+        return Ok(());
+    }
+    for (session, _) in batch.iter().zip(depths).filter(|(_, depth)| **depth > 0) {
+        while models.target.prepare(session.target, PROMPT_CHUNK)? > 0 {}
+        models.show(session, 0)?;
+    }
+    Ok(())
+}
+
+/// Draws trees that are at most so deep.
+fn draw(
+    drafter: &mut dyn Drafter,
+    pool: &Pool,
+    batch: &mut [&mut Session],
+    depths: &[usize],
+) -> Result<()> {
+    // The nodes that are not asked yet, by session.
+    let mut asked = vec![0; batch.len()];
+    loop {
+        let frontiers: Vec<Vec<NodeId>> = batch
+            .iter()
+            .zip(depths)
+            .zip(&mut asked)
+            .map(|((session, &depth), asked)| frontier(session, asked, depth))
+            .collect();
+        let level: Vec<_> = batch
+            .iter()
+            .zip(&frontiers)
+            .filter(|(_, nodes)| !nodes.is_empty())
+            .filter_map(|(session, _)| Some((session.drafter?, session.draft.tree())))
+            .collect();
+        if level.is_empty() {
+            return Ok(());
+        }
+        drafter.score(&level)?;
+        for (session, nodes) in batch.iter_mut().zip(&frontiers) {
+            if let Err(error) = grow(session, nodes, drafter, pool) {
+                session.fail(error);
+            }
+        }
+    }
+}
+
+/// How deep to draft. It depends on lengths alone, never on tokens, so the text's distribution does
+/// not change.
+fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
+        return 0;
+    };
+    let room = target.facts().context.saturating_sub(target.len(session.target));
+    // The drafter reads all but the last of the tokens it drafts.
+    let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
+    speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
+}
+
+/// The next level's nodes at which something may be drawn.
+fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
+    let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else {
+        return Vec::new();
+    };
+    let level = *asked..if session.is_done() { *asked } else { tree.len() };
+    *asked = tree.len();
+    level
+        // No text goes on behind its end.
+        .filter(|&node| tree.depth(node) < depth && !session.limits.end_at(tree, node))
+        .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
+        .collect()
+}
+
+/// Draws below the nodes of one level.
+fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &Pool) -> Result<()> {
+    let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
+        return Ok(());
+    };
+    for &node in nodes {
+        let law = match session.processor.as_deref() {
+            None => drafter.distribution(sequence, node, &speculation.sampling, pool.take())?,
+            Some(processor) => {
+                let law =
+                    drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
+                let path = session.draft.path(node).tokens();
+                changed(law, &speculation.sampling, |logits| {
+                    processor.process(&session.tokens, &path, logits)
+                })?
+            }
+        };
+        let policy = speculation.policy.as_ref();
+        let Session { draft, rng, clocks, tokens, .. } = session;
+        let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |chance| {
+            draft.grow(node, law, policy, chance)
+        })?;
+        pool.give_back(grown);
+    }
+    Ok(())
+}
+
+/// Below this a probability is as good as none.
+const LEAST: f64 = 1e-30;
+
+/// The draft's law with the changes that the target's logits get: what cannot be is not drafted,
+/// and what is the only possibility is.
+fn changed(
+    law: Distribution,
+    sampling: &Sampling,
+    change: impl FnOnce(&mut [f32]),
+) -> Result<Distribution> {
+    let mut logits: Vec<f32> = law.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
+    change(&mut logits);
+    Ok(Distribution::drafted(Some(law), logits.len(), None, &logits, sampling)?)
+}

@@ -1,0 +1,173 @@
+//! What is asked of an engine: a prompt, and how it is continued.
+
+use std::hash::{BuildHasher, RandomState};
+
+use polydraft::{Chance, DraftTree, NodeId, Policy, Sampling, Token, Verifier};
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use crate::{NoText, Result, TextStream};
+
+/// When to stop.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Tokens to emit at most; `None` is up to the context's end.
+    pub max_tokens: Option<usize>,
+    /// Tokens that end the text. They have no text of their own.
+    pub end_tokens: Vec<Token>,
+    /// Strings that end the text and are not part of it.
+    pub stop: Vec<String>,
+}
+
+impl Limits {
+    /// So many tokens at most, and nothing else that ends the text.
+    pub fn tokens(most: usize) -> Self {
+        Self { max_tokens: Some(most), ..Self::default() }
+    }
+
+    /// Whether a text would end with this node of a draft.
+    pub(crate) fn end_at(&self, tree: &DraftTree, node: NodeId) -> bool {
+        node != DraftTree::ROOT && self.end_tokens.contains(&tree.token(node))
+    }
+}
+
+/// How drafts are made and verified. The verifier is exact for the policy's trees: that is checked
+/// once, where both come together.
+///
+/// ```
+/// use polydraft::{PolicyKind, Sampling, VerifierKind};
+/// use polydraft_engine::Speculation;
+///
+/// let token: VerifierKind = "token".parse()?;
+/// let of = |policy: PolicyKind| Speculation::new(token.build()?, policy.build()?);
+/// let cooler = Sampling { temperature: 0.7, ..Sampling::default() };
+/// let speculation = of(PolicyKind::chain(4))?.with_sampling(cooler);
+/// // It knows chains only.
+/// assert!(of(PolicyKind::paths(2, 4)).is_err());
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
+pub struct Speculation {
+    pub(crate) verifier: Box<dyn Verifier>,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) sampling: Sampling,
+}
+
+impl Speculation {
+    /// What decides, and where the tree grows in every step. It is cut off near the end of the
+    /// context and of the token limit. Drafts are drawn at temperature 1, see
+    /// [`with_sampling`](Self::with_sampling).
+    ///
+    /// # Errors
+    /// A verifier that is not exact for the policy's trees.
+    pub fn new(verifier: Box<dyn Verifier>, policy: Box<dyn Policy>) -> Result<Self> {
+        verifier.supports(&policy.form())?;
+        Ok(Self { verifier, policy, sampling: Sampling::default() })
+    }
+
+    /// How the drafter's output becomes the distributions that drafts are drawn from. It changes
+    /// the speed, never the text's distribution.
+    pub fn with_sampling(self, sampling: Sampling) -> Self {
+        Self { sampling, ..self }
+    }
+
+    /// The same with another verifier made of this one.
+    ///
+    /// # Errors
+    /// A verifier that is not exact for the policy's trees.
+    pub fn map_verifier(
+        self,
+        change: impl FnOnce(Box<dyn Verifier>) -> Box<dyn Verifier>,
+    ) -> Result<Self> {
+        Ok(Self::new(change(self.verifier), self.policy)?.with_sampling(self.sampling))
+    }
+
+    /// The same with another policy made of this one.
+    ///
+    /// # Errors
+    /// A policy with trees that the verifier is not exact for.
+    pub fn map_policy(
+        self,
+        change: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>,
+    ) -> Result<Self> {
+        Ok(Self::new(self.verifier, change(self.policy))?.with_sampling(self.sampling))
+    }
+}
+
+/// What is asked for. What is not said is as usual: sampling at temperature 1, plain decoding up to
+/// the context's end, tokens without their text, and random decisions that are others each time.
+///
+/// ```
+/// use polydraft::Sampling;
+/// use polydraft_engine::{Limits, Request};
+/// use rand::SeedableRng;
+///
+/// let greedy = Request::new([1, 2, 3])
+///     .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
+///     .limits(Limits::tokens(100));
+/// let reproducible = Request::new([1, 2, 3]).rng(rand_chacha::ChaCha8Rng::seed_from_u64(1));
+/// ```
+#[must_use]
+pub struct Request<'c> {
+    pub(crate) prompt: Vec<Token>,
+    pub(crate) sampling: Sampling,
+    pub(crate) speculation: Option<Speculation>,
+    pub(crate) limits: Limits,
+    pub(crate) text: Box<dyn TextStream + 'c>,
+    rng: Option<Box<dyn Chance + Send + 'c>>,
+}
+
+impl<'c> Request<'c> {
+    /// The tokens to continue.
+    pub fn new(prompt: impl Into<Vec<Token>>) -> Self {
+        Self {
+            prompt: prompt.into(),
+            sampling: Sampling::default(),
+            speculation: None,
+            limits: Limits::default(),
+            text: Box::new(NoText),
+            rng: None,
+        }
+    }
+
+    /// How the target's logits become the distribution of the text.
+    pub fn sampling(self, sampling: Sampling) -> Self {
+        Self { sampling, ..self }
+    }
+
+    /// How to speculate; `None` is plain decoding, one token per pass.
+    pub fn speculation(self, speculation: impl Into<Option<Speculation>>) -> Self {
+        Self { speculation: speculation.into(), ..self }
+    }
+
+    /// The same with another speculation made of its own, if it has one.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn map_speculation(
+        self,
+        change: impl FnOnce(Speculation) -> Result<Speculation>,
+    ) -> Result<Self> {
+        Ok(Self { speculation: self.speculation.map(change).transpose()?, ..self })
+    }
+
+    /// When to stop.
+    pub fn limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// How tokens become text.
+    pub fn text(self, text: impl TextStream + 'c) -> Self {
+        Self { text: Box::new(text), ..self }
+    }
+
+    /// The random decisions; a seeded generator makes the text reproducible.
+    pub fn rng(self, rng: impl Chance + Send + 'c) -> Self {
+        Self { rng: Some(Box::new(rng)), ..self }
+    }
+
+    /// The generator that was given, or one that is seeded by the operating system.
+    pub(crate) fn take_rng(&mut self) -> Box<dyn Chance + Send + 'c> {
+        let unpredictable = || ChaCha12Rng::seed_from_u64(RandomState::new().hash_one(0));
+        self.rng.take().unwrap_or_else(|| Box::new(unpredictable()))
+    }
+}

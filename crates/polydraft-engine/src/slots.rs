@@ -1,0 +1,98 @@
+//! A table of the sequences that are open.
+
+use std::ops::{Index, IndexMut};
+
+use crate::Sequence;
+
+/// What a model or a drafter holds of each open sequence. The lowest number that is free is given
+/// to the next one.
+///
+/// ```
+/// use polydraft_engine::Slots;
+///
+/// let mut slots = Slots::default();
+/// let (first, second) = (slots.open("first"), slots.open("second"));
+/// assert_eq!(slots.close(first), Some("first"));
+/// assert_eq!((slots.len(), slots[second]), (1, "second"));
+/// assert_eq!(slots.open("third"), first);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Slots<T> {
+    /// By number; none where it is free.
+    slots: Vec<Option<T>>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Begins a sequence.
+    pub fn open(&mut self, state: T) -> Sequence {
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        match self.slots.get_mut(free) {
+            Some(slot) => *slot = Some(state),
+            None => self.slots.push(Some(state)),
+        }
+        Sequence::new(free as u32)
+    }
+
+    /// Frees a slot; what was in it, if it was not free already.
+    pub fn close(&mut self, sequence: Sequence) -> Option<T> {
+        self.slots.get_mut(sequence.number())?.take()
+    }
+
+    /// How many sequences are open.
+    pub fn len(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+
+    /// What is held of a sequence, if it is open.
+    pub fn get(&self, sequence: Sequence) -> Option<&T> {
+        self.slots.get(sequence.number())?.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, sequence: Sequence) -> Option<&mut T> {
+        self.slots.get_mut(sequence.number())?.as_mut()
+    }
+
+    /// The open sequences, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (Sequence, &T)> {
+        let numbered = self.slots.iter().enumerate();
+        numbered.filter_map(|(number, slot)| Some((Sequence::new(number as u32), slot.as_ref()?)))
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Sequence, &mut T)> {
+        let numbered = self.slots.iter_mut().enumerate();
+        numbered.filter_map(|(number, slot)| Some((Sequence::new(number as u32), slot.as_mut()?)))
+    }
+}
+
+impl<T> Index<Sequence> for Slots<T> {
+    type Output = T;
+
+    /// # Panics
+    /// The sequence is not open: a mistake of the caller's.
+    fn index(&self, sequence: Sequence) -> &T {
+        self.get(sequence).unwrap_or_else(|| not_open(sequence))
+    }
+}
+
+impl<T> IndexMut<Sequence> for Slots<T> {
+    fn index_mut(&mut self, sequence: Sequence) -> &mut T {
+        self.get_mut(sequence).unwrap_or_else(|| not_open(sequence))
+    }
+}
+
+fn not_open(sequence: Sequence) -> ! {
+    panic!("expected an open sequence, got number {}", sequence.number())
+}

@@ -1,0 +1,44 @@
+//! Token ids as text.
+
+use polydraft::Token;
+
+use crate::Result;
+
+/// Turns token ids into text, one at a time.
+pub trait TextStream: Send {
+    /// Takes the next token; returns the text that is certain by now, in whole characters (it may
+    /// be empty).
+    ///
+    /// # Errors
+    /// An id that has no text.
+    fn push(&mut self, token: Token) -> Result<String>;
+
+    /// What is left at the end, where bytes that make no character become U+FFFD.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
+    fn finish(&mut self) -> Result<String>;
+}
+
+impl<T: TextStream + ?Sized> TextStream for Box<T> {
+    fn push(&mut self, token: Token) -> Result<String> {
+        (**self).push(token)
+    }
+
+    fn finish(&mut self) -> Result<String> {
+        (**self).finish()
+    }
+}
+
+/// A text that is not asked for: tokens are enough.
+pub struct NoText;
+
+impl TextStream for NoText {
+    fn push(&mut self, _: Token) -> Result<String> {
+        Ok(String::new())
+    }
+
+    fn finish(&mut self) -> Result<String> {
+        Ok(String::new())
+    }
+}
