@@ -79,9 +79,16 @@ impl From<polydraft_reference::trace::Error> for Failure {
 }
 
 #[cfg(feature = "models")]
-impl From<polydraft_models::Error> for Failure {
-    fn from(error: polydraft_models::Error) -> Self {
-        Self::Library("ModelError", error.to_string())
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        let said = polydraft_runtime::explain(&error);
+        if error.is::<polydraft_runtime::Usage>() {
+            return Self::input(said);
+        }
+        match error.downcast::<polydraft_engine::Error>() {
+            Ok(error) => error.into(),
+            Err(_) => Self::Library("ModelError", said),
+        }
     }
 }
 

@@ -219,7 +219,7 @@ pub struct PyGeneration {
 
 impl PyGeneration {
     fn new(py: Python<'_>, generation: Generation, origins: Vec<&'static str>) -> Result<Self> {
-        let Generation { text, tokens, finish, statistics } = generation;
+        let Generation { text, tokens, finish, statistics, .. } = generation;
         let statistics = describe(py, &statistics)?.unbind();
         Ok(Self { text, tokens, finish: name_of_finish(finish), origins, statistics })
     }

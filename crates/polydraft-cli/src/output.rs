@@ -1,12 +1,12 @@
 //! What reaches the user: exit codes, and output that may be closed early.
 
 use std::borrow::Cow;
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Result;
-use polydraft_runtime::{Listener, Usage};
+use polydraft_runtime::{Listener, Usage, explain};
 use serde::Serialize;
 
 /// A result that is no error but no success either: nothing more is printed.
@@ -65,9 +65,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             complain(format_args!("cannot write the output: {output}"))
         }
         _ if error.is::<Usage>() => {
-            complain(format_args!("{}\n\nFor more information, try '--help'.", causes(error)));
+            complain(format_args!("{}\n\nFor more information, try '--help'.", explain(error)));
         }
-        _ => complain(causes(error)),
+        _ => complain(explain(error)),
     }
     if error.is::<Usage>() { 2 } else { 1 }
 }
@@ -82,17 +82,6 @@ fn by_clap(said: &clap::Error) -> u8 {
         return exit_code(&error.into());
     }
     said.exit_code() as u8
-}
-
-/// An error and what caused it, each said once: many an error says its cause itself.
-fn causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            let _ = write!(text, "{}{cause}", if text.is_empty() { "" } else { ": " });
-        }
-    }
-    text
 }
 
 /// How much is said on standard error.
@@ -206,8 +195,6 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::{Context, anyhow};
-
     use super::*;
 
     #[test]
@@ -227,13 +214,5 @@ mod tests {
         ] {
             assert_eq!(quoted(word), expected);
         }
-    }
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let error = anyhow!("No such file").context("cannot read x: No such file");
-        assert_eq!(causes(&error), "cannot read x: No such file");
-        let error: Result<()> = Err(anyhow!("inner"));
-        assert_eq!(causes(&error.context("outer").unwrap_err()), "outer: inner");
     }
 }

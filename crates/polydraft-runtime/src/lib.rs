@@ -36,4 +36,4 @@ pub use sampling::SamplingOptions;
 pub use self_draft::SelfDraft;
 pub use speculation::{Speculation, SpeculationOptions};
 pub use tree::{AcceptanceFile, TreeName, supports};
-pub use usage::Usage;
+pub use usage::{Usage, explain};

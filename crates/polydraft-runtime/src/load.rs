@@ -135,30 +135,32 @@ impl Loader<'_> {
                 "two models are needed here: give --target MODEL and --draft MODEL",
             ));
         }
-        let of = |name: &Option<String>, role: &str| {
-            let path = match name {
-                Some(name) => locate(name, options.offline)?,
-                None => demo()?.join(role),
-            };
-            if is_head(&path) {
-                let path = path.display();
-                return Err(Usage::error(format_args!("{path} is a draft head, not a model")));
-            }
-            let (cache, listener) = (options.cache_type, self.listener);
-            let is_draft = role == "draft";
-            let backend = match is_draft {
-                true => options.draft_backend(&path)?,
-                false => options.target_backend(&path)?,
-            };
-            match backend {
-                Backend::Llama if is_draft => options.backend.load_draft(&path, cache, listener),
-                Backend::Llama => options.backend.load_target(&path, cache, listener),
-                Backend::Native => self.open(&path, role, Own::No).map(|(loaded, _)| loaded.into()),
-            }
-        };
-        let (target, draft) = (of(&options.target, "target")?, of(&options.draft, "draft")?);
+        let (target, draft) = (self.load_model("target")?, self.load_model("draft")?);
         target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
         Ok((target, draft))
+    }
+
+    /// One of the two as a model: "target" or "draft".
+    pub fn load_model(&self, role: &str) -> Result<LanguageModel> {
+        let (options, is_draft) = (self.options, role == "draft");
+        let path = match if is_draft { &options.draft } else { &options.target } {
+            Some(name) => locate(name, options.offline)?,
+            None => demo()?.join(role),
+        };
+        if is_head(&path) {
+            let path = path.display();
+            return Err(Usage::error(format_args!("{path} is a draft head, not a model")));
+        }
+        let (cache, listener) = (options.cache_type, self.listener);
+        let backend = match is_draft {
+            true => options.draft_backend(&path)?,
+            false => options.target_backend(&path)?,
+        };
+        match backend {
+            Backend::Llama if is_draft => options.backend.load_draft(&path, cache, listener),
+            Backend::Llama => options.backend.load_target(&path, cache, listener),
+            Backend::Native => self.open(&path, role, Own::No).map(|(loaded, _)| loaded.into()),
+        }
     }
 
     /// A model on the native backend; with the type of its own copy, if there is to be one.

@@ -85,6 +85,14 @@ impl ModelOptions {
         Loader { options: self, listener }.load_both()
     }
 
+    /// Loads the target alone, as a model.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_target(&self, listener: &dyn Listener) -> Result<LanguageModel> {
+        Loader { options: self, listener }.load_model("target")
+    }
+
     /// The measured acceptances of the demo pair, if that is what is used.
     pub fn demo_acceptance(&self) -> Option<PathBuf> {
         let demo_pair = self.target.is_none() && self.draft.is_none();
