@@ -25,7 +25,7 @@ pub mod request;
 mod score;
 pub mod sequences;
 pub mod session;
-mod slots;
+pub mod slots;
 pub mod statistics;
 pub mod stop;
 pub mod table;

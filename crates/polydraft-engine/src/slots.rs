@@ -1,6 +1,8 @@
 //! A table of the sequences that are open.
 
+use std::iter::{Enumerate, FilterMap};
 use std::ops::{Index, IndexMut};
+use std::slice;
 
 use crate::Sequence;
 
@@ -21,6 +23,13 @@ pub struct Slots<T> {
     /// By number; none where it is free.
     slots: Vec<Option<T>>,
 }
+
+/// Of [`Slots::iter_mut`]. It has a name, for what has none borrows the table to the end of its
+/// scope, and several of the states may be at work at once.
+pub type IterMut<'a, T> = FilterMap<
+    Enumerate<slice::IterMut<'a, Option<T>>>,
+    fn((usize, &'a mut Option<T>)) -> Option<(Sequence, &'a mut T)>,
+>;
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
@@ -71,9 +80,9 @@ impl<T> Slots<T> {
     }
 
     /// The same, to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Sequence, &mut T)> {
-        let numbered = self.slots.iter_mut().enumerate();
-        numbered.filter_map(|(number, slot)| Some((Sequence::new(number as u32), slot.as_mut()?)))
+    pub fn iter_mut(&mut self) -> IterMut<'_, T> {
+        let open = |(number, slot)| Some((Sequence::new(number as u32), Option::as_mut(slot)?));
+        self.slots.iter_mut().enumerate().filter_map(open)
     }
 }
 

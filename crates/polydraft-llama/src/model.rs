@@ -21,15 +21,16 @@ use std::path::Path;
 
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_features, too_many_sequences};
+use polydraft_engine::prefix::{Cached, PrefixCache, Reuse, Source, common_prefix};
 use polydraft_engine::{
-    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Vocabulary,
+    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Slots, Vocabulary,
 };
 
 use crate::native::{Batch, Context, Id, Weights};
 use crate::{Error, LlamaOptions};
 use ids::Ids;
 use pass::{Row, Work};
-use text::{Text, common};
+use text::Text;
 
 /// Ids for texts and the leaves of their trees: llama.cpp has 256, and each costs a row of logits.
 const IDS: usize = 64;
@@ -45,7 +46,6 @@ const WATCHABLE: [&str; 2] = ["llama", "qwen3"];
 /// What was computed for a text that is closed.
 #[derive(Debug)]
 struct Kept {
-    held: Vec<Token>,
     id: Id,
     states: Vec<f32>,
 }
@@ -55,10 +55,8 @@ struct Kept {
 pub struct LlamaModel {
     facts: Facts,
     context: Context,
-    /// By number of the sequence; none where it is not open.
-    texts: Vec<Option<Text>>,
-    /// The one used last at the end.
-    kept: Vec<Kept>,
+    texts: Slots<Text>,
+    kept: PrefixCache<Kept>,
     most_kept: usize,
     ids: Ids,
     /// For paths that are scored one by one.
@@ -67,8 +65,8 @@ pub struct LlamaModel {
     has_state: bool,
     window: Option<usize>,
     batch: Batch,
-    /// What the rows of the batch are: the text's number, the place in it, and what of it.
-    rows: Vec<(usize, usize, Row)>,
+    /// What the rows of the batch are: the text, the place in it, and what of it.
+    rows: Vec<(Sequence, usize, Row)>,
     /// Whether its architecture says what goes into its layers.
     watchable: bool,
     /// How many of them are watched.
@@ -102,7 +100,10 @@ impl LlamaModel {
             });
         }
         let (has_state, window) = (weights.has_state(), weights.window());
-        let (ids, most_kept) = if has_state { (STATES, 1) } else { (IDS, KEPT) };
+        let (ids, most_kept, reuse) = match has_state {
+            true => (STATES, 1, Reuse::WholeOnly),
+            false => (IDS, KEPT, Reuse::AnyPrefix),
+        };
         let context_of_all = Context::new(weights, path, cells, ids, options)?;
         let sequences = ids / 2;
         let watchable = WATCHABLE.contains(&architecture);
@@ -111,8 +112,8 @@ impl LlamaModel {
         Ok(Self {
             facts,
             context: context_of_all,
-            texts: Vec::new(),
-            kept: Vec::new(),
+            texts: Slots::default(),
+            kept: PrefixCache::new(reuse),
             most_kept,
             ids: Ids::new(ids - 1),
             spare: ids as Id - 1,
@@ -132,7 +133,7 @@ impl LlamaModel {
 
     /// How many tokens of a sequence are computed.
     pub fn computed(&self, sequence: Sequence) -> usize {
-        self.text(sequence.number()).computed
+        self.text(sequence).computed
     }
 
     /// Whether trees are scored path by path, because the model's state cannot be taken back.
@@ -158,12 +159,12 @@ impl LlamaModel {
         self.watched * self.context.weights().hidden()
     }
 
-    fn text(&self, number: usize) -> &Text {
-        self.texts[number].as_ref().expect("an open sequence")
+    fn text(&self, sequence: Sequence) -> &Text {
+        &self.texts[sequence]
     }
 
-    fn text_mut(&mut self, number: usize) -> &mut Text {
-        self.texts[number].as_mut().expect("an open sequence")
+    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
+        &mut self.texts[sequence]
     }
 
     fn failed(&self, source: Error) -> EngineError {
@@ -179,10 +180,7 @@ impl LlamaModel {
 
     /// Gives up what was kept longest of a closed text. False if there is nothing.
     fn evict(&mut self) -> bool {
-        if self.kept.is_empty() {
-            return false;
-        }
-        let Kept { id, .. } = self.kept.remove(0);
+        let Some(Kept { id, .. }) = self.kept.evict() else { return false };
         self.release(id);
         true
     }
@@ -198,8 +196,8 @@ impl LlamaModel {
     }
 
     /// Takes the tree behind a text from the cache.
-    fn drop_tree(&mut self, number: usize) {
-        let text = self.text_mut(number);
+    fn drop_tree(&mut self, sequence: Sequence) {
+        let text = self.text_mut(sequence);
         let (own, length) = (text.id, text.held.len());
         text.scored = 0;
         let tips = text.branches.clear();
@@ -213,9 +211,9 @@ impl LlamaModel {
     }
 
     /// Takes all of a text from the cache; it will be computed anew.
-    fn forget(&mut self, number: usize) {
-        self.drop_tree(number);
-        let text = self.text_mut(number);
+    fn forget(&mut self, sequence: Sequence) {
+        self.drop_tree(sequence);
+        let text = self.text_mut(sequence);
         text.held.clear();
         text.computed = 0;
         let id = text.id;
@@ -224,55 +222,34 @@ impl LlamaModel {
 
     /// What is known of the beginning of `tokens` from another text, where that is more than of the
     /// sequence's own.
-    fn adopt(&mut self, number: usize, tokens: &[Token]) {
-        let own = common(&self.text(number).held, tokens);
-        // A state is of a whole text, and its last token has to be computed for the logits behind
-        // it.
-        let usable = |held: &[Token]| {
-            let known = common(held, tokens);
-            if self.has_state && (known < held.len() || known == tokens.len()) { 0 } else { known }
-        };
-        let closed = self
-            .kept
-            .iter()
-            .map(|kept| usable(&kept.held))
-            .enumerate()
-            .max_by_key(|(_, known)| *known);
-        let others =
-            self.texts.iter().enumerate().filter(|(other, _)| *other != number && !self.has_state);
-        let others = others.filter_map(|(_, text)| text.as_ref());
-        let open = others
-            .map(|text| (text.id, common(&text.held, tokens)))
-            .max_by_key(|(_, known)| *known);
-        let (closed, in_closed) = closed.unwrap_or_default();
-        let (open, in_open) = open.unwrap_or_default();
-        if in_closed.max(in_open) <= own {
-            return;
-        }
-        let id = self.text(number).id;
+    fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) {
+        let own = common_prefix(&self.texts[sequence].held, tokens);
+        // Of a state the whole is of use, and an open text needs its own.
+        let others = self.texts.iter().filter(|(other, _)| *other != sequence && !self.has_state);
+        let others = others.map(|(other, text)| (other, &text.held[..]));
+        let Some(source) = self.kept.source(tokens, own, others) else { return };
+        let (width, id) = (self.states(), self.texts[sequence].id);
         self.context.remove(id, 0);
-        if in_closed < in_open {
-            self.context.copy(open, id, Some(in_open));
-            let source = self.texts.iter().flatten().find(|text| text.id == open);
-            let states =
-                source.map_or(Vec::new(), |text| beginning(&text.states, in_open * self.states()));
-            let text = self.text_mut(number);
-            (text.held, text.states) = (tokens[..in_open].to_vec(), states);
-        } else if 2 * in_closed >= self.kept[closed].held.len() {
-            // A text goes over to its continuation.
-            let Kept { held, id: theirs, states } = self.kept.remove(closed);
-            self.ids.give(id);
-            let text = self.text_mut(number);
-            (text.id, text.held, text.states) = (theirs, held, states);
-        } else {
-            // What many begin with is not taken from one that is much longer.
-            let kept = self.kept.remove(closed);
-            self.context.copy(kept.id, id, Some(in_closed));
-            let states = beginning(&kept.states, in_closed * self.states());
-            self.kept.push(kept);
-            let text = self.text_mut(number);
-            (text.held, text.states) = (tokens[..in_closed].to_vec(), states);
-        }
+        let (id, held, states) = match source {
+            Source::Open(other, shared) => {
+                let other = &self.texts[other];
+                self.context.copy(other.id, id, Some(shared));
+                (id, tokens[..shared].to_vec(), beginning(&other.states, shared * width))
+            }
+            Source::Cache => match self.kept.take(tokens) {
+                None => return,
+                Some(Cached::Whole(held, Kept { id: theirs, states })) => {
+                    self.ids.give(id);
+                    (theirs, held, states)
+                }
+                Some(Cached::Prefix(shared, kept)) => {
+                    self.context.copy(kept.id, id, Some(shared));
+                    (id, tokens[..shared].to_vec(), beginning(&kept.states, shared * width))
+                }
+            },
+        };
+        let text = &mut self.texts[sequence];
+        (text.id, text.held, text.states) = (id, held, states);
     }
 }
 
@@ -282,35 +259,22 @@ fn beginning(numbers: &[f32], count: usize) -> Vec<f32> {
 
 impl Sequences for LlamaModel {
     fn open(&mut self) -> Result<Sequence> {
-        if self.texts.iter().flatten().count() >= self.facts.sequences {
+        if self.texts.len() >= self.facts.sequences {
             return too_many_sequences(&self.facts);
         }
         let Some(id) = self.take_id() else { return too_many_sequences(&self.facts) };
-        let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.texts.push(None);
-            self.texts.len() - 1
-        });
-        self.texts[free] = Some(Text::new(id));
-        Ok(Sequence::new(free as u32))
+        Ok(self.texts.open(Text::new(id)))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        let number = sequence.number();
-        if self.texts[number].is_none() {
+        if self.texts.get(sequence).is_none() {
             return;
         }
-        self.drop_tree(number);
-        let Some(Text { held, id, states, .. }) = self.texts[number].take() else { return };
-        // What is the beginning of another is of no use beside it, and of a state only the whole is
-        // of use.
-        let longer = |kept: &Kept| !self.has_state && kept.held.starts_with(&held);
-        if held.is_empty() || self.kept.iter().any(longer) {
-            return self.release(id);
+        self.drop_tree(sequence);
+        let Some(Text { held, id, states, .. }) = self.texts.close(sequence) else { return };
+        for useless in self.kept.insert(held, Kept { id, states }) {
+            self.release(useless.id);
         }
-        let shorter: Vec<Kept> =
-            self.kept.extract_if(.., |kept| held.starts_with(&kept.held)).collect();
-        shorter.into_iter().for_each(|kept| self.release(kept.id));
-        self.kept.push(Kept { held, id, states });
         while self.kept.len() > self.most_kept {
             self.evict();
         }
@@ -323,47 +287,44 @@ impl Sequences for LlamaModel {
     }
 
     fn len(&self, sequence: Sequence) -> usize {
-        self.text(sequence.number()).tokens.len()
+        self.text(sequence).tokens.len()
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        let (number, vocabulary) = (sequence.number(), self.facts.vocabulary.size());
+        let vocabulary = self.facts.vocabulary.size();
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
         }
-        self.drop_tree(number);
-        if self.text(number).tokens.is_empty() {
-            self.adopt(number, tokens);
+        self.drop_tree(sequence);
+        if self.text(sequence).tokens.is_empty() {
+            self.adopt(sequence, tokens);
         }
-        self.text_mut(number).extend(tokens);
+        self.text_mut(sequence).extend(tokens);
         Ok(())
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        let number = sequence.number();
-        if length < self.text(number).tokens.len() {
-            self.drop_tree(number);
-            self.text_mut(number).truncate(length);
+        if length < self.text(sequence).tokens.len() {
+            self.drop_tree(sequence);
+            self.text_mut(sequence).truncate(length);
         }
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        let number = sequence.number();
-        let text = self.text(number);
+        let text = self.text(sequence);
         self.check_room(text.tokens.len())?;
         let last = text.tokens.len().saturating_sub(1);
         let end = last.min(text.computed.saturating_add(most));
         if text.computed < end {
-            self.compute(vec![Work { number, end, tree: None }]).map_err(|e| self.failed(e))?;
+            self.compute(vec![Work { sequence, end, tree: None }]).map_err(|e| self.failed(e))?;
         }
-        Ok(last.saturating_sub(self.text(number).computed))
+        Ok(last.saturating_sub(self.text(sequence).computed))
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         let mut work = Vec::with_capacity(batch.len());
         for &(sequence, tree) in batch {
-            let number = sequence.number();
-            let text = self.text(number);
+            let text = self.text(sequence);
             let end = text.tokens.len();
             if end == 0 {
                 return Err(EngineError::EmptyPrompt);
@@ -372,24 +333,24 @@ impl Sequences for LlamaModel {
                 (text.scored.max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
             if text.scored < tree.len() {
                 self.check_room(end + depth)?;
-                work.push(Work { number, end, tree: Some(tree) });
+                work.push(Work { sequence, end, tree: Some(tree) });
             }
         }
         if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        let (number, width) = (sequence.number(), self.states());
+        let width = self.states();
         let tokens: Vec<Token> = path.iter().map(|&node| tree.token(node)).collect();
-        let text = self.text_mut(number);
+        let text = self.text_mut(sequence);
         if width > 0 {
             let place = text.tokens.len();
             text.commit_states(path, place, width);
         }
         let kept = path.iter().take_while(|&&node| text.branches.holds(node)).count();
         let Some(&last) = path[..kept].last() else {
-            self.drop_tree(number);
-            self.text_mut(number).extend(&tokens);
+            self.drop_tree(sequence);
+            self.text_mut(sequence).extend(&tokens);
             return Ok(());
         };
         let winner = text.branches.through(last);
@@ -404,7 +365,7 @@ impl Sequences for LlamaModel {
                 self.context.remove(winner, length);
             }
         }
-        self.text_mut(number).extend(&tokens);
+        self.text_mut(sequence).extend(&tokens);
         Ok(())
     }
 }
@@ -415,7 +376,7 @@ impl Model for LlamaModel {
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        self.text(sequence.number()).logits(node, self.facts.vocabulary.size())
+        self.text(sequence).logits(node, self.facts.vocabulary.size())
     }
 
     fn watch(&mut self, features: &[Feature]) -> Result<()> {
@@ -436,7 +397,7 @@ impl Model for LlamaModel {
                 "an architecture whose layers llama.cpp lets be watched (llama, qwen3)",
             );
         }
-        if self.texts.iter().any(Option::is_some) {
+        if !self.texts.is_empty() {
             return no_features(&self.facts, "to be asked for before a sequence is open");
         }
         self.forget_closed();
@@ -446,7 +407,7 @@ impl Model for LlamaModel {
     }
 
     fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
-        let (text, width) = (self.text(sequence.number()), self.states());
+        let (text, width) = (self.text(sequence), self.states());
         if width == 0 {
             return no_features(&self.facts, "some that are watched");
         }

@@ -14,7 +14,9 @@ mod vocabulary;
 use std::ops::Range;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
-use polydraft_engine::{Drafter, Error as EngineError, Model, Reads, Result, Sequence, Sequences};
+use polydraft_engine::{
+    Drafter, Error as EngineError, Model, Reads, Result, Sequence, Sequences, Slots,
+};
 
 use net::{Found, Net};
 use text::Text;
@@ -34,20 +36,19 @@ pub struct Head {
     vocabulary: usize,
     context: usize,
     net: Net,
-    /// By number of the sequence; none where it is not open.
-    texts: Vec<Option<Text>>,
+    texts: Slots<Text>,
 }
 
 /// Slots of a sequence that a pass computes.
 struct Work<'a> {
-    number: usize,
+    sequence: Sequence,
     slots: Range<usize>,
     tree: &'a DraftTree,
 }
 
 impl Head {
     fn new(name: String, vocabulary: usize, context: usize, net: Net) -> Self {
-        Self { name, vocabulary, context, net, texts: Vec::new() }
+        Self { name, vocabulary, context, net, texts: Slots::default() }
     }
 
     /// The tokens that it can draft, ascending.
@@ -62,15 +63,15 @@ impl Head {
 
     /// Bytes of the keys and values of all its sequences.
     pub fn cache_bytes(&self) -> usize {
-        self.texts.iter().flatten().map(Text::cache_bytes).sum()
+        self.texts.iter().map(|(_, text)| text.cache_bytes()).sum()
     }
 
     fn text(&self, sequence: Sequence) -> &Text {
-        self.texts[sequence.number()].as_ref().expect("an open sequence")
+        &self.texts[sequence]
     }
 
     fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
-        self.texts[sequence.number()].as_mut().expect("an open sequence")
+        &mut self.texts[sequence]
     }
 
     fn failed(&self, source: candle_core::Error) -> EngineError {
@@ -80,37 +81,35 @@ impl Head {
     /// One pass.
     fn compute(&mut self, work: &[Work]) -> candle_core::Result<()> {
         let (width, reads) = (self.net.width(), self.net.features);
-        let text = |number: usize| self.texts[number].as_ref().expect("an open sequence");
+        let text = |sequence: Sequence| &self.texts[sequence];
         let told: Vec<f32> =
-            work.iter().flat_map(|w| text(w.number).inputs(&w.slots, reads)).copied().collect();
+            work.iter().flat_map(|w| text(w.sequence).inputs(&w.slots, reads)).copied().collect();
         let combined = self.net.combine(told)?;
         let mut combined = &combined[..];
         let mut states =
             Vec::with_capacity(work.iter().map(|w| w.slots.len()).sum::<usize>() * width);
-        for Work { number, slots, tree } in work {
+        for Work { sequence, slots, tree } in work {
             let own;
             (own, combined) =
-                combined.split_at(text(*number).inputs(slots, reads).len() / reads * width);
+                combined.split_at(text(*sequence).inputs(slots, reads).len() / reads * width);
             states.extend_from_slice(own);
-            text(*number).add_states(slots, tree, width, &mut states);
+            text(*sequence).add_states(slots, tree, width, &mut states);
         }
         let mut parts = Vec::with_capacity(work.len());
-        let mut texts = self.texts.iter_mut().enumerate();
-        for Work { number, slots, tree } in work {
-            if let Some((_, Some(text))) = texts.find(|(own, _)| own == number) {
+        let mut texts = self.texts.iter_mut();
+        for Work { sequence, slots, tree } in work {
+            if let Some((_, text)) = texts.find(|(own, _)| own == sequence) {
                 parts.push(text.part(slots, tree));
             }
         }
         let Found { logits, states } = self.net.forward(&mut parts, states)?;
         let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
         let (mut logits, mut states) = (&logits[..], &states[..]);
-        for (Work { number, slots, .. }, wanted) in work.iter().zip(wanted) {
+        for (Work { sequence, slots, .. }, wanted) in work.iter().zip(wanted) {
             let (own_logits, own_states);
             (own_logits, logits) = logits.split_at(wanted * self.net.tokens.len());
             (own_states, states) = states.split_at(wanted * width);
-            if let Some(text) = &mut self.texts[*number] {
-                text.computed(slots, own_logits, own_states, reads);
-            }
+            self.texts[*sequence].computed(slots, own_logits, own_states, reads);
         }
         Ok(())
     }
@@ -123,16 +122,11 @@ impl Sequences for Head {
 
     fn open(&mut self) -> Result<Sequence> {
         let cache = self.net.decoder.new_cache().map_err(|e| self.failed(e))?;
-        let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.texts.push(None);
-            self.texts.len() - 1
-        });
-        self.texts[free] = Some(Text::new(cache));
-        Ok(Sequence::new(free as u32))
+        Ok(self.texts.open(Text::new(cache)))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        self.texts[sequence.number()] = None;
+        self.texts.close(sequence);
     }
 
     fn len(&self, sequence: Sequence) -> usize {
@@ -154,12 +148,11 @@ impl Sequences for Head {
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        let number = sequence.number();
         let tree = &DraftTree::new();
         let mut slots = self.text(sequence).unprepared(most);
         while !slots.is_empty() {
             let end = slots.end.min(slots.start + PASS);
-            self.compute(&[Work { number, slots: slots.start..end, tree }])
+            self.compute(&[Work { sequence, slots: slots.start..end, tree }])
                 .map_err(|e| self.failed(e))?;
             slots.start = end;
         }
@@ -177,7 +170,7 @@ impl Sequences for Head {
                 slots.end = slots.end.min(slots.start + room);
                 room -= slots.len();
                 if !slots.is_empty() {
-                    work.push(Work { number: sequence.number(), slots, tree });
+                    work.push(Work { sequence, slots, tree });
                 }
             }
             if work.is_empty() {

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use candle_core::{DType, Device};
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_features, too_many_sequences};
+use polydraft_engine::prefix::{Cached, Source, common_prefix};
 use polydraft_engine::{
-    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Vocabulary,
+    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Slots, Vocabulary,
 };
 
 use crate::linear::Matrix;
@@ -53,8 +54,7 @@ impl Default for SequenceLimits {
 pub struct TransformerModel {
     facts: Facts,
     transformer: Transformer,
-    /// By number of the sequence; none where it is not open.
-    texts: Vec<Option<Text>>,
+    texts: Slots<Text>,
     kept: Kept,
     /// The tokens that logits are of, where not all.
     outputs: Option<Vec<Token>>,
@@ -82,7 +82,7 @@ impl TransformerModel {
         Ok(Self {
             facts,
             transformer,
-            texts: Vec::new(),
+            texts: Slots::default(),
             kept: Kept::new(limits),
             outputs: None,
             follows: false,
@@ -197,8 +197,7 @@ impl TransformerModel {
     /// Bytes that keys and values of all texts take, open ones and closed ones; what several share
     /// is counted for each.
     pub fn cache_bytes(&self) -> usize {
-        self.texts.iter().flatten().map(|text| text.cache.bytes()).sum::<usize>()
-            + self.kept.bytes()
+        self.texts.iter().map(|(_, text)| text.cache.bytes()).sum::<usize>() + self.kept.bytes()
     }
 
     /// How many tokens of a sequence are computed.
@@ -207,11 +206,11 @@ impl TransformerModel {
     }
 
     fn text(&self, sequence: Sequence) -> &Text {
-        self.texts[sequence.number()].as_ref().expect("an open sequence")
+        &self.texts[sequence]
     }
 
     fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
-        self.texts[sequence.number()].as_mut().expect("an open sequence")
+        &mut self.texts[sequence]
     }
 
     fn failed(&self, source: candle_core::Error) -> EngineError {
@@ -220,17 +219,17 @@ impl TransformerModel {
 
     /// Computes all `work`, so many rows at a time that buffers stay small.
     fn compute(&mut self, mut work: Vec<Work>) -> candle_core::Result<()> {
-        work.sort_unstable_by_key(|work| work.number);
-        work.dedup_by_key(|work| work.number);
+        work.sort_unstable_by_key(|work| work.sequence);
+        work.dedup_by_key(|work| work.sequence);
         while work.iter().any(|work| work.next < work.end) {
             let mut room = PASS;
-            let mut texts = self.texts.iter_mut().enumerate();
+            let mut texts = self.texts.iter_mut();
             let mut parts: Vec<Part> = Vec::new();
             let mut ends: Vec<(usize, usize)> = Vec::new();
             for (i, work) in work.iter().enumerate() {
                 let end = work.end.min(work.next + room);
-                let text = texts.find(|(number, _)| *number == work.number);
-                if let Some((_, Some(text))) = text
+                let text = texts.find(|(sequence, _)| *sequence == work.sequence);
+                if let Some((_, text)) = text
                     && end > work.next
                 {
                     parts.push(text.part(work.next..end, work.tree));
@@ -242,7 +241,7 @@ impl TransformerModel {
             let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
             let mut from = 0;
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
-                let Work { number, next, .. } = work[i];
+                let Work { sequence, next, .. } = work[i];
                 let count = wanted * self.width();
                 // Nothing is copied where one text is alone.
                 let own = match count == logits.len() {
@@ -250,9 +249,7 @@ impl TransformerModel {
                     false => logits[from..from + count].to_vec(),
                 };
                 from += count;
-                if let Some(text) = &mut self.texts[number] {
-                    text.computed_part(next..end, own);
-                }
+                self.texts[sequence].computed_part(next..end, own);
                 work[i].next = end;
             }
         }
@@ -269,21 +266,21 @@ impl TransformerModel {
     /// What is known of the beginning of `tokens` from another text, where that is more than of the
     /// sequence's own.
     fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) -> candle_core::Result<()> {
-        let own = self.text(sequence).known(tokens);
-        let open = self.texts.iter().enumerate().filter(|(number, _)| *number != sequence.number());
-        let open = open.filter_map(|(_, text)| text.as_ref()).max_by_key(|text| text.known(tokens));
-        let in_open = open.map_or(0, |text| text.known(tokens));
-        let in_closed = self.kept.known(tokens);
-        if in_closed > own && in_closed >= in_open {
-            if let Some((held, cache)) = self.kept.take(tokens)? {
-                self.text_mut(sequence).adopt(held, cache);
-            }
-        } else if in_open > own
-            && let Some(text) = open
-        {
-            let (held, cache) = text.beginning(in_open)?;
-            self.text_mut(sequence).adopt(held, cache);
-        }
+        let own = common_prefix(self.text(sequence).held(), tokens);
+        let open = self.texts.iter().filter(|(other, _)| *other != sequence);
+        let open = open.map(|(other, text)| (other, text.held()));
+        let (held, cache) = match self.kept.closed.source(tokens, own, open) {
+            None => return Ok(()),
+            Some(Source::Open(other, shared)) => self.text(other).beginning(shared)?,
+            Some(Source::Cache) => match self.kept.closed.take(tokens) {
+                None => return Ok(()),
+                Some(Cached::Whole(held, cache)) => (held, cache),
+                Some(Cached::Prefix(shared, cache)) => {
+                    (tokens[..shared].to_vec(), cache.share(shared)?)
+                }
+            },
+        };
+        self.text_mut(sequence).adopt(held, cache);
         Ok(())
     }
 }
@@ -295,8 +292,7 @@ fn rows_of(matrix: &Matrix, tokens: &[Token], device: &Device) -> crate::Result<
 /// Slots of a text that are to be computed.
 #[derive(Debug, Clone, Copy)]
 struct Work<'a> {
-    /// Of the sequence.
-    number: usize,
+    sequence: Sequence,
     next: usize,
     end: usize,
     tree: Option<&'a DraftTree>,
@@ -304,20 +300,15 @@ struct Work<'a> {
 
 impl Sequences for TransformerModel {
     fn open(&mut self) -> Result<Sequence> {
-        if self.texts.iter().flatten().count() >= self.facts.sequences {
+        if self.texts.len() >= self.facts.sequences {
             return too_many_sequences(&self.facts);
         }
         let cache = self.transformer.new_cache().map_err(|e| self.failed(e))?;
-        let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.texts.push(None);
-            self.texts.len() - 1
-        });
-        self.texts[free] = Some(Text::new(cache));
-        Ok(Sequence::new(free as u32))
+        Ok(self.texts.open(Text::new(cache)))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        let text = self.texts[sequence.number()].take();
+        let text = self.texts.close(sequence);
         if let Some(text) = text.filter(|_| !self.follows) {
             self.kept.keep(text);
         }
@@ -354,7 +345,7 @@ impl Sequences for TransformerModel {
         let next = text.computed();
         let end = last.min(next.saturating_add(most));
         if next < end {
-            let work = vec![Work { number: sequence.number(), next, end, tree: None }];
+            let work = vec![Work { sequence, next, end, tree: None }];
             self.compute(work).map_err(|e| self.failed(e))?;
         }
         Ok(last.saturating_sub(self.text(sequence).computed()))
@@ -373,7 +364,7 @@ impl Sequences for TransformerModel {
             if !slots.is_empty() {
                 self.check_room(text.tokens().len() + depth)?;
                 let (next, end) = (slots.start, slots.end);
-                work.push(Work { number: sequence.number(), next, end, tree: Some(tree) });
+                work.push(Work { sequence, next, end, tree: Some(tree) });
             }
         }
         if work.is_empty() { Ok(()) } else { self.compute(work).map_err(|e| self.failed(e)) }
@@ -423,7 +414,7 @@ impl Model for TransformerModel {
         if features.iter().any(|feature| matches!(feature, Feature::After(n) if *n > layers)) {
             return no_features(&self.facts, "layers that the model has");
         }
-        if self.texts.iter().any(Option::is_some) {
+        if !self.texts.is_empty() {
             return no_features(&self.facts, "to be asked for before a sequence is open");
         }
         self.transformer.watch(features);

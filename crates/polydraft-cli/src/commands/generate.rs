@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
+use polydraft::RuleKind;
 use polydraft::coupling::RuleRegistry;
-use polydraft::{RuleKind, Token};
-use polydraft_engine::{Limits, score};
+use polydraft_engine::Limits;
 use polydraft_files::Kind;
 use polydraft_runtime::{Description, Models, Run, Usage, seeded};
 
@@ -140,6 +140,9 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     if args.output.invariant {
         session.race();
     }
+    if let Some(top) = args.output.logprobs {
+        session.watch_scores(top);
+    }
     let orderly = Orderly::begin();
     let generation =
         models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
@@ -152,31 +155,16 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         } else {
             generation.text.clone()
         };
-        let logprobs = match args.output.logprobs {
-            Some(top) => Some(logprobs(models, &tokens, &generation.tokens, top)?),
-            None => None,
-        };
         let mut report = Report::new(text, &generation, &tokens, seed);
         report.draft = models.draft.clone();
-        report.logprobs = logprobs;
+        if args.output.logprobs.is_some() {
+            report.logprobs = Some(TokenScore::all(&generation.scores, &models.language)?);
+        }
         output::json(&report)?;
     } else {
         summary(&generation, seed, args.output.show_drafts, models.draft.as_deref());
     }
     output::done(interrupted)
-}
-
-/// Scores what was decided. A token's logits do not depend on the pass that computes them, so they
-/// are those it was drawn from.
-fn logprobs(
-    models: &mut Models,
-    prompt: &[Token],
-    tokens: &[Token],
-    top: usize,
-) -> Result<Vec<TokenScore>> {
-    let text = [prompt, tokens].concat();
-    let scored = score(models.engine.target(), &text, prompt.len(), top, &mut |_| true)?;
-    TokenScore::all(&scored, &models.language)
 }
 
 impl<R: RuleRegistry> Args<R> {

@@ -1,6 +1,7 @@
 //! Passes: what is new of texts and trees, put into batches and computed.
 
 use polydraft::{DraftTree, NodeId};
+use polydraft_engine::Sequence;
 
 use super::LlamaModel;
 use super::text::put;
@@ -10,8 +11,7 @@ use crate::{Error, Result};
 /// What is to be computed of a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work<'a> {
-    /// Of the sequence.
-    pub number: usize,
+    pub sequence: Sequence,
     /// So many of its tokens.
     pub end: usize,
     /// And what is new of this tree, whose root is the last of them.
@@ -35,13 +35,13 @@ impl LlamaModel {
     /// Computes all `work` in as few passes as it fits into. After an error the texts are as if
     /// nothing had been computed for them.
     pub(super) fn compute(&mut self, mut work: Vec<Work>) -> Result<()> {
-        work.sort_unstable_by_key(|work| work.number);
-        work.dedup_by_key(|work| work.number);
+        work.sort_unstable_by_key(|work| work.sequence);
+        work.dedup_by_key(|work| work.sequence);
         let done = self.try_compute(&work);
         if done.is_err() {
             self.batch.clear();
             self.rows.clear();
-            work.iter().for_each(|work| self.forget(work.number));
+            work.iter().for_each(|work| self.forget(work.sequence));
         }
         done
     }
@@ -56,7 +56,7 @@ impl LlamaModel {
         self.flush()?;
         for work in work {
             let width = self.facts.vocabulary.size();
-            let text = self.text_mut(work.number);
+            let text = self.text_mut(work.sequence);
             text.computed = text.computed.max(work.end);
             if let Some(tree) = work.tree {
                 text.logits.resize(tree.len() * width, 0.0);
@@ -65,7 +65,7 @@ impl LlamaModel {
         }
         for (work, first) in apart {
             if let Some(tree) = work.tree {
-                self.score_paths(work.number, tree, first)?;
+                self.score_paths(work.sequence, tree, first)?;
             }
         }
         Ok(())
@@ -74,27 +74,27 @@ impl LlamaModel {
     /// Puts the rows of a text into the batch. Returns the first new node of its tree if that is to
     /// be scored path by path.
     fn add(&mut self, work: &Work) -> Result<Option<NodeId>> {
-        let &Work { number, end, tree } = work;
-        let scored = self.text(number).scored;
-        let next = self.begin(number, end, scored);
+        let &Work { sequence, end, tree } = work;
+        let scored = self.text(sequence).scored;
+        let next = self.begin(sequence, end, scored);
         let Some(tree) = tree else {
-            self.add_tokens(number, next..end, Row::Token)?;
+            self.add_tokens(sequence, next..end, Row::Token)?;
             return Ok(None);
         };
         let first = scored.max(1);
-        let is_shared = self.branch(number, tree, next);
-        let own = self.text(number).id;
+        let is_shared = self.branch(sequence, tree, next);
+        let own = self.text(sequence).id;
         if scored == 0 {
-            self.add_tokens(number, next..end, Row::Root)?;
+            self.add_tokens(sequence, next..end, Row::Root)?;
         }
         if !is_shared {
             return Ok((tree.len() > first).then_some(first));
         }
-        let ids = self.text(number).branches.ids_from(first, tree);
+        let ids = self.text(sequence).branches.ids_from(first, tree);
         for (node, ids) in (first..tree.len()).zip(ids) {
             debug_assert!(!ids.is_empty(), "node {node} of {own}");
             self.add_row(
-                number,
+                sequence,
                 tree.token(node),
                 end - 1 + tree.depth(node),
                 &ids,
@@ -106,25 +106,25 @@ impl LlamaModel {
 
     /// The first token of a text that has to be computed, the cache holding what is before it and
     /// no more.
-    fn begin(&mut self, number: usize, end: usize, scored: usize) -> usize {
+    fn begin(&mut self, sequence: Sequence, end: usize, scored: usize) -> usize {
         if scored > 0 {
             return end;
         }
-        let text = self.text(number);
+        let text = self.text(sequence);
         // The root is computed again where its logits are not known.
         let (id, next, held) = (text.id, text.computed.min(end - 1), text.held.len());
         if held > next {
             if !self.context.remove(id, next) {
-                self.forget(number);
+                self.forget(sequence);
                 return 0;
             }
-            let text = self.text_mut(number);
+            let text = self.text_mut(sequence);
             text.held.truncate(next);
             text.computed = next;
         }
         // The tokens that a window still needs may have made room for others.
         if self.lacks(id, next) {
-            self.forget(number);
+            self.forget(sequence);
             return 0;
         }
         next
@@ -137,25 +137,25 @@ impl LlamaModel {
     }
 
     /// Gives the leaves of a tree their ids. False if it has to be scored path by path.
-    fn branch(&mut self, number: usize, tree: &DraftTree, next: usize) -> bool {
-        let text = self.text(number);
+    fn branch(&mut self, sequence: Sequence, tree: &DraftTree, next: usize) -> bool {
+        let text = self.text(sequence);
         let (own, scored, length) = (text.id, text.scored, text.tokens.len());
         let grows = scored == 0 || text.branches.holds(DraftTree::ROOT);
         let forks = text.branches.forks(tree);
         let place = |node: NodeId| if scored == 0 { next } else { length + tree.depth(node) };
         let whole = |&(_, above): &(NodeId, NodeId)| {
-            scored == 0 || !self.lacks(self.text(number).branches.through(above), place(above))
+            scored == 0 || !self.lacks(self.text(sequence).branches.through(above), place(above))
         };
         let possible = grows
             && !(self.has_state && tree.len() > 1)
             && forks.len() <= self.ids.left() + self.kept.len()
             && forks.iter().all(whole);
         if !possible {
-            self.drop_branches(number);
+            self.drop_branches(sequence);
             return false;
         }
         let ids: Vec<Id> = forks.iter().filter_map(|_| self.take_id()).collect();
-        let copies = self.text_mut(number).branches.grow(own, tree, ids);
+        let copies = self.text_mut(sequence).branches.grow(own, tree, ids);
         for copy in copies {
             self.context.copy(
                 copy.from,
@@ -167,36 +167,36 @@ impl LlamaModel {
     }
 
     /// Takes what is scored of a tree from the cache; its logits stay.
-    fn drop_branches(&mut self, number: usize) {
-        let scored = self.text(number).scored;
-        self.drop_tree(number);
-        self.text_mut(number).scored = scored;
+    fn drop_branches(&mut self, sequence: Sequence) {
+        let scored = self.text(sequence).scored;
+        self.drop_tree(sequence);
+        self.text_mut(sequence).scored = scored;
     }
 
     /// Tokens of a text, under all ids of its branches.
     fn add_tokens(
         &mut self,
-        number: usize,
+        sequence: Sequence,
         tokens: std::ops::Range<usize>,
         last: Row,
     ) -> Result<()> {
-        let text = self.text(number);
+        let text = self.text(sequence);
         let mut ids = text.branches.ids();
         if ids.is_empty() {
             ids.push(text.id);
         }
         for place in tokens.clone() {
-            let token = self.text(number).tokens[place];
+            let token = self.text(sequence).tokens[place];
             let row = if place + 1 == tokens.end { last } else { Row::Token };
-            self.add_row(number, token, place, &ids, row)?;
-            self.text_mut(number).held.push(token);
+            self.add_row(sequence, token, place, &ids, row)?;
+            self.text_mut(sequence).held.push(token);
         }
         Ok(())
     }
 
     fn add_row(
         &mut self,
-        number: usize,
+        sequence: Sequence,
         token: u32,
         place: usize,
         ids: &[Id],
@@ -206,7 +206,7 @@ impl LlamaModel {
             self.flush()?;
         }
         self.batch.add(token, place, ids, matches!(row, Row::Root | Row::Node(_)));
-        self.rows.push((number, place, row));
+        self.rows.push((sequence, place, row));
         Ok(())
     }
 
@@ -224,8 +224,8 @@ impl LlamaModel {
         }
         let width = self.facts.vocabulary.size();
         let mut states = vec![0.0; self.states()];
-        for (index, (number, place, row)) in self.rows.drain(..).enumerate() {
-            let text = self.texts[number].as_mut().expect("an open sequence");
+        for (index, (sequence, place, row)) in self.rows.drain(..).enumerate() {
+            let text = &mut self.texts[sequence];
             let node = match row {
                 Row::Root => Some(DraftTree::ROOT),
                 Row::Node(node) => Some(node),
@@ -248,9 +248,9 @@ impl LlamaModel {
 
     /// Scores the nodes of a tree from `first` on path by path, behind a text that is computed;
     /// none of it stays.
-    fn score_paths(&mut self, number: usize, tree: &DraftTree, first: NodeId) -> Result<()> {
+    fn score_paths(&mut self, sequence: Sequence, tree: &DraftTree, first: NodeId) -> Result<()> {
         let (own, length, spare) =
-            (self.text(number).id, self.text(number).tokens.len(), self.spare);
+            (self.text(sequence).id, self.text(sequence).tokens.len(), self.spare);
         let mut is_scored = vec![false; tree.len()];
         is_scored[..first].fill(true);
         let leaves = (first..tree.len()).filter(|node| tree.children(*node).next().is_none());
@@ -262,7 +262,7 @@ impl LlamaModel {
                 let row = if is_known { Row::Again } else { Row::Node(node) };
                 let place = length - 1 + tree.depth(node);
                 done = done
-                    .and_then(|()| self.add_row(number, tree.token(node), place, &[spare], row));
+                    .and_then(|()| self.add_row(sequence, tree.token(node), place, &[spare], row));
             }
             let done = done.and_then(|()| self.flush());
             self.context.remove(spare, 0);

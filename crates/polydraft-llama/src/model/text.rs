@@ -1,6 +1,7 @@
 //! One sequence: its tokens, and how far they are computed.
 
 use polydraft::{NodeId, Token};
+use polydraft_engine::prefix::common_prefix;
 
 use super::branches::Branches;
 use crate::native::Id;
@@ -31,11 +32,6 @@ pub(super) struct Text {
     pub branches: Branches,
 }
 
-/// Of how many tokens two texts begin alike.
-pub(super) fn common(a: &[Token], b: &[Token]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 /// Writes row number `number` of a table that grows.
 pub(super) fn put(table: &mut Vec<f32>, number: usize, row: &[f32]) {
     let end = (number + 1) * row.len();
@@ -64,7 +60,7 @@ impl Text {
     /// Appends tokens to a text that has no tree.
     pub fn extend(&mut self, tokens: &[Token]) {
         if self.computed == self.tokens.len() {
-            self.computed += common(&self.held[self.computed..], tokens);
+            self.computed += common_prefix(&self.held[self.computed..], tokens);
             // What is held was watched too.
             self.stated = self.stated.max(self.computed);
         }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use polydraft::{DraftTree, NodeId, Token};
+use polydraft_engine::prefix::common_prefix;
 
 use crate::cache::Cache;
 use crate::transformer::pass::{Part, Sight};
@@ -22,11 +23,6 @@ pub(super) struct Text {
     scored: usize,
     logits: Vec<f32>,
     pub cache: Cache,
-}
-
-/// Of how many tokens two texts begin alike.
-pub(super) fn common(a: &[Token], b: &[Token]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 impl Text {
@@ -53,9 +49,9 @@ impl Text {
         self.scored
     }
 
-    /// Of how many tokens of a text that begins with `tokens` the keys and values are here.
-    pub fn known(&self, tokens: &[Token]) -> usize {
-        common(&self.held, tokens)
+    /// The tokens whose keys and values are here.
+    pub fn held(&self) -> &[Token] {
+        &self.held
     }
 
     /// What the cache holds.
@@ -76,13 +72,13 @@ impl Text {
     /// Takes another cache, which holds these tokens, in place of its own, and drops the tree.
     pub fn follow(&mut self, held: Vec<Token>, cache: Cache) {
         self.adopt(held, cache);
-        self.computed = self.known(&self.tokens);
+        self.computed = common_prefix(&self.held, &self.tokens);
         self.scored = 0;
     }
 
     pub fn extend(&mut self, tokens: &[Token]) {
         if self.computed == self.tokens.len() {
-            self.computed += common(&self.held[self.computed..], tokens);
+            self.computed += common_prefix(&self.held[self.computed..], tokens);
         }
         self.tokens.extend_from_slice(tokens);
         self.scored = 0;
