@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../../crates/polydraft-trace/tests/fuzz_bodies/mod.rs"]
+#[path = "../../crates/polydraft-reference/tests/trace/fuzz_bodies.rs"]
 mod fuzz_bodies;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz_bodies::shard(bytes));

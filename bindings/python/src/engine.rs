@@ -5,14 +5,14 @@ use std::sync::Mutex;
 
 use polydraft::{PolicyKind, Token};
 use polydraft_engine::{
-    Drafter, DrafterKind, Engine, Limits, ModelDrafter, NoText, Request, Speculation,
+    Drafter, DrafterKind, Engine, Facts, Limits, Model, ModelDrafter, NoText, Request, Speculation,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::distribution::PySampling;
 use crate::errors::{Failure, Result, lock, work, wrong_type};
-use crate::models::{Copies, Language, Loaded, Options};
+use crate::models::{Copies, Language, Options};
 use crate::names::Named;
 use crate::session::{self, PyGeneration, PySession};
 use crate::tables::PyTableModel;
@@ -79,28 +79,23 @@ impl PyEngine {
         device: &str,
         copies: Copies,
     ) -> Result<Self> {
-        let named = draft.map(|draft| draft.extract::<String>().unwrap_or_default());
-        let copy = named.as_deref().and_then(models::own_copy).transpose()?;
-        let options = Options { dtype, device, copy, copies: copies.clone() };
-        let (target, language, copied) = model("target", py, target, &options)?;
-        let vocabulary = target.facts().vocabulary.clone();
-        let drafter: Option<Box<dyn Drafter>> = match (draft, copied) {
-            (None, _) => None,
-            (_, Some(copy)) => Some(Box::new(ModelDrafter::new(copy, &vocabulary)?)),
-            (Some(draft), None) => match named.as_deref().and_then(DrafterKind::named) {
-                Some(kind) => Some(kind.build(target.facts())?),
-                None => {
-                    let options =
-                        Options { dtype: draft_dtype.or(dtype), device, copy: None, copies };
-                    let (draft, _, _) = model("draft", py, draft, &options)?;
-                    Some(Box::new(ModelDrafter::new(draft, &vocabulary)?))
-                }
-            },
+        let how = Options { dtype, draft_dtype, device, copies };
+        let (engine, language) = match (table(target), draft) {
+            (None, None) => opened(py, target, None, &how)?,
+            (None, Some(name)) if table(name).is_none() => opened(py, target, Some(name), &how)?,
+            (of_table, draft) => {
+                let (target, language) = match of_table {
+                    Some(target) => (target, None),
+                    None => one("target", py, target, &how)?,
+                };
+                let facts = target.facts();
+                let drafter = draft.map(|draft| drafter(py, facts, draft, &how)).transpose()?;
+                (Engine::new(target, drafter), language)
+            }
         };
-        let (drafts, vocabulary, context) =
-            (drafter.is_some(), vocabulary.size(), target.facts().context);
-        let engine = Mutex::new(Engine::new(target, drafter));
-        Ok(Self { engine, language, drafts, vocabulary, context })
+        let drafts = engine.drafter().is_some();
+        let (vocabulary, context) = (engine.facts().vocabulary.size(), engine.facts().context);
+        Ok(Self { engine: Mutex::new(engine), language, drafts, vocabulary, context })
     }
 
     /// The token ids of a text, with the special ones that the model expects around it.
@@ -273,24 +268,61 @@ impl PyEngine {
     }
 }
 
-/// A model by its path, or a table; its language, if it has one, and a copy of it that drafts, if
-/// that was asked for.
-fn model(
+/// A model that is given as a table.
+fn table(value: &Bound<'_, PyAny>) -> Option<Box<dyn Model>> {
+    let table = value.cast::<PyTableModel>().ok()?;
+    Some(Box::new((*table.get().model).clone()))
+}
+
+/// A target by its path, and what drafts for it by its name.
+fn opened(
+    py: Python<'_>,
+    target: &Bound<'_, PyAny>,
+    draft: Option<&Bound<'_, PyAny>>,
+    how: &Options<'_>,
+) -> Result<(Engine, Option<Language>)> {
+    let path = path_of("target", target)?;
+    let name = draft.map(|draft| path_of("draft", draft)).transpose()?;
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    let (engine, language) = work(py, || models::load(&path, name, how))?;
+    Ok((engine, Some(language)))
+}
+
+/// What drafts for a table, or a table that drafts.
+fn drafter(
+    py: Python<'_>,
+    target: &Facts,
+    draft: &Bound<'_, PyAny>,
+    how: &Options<'_>,
+) -> Result<Box<dyn Drafter>> {
+    let name = draft.extract::<String>().unwrap_or_default();
+    if name == "self" || name.starts_with("self:") {
+        return Err(Failure::unsupported(
+            "draft self: expected a target with weights, got a table",
+        ));
+    }
+    if let Some(kind) = DrafterKind::named(&name) {
+        return Ok(kind.build(target)?);
+    }
+    let model = match table(draft) {
+        Some(table) => table,
+        None => one("draft", py, draft, how)?.0,
+    };
+    Ok(Box::new(ModelDrafter::new(model, &target.vocabulary)?))
+}
+
+/// A model by its path.
+fn one(
     role: &'static str,
     py: Python<'_>,
     value: &Bound<'_, PyAny>,
-    options: &Options<'_>,
-) -> Result<Loaded<Option<Language>>> {
-    if let Ok(table) = value.cast::<PyTableModel>() {
-        if options.copy.is_some() {
-            return Err(Failure::unsupported(
-                "draft self: expected a target with weights, got a table",
-            ));
-        }
-        return Ok((Box::new((*table.get().model).clone()), None, None));
-    }
-    let path: PathBuf =
-        value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))?;
-    let (model, language, copy) = work(py, || models::load(&path, options))?;
-    Ok((model, Some(language), copy))
+    how: &Options<'_>,
+) -> Result<(Box<dyn Model>, Option<Language>)> {
+    let path = path_of(role, value)?;
+    let (model, language) = work(py, || models::load_one(&path, how))?;
+    Ok((model, Some(language)))
+}
+
+fn path_of(role: &'static str, value: &Bound<'_, PyAny>) -> Result<PathBuf> {
+    value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))
 }

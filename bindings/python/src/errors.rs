@@ -68,20 +68,27 @@ impl From<polydraft_engine::Error> for Failure {
     }
 }
 
-impl From<polydraft_trace::Error> for Failure {
-    fn from(error: polydraft_trace::Error) -> Self {
+impl From<polydraft_reference::trace::Error> for Failure {
+    fn from(error: polydraft_reference::trace::Error) -> Self {
         match error {
-            polydraft_trace::Error::Library(error) => error.into(),
-            polydraft_trace::Error::Tree { .. } => Self::unsupported(error.to_string()),
+            polydraft_reference::trace::Error::Library(error) => error.into(),
+            polydraft_reference::trace::Error::Tree { .. } => Self::unsupported(error.to_string()),
             error => Self::input(error.to_string()),
         }
     }
 }
 
 #[cfg(feature = "models")]
-impl From<polydraft_models::Error> for Failure {
-    fn from(error: polydraft_models::Error) -> Self {
-        Self::Library("ModelError", error.to_string())
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        let said = polydraft_runtime::explain(&error);
+        if error.is::<polydraft_runtime::Usage>() {
+            return Self::input(said);
+        }
+        match error.downcast::<polydraft_engine::Error>() {
+            Ok(error) => error.into(),
+            Err(_) => Self::Library("ModelError", said),
+        }
     }
 }
 

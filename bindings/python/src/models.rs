@@ -3,25 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
-use polydraft_engine::{Model, TextStream};
+use polydraft_engine::{Engine, Model, TextStream};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
 
-/// How to load a model.
+/// How to load models.
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub struct Options<'a> {
-    /// How weights are held; none for what its file is for.
+    /// The target's weight type; none is as its file has it, else f32.
     pub dtype: Option<&'a str>,
+    /// The draft's; none is the target's.
+    pub draft_dtype: Option<&'a str>,
     /// Where to compute.
     pub device: &'a str,
-    /// How a copy that drafts is held, if there is to be one: a name, or nothing for the usual.
-    pub copy: Option<Option<String>>,
-    /// Where such a copy is kept for the next time.
+    /// Where a quantised copy of the target is cached for the next time.
     pub copies: Copies,
 }
 
-/// Where copies of targets are kept.
+/// Where quantised copies of targets are cached.
 #[derive(Clone, FromPyObject)]
 pub enum Copies {
     /// In the user's cache folder, or nowhere.
@@ -32,30 +32,13 @@ pub enum Copies {
     Folder(PathBuf),
 }
 
-/// If a draft's name says that it is the target itself, how it is to be held.
-pub fn own_copy(name: &str) -> Option<Result<Option<String>>> {
-    match name.split_once(':') {
-        None if name == "self" => Some(Ok(None)),
-        Some(("self", "file")) => Some(Err(Failure::input(
-            "draft self:file: that would be the target again; name a type of fewer bits",
-        ))),
-        Some(("self", kind)) => Some(Ok(Some(kind.to_owned()))),
-        _ => None,
-    }
-}
-
-/// A model, its language, and its copy.
-pub type Loaded<L = Language> = (Box<dyn Model>, L, Option<Box<dyn Model>>);
-
 #[cfg(feature = "models")]
-pub use with::{Language, load, use_threads};
+pub use with::{Language, load, load_one, use_threads};
 
 #[cfg(feature = "models")]
 mod with {
-    use std::str::FromStr;
-
-    use polydraft_models::{DeviceName, LoadOptions, Opened, Precision, is_gguf};
-    use polydraft_text::Message;
+    use polydraft_runtime::{ModelOptions, Models, Silent};
+    use polydraft_text::{LanguageModel, Message};
 
     use super::*;
 
@@ -99,51 +82,65 @@ mod with {
         }
     }
 
-    fn parsed<T: FromStr<Err = String>>(name: &str) -> Result<T> {
-        name.parse().map_err(Failure::input)
+    /// What the runtime is asked for.
+    fn described(target: &Path, draft: Option<String>, how: &Options<'_>) -> Result<ModelOptions> {
+        if how.device != "cpu" {
+            return Err(Failure::input(format!(
+                "device {}: models are computed on the CPU here; llama.cpp is the way to a GPU, \
+                 with the polydraft program built with --features llama-cuda",
+                how.device
+            )));
+        }
+        let typed = |name: Option<&str>| name.map(|name| name.parse()).transpose();
+        let copies = match &how.copies {
+            Copies::Kept(true) => None,
+            Copies::Kept(false) => Some("none".into()),
+            Copies::Folder(folder) => {
+                // Only where it was asked for is it missed.
+                std::fs::create_dir_all(folder).map_err(|problem| {
+                    let folder = folder.display();
+                    Failure::input(format!("copies: cannot write {folder}: {problem}"))
+                })?;
+                Some(folder.clone())
+            }
+        };
+        Ok(ModelOptions {
+            target: Some(target.to_string_lossy().into_owned()),
+            draft,
+            dtype: typed(how.dtype).map_err(Failure::input)?,
+            draft_dtype: typed(how.draft_dtype).map_err(Failure::input)?,
+            copies,
+            ..ModelOptions::default()
+        })
     }
 
-    /// Loads a model.
-    pub fn load(path: &Path, options: &Options<'_>) -> Result<Loaded> {
-        let of_file = if is_gguf(path) { Precision::File } else { Precision::F32 };
-        let precision: Precision = options.dtype.map_or(Ok(of_file), parsed)?;
-        let device: DeviceName = parsed(options.device)?;
-        let opened = Opened::new(path)?;
-        let copy = match &options.copy {
-            None => None,
-            Some(None) => Some(opened.description.best_copy(precision, device)),
-            Some(Some(kind)) => Some(parsed(kind)?),
-        };
-        let how = LoadOptions { precision, device, copy, ..LoadOptions::default() };
-        let folder = match &options.copies {
-            Copies::Kept(false) => None,
-            Copies::Kept(true) => polydraft_models::Copies::of_user(),
-            Copies::Folder(folder) => Some(polydraft_models::Copies::at(folder.clone())),
-        };
-        let file = folder.and_then(|folder| folder.place(&opened.description, &how));
-        let loaded = opened.load_with(how, file.as_ref())?;
-        if let (Some(file), Some(copy)) = (&file, &loaded.copy) {
-            let kept = file.keep(copy, loaded.was_kept);
-            // Only where it was asked for is it missed.
-            if let (Err(problem), Copies::Folder(_)) = (kept, &options.copies) {
-                let path = file.path().display();
-                return Err(Failure::input(format!("copies: cannot write {path}: {problem}")));
-            }
-        }
-        let copy = loaded.copy.map(|copy| Box::new(copy) as Box<dyn Model>);
-        Ok((Box::new(loaded.model), Language(loaded.language), copy))
+    /// Loads a target and, if one is named, what drafts for it.
+    pub fn load(
+        target: &Path,
+        draft: Option<String>,
+        how: &Options<'_>,
+    ) -> Result<(Engine, Language)> {
+        let drafts = draft.is_some();
+        let Models { engine, language, .. } =
+            described(target, draft, how)?.load(drafts, &Silent)?;
+        Ok((engine, Language(language)))
+    }
+
+    /// Loads one model, to be put to work beside a table.
+    pub fn load_one(path: &Path, how: &Options<'_>) -> Result<(Box<dyn Model>, Language)> {
+        let LanguageModel { model, language } = described(path, None, how)?.load_target(&Silent)?;
+        Ok((model, Language(language)))
     }
 
     /// Settles how many threads compute, before anything has been computed.
     #[pyfunction]
     pub fn use_threads(threads: usize) -> Result<()> {
-        polydraft_models::use_threads(threads)?;
-        Ok(())
+        Ok(polydraft_runtime::use_threads(threads)?)
     }
 }
 
 #[cfg(not(feature = "models"))]
-pub use without::{Language, load};
+pub use without::{Language, load, load_one};
 
 #[cfg(not(feature = "models"))]
 mod without {
@@ -175,10 +172,19 @@ mod without {
     }
 
     /// Refuses.
-    pub fn load(path: &Path, _: &Options<'_>) -> Result<Loaded> {
+    pub fn load(path: &Path, _: Option<String>, _: &Options<'_>) -> Result<(Engine, Language)> {
+        Err(refusal(path))
+    }
+
+    /// Refuses.
+    pub fn load_one(path: &Path, _: &Options<'_>) -> Result<(Box<dyn Model>, Language)> {
+        Err(refusal(path))
+    }
+
+    fn refusal(path: &Path) -> Failure {
         let path = path.display();
-        Err(Failure::unsupported(format!(
+        Failure::unsupported(format!(
             "{path}: expected a wheel built with models, got one without (feature models)"
-        )))
+        ))
     }
 }

@@ -6,7 +6,7 @@ use numpy::PyArray1;
 use polydraft::{PolicyKind, Token};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{Sample, mean};
-use polydraft_trace::{Position, Replay, Shard, Trace, in_rounds, replay};
+use polydraft_reference::trace::{Position, Replay, Shard, Trace, in_rounds, replay};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rayon::prelude::*;
@@ -191,7 +191,7 @@ pub fn _replay(
                 |sample: Sample| (sample.positions, sample.drafts, sample.nodes, sample.tokens);
             Ok(samples.into_iter().map(|sample| sample.map(plain)).collect())
         });
-        let prompts = prompts.collect::<polydraft_trace::Result<_>>()?;
+        let prompts = prompts.collect::<polydraft_reference::trace::Result<_>>()?;
         let verifiers = one.verifiers().iter().map(VerifierKind::to_string).collect();
         Ok((tree.to_string(), verifiers, prompts))
     })

@@ -1,11 +1,16 @@
 //! The commands, one a file.
 
+pub mod bench;
 pub mod certify;
 pub mod chat;
+pub mod compare;
 pub mod completions;
 pub mod generate;
 pub mod inspect;
 pub mod list;
 pub mod man;
+pub mod moved;
 pub mod rpc_server;
 pub mod score;
+#[cfg(feature = "server")]
+pub mod serve;

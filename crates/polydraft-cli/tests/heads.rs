@@ -57,24 +57,6 @@ fn a_head_drafts_and_the_text_stays() {
     assert_eq!(ok(&["--target", &target, "--draft", &specforge, "--draft-layers", "0,2,6"]), plain);
 }
 
-/// Layers in the file of defaults are those of the draft that it names, or of any head where it
-/// names none.
-#[test]
-fn layers_of_the_file_of_defaults() {
-    let (target, specforge) = (head("target"), head("specforge"));
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let config = file.path().to_string_lossy();
-    std::fs::write(file.path(), "draft-layers = '0,2,99'").unwrap();
-    fails(&["--config", &config, "--target", &target, "--draft", &specforge], "99");
-    for (text, draft) in [
-        ("draft-layers = '0,2,99'".to_owned(), head("target")),
-        (format!("draft = '{}'\ndraft-layers = '0,2,99'", head("original")), specforge),
-    ] {
-        std::fs::write(file.path(), text).unwrap();
-        ok(&["--config", &config, "--target", &target, "--draft", &draft]);
-    }
-}
-
 #[test]
 fn a_draft_of_fewer_words_leaves_the_text_as_it_is() {
     let plain = ok(&["--verifier", "none"]);

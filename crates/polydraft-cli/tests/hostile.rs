@@ -6,58 +6,10 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::program;
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// What comes through a pipe, read as it comes: a program does not end while its output waits.
-fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        pipe.map(|mut pipe| pipe.read_to_end(&mut bytes).unwrap());
-        bytes
-    })
-}
-
-/// The output of a program that must end soon.
-fn end(mut child: Child) -> Output {
-    let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            panic!("it does not end");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
-}
-
-fn fails(args: &[&str], code: i32, expected: &[&str]) {
-    let output = end(program(args).spawn().unwrap());
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
-    for part in expected {
-        assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
-    }
-    assert!(!message.contains("panicked"), "{args:?}: {message}");
-}
-
-#[cfg(unix)]
-fn interrupt(child: &Child, signal: &str) {
-    assert!(
-        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success()
-    );
-}
+use common::{end, fails, interrupt, program, text};
 
 /// A copy of the demo draft, with its small files changed.
 fn copy() -> tempfile::TempDir {
@@ -85,14 +37,6 @@ fn devices_and_pipes_are_no_files() {
             1,
             &[path, "expected a regular file"],
         );
-        if cfg!(feature = "lab") {
-            fails(&["couple", path], 1, &[path, "expected a regular file"]);
-            fails(
-                &["efficiency", "--target", path, "--draft", path],
-                1,
-                &[path, "expected a regular file"],
-            );
-        }
         let model = copy();
         let target = [
             "generate",
@@ -190,48 +134,7 @@ fn an_interrupted_score_is_of_what_was_scored() {
 }
 
 #[test]
-#[cfg(all(unix, feature = "lab"))]
-fn an_interrupted_measurement_keeps_what_it_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let prompts = folder.path().join("prompts.jsonl");
-    fs::write(&prompts, "{\"prompt\": \"fn\"}\n").unwrap();
-    let prompts = prompts.to_str().unwrap();
-    let few = ["--prompts", prompts, "-n", "4", "--rounds", "1000000", "--json"];
-    let decode = [&["bench", "decode", "--verifiers", "block", "--depths", "2"], &few[..]].concat();
-    let save = folder.path().join("saved.json");
-    let acceptance =
-        [&["bench", "acceptance", "--save", save.to_str().unwrap()], &few[..]].concat();
-    let drafting =
-        vec!["bench", "drafting", "--prompts", prompts, "--positions", "100000", "--json"];
-    for (args, field, done) in [
-        (decode, "results", "rounds"),
-        (acceptance, "acceptance", "rounds"),
-        (drafting, "rows", "positions"),
-    ] {
-        let child = program(&args).spawn().unwrap();
-        std::thread::sleep(Duration::from_secs(4));
-        interrupt(&child, "-INT");
-        let output = end(child);
-        let message = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{message}");
-        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(json[field].as_array().is_some_and(|all| !all.is_empty()), "{json}");
-        assert!(json[done].as_u64().unwrap() > 0);
-    }
-    // While answers are checked there is nothing to show.
-    let child = program(&["bench", "decode", "-n", "400"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(4));
-    interrupt(&child, "-INT");
-    let output = end(child);
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{message}");
-    assert!(output.stdout.is_empty() && message.contains("nothing was timed"), "{message}");
-    assert!(fs::read_to_string(save).unwrap().contains("acceptance"));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing temporary is left");
-}
-
-#[test]
-#[cfg(all(unix, feature = "lab"))]
+#[cfg(unix)]
 fn an_interrupted_benchmark_leaves_no_model_behind() {
     for signal in ["-INT", "-TERM"] {
         let folder = tempfile::tempdir().unwrap();
@@ -247,18 +150,6 @@ fn an_interrupted_benchmark_leaves_no_model_behind() {
         assert_eq!(end(child).status.code(), Some(130));
         assert_eq!(count(), 0, "{signal}");
     }
-}
-
-#[test]
-#[cfg(feature = "lab")]
-fn a_place_for_the_result_is_looked_for_first() {
-    let start = Instant::now();
-    fails(
-        &["bench", "acceptance", "--save", "/no/such/folder/a.json"],
-        1,
-        &["cannot write /no/such/folder/a.json"],
-    );
-    assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[test]

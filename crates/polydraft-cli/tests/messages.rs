@@ -44,56 +44,39 @@ fn a_verifier_that_does_not_fit_says_what_would() {
     );
 }
 
-/// What the file of defaults says gives way where it is at odds with what was typed.
+/// What is typed wins over the file; options that contradict each other are an error, whoever says
+/// them.
 #[test]
 fn the_command_line_wins_over_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.toml");
-    let corpus = folder.path().join("corpus.txt");
-    std::fs::write(&corpus, "x").unwrap();
-    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/draft");
-    let corpus = format!("draft = 'ngram'\ncorpus = '{}'", corpus.display());
+    let line = |args: &[&'static str]| {
+        [&["generate", "-p", "x", "-n", "2", "--config", file.to_str().unwrap()], args].concat()
+    };
     for (text, args) in [
-        ("depth = 4\ndraft-temperature = 1.0", vec!["--verifier", "none"]),
-        ("depth = 4", vec!["--tree", "auto"]),
-        ("depth = 4\npaths = 2", vec!["--tree", "3,2,1"]),
-        ("depth = 2", vec!["--tree", "binary"]),
-        ("tree = '3,2,1'", vec!["--depth", "2"]),
-        ("[generate]\ntree = 'binary'\ndrafting = 'iid'", vec!["-k", "2"]),
-        ("paths = 2", vec!["--verifier", "block"]),
-        ("paths = 4\ndepth = 2", vec!["--verifier", "token"]),
-        ("verifier = 'block'", vec!["--paths", "2"]),
-        ("verifier = 'greedy-block'\ndepth = 2", vec!["--tree", "binary"]),
-        ("verifier = 'block'", vec!["--tree", "sequoia:4"]),
-        ("[generate]\nverifier = 'none'", vec!["--paths", "2"]),
-        ("[generate]\nverifier = 'none'", vec!["--tree", "3,2"]),
-        ("[generate]\nverifier = 'none'", vec!["--draft-temperature", "0.5"]),
-        ("tree = '3,2'\ndrafting = 'top-k'", vec!["--verifier", "nested-priority"]),
-        ("tree = '3,2'\ndrafting = 'top-k'", vec!["--verifier", "block"]),
-        ("tree = 'auto:4,3'", vec!["--verifier", "block"]),
-        ("verifier = 'walk:hub'\ntree = '2,2'\ndrafting = 'hub'", vec!["--tree", "3,2"]),
-        (corpus.as_str(), vec!["--draft", demo]),
-        ("draft-dtype = 'q8_0'\ndraft-vocabulary = '100'", vec!["--draft", "ngram"]),
+        ("depth = 4", &["--depth", "2"][..]),
+        ("verifier = 'none'", &["--verifier", "block", "--depth", "2"]),
+        ("tree = 'binary'\nverifier = 'traversal'", &["--tree", "3,2"]),
+        (
+            "[generate]\ndraft = 'ngram'",
+            &["--draft", concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/draft")],
+        ),
     ] {
         std::fs::write(&file, text).unwrap();
-        let config = ["generate", "-p", "x", "-n", "2", "--config", file.to_str().unwrap()];
-        let (code, _, message) = said(&[&config, &args[..]].concat());
+        let (code, _, message) = said(&line(args));
         assert_eq!(code, Some(0), "{text}, {args:?}: {message}");
     }
-    // What was typed is not left out.
-    std::fs::write(&file, "depth = 4").unwrap();
-    let line = [
-        "generate",
-        "-p",
-        "x",
-        "--config",
-        file.to_str().unwrap(),
-        "--verifier",
-        "none",
-        "--paths",
-        "2",
-    ];
-    fails(&line, 2, &["--paths has no meaning with --verifier none"]);
+    for (text, args, expected) in [
+        ("depth = 4", &["--verifier", "none"][..], "--depth has no meaning with --verifier none"),
+        ("verifier = 'none'", &["--paths", "2"], "--paths has no meaning with --verifier none"),
+        ("depth = 4", &["--tree", "auto"], "--tree auto chooses paths and depth"),
+        ("paths = 2", &["--verifier", "block"], "one path"),
+        ("draft-vocabulary = '100'", &["--draft", "ngram"], "n-grams have none"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let message = fails(&line(args), 2, &[expected, "config.toml"]);
+        assert!(message.contains("--no-config"), "{message}");
+    }
 }
 
 #[test]
@@ -224,12 +207,6 @@ fn files_are_spoken_of_in_their_own_words() {
     fails(&acceptance, 1, &["expected a list"]);
     write("7");
     fails(&acceptance, 1, &["expected an object"]);
-    if cfg!(feature = "lab") {
-        write(r#"{"target": 1, "draft": [1]}"#);
-        fails(&["couple", path], 1, &["expected a list"]);
-        write(r#"{"vocabulary": "x", "next": {}}"#);
-        fails(&["efficiency", "--target", path, "--draft", path], 1, &["expected a whole number"]);
-    }
     // A cause is told once.
     let message = fails(
         &["generate", "-p", "x", "--draft", "ngram", "--corpus", "/no/such"],

@@ -5,10 +5,10 @@ mod common;
 use common::{fails, ok, run};
 
 /// Commands that a build has in any case.
-const COMMANDS: [&str; 8] =
-    ["generate", "chat", "score", "inspect", "certify", "list", "completions", "man"];
-/// Commands of the laboratory.
-const LAB: [&str; 4] = ["couple", "efficiency", "bench", "report"];
+const COMMANDS: [&str; 9] =
+    ["generate", "chat", "score", "inspect", "certify", "bench", "list", "completions", "man"];
+/// Commands of the laboratory, which say where they are.
+const LAB: [&str; 4] = ["couple", "efficiency", "replay", "report"];
 
 #[test]
 fn it_has_a_name_and_its_commands() {
@@ -19,7 +19,11 @@ fn it_has_a_name_and_its_commands() {
         help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")))
     };
     assert!(COMMANDS.iter().all(listed), "{help}");
-    assert!(LAB.iter().all(|command| listed(command) == cfg!(feature = "lab")), "{help}");
+    for command in LAB {
+        assert!(!listed(&command), "{help}");
+        fails(&[command, "--some", "option"], 2, &["polydraft-lab", command]);
+    }
+    fails(&["bench", "decode", "--rounds", "2"], 2, &["polydraft-lab bench decode"]);
     assert_eq!(listed(&"serve"), cfg!(feature = "server"), "{help}");
     assert!(!help.contains("polydraft-cli"));
 }
@@ -88,7 +92,7 @@ fn every_command_has_a_page() {
         );
     }
     assert!(read("polydraft-generate.1").contains(r"\-\-max\-tokens"));
-    assert_eq!(out.join("polydraft-bench-decode.1").exists(), cfg!(feature = "lab"));
+    assert!(out.join("polydraft-bench-speed.1").exists());
     assert!(!out.join("polydraft-help.1").exists());
     let output = run(&["man", "--out", "/proc/nowhere"]);
     assert_eq!(output.status.code(), Some(1));
@@ -108,6 +112,6 @@ fn names_are_listed() {
     let has =
         |name: &str| json["rules"].as_array().unwrap().iter().any(|rule| rule["name"] == name);
     assert!(has("priority"));
-    // Walks decode with the reference solvers too, so no build is without them.
-    assert!(has("max-flow"));
+    // Reference solvers are the laboratory's.
+    assert!(!has("max-flow"));
 }

@@ -3,29 +3,26 @@
 mod acceptance;
 pub mod decode;
 mod drafting;
-mod model;
 pub mod paper;
 pub mod quality;
 pub mod solve_time;
-pub mod speed;
 pub mod verifiers;
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use polydraft_cli::commands::bench::median;
 use serde::de::DeserializeOwned;
 
 /// Measure, after checking the answers.
 #[derive(Subcommand)]
 pub enum Bench {
-    Speed(speed::Args),
     Decode(decode::Args),
     Verifiers(verifiers::Args),
     Acceptance(acceptance::Args),
     Drafting(drafting::Args),
     SolveTime(solve_time::Args),
-    Model(model::Args),
     Paper(Box<paper::Args>),
     Quality(Box<quality::Args>),
 }
@@ -33,13 +30,11 @@ pub enum Bench {
 /// Runs one of them.
 pub fn run(bench: Bench) -> Result<()> {
     match bench {
-        Bench::Speed(args) => speed::run(args),
         Bench::Decode(args) => decode::run(args),
         Bench::Verifiers(args) => verifiers::run(args),
         Bench::Acceptance(args) => acceptance::run(args),
         Bench::Drafting(args) => drafting::run(args),
         Bench::SolveTime(args) => solve_time::run(args),
-        Bench::Model(args) => model::run(args),
         Bench::Paper(args) => paper::run(*args),
         Bench::Quality(args) => quality::run(*args),
     }
@@ -51,11 +46,4 @@ fn read_record<R: DeserializeOwned>(file: &Path, of: &str) -> Result<R> {
         .with_context(|| format!("cannot read {}", file.display()))?;
     serde_json::from_str(&text)
         .with_context(|| format!("{}: expected a record of {of}", file.display()))
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { 0.5 * (values[middle - 1] + values[middle]) }
 }

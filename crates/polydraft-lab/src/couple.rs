@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use polydraft::{Drafting, Token};
+use polydraft_cli::output;
+use polydraft_runtime::Usage;
 
-use crate::output::{self, Usage};
 use polydraft_reference::RuleKind;
 use report::{compare, coupling, report};
 use table::{describe, list};

@@ -6,13 +6,12 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::conformance::tree::{ContextLaws, Exact, count_drafts, exact};
 use polydraft::{Distribution, PolicyKind, Token};
+use polydraft_cli::output::{self, note};
 use polydraft_engine::{Model, TableModel};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
+use polydraft_runtime::{Usage, supports};
 use serde::Serialize;
-
-use crate::output::{self, Usage, note};
-use crate::speculation::supports;
 
 /// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check
 /// its law.

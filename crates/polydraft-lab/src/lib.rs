@@ -1,15 +1,13 @@
-//! polydraft's laboratory, as commands of the program: token-level rules on given laws, exact
-//! efficiencies of verifiers, measurements that check their answers first, and records of laws to
-//! measure on again.
-//!
-//! The program carries it by default (feature `lab`) and works without it.
+//! polydraft's laboratory, for researchers: token-level rules on given distributions, exact
+//! efficiencies of verifiers, the papers' tables, measurements that check their answers first, and
+//! recorded traces to measure on again. Its verifiers walk with reference rules too.
 
 mod bench;
 mod couple;
 mod efficiency;
+mod list;
 mod observe;
 mod plot;
-mod provenance;
 mod replay;
 mod report;
 mod rules;
@@ -17,11 +15,13 @@ mod trace;
 
 use anyhow::Result;
 use clap::Subcommand;
-// So that modules name what commands share alike here and in the program.
-use polydraft_options::{
-    conversation, costs, interrupts, models, output, places, prompts, sampling, save, speculation,
-    texts, threads,
-};
+use polydraft_cli::commands;
+use polydraft_reference::RuleKind;
+
+/// How drafts are made and verified, with reference rules.
+type Speculation = polydraft_runtime::Speculation<RuleKind>;
+/// How to decode, with reference rules.
+type Settings = polydraft_runtime::Settings<RuleKind>;
 
 /// The laws of the contents of a pair file, the target's and the drafts', as `couple` reads a file
 /// with this extension.
@@ -47,12 +47,15 @@ pub enum Lab {
     Trace(Box<trace::Args>),
     Replay(replay::Args),
     Report(report::Args),
+    Generate(Box<commands::generate::Args<RuleKind>>),
+    Certify(Box<commands::certify::Args<RuleKind>>),
+    List(list::Args),
 }
 
 /// Runs one of them.
 ///
 /// # Errors
-/// [`output::Usage`] for a mistake in the command line; else what went wrong, in words.
+/// [`polydraft_runtime::Usage`] for a mistake in the command line; else what went wrong, in words.
 pub fn run(command: Lab) -> Result<()> {
     match command {
         Lab::Couple(args) => couple::run(args),
@@ -61,5 +64,8 @@ pub fn run(command: Lab) -> Result<()> {
         Lab::Trace(args) => trace::run(*args),
         Lab::Replay(args) => replay::run(args),
         Lab::Report(args) => report::run(args),
+        Lab::Generate(args) => commands::generate::run(*args),
+        Lab::Certify(args) => commands::certify::run(*args),
+        Lab::List(args) => list::run(args),
     }
 }

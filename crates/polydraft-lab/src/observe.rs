@@ -16,9 +16,8 @@ use polydraft::{
 use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{Comparison, decide};
-use polydraft_trace::Recording;
-
-use crate::texts::{self, Random};
+use polydraft_reference::trace::Recording;
+use polydraft_runtime::{SeededRng, seeded};
 
 /// Is shown a draft and the target's laws at its nodes.
 pub trait Look: Send + 'static {
@@ -84,7 +83,7 @@ pub fn text<L: Look>(
     let limits = Limits::tokens(length + policy.depth() + 1);
     let shared = Arc::new(Mutex::new(Some(look)));
     let decides = match plan.steps_of {
-        Some(kind) => Some((kind.build()?, plan.paths, texts::random(seed))),
+        Some(kind) => Some((kind.build()?, plan.paths, seeded(seed))),
         None => None,
     };
     let observer = Observer { follow, emitted: 0, spots, look: shared.clone(), decides };
@@ -94,7 +93,7 @@ pub fn text<L: Look>(
         .sampling(plan.sampling)
         .speculation(speculation.with_sampling(plan.draft_sampling))
         .limits(limits)
-        .rng(texts::random(chance));
+        .rng(seeded(chance));
     let mut session = engine.open(request)?;
     let mut failed = Ok(());
     while failed.is_ok() && !session.is_done() && session.tokens().len() < length && goes_on() {
@@ -134,7 +133,7 @@ struct Observer<L> {
     look: Arc<Mutex<Option<L>>>,
     /// Who decides, if it is not the target by itself; the paths that it is given, and who deals
     /// them.
-    decides: Option<(Box<dyn Verifier>, Option<usize>, Random)>,
+    decides: Option<(Box<dyn Verifier>, Option<usize>, SeededRng)>,
 }
 
 impl<L: Look> Verifier for Observer<L> {

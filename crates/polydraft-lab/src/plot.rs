@@ -13,8 +13,7 @@ use anyhow::{Context, Result, bail};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-
-use crate::output::Usage;
+use polydraft_runtime::Usage;
 
 pub use curves::{Curve, Curves, Datum};
 pub use dots::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};

@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::PolicyKind;
+use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::output::{self, note};
+use polydraft_cli::save::Save;
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::Sample;
-use polydraft_trace::{Error, Header, Replay, Trace, in_rounds, replay};
+use polydraft_reference::trace::{Error, Header, Replay, Trace, in_rounds, replay};
+use polydraft_runtime::Usage;
 use rayon::prelude::*;
 
 use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced};
-use crate::interrupts::{self, Orderly};
-use crate::output::{self, Usage, note};
 use crate::plot;
-use crate::save::Save;
 
 /// Compare verifiers on what 'polydraft trace' recorded, on all cores and without models.
 ///

@@ -19,9 +19,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use polydraft_cli::output::note;
+use polydraft_cli::save::Save;
 
-use crate::output::note;
-use crate::save::Save;
 use page::Section;
 use record::{Kind, Record};
 

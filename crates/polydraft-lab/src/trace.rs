@@ -6,17 +6,17 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use polydraft::{PolicyKind, Token};
-use polydraft_trace::{FORMAT, Header, Recording, VERSION, Writer};
+use polydraft_cli::args::{ModelArgs, SamplingArgs};
+use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::output::{self, note};
+use polydraft_cli::prompts;
+use polydraft_cli::provenance::MadeBy;
+use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
+use polydraft_runtime::{Models, Usage};
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;
-use crate::interrupts::Orderly;
-use crate::models::{ModelArgs, Models};
 use crate::observe::{self, Plan, text_seed};
-use crate::output::{self, Usage, note};
-use crate::prompts;
-use crate::provenance::MadeBy;
-use crate::sampling::SamplingArgs;
 
 /// Record drafts and laws at positions of the target's own text, to replay verifiers on them.
 ///
@@ -165,7 +165,7 @@ pub fn run(args: Args) -> Result<()> {
 
 /// What the trace of this run has in common.
 fn header(args: &Args, models: &Models) -> Header {
-    let [target, draft] = args.models.ids(models);
+    let [target, draft] = args.models.options().ids(models);
     let made = serde_json::to_value(MadeBy::here()).unwrap_or_default();
     Header {
         format: FORMAT.to_owned(),
@@ -173,8 +173,8 @@ fn header(args: &Args, models: &Models) -> Header {
         target,
         draft,
         vocabulary: models.engine.facts().vocabulary.size(),
-        sampling: args.sampling.target(),
-        draft_sampling: args.sampling.draft(),
+        sampling: args.sampling.options().target(),
+        draft_sampling: args.sampling.options().draft(),
         tree: args.tree.clone(),
         mass: args.mass,
         texts: args.texts,

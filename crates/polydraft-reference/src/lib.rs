@@ -35,6 +35,7 @@ pub mod paths;
 pub mod program;
 mod sets;
 pub mod slackness;
+pub mod trace;
 mod transport;
 
 pub use emitted::{Emitted, emitted};

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use polydraft::Token;
 use polydraft::policy::Costs;
 use polydraft_engine::{Engine, Error};
-use polydraft_options::sampling::SamplingArgs;
-use polydraft_options::speculation::Speculation;
+use polydraft_runtime::{SamplingOptions, Speculation};
 use polydraft_text::Language;
 use tokio::sync::Semaphore;
 
@@ -40,7 +39,7 @@ pub struct Served {
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
     /// How the law is made.
-    pub sampling: SamplingArgs,
+    pub sampling: SamplingOptions,
     /// Tokens of a text at most; none is up to the context's end.
     pub max_tokens: Option<usize>,
     /// Strings that end a text.

@@ -8,15 +8,16 @@
 
 mod api;
 mod app;
-mod args;
 mod grammar;
 mod http;
+mod serve;
 mod telemetry;
 mod worker;
 
 pub use app::{Defaults, Served, Settings};
-pub use args::{Args, run};
 pub use http::server::Server;
+pub use serve::{Serving, is_key, origin, serve};
+pub use tracing::Level as LogLevel;
 pub use worker::Capacity;
 
 pub(crate) use app::App;

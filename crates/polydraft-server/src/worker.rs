@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use polydraft_engine::{Engine, Session};
-use polydraft_options::give_back_memory;
+use polydraft_runtime::give_back_memory;
 use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;

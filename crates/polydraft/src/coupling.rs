@@ -141,6 +141,9 @@ pub trait RuleRegistry:
     + std::str::FromStr<Err = Error>
     + serde::Serialize
     + serde::de::DeserializeOwned
+    + Send
+    + Sync
+    + 'static
 {
     /// All rules with their default settings.
     fn all() -> Vec<Self>;

@@ -4,23 +4,21 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::Sampling;
 use polydraft::conformance::statistics::GTest;
-use polydraft::policy::Costs;
+use polydraft::coupling::RuleRegistry;
+use polydraft::{RuleKind, Sampling};
 use polydraft_engine::certify::{WrongResidual, compare, count_texts};
 use polydraft_engine::{Limits, Request};
+use polydraft_runtime::{Description, Models, Run, Settings, Speculation, Usage, machine, seeded};
 use polydraft_text::Language;
 use rand::Rng;
 use serde::Serialize;
 
-use crate::costs;
+use crate::args::{ModelArgs, SamplingArgs, SpeculationArgs};
+use crate::commands::compare::parting;
 use crate::interrupts::Orderly;
-use crate::models::{ModelArgs, Models};
-use crate::output::{self, Usage};
+use crate::output::{self, Terminal};
 use crate::prompts;
-use crate::sampling::SamplingArgs;
-use crate::speculation::{Speculation, SpeculationArgs};
-use crate::texts::{self, Settings};
 
 /// Test on your own models that speculative decoding is lossless.
 ///
@@ -37,7 +35,7 @@ Examples:
   polydraft certify --verifier spectr --paths 4 --depth 3 --runs 20000
   polydraft certify --target DIR --draft DIR --prompts prompts.jsonl --temperature 0.7
   polydraft certify --plant-fault        # must fail: shows that the test can")]
-pub struct Args {
+pub struct Args<R: RuleRegistry = RuleKind> {
     /// Prompts, as for 'bench decode' [default: the project's own].
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
@@ -72,7 +70,7 @@ pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
     #[command(flatten)]
-    speculation: SpeculationArgs,
+    speculation: SpeculationArgs<R>,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -126,33 +124,38 @@ struct Report {
 /// With fewer degrees of freedom the test can hardly fail.
 const ENOUGH: usize = 20;
 
-pub fn run(args: Args) -> Result<()> {
-    let acceptance = args.models.demo_acceptance();
-    let Some(mut speculation) =
-        args.speculation.speculation(&args.sampling, acceptance.as_deref())?
-    else {
-        return Err(Usage::error("there is nothing to certify about --verifier none"));
+/// Runs the tests.
+///
+/// # Errors
+/// Options that contradict each other; models that cannot be loaded; a verdict that is no pass.
+pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
+    let description = Description {
+        models: args.models.options(),
+        speculation: args.speculation.options(),
+        sampling: args.sampling.options(),
+        published_sampling: false,
     };
+    if description.speculation.verifier.is_none() {
+        return Err(Usage::error("there is nothing to certify about --verifier none"));
+    }
     let mut prompts = if args.prompt.is_empty() {
         prompts::read(args.prompts.as_deref())?
     } else {
         args.prompt.clone()
     };
     prompts.truncate(args.max_prompts as usize);
-    let mut models = args.models.load(true)?;
-    let costs = args.speculation.costs();
-    if let (None, Some(auto)) = (costs, speculation.tree.auto_mut()) {
-        // Drafts are what is put to the test, whether they are worth their time here or not.
-        auto.costs = Costs::default();
-    } else {
-        costs::settle(
-            costs,
-            &args.models,
-            &mut models,
-            &args.sampling.target(),
-            Some(&mut speculation),
-        )?;
+    let rounding = description.models.rounding();
+    let mut run = Run::open(description, &Terminal)?;
+    // Without a file of costs drafts are put to the test whether they are worth their time here or
+    // not: the adaptive tree keeps the general costs.
+    if run.description.speculation.costs.is_some() {
+        run.measure(&Terminal)?;
     }
+    let Run { mut models, settings, .. } = run;
+    let Some(speculation) = &settings.speculation else {
+        return Err(Usage::error("there is nothing to certify where nothing is drafted"));
+    };
+    let sampling = settings.sampling;
     let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
     let (mut equal, mut ties, mut different) = (0, 0, 0);
@@ -166,20 +169,18 @@ pub fn run(args: Args) -> Result<()> {
         let context = models.engine.facts().context;
         let tokens = models.language.text.encode_within(prompt, context)?;
         bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
-        match greedy(&args, &mut models, &speculation, &tokens)? {
+        match greedy(&args, &mut models, speculation, &tokens)? {
             None => equal += 1,
-            Some(gap) if gap <= args.models.rounding() => ties += 1,
+            Some(gap) if gap <= rounding => ties += 1,
             Some(_) => different += 1,
         }
         bar.inc(2);
-        if args.sampling.target().temperature == 0.0 {
+        if sampling.temperature == 0.0 {
             // Nothing is drawn: the texts are all there is to compare.
             bar.inc(args.runs.into());
             continue;
         }
         bar.set_message(format!("prompt {} of {}, law", number + 1, prompts.len()));
-        let sampling = args.sampling.target();
-        let settings = Settings { sampling, speculation: Some(speculation.clone()) };
         let length = args.first as usize;
         let room = models.engine.facts().context.saturating_sub(tokens.len());
         if room < length {
@@ -189,7 +190,7 @@ pub fn run(args: Args) -> Result<()> {
             );
         }
         let runs = args.runs as usize;
-        let mut seeds = texts::random(args.seed ^ (number as u64) << 32);
+        let mut seeds = seeded(args.seed ^ (number as u64) << 32);
         let Models { engine, language, .. } = &mut models;
         // As in use: the limit does not end with the test.
         let mut next =
@@ -201,7 +202,7 @@ pub fn run(args: Args) -> Result<()> {
         test = test.and(compare(models.engine.target(), &sampling, &tokens, length, &counts)?);
     }
     bar.finish_and_clear();
-    let greedy_only = args.sampling.target().temperature == 0.0;
+    let greedy_only = sampling.temperature == 0.0;
     let p_value = test.p_value();
     let verdict = if p_value < args.false_alarm || different > 0 {
         Verdict::Fail
@@ -211,10 +212,10 @@ pub fn run(args: Args) -> Result<()> {
         Verdict::Pass
     };
     let report = Report {
-        machine: output::machine(),
+        machine: machine(),
         version: env!("CARGO_PKG_VERSION"),
         command: output::command(),
-        temperature: args.sampling.target().temperature,
+        temperature: sampling.temperature,
         verdict,
         verifier: speculation.verifier.to_string(),
         tree: speculation.tree.describe(),
@@ -245,15 +246,15 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// What is asked of the engine, with the fault if one is to be planted.
-fn request(
-    args: &Args,
+fn request<R: RuleRegistry>(
+    args: &Args<R>,
     language: &Language,
     prompt: &[polydraft::Token],
-    settings: &Settings,
+    settings: &Settings<R>,
     limits: Limits,
     seed: u64,
 ) -> Result<Request<'static>> {
-    let request = texts::request(language, prompt, settings, &limits, texts::random(seed))?;
+    let request = settings.request(language, prompt, &limits, seeded(seed))?;
     if !args.plant_fault {
         return Ok(request);
     }
@@ -265,10 +266,10 @@ fn request(
 
 /// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of
 /// the two tokens are.
-fn greedy(
-    args: &Args,
+fn greedy<R: RuleRegistry>(
+    args: &Args<R>,
     models: &mut Models,
-    speculation: &Speculation,
+    speculation: &Speculation<R>,
     prompt: &[polydraft::Token],
 ) -> Result<Option<f32>> {
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
@@ -279,7 +280,7 @@ fn greedy(
         let request = request(args, &models.language, prompt, &settings, limits, args.seed)?;
         texts.push(models.engine.generate(request, &mut |_| true)?.tokens);
     }
-    crate::models::parting(models.engine.target(), prompt, &texts[0], &texts[1])
+    parting(models.engine.target(), prompt, &texts[0], &texts[1])
 }
 
 /// A probability, however small.

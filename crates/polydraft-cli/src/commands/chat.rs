@@ -6,17 +6,13 @@ use std::io::Write;
 
 use anyhow::Result;
 use polydraft_engine::{Finish, Limits};
+use polydraft_runtime::{Description, Models, Run, SeededRng, Settings, seeded};
 use polydraft_text::Message;
 
 use super::generate::printer::Printer;
-use crate::conversation;
-use crate::costs;
+use crate::args::{self, ModelArgs, SamplingArgs, SpeculationArgs};
 use crate::interrupts::Orderly;
-use crate::models::{ModelArgs, Models};
-use crate::output::{Verdict, complain, note};
-use crate::sampling::SamplingArgs;
-use crate::speculation::SpeculationArgs;
-use crate::texts::{self, Random, Settings};
+use crate::output::{Terminal, Verdict, complain, note};
 use input::{Input, Line};
 
 /// Talk with a model, turn by turn.
@@ -62,41 +58,36 @@ pub struct Args {
 const HELP: &str =
     "/help this list · /reset begin anew · /exit leave (or Ctrl-D) · Ctrl-C ends an answer";
 
+/// Talks until the end of input.
+///
+/// # Errors
+/// Options that contradict each other; models that cannot be loaded or have no chat template.
 pub fn run(args: Args) -> Result<()> {
-    let acceptance = args.models.demo_acceptance();
-    let mut speculation = args.speculation.speculation(&args.sampling, acceptance.as_deref())?;
-    let mut models = args.models.load(speculation.is_some())?;
-    let sampling = match args.ignore_published {
-        true => args.sampling.clone(),
-        false => conversation::published(args.sampling.clone(), &models.language.sampling),
+    let description = Description {
+        models: args.models.options(),
+        speculation: args.speculation.options(),
+        sampling: args.sampling.options(),
+        published_sampling: !args.ignore_published,
     };
-    if let Some(speculation) = &mut speculation {
-        speculation.sampling = sampling.draft();
-    }
-    let target = sampling.target();
-    costs::settle(
-        args.speculation.costs(),
-        &args.models,
-        &mut models,
-        &target,
-        speculation.as_mut(),
-    )?;
+    let mut run = Run::open(description, &Terminal)?;
+    run.measure(&Terminal)?;
+    let Run { mut models, settings, .. } = run;
     // Before the first question: a model without a template, or one whose template has no system
     // message.
-    models.language.encode_chat(&conversation::opening(args.system.as_deref(), "?"))?;
+    models.language.encode_chat(&args::opening(args.system.as_deref(), "?"))?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let mut talk = Talk {
-        settings: Settings { sampling: target, speculation },
+        settings,
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
             end_tokens: models.language.answer_end_tokens(),
             stop: Vec::new(),
         },
-        random: texts::random(seed),
+        rng: seeded(seed),
         messages: args.system.iter().map(Message::system).collect(),
         refused: 0,
     };
-    talk.settings.tell();
+    talk.settings.tell(&Terminal);
     let mut input = Input::open()?;
     if input.is_terminal() {
         note(HELP);
@@ -135,7 +126,7 @@ pub fn run(args: Args) -> Result<()> {
 struct Talk {
     settings: Settings,
     limits: Limits,
-    random: Random,
+    rng: SeededRng,
     messages: Vec<Message>,
     /// How many messages could not be answered.
     refused: usize,
@@ -166,8 +157,8 @@ impl Talk {
         };
         let orderly = Orderly::begin();
         let mut printer = Printer::new(false, false);
-        let Self { settings, limits, random, .. } = self;
-        let made = texts::decode(models, &tokens, settings, limits, random, &mut |piece| {
+        let Self { settings, limits, rng, .. } = self;
+        let made = models.decode(&tokens, settings, limits, rng, &mut |piece| {
             printer.show(piece) && !orderly.asked()
         })?;
         printer.finish()?;

@@ -24,6 +24,10 @@ pub struct Args {
     shell: Shell,
 }
 
+/// Prints the script.
+///
+/// # Errors
+/// Output that is closed.
 pub fn run(args: Args, mut program: Command) -> Result<()> {
     // Into memory first: the generator panics where it cannot write, and a reader may leave early.
     let mut script = Vec::new();

@@ -4,23 +4,20 @@ pub mod printer;
 mod report;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
+use polydraft::RuleKind;
+use polydraft::coupling::RuleRegistry;
 use polydraft_engine::Limits;
 use polydraft_files::Kind;
+use polydraft_runtime::{Description, Models, Run, Usage, seeded};
 
 use super::score::TokenScore;
-use crate::conversation::ChatArgs;
-use crate::costs;
-use crate::ends::EndArgs;
+use crate::args::{ChatArgs, EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
 use crate::interrupts::Orderly;
-use crate::models::ModelArgs;
-use crate::output::{self, Usage};
-use crate::sampling::SamplingArgs;
-use crate::speculation::{Speculation, SpeculationArgs};
-use crate::texts::{self, Settings};
+use crate::output::{self, Terminal};
 use printer::Printer;
 use report::{Report, summary};
 
@@ -35,12 +32,12 @@ Examples:
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
   polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
   polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
-  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1      # the same text with every --tree and --draft
-  polydraft generate --prompt 'pub struct' --verifier none --invariant --seed 1      # and without any
+  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1   # one text for every --draft
+  polydraft generate --prompt 'pub struct' --verifier none --invariant --seed 1   # and for none
   printf '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
   polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
-pub struct Args {
+pub struct Args<R: RuleRegistry = RuleKind> {
     /// The text to continue.
     #[arg(
         long,
@@ -60,7 +57,7 @@ pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
     #[command(flatten)]
-    speculation: SpeculationArgs,
+    speculation: SpeculationArgs<R>,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -104,11 +101,14 @@ struct OutputArgs {
     logprobs: Option<usize>,
 }
 
-pub fn run(args: Args) -> Result<()> {
-    let prompt = read_prompt(&args)?;
-    let acceptance = args.models.demo_acceptance();
-    let mut speculation = args.speculation.speculation(&args.sampling, acceptance.as_deref())?;
-    if let Some(Speculation { verifier, .. }) = &speculation
+/// Writes one text.
+///
+/// # Errors
+/// Options that contradict each other; models that cannot be loaded; a prompt that leaves no room.
+pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
+    let prompt = read_prompt(args.prompt.as_deref(), args.prompt_file.as_deref())?;
+    let description = args.description();
+    if let Some(verifier) = &description.speculation.verifier
         && args.output.invariant
         && !verifier.build()?.races()
     {
@@ -116,27 +116,15 @@ pub fn run(args: Args) -> Result<()> {
             "--invariant goes with --verifier invariant and none: the text of {verifier} depends on the draft"
         )));
     }
-    let mut models = args.models.load(speculation.is_some())?;
-    // The makers' sampling, if it is used, comes with the model.
-    let sampling = args.chat.sampling(args.sampling.clone(), &models.language);
-    if let Some(speculation) = &mut speculation {
-        speculation.sampling = sampling.draft();
-    }
-    let tokens = args.chat.encode(&models.language, &prompt, models.engine.facts().context)?;
-    models.engine.admits(&tokens)?;
-    let target = sampling.target();
-    costs::settle(
-        args.speculation.costs(),
-        &args.models,
-        &mut models,
-        &target,
-        speculation.as_mut(),
-    )?;
-    let settings = Settings { sampling: target, speculation };
-    settings.tell();
+    let mut run = Run::open(description, &Terminal)?;
+    let Models { engine, language, .. } = &mut run.models;
+    let tokens = args.chat.encode(language, &prompt, engine.facts().context)?;
+    engine.admits(&tokens)?;
+    run.measure(&Terminal)?;
+    run.settings.tell(&Terminal);
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
-        end_tokens: args.limits.ends.tokens(args.chat.end_tokens(&models.language)),
+        end_tokens: args.limits.ends.tokens(args.chat.end_tokens(&run.models.language)),
         stop: args.limits.ends.stop(),
     };
     let seed = args.output.seed.unwrap_or_else(rand::random);
@@ -146,8 +134,8 @@ pub fn run(args: Args) -> Result<()> {
         (false, false) => printer.remind(&prompt),
         (false, true) => {}
     }
-    let rng = texts::random(seed);
-    let request = texts::request(&models.language, &tokens, &settings, &limits, rng)?;
+    let request = run.request(&tokens, &limits, seeded(seed))?;
+    let models = &mut run.models;
     let mut session = models.engine.open(request)?;
     if args.output.invariant {
         session.race();
@@ -168,7 +156,7 @@ pub fn run(args: Args) -> Result<()> {
             generation.text.clone()
         };
         let mut report = Report::new(text, &generation, &tokens, seed);
-        report.draft = models.draft;
+        report.draft = models.draft.clone();
         if args.output.logprobs.is_some() {
             report.logprobs = Some(TokenScore::all(&generation.scores, &models.language)?);
         }
@@ -179,12 +167,23 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-fn read_prompt(args: &Args) -> Result<String> {
-    if let Some(prompt) = &args.prompt {
-        return Ok(prompt.clone());
+impl<R: RuleRegistry> Args<R> {
+    fn description(&self) -> Description<R> {
+        Description {
+            models: self.models.options(),
+            speculation: self.speculation.options(),
+            sampling: self.sampling.options(),
+            published_sampling: self.chat.uses_published(),
+        }
     }
-    let file = args.prompt_file.as_ref().filter(|path| path.as_os_str() != "-");
-    let (name, bytes) = match file {
+}
+
+fn read_prompt(prompt: Option<&str>, file: Option<&Path>) -> Result<String> {
+    if let Some(prompt) = prompt {
+        return Ok(prompt.to_owned());
+    }
+    let named = file.filter(|path| path.as_os_str() != "-");
+    let (name, bytes) = match named {
         Some(path) => {
             let name = path.display().to_string();
             let bytes = polydraft_files::read(path, Kind::PROMPT)
@@ -193,7 +192,7 @@ fn read_prompt(args: &Args) -> Result<String> {
         }
         None => {
             let mut input = io::stdin().lock();
-            if args.prompt_file.is_none() && input.is_terminal() {
+            if file.is_none() && input.is_terminal() {
                 return Err(Usage::error(
                     "no prompt: give --prompt TEXT, --prompt-file FILE, or text on standard input",
                 ));

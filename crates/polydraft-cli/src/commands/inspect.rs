@@ -12,11 +12,10 @@ use polydraft_models::{
     Bytes, Description, DeviceName, HeadDescription, LoadOptions, Positions, Precision, Scaling,
     available_memory, is_gguf, is_head,
 };
-use polydraft_options::own_copy::OwnCopy;
+use polydraft_runtime::{SelfDraft, Usage, default_precision, places};
 use serde::Serialize;
 
-use crate::output::{self, Usage};
-use crate::{models, places};
+use crate::output;
 
 /// Show what a model is and what it takes, without reading its weights.
 ///
@@ -91,6 +90,10 @@ struct Draft {
     head: Option<String>,
 }
 
+/// Prints what a model is.
+///
+/// # Errors
+/// What is no model.
 pub fn run(args: Args) -> Result<()> {
     let located = |name: &str| places::locate(name, args.offline);
     let path = located(&args.model)?;
@@ -112,7 +115,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let draft = match args.draft.as_deref() {
         None => None,
-        Some(name) => Some(match OwnCopy::named(name)? {
+        Some(name) => Some(match SelfDraft::named(name)? {
             Some(own) => Draft::own(&model, own, name, args.dtype),
             None if DrafterKind::named(name).is_some() => Draft::of(name.to_owned(), 0, None),
             None => {
@@ -304,9 +307,9 @@ impl Draft {
     }
 
     /// Its own weights, beside a target that is held so, or as it would be by default.
-    fn own(target: &Description, own: OwnCopy, name: &str, held: Option<Precision>) -> Self {
-        let precision = held.unwrap_or_else(|| models::default_precision(&target.directory));
-        let mut checked = own.beside(target, precision, DeviceName::Cpu);
+    fn own(target: &Description, own: SelfDraft, name: &str, held: Option<Precision>) -> Self {
+        let precision = held.unwrap_or_else(|| default_precision(&target.directory));
+        let mut checked = own.beside(target, precision);
         if let (Err(problem), None) = (&mut checked, held) {
             problem.push_str("; with another --dtype it may be");
         }

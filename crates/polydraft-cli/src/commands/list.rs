@@ -28,7 +28,8 @@ struct Lists {
     trees: Vec<Entry>,
 }
 
-const VERIFIERS: [(&str, &str); 16] = [
+/// Verifiers, and a line on each.
+pub const VERIFIERS: [(&str, &str); 15] = [
     (
         "nested-priority",
         "the path of highest priority, verified as a block; any tree of i.i.d. draws; the default",
@@ -53,7 +54,6 @@ const VERIFIERS: [(&str, &str); 16] = [
         "from the root down: draw from the target, see whether it was drafted; top-k trees too",
     ),
     ("walk:hub", "from the root down by SpecHub; trees of hub or greedy draws"),
-    ("walk:importance", "from the root down by importance-weighted selection"),
     ("walk:RULE", "from the root down by any rule below"),
     (
         "invariant",
@@ -62,7 +62,8 @@ const VERIFIERS: [(&str, &str); 16] = [
     ("none", "plain decoding, the same law"),
 ];
 
-const RULES: [(&str, &str); 11] = [
+/// Token-level rules, and a line on each.
+pub const RULES: [(&str, &str); 6] = [
     ("single", "single-draft speculative sampling: one draft"),
     ("priority", "priority coupling, the optimum for i.i.d. drafts"),
     ("k-seq", "SpecTr's sequential selection: i.i.d. drafts"),
@@ -72,14 +73,6 @@ const RULES: [(&str, &str); 11] = [
     ),
     ("naive", "draw from the target and see whether it was drafted: any drafts"),
     ("hub", "SpecHub and its extension to n drafts: hub or greedy drafts"),
-    (
-        "importance",
-        "importance-weighted selection by a truncated linear program: i.i.d. or distinct drafts",
-    ),
-    ("linear-program", "reference: the optimum by a linear program; slow"),
-    ("max-flow", "reference: the optimum by maximum flow; slow"),
-    ("slackness", "reference: the optimum by complementary slackness; slow"),
-    ("global-resolution", "reference: the optimum by Global Resolution, where it finds a solution"),
 ];
 
 const TREES: [(&str, &str); 10] = [
@@ -95,19 +88,31 @@ const TREES: [(&str, &str); 10] = [
     ("--tree sequoia:16", "the best tree of so many nodes for measured acceptances, --acceptance"),
 ];
 
+/// Prints them.
+///
+/// # Errors
+/// Output that is closed.
 pub fn run(args: Args) -> Result<()> {
-    let entries = |lines: &[(&'static str, &'static str)]| {
+    print(&VERIFIERS, &RULES, args.json)
+}
+
+/// Prints verifiers and rules, and all trees.
+///
+/// # Errors
+/// Output that is closed.
+pub fn print(verifiers: &[Line], rules: &[Line], json: bool) -> Result<()> {
+    let entries = |lines: &[Line]| {
         lines.iter().map(|&(name, about)| Entry { name, about }).collect::<Vec<_>>()
     };
     let lists =
-        Lists { verifiers: entries(&VERIFIERS), rules: entries(&RULES), trees: entries(&TREES) };
-    if args.json {
+        Lists { verifiers: entries(verifiers), rules: entries(rules), trees: entries(&TREES) };
+    if json {
         return output::json(&lists);
     }
     let mut out = std::io::stdout().lock();
     for (title, entries) in [
         ("verifiers, for --verifier; all are lossless", &lists.verifiers),
-        ("token-level rules, for walk:RULE and 'couple --rule'", &lists.rules),
+        ("token-level rules, for walk:RULE", &lists.rules),
         ("trees of drafts", &lists.trees),
     ] {
         writeln!(out, "{title}:")?;
@@ -118,6 +123,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     Ok(())
 }
+
+/// A name and what is said of it.
+pub type Line = (&'static str, &'static str);
 
 #[cfg(test)]
 mod tests {
@@ -132,11 +140,8 @@ mod tests {
         }
         for (name, _) in VERIFIERS.iter().filter(|(name, _)| !["none", "walk:RULE"].contains(name))
         {
-            assert!(name.parse::<polydraft_reference::VerifierKind>().is_ok(), "{name}");
+            assert!(name.parse::<polydraft::VerifierKind>().is_ok(), "{name}");
         }
-        assert_eq!(
-            polydraft_reference::RuleKind::names().collect::<Vec<_>>(),
-            RULES.map(|(name, _)| name)
-        );
+        assert_eq!(polydraft::RuleKind::NAMES, RULES.map(|(name, _)| name));
     }
 }

@@ -22,6 +22,10 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
+/// Prints or writes the manual.
+///
+/// # Errors
+/// A folder that cannot be written to.
 pub fn run(args: Args, program: Command) -> Result<()> {
     // The pages of 'help' would repeat all others.
     let program = program.disable_help_subcommand(true);

@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 
 use anyhow::Result;
 
-use crate::{output, threads};
+use polydraft_runtime::threads_or_all;
+
+use crate::output::{self, Terminal};
 
 /// Let another machine compute layers of its target here: llama.cpp's RPC server, of this program's
 /// own version.
@@ -29,6 +31,10 @@ pub struct Args {
     threads: Option<u32>,
 }
 
+/// Serves until it is killed.
+///
+/// # Errors
+/// A program without llama.cpp; an address that cannot be had.
 pub fn run(args: Args) -> Result<()> {
     if !args.host.is_loopback() {
         output::note(format_args!(
@@ -36,6 +42,7 @@ pub fn run(args: Args) -> Result<()> {
             args.host, args.port
         ));
     }
+    let threads = threads_or_all(args.threads.map(|threads| threads as usize), &Terminal);
     let endpoint = format!("{}:{}", args.host, args.port);
-    Ok(polydraft_llama::serve_rpc(&endpoint, threads::or_all(args.threads))?)
+    Ok(polydraft_llama::serve_rpc(&endpoint, threads)?)
 }

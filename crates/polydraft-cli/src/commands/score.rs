@@ -11,8 +11,8 @@ use polydraft_files::Kind;
 use polydraft_text::Language;
 use serde::Serialize;
 
+use crate::args::ModelArgs;
 use crate::interrupts::Orderly;
-use crate::models::ModelArgs;
 use crate::output;
 
 /// Print the perplexity of a text under the target model, and the log-probability of every token.
@@ -94,6 +94,10 @@ impl TokenScore {
     }
 }
 
+/// Scores and prints.
+///
+/// # Errors
+/// Models that cannot be loaded; a text with nothing to score.
 pub fn run(args: Args) -> Result<()> {
     let text = read(&args)?;
     let mut models = args.models.load(false)?;

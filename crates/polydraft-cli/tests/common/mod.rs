@@ -1,14 +1,19 @@
-//! The program, run as a user would.
+//! The programs, run as a user would.
 #![allow(dead_code)] // each test file uses its part
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 /// The program with a cache of its own, nobody's own defaults and nothing to read.
 pub fn program(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polydraft"));
+    // The laboratory's tests share this file.
+    let program =
+        option_env!("CARGO_BIN_EXE_polydraft").or(option_env!("CARGO_BIN_EXE_polydraft-lab"));
+    let mut command = Command::new(program.unwrap());
     command
         .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .env("XDG_CONFIG_HOME", "/nonexistent");
@@ -17,7 +22,7 @@ pub fn program(args: &[&str]) -> Command {
 }
 
 pub fn run(args: &[&str]) -> Output {
-    program(args).output().unwrap()
+    end(program(args).spawn().unwrap())
 }
 
 /// Runs it with this to read.
@@ -25,11 +30,44 @@ pub fn fed(args: &[&str], input: &[u8]) -> Output {
     let mut child = program(args).stdin(Stdio::piped()).spawn().unwrap();
     // It may have stopped reading, having found a mistake.
     let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
+    end(child)
+}
+
+/// What comes through a pipe, read as it comes: a program does not end while its output waits.
+fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.map(|mut pipe| pipe.read_to_end(&mut bytes).unwrap());
+        bytes
+    })
+}
+
+/// The output of a program that must end soon.
+pub fn end(mut child: Child) -> Output {
+    let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+/// Sends a signal, such as -INT.
+#[cfg(unix)]
+pub fn interrupt(child: &Child, signal: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
 
 pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// What a command prints that must succeed.
@@ -43,8 +81,9 @@ pub fn json(args: &[&str]) -> Value {
     serde_json::from_str(&ok(args)).unwrap()
 }
 
-/// Runs a command that must fail with this code and a message that contains all of `expected`.
-pub fn fails(args: &[&str], code: i32, expected: &[&str]) {
+/// Runs a command that must fail with this code and a message that contains all of `expected`; the
+/// message.
+pub fn fails(args: &[&str], code: i32, expected: &[&str]) -> String {
     let output = run(args);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
@@ -54,4 +93,5 @@ pub fn fails(args: &[&str], code: i32, expected: &[&str]) {
     for part in expected {
         assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
     }
+    message
 }

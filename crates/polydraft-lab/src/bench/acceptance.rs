@@ -5,19 +5,17 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Drafting, PolicyKind};
+use polydraft_cli::args::{ModelArgs, SamplingArgs};
+use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::provenance::MadeBy;
+use polydraft_cli::save::Save;
+use polydraft_cli::{output, prompts};
 use polydraft_engine::Limits;
 use polydraft_reference::VerifierKind;
+use polydraft_runtime::{AcceptanceFile, seeded};
 use serde::Serialize;
 
-use crate::interrupts::Orderly;
-use crate::models::ModelArgs;
-use crate::output;
-use crate::prompts;
-use crate::provenance::MadeBy;
-use crate::sampling::SamplingArgs;
-use crate::save::Save;
-use crate::speculation::{AcceptanceFile, Speculation};
-use crate::texts::{self, Settings};
+use crate::{Settings, Speculation};
 
 /// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
 ///
@@ -80,10 +78,14 @@ struct Report {
 
 pub fn run(args: Args) -> Result<()> {
     let tree = PolicyKind::levels(&[args.children as usize], args.drafting);
-    let speculation =
-        Speculation { verifier: args.verifier.clone(), tree, sampling: args.sampling.draft() };
-    speculation.build().map_err(output::Usage::error)?;
-    let settings = Settings { sampling: args.sampling.target(), speculation: Some(speculation) };
+    let speculation = Speculation {
+        verifier: args.verifier.clone(),
+        tree,
+        sampling: args.sampling.options().draft(),
+    };
+    speculation.build().map_err(polydraft_runtime::Usage::error)?;
+    let settings =
+        Settings { sampling: args.sampling.options().target(), speculation: Some(speculation) };
     let save = args.save.as_deref().map(Save::begin).transpose()?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
@@ -97,11 +99,8 @@ pub fn run(args: Args) -> Result<()> {
             let context = models.engine.facts().context;
             let tokens = models.language.text.encode_within(prompt, context)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
-            let mut random = texts::random(u64::from(round) << 32 | number as u64);
-            let run =
-                texts::decode(&mut models, &tokens, &settings, &limits, &mut random, &mut |_| {
-                    true
-                })?;
+            let mut random = seeded(u64::from(round) << 32 | number as u64);
+            let run = models.decode(&tokens, &settings, &limits, &mut random, &mut |_| true)?;
             // Trees of one level: every call but a last one without drafts verifies one position.
             positions += run.statistics.drafted.first().copied().unwrap_or(0);
             for (total, count) in counts.iter_mut().zip(&run.statistics.accepted_by_rank) {

@@ -11,17 +11,17 @@ use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling, Token};
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::commands::compare::parting;
+use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::output::{self, Terminal, note};
+use polydraft_cli::prompts;
 use polydraft_engine::{Generation, Limits};
 use polydraft_reference::VerifierKind;
+use polydraft_runtime::{Models, Usage, costs, seeded};
 
-use crate::costs;
-use crate::interrupts::{self, Orderly};
-use crate::models::{ModelArgs, Models, parting};
-use crate::output::{self, Usage, note};
 use crate::plot;
-use crate::prompts;
-use crate::speculation::Speculation;
-use crate::texts::{self, Settings};
+use crate::{Settings, Speculation};
 use report::print;
 pub use report::{Report, Row, row};
 use ways::ways;
@@ -124,7 +124,7 @@ pub fn run(args: Args) -> Result<()> {
             let expected = expected.get_or_insert_with(|| got.clone());
             if let Some(gap) = parting(models.engine.target(), prompt, expected, &got)? {
                 ensure!(
-                    gap <= args.models.rounding(),
+                    gap <= args.models.options().rounding(),
                     "{} differs from plain decoding at temperature 0 on prompt {}, where their logits are {gap:e} apart",
                     way.name(),
                     number + 1
@@ -160,9 +160,11 @@ pub fn run(args: Args) -> Result<()> {
 /// Gives trees that choose themselves the costs of passes, and returns them if anybody asks for
 /// them.
 fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Option<Costs>> {
-    let file = args.costs.as_deref();
+    let (file, options) = (args.costs.as_deref(), args.models.options());
     for way in ways.iter_mut() {
-        costs::settle(file, &args.models, models, &way.sampling, way.speculation.as_mut())?;
+        if let Some(speculation) = &mut way.speculation {
+            costs::settle(file, &options, models, &way.sampling, speculation, &Terminal)?;
+        }
     }
     let speculates = ways.iter().find_map(|way| way.speculation.clone());
     let (Some(speculation), true) = (speculates, file.is_some() || !args.plot_speed.is_empty())
@@ -170,7 +172,7 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
         return Ok(None);
     };
     let Speculation { sampling, verifier, .. } = &speculation;
-    costs::find(file, &args.models, models, [sampling; 2], verifier).map(Some)
+    costs::find(file, &options, models, [sampling; 2], verifier, &Terminal).map(Some)
 }
 
 /// Times all ways, prompt by prompt, for so many rounds of texts of so many tokens, until
@@ -225,5 +227,5 @@ fn generate(
 ) -> Result<Generation> {
     // Texts of one length: an early end would compare different amounts of work.
     let limits = Limits { max_tokens: Some(max_tokens as usize), ..Limits::default() };
-    texts::decode(models, prompt, settings, &limits, &mut texts::random(seed), &mut |_| true)
+    models.decode(prompt, settings, &limits, &mut seeded(seed), &mut |_| true)
 }

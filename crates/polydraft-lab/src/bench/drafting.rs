@@ -7,15 +7,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
 use polydraft::race::{Clocks, Keyed};
 use polydraft::{Chance, Distribution, Problem, Proposal, Sampling, acceptance};
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::output::{self, Verdict, note};
+use polydraft_cli::prompts;
+use polydraft_cli::provenance::MadeBy;
+use polydraft_runtime::{SeededRng, Usage, seeded};
 use serde::Serialize;
 
 use super::solve_time::laws;
-use crate::interrupts::{self, Orderly};
-use crate::models::ModelArgs;
-use crate::output::{self, Usage, Verdict, note};
-use crate::prompts;
-use crate::provenance::MadeBy;
-use crate::texts::{self, Random};
 
 /// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with
 /// each.
@@ -146,13 +146,13 @@ struct Count {
     count: usize,
     /// By position: what [`look`](Self::look) finds.
     columns: [Vec<f64>; 8],
-    chance: Random,
+    chance: SeededRng,
     clocks: Keyed,
 }
 
 impl Count {
     fn new(count: usize, seed: u64) -> Self {
-        let mut chance = texts::random(seed);
+        let mut chance = seeded(seed);
         Self { count, columns: Default::default(), clocks: Keyed::drawn(&mut chance), chance }
     }
 

@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::interrupts;
+use polydraft_cli::output::{self, Verdict, note};
+use polydraft_cli::provenance::MadeBy;
+use polydraft_cli::save::Save;
 use serde::{Deserialize, Serialize};
 
-use crate::interrupts;
-use crate::models::ModelArgs;
-use crate::output::{self, Verdict, note};
 use crate::plot::{self, Drawing};
-use crate::provenance::MadeBy;
-use crate::save::Save;
 use lab::Lab;
 pub use table::{Entry, Table, letter};
 pub use theirs::Source;

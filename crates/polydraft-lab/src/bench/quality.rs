@@ -11,19 +11,19 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Sampling, Token};
+use polydraft_cli::args::{ChatArgs, ModelArgs, SpeculationArgs};
+use polydraft_cli::commands::compare::parting;
+use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::output::{self, Terminal, Verdict, note};
+use polydraft_cli::save::Save;
 use polydraft_engine::Limits;
+use polydraft_reference::RuleKind;
+use polydraft_runtime::{Models, SamplingOptions, Usage, costs, seeded};
 
-use crate::conversation::ChatArgs;
-use crate::costs;
-use crate::interrupts::{self, Orderly};
-use crate::models::{ModelArgs, Models, parting};
-use crate::output::{self, Usage, Verdict, note};
-use crate::sampling::SamplingArgs;
-use crate::save::Save;
-use crate::speculation::{Speculation, SpeculationArgs};
-use crate::texts::{self, Settings};
 use answers::Runner;
 use items::Item;
+
+use crate::{Settings, Speculation};
 pub use report::{KindScore, Report, Score, Texts};
 
 /// Score answers of plain and of speculative decoding: the quality is the same.
@@ -49,7 +49,7 @@ pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
     #[command(flatten)]
-    speculation: SpeculationArgs,
+    speculation: SpeculationArgs<RuleKind>,
     #[command(flatten)]
     chat: ChatArgs,
     /// Prompts with answers [default: the project's own, 78 short ones].
@@ -98,10 +98,9 @@ pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
         Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
     }
-    let Some(speculation) = args
-        .speculation
-        .speculation(&SamplingArgs::default(), args.models.demo_acceptance().as_deref())?
-    else {
+    let (options, asked) = (args.models.options(), args.speculation.options());
+    let demo = options.demo_acceptance();
+    let Some(speculation) = asked.resolve(&SamplingOptions::default(), demo.as_deref())? else {
         return Err(Usage::error("there is nothing to compare with --verifier none"));
     };
     let (mut items, skipped) = items::read(args.prompts.as_deref(), args.run.is_some())?;
@@ -131,13 +130,8 @@ pub fn run(args: Args) -> Result<()> {
         bar.set_message(format!("T = {temperature}"));
         let sampling = Sampling { temperature, ..Sampling::default() };
         let mut speculation = Speculation { sampling, ..speculation.clone() };
-        costs::settle(
-            args.speculation.costs(),
-            &args.models,
-            &mut models,
-            &sampling,
-            Some(&mut speculation),
-        )?;
+        let costs = asked.costs.as_deref();
+        costs::settle(costs, &options, &mut models, &sampling, &mut speculation, &Terminal)?;
         let mut texts = Texts::default();
         for tried in &mut tried {
             let right = plan.texts(&mut models, tried, &speculation, &mut texts, &bar)?;
@@ -214,11 +208,9 @@ impl Plan<'_> {
                     },
                 };
                 let seed = (u64::from(number) << 1 | way as u64) << 32 ^ item.number as u64;
-                let mut random =
-                    texts::random(self.args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
+                let mut random = seeded(self.args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
                 let mut text = String::new();
-                let generation = texts::decode(
-                    models,
+                let generation = models.decode(
                     &tried.prompt,
                     &settings,
                     &limits,
@@ -246,7 +238,7 @@ impl Plan<'_> {
                 &speculative[..common],
             )? {
                 None => compared.equal += 1,
-                Some(gap) if gap <= self.args.models.rounding() => compared.ties += 1,
+                Some(gap) if gap <= self.args.models.options().rounding() => compared.ties += 1,
                 Some(_) => compared.different += 1,
             }
         }

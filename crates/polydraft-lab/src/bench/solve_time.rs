@@ -14,13 +14,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Problem, Proposal, Sampling, acceptance};
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::{output, prompts};
+use polydraft_runtime::Usage;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-use crate::interrupts::Orderly;
-use crate::models::ModelArgs;
-use crate::output::{self, Usage};
-use crate::prompts;
 use cell::Cell;
 pub use cell::RowReport;
 pub use dataset::Dataset;

@@ -9,17 +9,18 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{PolicyKind, Sampling, Token};
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::output::{self, note};
+use polydraft_cli::prompts;
+use polydraft_cli::save::Save;
 use polydraft_engine::Engine;
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{Comparison, Sample, exact_for};
+use polydraft_runtime::Usage;
 
-use crate::interrupts::{self, Orderly};
-use crate::models::ModelArgs;
 use crate::observe::{self, Plan, text_seed};
-use crate::output::{self, Usage, note};
 use crate::plot;
-use crate::prompts;
-use crate::save::Save;
 pub use report::{Compared, Origin, Report, Row, Setting, Traced, compared};
 
 /// Those that are compared where none is named: all that are not slow.

@@ -6,10 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use polydraft::{Distribution, Drafting, Draws, Error, Problem, Proposal};
 use polydraft_files::{Kind, read_stream};
+use polydraft_runtime::Usage;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
-
-use crate::output::Usage;
 
 /// A target law and one draft law, or one for each draft.
 pub struct Laws {

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use polydraft::coupling::{Coupling, Problem, Rule};
 use polydraft::{Drafting, Error, acceptance, couple};
+use polydraft_cli::output::note;
 use polydraft_reference::optimum;
+use polydraft_runtime::Usage;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 use serde::Serialize;
 
 use super::Args;
 use super::laws::Laws;
-use crate::output::{Usage, note};
 use polydraft_reference::RuleKind;
 
 /// What comes out about one rule.

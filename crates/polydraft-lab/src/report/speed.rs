@@ -5,8 +5,8 @@ use polydraft::policy::Passes;
 
 use super::page::{Cell, Section};
 use super::record::Record;
-use crate::bench::speed::{Report, Row};
 use crate::plot::{Curve, Curves, Datum};
+use polydraft_cli::commands::bench::speed::{Report, Row};
 
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;

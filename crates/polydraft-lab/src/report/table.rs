@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::page::{Cell, Section};
 use super::record::Record;
-use crate::bench::speed::Report;
+use polydraft_cli::commands::bench::speed::Report;
 
 #[derive(Deserialize)]
 struct Table {

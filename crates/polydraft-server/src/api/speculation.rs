@@ -1,7 +1,7 @@
 //! How one request wants to be speculated for.
 
 use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
-use polydraft_options::speculation::{Speculation, supports};
+use polydraft_runtime::{Speculation, supports};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -64,11 +64,7 @@ pub fn resolve(
     }
     let verifier = match verifier {
         None => default.verifier,
-        // Reference solvers are for laboratories: their time has no bound.
-        Some(name) => match (name.parse::<VerifierKind>(), name.parse()) {
-            (Ok(_), Ok(kind)) => kind,
-            (Err(error), _) | (_, Err(error)) => return Err(wrong(error.to_string())),
-        },
+        Some(name) => name.parse().map_err(|error: polydraft::Error| wrong(error.to_string()))?,
     };
     let tree = match tree {
         None => default.tree,
@@ -94,11 +90,7 @@ pub fn fits(tree: &PolicyKind, vocabulary: usize) -> Result<(), String> {
     }
 }
 
-fn tree_of(
-    app: &App,
-    text: &str,
-    verifier: &polydraft_reference::VerifierKind,
-) -> polydraft::Result<PolicyKind> {
+fn tree_of(app: &App, text: &str, verifier: &VerifierKind) -> polydraft::Result<PolicyKind> {
     let mut tree: PolicyKind = text.parse()?;
     if let Some(auto) = tree.auto_mut() {
         auto.costs = app.costs.clone();

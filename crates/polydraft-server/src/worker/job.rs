@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use polydraft::{Sampling, Token};
 use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics, Trace, TracedNode};
-use polydraft_options::speculation::Speculation;
+use polydraft_runtime::Speculation;
 
 use crate::grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

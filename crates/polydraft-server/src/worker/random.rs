@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use polydraft::Chance;
 use polydraft::chance::Outcomes;
-use polydraft_options::texts::Random;
+use polydraft_runtime::SeededRng;
 
 /// The generator, and what it was before the step. A copy is a second handle of the same.
 #[derive(Clone)]
-pub(super) struct Reversible(Arc<Mutex<(Random, Random)>>);
+pub(super) struct Reversible(Arc<Mutex<(SeededRng, SeededRng)>>);
 
 impl Reversible {
-    pub fn new(random: Random) -> Self {
+    pub fn new(random: SeededRng) -> Self {
         Self(Arc::new(Mutex::new((random.clone(), random))))
     }
 
     /// A panic while it is held leaves numbers drawn, which is what going back is for.
-    fn both(&self) -> MutexGuard<'_, (Random, Random)> {
+    fn both(&self) -> MutexGuard<'_, (SeededRng, SeededRng)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use polydraft::Token;
 use polydraft_engine::{Engine, Penalties, Processor, Request, Session};
-use polydraft_options::speculation::Speculation;
-use polydraft_options::texts;
+use polydraft_runtime::{Speculation, seeded};
 use polydraft_text::Language;
 
 use super::guarded;
@@ -70,7 +69,7 @@ impl Text {
         guarded(|| {
             let speculation = asked.speculation.as_ref().map(Speculation::build).transpose();
             let speculation = speculation.map_err(|error| Failure::Settings(error.to_string()))?;
-            let mut random = texts::random(asked.seed);
+            let mut random = seeded(asked.seed);
             // The first is what the seed gives one text alone.
             random.set_stream(number as u64);
             let random = Reversible::new(random);

@@ -14,7 +14,7 @@ use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token};
 use polydraft_engine::{
     Engine, Facts, Model, ModelDrafter, Result, Sequence, Sequences, TableModel,
 };
-use polydraft_options::speculation::Speculation;
+use polydraft_runtime::Speculation;
 use polydraft_server::{Defaults, Served, Server, Settings};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens, Text};
 use serde_json::Value;

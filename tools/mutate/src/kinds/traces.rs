@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use polydraft::{Distribution, Draft, PolicyKind, VerifierKind};
-use polydraft_trace::{Header, Recording, Replay, Shard, Trace, Writer, replay};
+use polydraft_reference::trace::{Header, Recording, Replay, Shard, Trace, Writer, replay};
 use serde_json::{Value, json};
 
 use super::write;

@@ -88,6 +88,10 @@ impl<W: Write> Printer<W> {
         self.result.is_ok()
     }
 
+    /// Ends the text's last line.
+    ///
+    /// # Errors
+    /// Output that is closed.
     pub fn finish(mut self) -> io::Result<()> {
         self.begin();
         self.plain(Style::new(), "\n");

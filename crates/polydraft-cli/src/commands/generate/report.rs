@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::printer::legend;
 use crate::commands::score::TokenScore;
-use crate::costs;
 use crate::output::note;
+use polydraft_runtime::costs;
 
 /// What `--json` prints.
 #[derive(Serialize)]

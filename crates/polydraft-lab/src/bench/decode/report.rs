@@ -4,13 +4,13 @@ use std::io::Write;
 
 use anyhow::Result;
 use polydraft::policy::Costs;
+use polydraft_cli::output::note;
+use polydraft_cli::provenance::MadeBy;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
 use super::ways::{Round, Way};
 use crate::bench::median;
-use crate::output::note;
-use crate::provenance::MadeBy;
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {

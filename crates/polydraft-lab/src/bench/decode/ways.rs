@@ -7,11 +7,10 @@ use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling};
 use polydraft_engine::Statistics;
 use polydraft_reference::VerifierKind;
+use polydraft_runtime::{Usage, supports};
 
 use super::Args;
-use crate::output::Usage;
-use crate::speculation::{Speculation, supports};
-use crate::texts::Settings;
+use crate::{Settings, Speculation};
 
 /// One way to decode.
 pub struct Way {

@@ -11,11 +11,11 @@ use polydraft::conformance::tree::{exact, random_pair};
 use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
+use polydraft_runtime::seeded;
 
 use super::lab::{Case, Lab, Sum, at};
 use super::table::Table;
 use crate::bench::decode::{self, Way};
-use crate::texts;
 
 const OTHERS: [&str; 4] = ["greedy-block", "spectr", "specinfer", "traversal"];
 
@@ -127,7 +127,7 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
     ];
     for (vocabulary, depth, paths) in [(3, 2, 2), (2, 3, 2), (2, 2, 3)] {
         let mut sums = vec![Sum::default(); names.len() + 1];
-        let mut random = texts::random(seed);
+        let mut random = seeded(seed);
         for index in 0..models {
             // From draft and target that have nothing to do with each other to such that agree.
             let agreement = 0.8 * index as f64 / (models - 1).max(1) as f64;

@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Draws, PolicyKind, Problem, Proposal, Sampling, Token, acceptance, couple};
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::prompts;
 use polydraft_engine::Engine;
 use polydraft_reference::{RuleKind, VerifierKind, importance};
+use polydraft_runtime::{Models, seeded};
 
 use super::table::Table;
 use super::theirs::sources;
@@ -16,9 +20,6 @@ use crate::bench::decode::{self, Way};
 use crate::bench::solve_time::laws::{self, Pair};
 use crate::bench::solve_time::{self, Column, RowReport, Work};
 use crate::bench::verifiers::{self, Extent, Setting};
-use crate::interrupts::Orderly;
-use crate::models::{ModelArgs, Models};
-use crate::{prompts, texts};
 
 /// A row of a table: a tree and a way to sample, and what is compared on it.
 pub struct Case {
@@ -303,7 +304,7 @@ pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
         node.drafts.iter().map(|sampling| pair.draft(sampling)).collect::<Result<Vec<_>>>()?;
     let problem = Problem::new(&target, Proposal::new(node.draws, &laws)?)?;
     let Some(rule) = &node.rule else { return Ok(acceptance::optimal(&problem)?) };
-    let (mut rule, mut random) = (rule.build()?, texts::random(seed));
+    let (mut rule, mut random) = (rule.build()?, seeded(seed));
     let mut coupling = couple(rule.as_mut(), problem)?;
     let Some(rank) = node.rank else { return Ok(coupling.acceptance(&mut random).probability) };
     let (mut sum, mut drafts) = (0.0, Vec::new());
@@ -414,7 +415,7 @@ mod tests {
                 let problem = Problem::new(&target, Proposal::iid(&draft, 2).expect("drafts"))
                     .expect("a problem");
                 let mut coupling = couple(rule_at_work.as_mut(), problem).expect("coupled");
-                let expected = coupling.acceptance(&mut texts::random(0)).probability;
+                let expected = coupling.acceptance(&mut seeded(0)).probability;
                 assert!((of(Some(rule), 2) - expected).abs() < 1e-6, "{rule}");
             }
         }

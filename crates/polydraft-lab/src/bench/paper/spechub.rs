@@ -9,10 +9,11 @@
 use anyhow::Result;
 use polydraft::policy::Fixed;
 use polydraft::{Drafting, Draws, PolicyKind, Topology};
+use polydraft_reference::RuleKind;
+use polydraft_runtime::supports;
 
 use super::lab::{Case, Lab, Node, acceptance_at, at};
 use super::table::Table;
-use crate::speculation::supports;
 
 /// Columns: their name, the rule, the walk with it, and how tokens are drawn.
 const WAYS: [(&str, &str, &str, Drafting); 3] = [
@@ -84,7 +85,7 @@ fn trees(lab: &mut Lab, temperature: f64) -> Result<()> {
             // SpecHub has two drafts.
             let fits = two || scheme != Drafting::Hub;
             let tree = shape.tree(scheme);
-            if fits && supports(&walk.parse()?, &tree) {
+            if fits && supports::<RuleKind>(&walk.parse()?, &tree) {
                 let mut case = Case::new(row.clone(), tree, at(temperature), &[walk])?;
                 case.verifiers[0].0 = column.to_owned();
                 cases.push(case);

@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use anyhow::Result;
+use polydraft_cli::provenance::MadeBy;
 use serde::{Deserialize, Serialize};
 
 use super::Report;
 use super::theirs::Source;
 use crate::plot::{Best, Dot, Dots, Panel, WIDTH};
-use crate::provenance::MadeBy;
 
 /// A measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

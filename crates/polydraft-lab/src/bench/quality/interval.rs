@@ -5,9 +5,8 @@
 //! its scores.
 //! Complexity: resamples × prompts.
 
+use polydraft_runtime::seeded;
 use rand::Rng;
-
-use crate::texts;
 
 const RESAMPLES: usize = 10_000;
 /// Part of the resamples beyond each end.
@@ -15,7 +14,7 @@ const TAIL: f64 = 0.025;
 
 /// The ends between which 95 % of the means of resampled `differences` lie; the same each time.
 pub fn interval(differences: &[f64]) -> (f64, f64) {
-    let (count, mut random) = (differences.len(), texts::random(0));
+    let (count, mut random) = (differences.len(), seeded(0));
     let mut mean = || {
         let drawn = (0..count).map(|_| differences[(random.next_u64() % count as u64) as usize]);
         drawn.sum::<f64>() / count as f64
@@ -35,7 +34,7 @@ mod tests {
     #[test]
     fn it_holds_what_it_says() {
         assert_eq!(interval(&[0.0; 5]), (0.0, 0.0));
-        let mut random = texts::random(7);
+        let mut random = seeded(7);
         let mut uniform = || random.next_u64() as f64 / u64::MAX as f64;
         let mut held = 0;
         for _ in 0..100 {

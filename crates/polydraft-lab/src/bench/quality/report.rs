@@ -3,14 +3,14 @@
 use std::io::Write;
 
 use anyhow::Result;
+use polydraft_cli::output::note;
+use polydraft_cli::provenance::MadeBy;
+use polydraft_runtime::Models;
 use serde::{Deserialize, Serialize};
 
 use super::interval::interval;
 use super::{Args, Tried};
-use crate::models::Models;
-use crate::output::note;
-use crate::provenance::MadeBy;
-use crate::speculation::Speculation;
+use crate::Speculation;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use polydraft_cli::output::note;
+use polydraft_cli::provenance::MadeBy;
 use serde::{Deserialize, Serialize};
 
 use super::cell::RowReport;
 use super::dataset::Dataset;
 use super::table;
-use crate::output::note;
 use crate::plot::{Chart, Drawing, Series, Value};
-use crate::provenance::MadeBy;
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {

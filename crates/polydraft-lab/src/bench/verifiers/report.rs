@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use polydraft::{PolicyKind, Sampling};
+use polydraft_cli::output::{self, note};
+use polydraft_cli::provenance::MadeBy;
+use polydraft_cli::save::Save;
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{self, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::chart::chart;
-use crate::output::{self, note};
 use crate::plot;
-use crate::provenance::MadeBy;
-use crate::save::Save;
 
 /// A tree, a way to sample, and the verifiers that are compared on it.
 pub struct Setting {

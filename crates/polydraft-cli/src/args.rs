@@ -1,0 +1,14 @@
+//! Options that commands share, and the descriptions that they become.
+
+mod backend;
+mod chat;
+mod ends;
+mod models;
+mod sampling;
+mod speculation;
+
+pub use chat::{ChatArgs, opening};
+pub use ends::EndArgs;
+pub use models::ModelArgs;
+pub use sampling::SamplingArgs;
+pub use speculation::SpeculationArgs;

@@ -1,0 +1,63 @@
+//! Prompts as messages of a conversation.
+
+use anyhow::Result;
+use clap::Args;
+use polydraft::Token;
+use polydraft_text::{Language, Message};
+
+use crate::output::note;
+
+/// Whether the prompt is a message to be answered.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Chat")]
+pub struct ChatArgs {
+    /// Put the prompt to the model as a message, by its chat template. Sampling options that are
+    /// not given are then those of its generation_config.json.
+    #[arg(long)]
+    chat: bool,
+    /// What the model is told before the message.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "chat")]
+    system: Option<String>,
+    /// Leave the sampling settings of generation_config.json alone.
+    #[arg(long, requires = "chat")]
+    ignore_published: bool,
+    /// Print what the model is given, as its chat template makes it, to standard error.
+    #[arg(long, requires = "chat")]
+    show_prompt: bool,
+}
+
+impl ChatArgs {
+    /// Whether it is.
+    pub fn is_conversation(&self) -> bool {
+        self.chat
+    }
+
+    /// The prompt as the tokens that the model continues, whose context holds `context` tokens.
+    pub fn encode(&self, language: &Language, prompt: &str, context: usize) -> Result<Vec<Token>> {
+        if !self.chat {
+            return Ok(language.text.encode_within(prompt, context)?);
+        }
+        let messages = opening(self.system.as_deref(), prompt);
+        if self.show_prompt
+            && let Some(template) = &language.chat
+        {
+            note(template.render(&messages)?);
+        }
+        Ok(language.encode_chat_within(&messages, context)?)
+    }
+
+    /// The tokens that end the text.
+    pub fn end_tokens(&self, language: &Language) -> Vec<Token> {
+        if self.chat { language.answer_end_tokens() } else { language.end_tokens.clone() }
+    }
+
+    /// Whether the makers' sampling settings count where nothing else is said.
+    pub fn uses_published(&self) -> bool {
+        self.chat && !self.ignore_published
+    }
+}
+
+/// The beginning of a conversation.
+pub fn opening(system: Option<&str>, message: &str) -> Vec<Message> {
+    system.map(Message::system).into_iter().chain([Message::user(message)]).collect()
+}

@@ -1,0 +1,65 @@
+//! Where a text ends besides its limit of tokens.
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use polydraft::Token;
+
+/// What ends a text.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Limits")]
+pub struct EndArgs {
+    /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\
+    /// for a backslash.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
+    stop: Vec<String>,
+    /// Go on where the model would end the text.
+    #[arg(long)]
+    ignore_end: bool,
+}
+
+impl EndArgs {
+    /// The strings that end it.
+    pub fn stop(&self) -> Vec<String> {
+        self.stop.iter().map(|text| unescape(text)).collect()
+    }
+
+    /// Whether it goes on where the model would end it.
+    pub fn ignores_end(&self) -> bool {
+        self.ignore_end
+    }
+
+    /// Of the tokens that would end it, those that do.
+    pub fn tokens(&self, end: Vec<Token>) -> Vec<Token> {
+        if self.ignore_end { Vec::new() } else { end }
+    }
+}
+
+/// `\n`, `\t` and `\\`, as shells pass them; anything else stays.
+fn unescape(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match (c, rest.clone().next()) {
+            ('\\', Some(next @ ('n' | 't' | '\\'))) => {
+                out.push(match next {
+                    'n' => '\n',
+                    't' => '\t',
+                    _ => '\\',
+                });
+                rest.next();
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unescape;
+
+    #[test]
+    fn escapes() {
+        assert_eq!(unescape(r"a\n\tb\\n\x\"), "a\n\tb\\n\\x\\");
+    }
+}

@@ -1,0 +1,85 @@
+//! Sampling options, for the target and, prefixed, for the draft.
+
+use clap::Args;
+use polydraft::Sampling;
+use polydraft_runtime::SamplingOptions;
+
+/// How logits become the distribution that tokens are drawn from.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token
+    /// [default: 1].
+    #[arg(long, short = 't', value_name = "T", value_parser = temperature)]
+    temperature: Option<f64>,
+    /// Keep only the K likeliest tokens.
+    #[arg(long, value_name = "K", value_parser = top_k)]
+    top_k: Option<usize>,
+    /// Keep the likeliest tokens that together reach probability P [default: 1].
+    #[arg(long, value_name = "P", value_parser = top_p)]
+    top_p: Option<f64>,
+    /// Keep the tokens at least P times as likely as the likeliest [default: 0].
+    #[arg(long, value_name = "P", value_parser = min_p)]
+    min_p: Option<f64>,
+    /// Temperature of the draft. The draft's sampling changes the speed, never the text's
+    /// distribution; each
+    /// of these four is the target's where it is not given.
+    #[arg(long, value_name = "T", value_parser = temperature)]
+    draft_temperature: Option<f64>,
+    /// --top-k of the draft.
+    #[arg(long, value_name = "K", value_parser = top_k)]
+    draft_top_k: Option<usize>,
+    /// --top-p of the draft.
+    #[arg(long, value_name = "P", value_parser = top_p)]
+    draft_top_p: Option<f64>,
+    /// --min-p of the draft.
+    #[arg(long, value_name = "P", value_parser = min_p)]
+    draft_min_p: Option<f64>,
+}
+
+impl SamplingArgs {
+    /// What they say.
+    pub fn options(&self) -> SamplingOptions {
+        SamplingOptions {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            draft_temperature: self.draft_temperature,
+            draft_top_k: self.draft_top_k,
+            draft_top_p: self.draft_top_p,
+            draft_min_p: self.draft_min_p,
+        }
+    }
+}
+
+/// Parses one field and lets the library say whether it is in range.
+fn field<T: std::str::FromStr>(
+    text: &str,
+    set: impl FnOnce(&mut Sampling, T),
+    value: impl FnOnce(&Sampling) -> T,
+) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    let mut sampling = Sampling::default();
+    set(&mut sampling, text.parse().map_err(|e: T::Err| e.to_string())?);
+    sampling.validate().map_err(|e| e.to_string())?;
+    Ok(value(&sampling))
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    field(text, |s, v| s.temperature = v, |s| s.temperature)
+}
+
+fn top_k(text: &str) -> Result<usize, String> {
+    field(text, |s, v| s.top_k = Some(v), |s| s.top_k.unwrap_or_default())
+}
+
+fn top_p(text: &str) -> Result<f64, String> {
+    field(text, |s, v| s.top_p = v, |s| s.top_p)
+}
+
+fn min_p(text: &str) -> Result<f64, String> {
+    field(text, |s, v| s.min_p = v, |s| s.min_p)
+}

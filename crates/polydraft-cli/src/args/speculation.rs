@@ -1,0 +1,82 @@
+//! Options for what decides on drafts, and for the tree of drafts.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use polydraft::coupling::RuleRegistry;
+use polydraft::{Drafting, RuleKind, VerifierKind};
+use polydraft_runtime::{SpeculationOptions, TreeName};
+
+/// How drafts are made and verified.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
+    /// What decides on the drafts; all are lossless. One path: token, block. Several:
+    /// nested-priority (the best), greedy-block, traversal, priority-block, spectr, specinfer,
+    /// walk:RULE with any rule of 'list'. 'invariant' has for a seed the same text with every
+    /// draft and tree, and accepts less. 'none' is plain decoding.
+    #[arg(long, value_name = "NAME", default_value = "nested-priority", value_parser = verifier::<R>)]
+    verifier: VerifierName<R>,
+    /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is
+    /// given, 1 for a verifier of one path].
+    #[arg(long, short = 'k', value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    paths: Option<u32>,
+    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: as --tree auto finds
+    /// best; 3 where --paths is given].
+    #[arg(long, short = 'd', value_name = "L", value_parser = clap::value_parser!(u32).range(1..=256))]
+    depth: Option<u32>,
+    /// Where the tree branches: 'auto' chooses before each step and at each token what gives the
+    /// most tokens per second, plain decoding included; 'auto:K,L' at most K paths of L tokens;
+    /// 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
+    /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many
+    /// at every node, 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best
+    /// tree of N nodes for --acceptance.
+    #[arg(long, value_name = "TREE")]
+    tree: Option<TreeName>,
+    /// End a path where the product of the acceptances that are to be expected along it falls below
+    /// this, from 0 to 1: it goes by how sure the draft is of each token. With --depth as the most.
+    #[arg(long, value_name = "P")]
+    stop_below: Option<f64>,
+    /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub, top-k
+    /// [default: the first of these that the verifier supports].
+    #[arg(long, value_name = "SCHEME", requires = "tree")]
+    drafting: Option<Drafting>,
+    /// Acceptances of first, second, .. drafts for a sequoia tree, as 'polydraft-lab bench
+    /// acceptance --save' writes them [default: those of the demo pair where no model is named].
+    #[arg(long, value_name = "FILE", requires = "tree")]
+    acceptance: Option<PathBuf>,
+    /// What passes cost, for --tree auto: a file that is read, or written if there is none
+    /// [default: measured once for a pair of models, and kept in the user's cache folder].
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+}
+
+/// A verifier, or none.
+#[derive(Debug, Clone)]
+struct VerifierName<R: RuleRegistry>(Option<VerifierKind<R>>);
+
+fn verifier<R: RuleRegistry>(name: &str) -> Result<VerifierName<R>, String> {
+    match name {
+        "none" => Ok(VerifierName(None)),
+        _ => match name.parse() {
+            Ok(kind) => Ok(VerifierName(Some(kind))),
+            Err(error) => Err(format!("{}; or none", polydraft::Error::from(error))),
+        },
+    }
+}
+
+impl<R: RuleRegistry> SpeculationArgs<R> {
+    /// What they say.
+    pub fn options(&self) -> SpeculationOptions<R> {
+        SpeculationOptions {
+            verifier: self.verifier.0.clone(),
+            paths: self.paths,
+            depth: self.depth,
+            tree: self.tree.clone(),
+            stop_below: self.stop_below,
+            drafting: self.drafting,
+            acceptance: self.acceptance.clone(),
+            costs: self.costs.clone(),
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! `polydraft bench model`: what loading a model costs beside reading its file, and what a pass
+//! costs beside reading its weights from memory.
+
+mod memory;
+mod random;
+mod together;
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser;
+use polydraft::{DraftTree, Token};
+use polydraft_engine::{Model, Sequences};
+use polydraft_models::{Description, LoadOptions, Precision, TransformerModel, is_gguf, load};
+use serde::Serialize;
+
+use super::median;
+use crate::interrupts::Orderly;
+use crate::output;
+use crate::provenance::MadeBy;
+use polydraft_runtime::{places, threads};
+
+/// Measure a model: loading beside reading its file, decoding beside reading memory, and what a
+/// pass over several tokens costs relative to one.
+///
+/// Scores are checked first: a tree's must be those of its tokens one by one.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The model [default: one of random weights, made in a temporary folder].
+    #[arg(value_name = "MODEL")]
+    model: Option<String>,
+    /// Millions of parameters of the random model, about; 79 at least, with its vocabulary of 8,192
+    /// tokens.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000), conflicts_with = "model")]
+    random: usize,
+    /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has
+    /// them].
+    #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
+    dtypes: Vec<Precision>,
+    /// Tokens of one pass.
+    #[arg(long, value_name = "N,..", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    nodes: Vec<usize>,
+    /// Texts decoded together, each by one token a pass.
+    #[arg(long, value_name = "N,..", default_value = "1,2,4,8", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    sequences: Vec<usize>,
+    /// Tokens of the context.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    context: usize,
+    /// Passes of each kind.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    passes: usize,
+    /// Threads to compute with [default: one per core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+const DTYPES: [Precision; 5] =
+    [Precision::F32, Precision::Bf16, Precision::Q8_0, Precision::Q4_0, Precision::Q4K];
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    made_by: MadeBy,
+    parameters: u64,
+    file_bytes: u64,
+    /// Of all threads together, by a plain sum.
+    memory_bytes_per_second: f64,
+    /// Reading the file, which is in the system's cache, piece by piece with as many threads.
+    read_seconds: f64,
+    context: usize,
+    results: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    dtype: &'static str,
+    load_seconds: f64,
+    /// The process's peak over what it had before.
+    load_peak_bytes: Option<u64>,
+    /// Bytes that the weights take.
+    weight_bytes: usize,
+    seconds_per_token: f64,
+    tokens_per_second: f64,
+    bytes_per_second: f64,
+    /// Of the memory's own.
+    bandwidth_share: f64,
+    passes: Vec<Pass>,
+    /// Several texts, each by one token a pass.
+    sequences: Vec<together::Throughput>,
+}
+
+#[derive(Serialize)]
+struct Pass {
+    nodes: usize,
+    seconds: f64,
+    /// To a pass over one.
+    relative: f64,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// Models that cannot be loaded; output that is closed.
+pub fn run(args: Args) -> Result<()> {
+    let threads = threads();
+    let made = match args.model {
+        Some(_) => None,
+        None => {
+            Some(random::write(args.random * 1_000_000).context("cannot write a random model")?)
+        }
+    };
+    let directory: PathBuf = match (&args.model, &made) {
+        (Some(name), _) => places::locate(name, true)?,
+        (None, Some(made)) => made.path().to_owned(),
+        (None, None) => unreachable!("one of them was given"),
+    };
+    let description = Description::read(&directory)?;
+    let files = weight_files(&description)?;
+    // What leaves room for the largest tree.
+    let nodes = args.nodes.iter().copied().max().unwrap_or(1);
+    let context = args.context.min(description.config.context.saturating_sub(nodes)).max(1);
+    let file_bytes = files.iter().map(|(_, bytes)| bytes).sum();
+    // Once to have it in the system's cache, then timed.
+    read_files(&files, threads)?;
+    let read_seconds = (0..3).map(|_| read_files(&files, threads)).collect::<Result<Vec<_>>>()?;
+    let bandwidth = memory::bandwidth(threads);
+    let mut results = Vec::new();
+    let dtypes: &[Precision] = match &args.dtypes[..] {
+        [] if is_gguf(&directory) => &[Precision::File],
+        [] => &DTYPES,
+        given => given,
+    };
+    // Before there is anything to lose, an interrupt ends the program at once.
+    let mut orderly: Option<Orderly> = None;
+    for &precision in dtypes {
+        let go_on = || match &orderly {
+            Some(orderly) if orderly.asked() => Err(Interrupted.into()),
+            _ => Ok(()),
+        };
+        match measure(&args, &directory, precision, bandwidth, context, &go_on) {
+            Err(error) if error.is::<Interrupted>() => break,
+            row => results.push(row?),
+        }
+        orderly.get_or_insert_with(Orderly::begin);
+    }
+    let interrupted = results.len() < dtypes.len();
+    let report = Report {
+        made_by: MadeBy::here(),
+        parameters: description.parameters,
+        file_bytes,
+        memory_bytes_per_second: bandwidth,
+        read_seconds: median(read_seconds.into_iter()),
+        context,
+        results,
+    };
+    if args.json {
+        output::json(&report)?
+    } else {
+        report.print()?
+    }
+    output::done(interrupted)
+}
+
+fn weight_files(description: &Description) -> Result<Vec<(PathBuf, u64)>> {
+    // Links too, as the hub's cache has them.
+    let size = |path: &PathBuf| Ok((path.clone(), std::fs::metadata(path)?.len()));
+    description.files.iter().map(size).collect()
+}
+
+/// Reads every byte into small buffers, each thread its part; returns the seconds.
+fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
+    const PIECE: usize = 1 << 20;
+    let clock = Instant::now();
+    for (path, bytes) in files {
+        let share = bytes.div_ceil(threads as u64);
+        let part = |number: u64| -> std::io::Result<()> {
+            use std::io::Seek;
+            let mut file = std::fs::File::open(path)?;
+            file.seek(std::io::SeekFrom::Start(number * share))?;
+            let mut part = file.take(share);
+            let mut buffer = vec![0; PIECE];
+            while part.read(&mut buffer)? > 0 {}
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..threads as u64).map(|n| scope.spawn(move || part(n))).collect();
+            all.into_iter().try_for_each(|t| {
+                t.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()))
+            })
+        })
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    }
+    Ok(clock.elapsed().as_secs_f64())
+}
+
+/// A row is left unfinished: the user wants an end.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+struct Interrupted;
+
+/// `go_on` is asked before each pass.
+fn measure(
+    args: &Args,
+    directory: &Path,
+    precision: Precision,
+    bandwidth: f64,
+    context: usize,
+    go_on: &impl Fn() -> Result<()>,
+) -> Result<Row> {
+    go_on()?;
+    let before = memory::reset_peak();
+    let clock = Instant::now();
+    let mut model = load(directory, LoadOptions { precision, ..LoadOptions::default() })
+        .map_err(polydraft_runtime::advise)?
+        .model;
+    let load_seconds = clock.elapsed().as_secs_f64();
+    let load_peak_bytes = before.and_then(|before| Some(memory::peak()?.saturating_sub(before)));
+    check(&mut model, context)?;
+
+    let mut passes = Vec::new();
+    for &nodes in std::iter::once(&1).chain(args.nodes.iter().filter(|n| **n != 1)) {
+        let seconds = time_pass(&mut model, nodes, context, args.passes, go_on)?;
+        passes.push((nodes, seconds));
+    }
+    let one = passes[0].1;
+    let sequences = together::measure(&mut model, &args.sequences, context, args.passes, go_on)?;
+    let bytes_per_second = model.bytes_per_pass() as f64 / one;
+    Ok(Row {
+        dtype: precision.name(),
+        load_seconds,
+        load_peak_bytes,
+        weight_bytes: model.weight_bytes(),
+        seconds_per_token: one,
+        tokens_per_second: 1.0 / one,
+        bytes_per_second,
+        bandwidth_share: bytes_per_second / bandwidth,
+        passes: passes
+            .iter()
+            .map(|&(nodes, s)| Pass { nodes, seconds: s, relative: s / one })
+            .collect(),
+        sequences,
+    })
+}
+
+/// A text of this length that the vocabulary has.
+fn text(model: &TransformerModel, length: usize) -> Vec<Token> {
+    (0..length).map(|i| ((i * 7919 + 13) % model.facts().vocabulary.size()) as Token).collect()
+}
+
+/// Two branches of two tokens.
+fn fork() -> DraftTree {
+    let mut tree = DraftTree::new();
+    for (parent, token) in [(0, 1), (1, 2), (0, 3), (3, 4)] {
+        tree.add(parent, token);
+    }
+    tree
+}
+
+/// That a tree's scores are those of its tokens one by one.
+fn check(model: &mut TransformerModel, context: usize) -> Result<()> {
+    let before = text(model, context.min(16));
+    let tree = fork();
+    let mut after = |text: &[Token], tree: &DraftTree, node| -> Result<Vec<f32>> {
+        let sequence = model.open()?;
+        model.extend(sequence, text)?;
+        model.score(&[(sequence, tree)])?;
+        let logits = model.logits(sequence, node).to_vec();
+        model.close(sequence);
+        Ok(logits)
+    };
+    let at_once = after(&before, &tree, 4)?;
+    let alone = after(&[&before[..], &[3, 4]].concat(), &DraftTree::new(), DraftTree::ROOT)?;
+    let size = alone.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let worst = alone.iter().zip(&at_once).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+    ensure!(
+        worst <= 0.02 * size,
+        "a tree's scores are {worst:e} from those of its tokens one by one"
+    );
+    Ok(())
+}
+
+/// Seconds of a pass over so many tokens behind the context, the median.
+fn time_pass(
+    model: &mut TransformerModel,
+    nodes: usize,
+    context: usize,
+    passes: usize,
+    go_on: &impl Fn() -> Result<()>,
+) -> Result<f64> {
+    let mut tree = DraftTree::new();
+    for number in 1..nodes {
+        // Pairs of siblings: neither a chain nor a star.
+        tree.add((number - 1) / 2, number as Token % model.facts().vocabulary.size() as Token);
+    }
+    let sequence = model.open()?;
+    model.extend(sequence, &text(model, context))?;
+    model.score(&[(sequence, &DraftTree::new())])?;
+    let mut seconds = Vec::new();
+    for pass in 0..passes + 2 {
+        go_on()?;
+        model.commit(sequence, &tree, &[])?;
+        let clock = Instant::now();
+        model.score(&[(sequence, &tree)])?;
+        // The first ones find caches and clocks cold.
+        if pass >= 2 {
+            seconds.push(clock.elapsed().as_secs_f64());
+        }
+    }
+    model.close(sequence);
+    Ok(median(seconds.into_iter()))
+}
+
+impl Report {
+    fn print(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        let gigabytes = |bytes: f64| bytes / 1e9;
+        writeln!(
+            out,
+            "{}\n{:.0} million parameters; memory {:.1} GB/s; reading the file of {:.2} GB {:.2} s; context {}\n",
+            self.made_by.machine,
+            self.parameters as f64 / 1e6,
+            gigabytes(self.memory_bytes_per_second),
+            gigabytes(self.file_bytes as f64),
+            self.read_seconds,
+            self.context
+        )?;
+        writeln!(
+            out,
+            "{:<8} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass over so many tokens, relative to one",
+            "dtype", "load, s", "peak, GB", "held, GB", "tokens/s", "GB/s", "of memory"
+        )?;
+        for row in &self.results {
+            let costs: Vec<String> =
+                row.passes.iter().map(|p| format!("{}: {:.2}", p.nodes, p.relative)).collect();
+            let peak = row
+                .load_peak_bytes
+                .map_or("?".to_owned(), |b| format!("{:.2}", gigabytes(b as f64)));
+            writeln!(
+                out,
+                "{:<8} {:>8.2} {:>10} {:>10.2} {:>9.2} {:>8.1} {:>8.0} %   {}",
+                row.dtype,
+                row.load_seconds,
+                peak,
+                gigabytes(row.weight_bytes as f64),
+                row.tokens_per_second,
+                gigabytes(row.bytes_per_second),
+                100.0 * row.bandwidth_share,
+                costs.join("  ")
+            )?;
+        }
+        writeln!(out, "\ntexts decoded together: tokens/s of all, relative to one text")?;
+        for row in &self.results {
+            let all: Vec<String> = row
+                .sequences
+                .iter()
+                .map(|t| format!("{}: {:.1} ({:.2})", t.sequences, t.tokens_per_second, t.relative))
+                .collect();
+            writeln!(out, "{:<6} {}", row.dtype, all.join("  "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,478 @@
+//! `polydraft bench speed`: what to use for these models on this machine, how much it gives, and
+//! why.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::policy::{Auto, Costs, Reckoned};
+use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_engine::{Limits, Statistics};
+use polydraft_runtime::{Models, Settings, Speculation, Usage, costs, seeded};
+use rand::seq::SliceRandom;
+use serde::{Deserialize, Serialize};
+
+use crate::args::ModelArgs;
+use crate::interrupts::Orderly;
+use crate::output::{self, Terminal};
+use crate::prompts;
+use crate::provenance::MadeBy;
+
+/// Find out in about a minute what to use for a target and its draft, how much it gives, and why.
+///
+/// Decodes plainly, with the tree that chooses itself, and with some fixed trees, a few steps of
+/// each in turn, so that a drift of the machine hits all alike. Beside the clock's ratios stand
+/// those by what passes cost, as 'auto' reckons: no noise of the machine is in them, and with
+/// --texts and --costs the same seed gives the same numbers.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft bench speed
+  polydraft bench speed --target DIR --draft DIR --prompts questions.jsonl --temperature 0.7
+  polydraft bench speed --target model.gguf --draft ngram --seconds 20
+  polydraft bench speed --tree 3,2,1 --tree delayed:2,2,3
+  polydraft bench speed --costs costs.json --texts 50 --json    # by costs the same numbers every time")]
+pub struct Args {
+    #[command(flatten)]
+    models: ModelArgs,
+    /// A JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]} [default: the project's own, Rust code].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Temperature of target and draft.
+    #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
+    temperature: f64,
+    /// Tokens of each text.
+    #[arg(long, short = 'n', default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..))]
+    max_tokens: u32,
+    /// Seconds to measure, about; every way gets one text at least.
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// So many texts of each way, however long they take.
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..))]
+    texts: Option<u32>,
+    /// A tree to hold 'auto' against, as for 'generate --tree'; may be repeated [default:
+    /// paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3].
+    #[arg(long = "tree", value_name = "TREE")]
+    trees: Vec<PolicyKind>,
+    /// What passes cost, for --tree auto: as for 'generate'.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The way whose tree chooses itself.
+const AUTO: &str = "auto";
+/// Trees beside the one that chooses itself.
+const FIXED: [&str; 6] =
+    ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
+/// Steps of a way before it is the next one's turn: enough for its weights to be where they are
+/// when it is alone.
+const STEPS: usize = 8;
+/// Tokens of a tree at most, for which there must be room behind every text.
+const TREE: usize = 64;
+/// Ratios nearer to plain decoding than this are taken for the machine's noise.
+const NOISE: f64 = 0.03;
+
+/// What `--json` prints.
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    #[serde(flatten)]
+    made_by: MadeBy,
+    /// The target's name.
+    pub target: String,
+    /// The draft's name.
+    pub draft: String,
+    /// Of target and draft.
+    pub temperature: f64,
+    /// Texts of each way.
+    pub texts: usize,
+    /// What passes cost.
+    pub costs: Costs,
+    /// Plain decoding, the adaptive tree, and the fixed trees.
+    pub results: Vec<Row>,
+    /// The ratio of fixed trees where each text has the one that was fastest in the other texts:
+    /// what somebody gets who tries them all beforehand. The fastest of many in hindsight owes a
+    /// part of its ratio to chance. None with fewer than three texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried_before: Option<f64>,
+    /// The same by what passes cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried_before_by_costs: Option<f64>,
+    /// The tree that was fastest, or `none`.
+    pub fastest: String,
+    /// Why.
+    pub verdict: String,
+}
+
+/// One way to decode.
+#[derive(Serialize, Deserialize)]
+pub struct Row {
+    /// Its tree, or `none`.
+    pub tree: String,
+    /// By the clock.
+    pub tokens_per_second: f64,
+    /// Tokens by seconds of all texts, relative to plain decoding's.
+    pub ratio: f64,
+    /// Tokens per pass of the target.
+    pub block_efficiency: f64,
+    /// Distinct tokens drafted per pass of the target.
+    pub nodes_per_call: f64,
+    /// The part of the time that was the draft's.
+    pub draft_share: f64,
+    /// The ratio by what passes cost instead of by the clock: of these texts' steps, as a tree that
+    /// chooses itself reckons them. None for plain decoding.
+    #[serde(default, alias = "expected", skip_serializing_if = "Option::is_none")]
+    pub by_costs: Option<f64>,
+}
+
+/// One way to decode, and its texts.
+struct Way {
+    name: String,
+    settings: Settings,
+    texts: Vec<Statistics>,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// Options that contradict each other; models that cannot be loaded.
+pub fn run(args: Args) -> Result<()> {
+    let sampling = Sampling { temperature: args.temperature, ..Sampling::default() };
+    sampling.validate().map_err(Usage::error)?;
+    let fixed = fixed(&args)?;
+    let prompts = prompts::read(args.prompts.as_deref())?;
+    let mut models = args.models.load(true)?;
+    let mut ways = vec![Way {
+        name: "none".to_owned(),
+        settings: Settings { sampling, speculation: None },
+        texts: Vec::new(),
+    }];
+    let verifier = "nested-priority".parse()?;
+    let costs = costs::find(
+        args.costs.as_deref(),
+        &args.models.options(),
+        &mut models,
+        [&sampling; 2],
+        &verifier,
+        &Terminal,
+    )?;
+    let auto = Auto { costs: costs.clone(), ..Auto::default() };
+    let auto = Speculation { verifier, tree: PolicyKind::Auto(auto), sampling };
+    for mut tree in fixed {
+        let name = tree.to_string();
+        // Such as auto:2, or auto cut.
+        if let Some(auto) = tree.auto_mut() {
+            auto.costs = costs.clone();
+        }
+        let fixed = Speculation { tree, ..auto.clone() };
+        ways.push(Way {
+            name,
+            settings: Settings { sampling, speculation: Some(fixed) },
+            texts: Vec::new(),
+        });
+    }
+    ways.insert(
+        1,
+        Way {
+            name: AUTO.to_owned(),
+            settings: Settings { sampling, speculation: Some(auto) },
+            texts: Vec::new(),
+        },
+    );
+    let prompts = prompts::encode(&prompts, &models)?;
+    let interrupted = measure(&args, &costs, &mut models, &prompts, &mut ways)?;
+    let report = report(&args, &models, costs, &ways);
+    if args.json {
+        output::json(&report)?;
+    } else {
+        report.print()?;
+    }
+    output::done(interrupted)
+}
+
+/// The trees that do not choose themselves, that of one token first: it tells how often a drafted
+/// token is accepted.
+fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
+    let mut trees: Vec<PolicyKind> = match &args.trees[..] {
+        [] => FIXED.iter().map(|tree| tree.parse()).collect::<polydraft::Result<_>>()?,
+        trees => trees.to_vec(),
+    };
+    let chain = PolicyKind::chain(1);
+    trees.retain(|tree| *tree != chain);
+    trees.insert(0, chain);
+    for tree in &trees {
+        let verifier: VerifierKind = "nested-priority".parse()?;
+        let speculation =
+            Speculation { verifier, tree: tree.clone(), sampling: Sampling::default() };
+        speculation.build().map_err(Usage::error)?;
+    }
+    Ok(trees)
+}
+
+/// Text by text until the time is up, all ways at once, each some steps in its turn: the machine's
+/// drift, which a way that has a whole text to itself would take for its own, hits all alike.
+/// Returns whether the user interrupted.
+fn measure(
+    args: &Args,
+    costs: &Costs,
+    models: &mut Models,
+    prompts: &[Vec<Token>],
+    ways: &mut [Way],
+) -> Result<bool> {
+    let orderly = Orderly::begin();
+    let start = Instant::now();
+    let all = args.texts.map_or(args.seconds, u64::from);
+    let done = |texts: u64| args.texts.map_or(start.elapsed().as_secs(), |_| texts).min(all);
+    let bar = ProgressBar::new(all)
+        .with_style(ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left")?);
+    let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
+    for number in 0.. {
+        if number > 0 && (done(number) == all || orderly.asked()) {
+            break;
+        }
+        let prompt = &prompts[number as usize % prompts.len()];
+        let at_once = at_once(models, prompt.len() + args.max_tokens as usize);
+        // A model with little room takes them in groups, one after the other.
+        for ways in ways.chunks_mut(at_once) {
+            in_turn(models, costs, prompt, ways, &limits, number)?;
+            bar.set_position(done(number));
+        }
+    }
+    bar.finish_and_clear();
+    Ok(orderly.asked())
+}
+
+/// How many texts of so many tokens there is room for, beside the trees.
+fn at_once(models: &Models, tokens: usize) -> usize {
+    let most = models.engine.facts().sequences;
+    models.engine.room().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
+}
+
+/// One text in each of some ways, a few steps of each in turn. Who goes behind whom is drawn anew
+/// for every round: behind a way with other weights a processor's cache has lost those of the next,
+/// and behind one with the same it has not.
+fn in_turn(
+    models: &mut Models,
+    costs: &Costs,
+    prompt: &[Token],
+    ways: &mut [Way],
+    limits: &Limits,
+    seed: u64,
+) -> Result<()> {
+    let Models { engine, language, .. } = models;
+    let mut sessions = Vec::new();
+    let done = (|| -> Result<()> {
+        for way in ways.iter() {
+            let mut request = way.settings.request(language, prompt, limits, seeded(seed))?;
+            if way.name != AUTO {
+                request = request.map_speculation(|drawn| {
+                    drawn.map_policy(|policy| Box::new(Reckoned::new(policy, costs.clone())))
+                })?;
+            }
+            sessions.push(engine.open(request)?);
+        }
+        for session in &mut sessions {
+            while engine.prepare(session, usize::MAX)? > 0 {}
+        }
+        let (mut random, mut turns) = (seeded(seed), sessions.iter_mut().collect::<Vec<_>>());
+        while turns.iter().any(|session| !session.is_done()) {
+            turns.shuffle(&mut random);
+            for session in &mut turns {
+                for _ in 0..STEPS {
+                    engine.step(&mut [&mut **session])?;
+                }
+            }
+        }
+        Ok(())
+    })();
+    let generations: Vec<_> = sessions.into_iter().map(|session| engine.close(session)).collect();
+    done?;
+    for (way, generation) in ways.iter_mut().zip(generations) {
+        way.texts.push(generation?.statistics);
+    }
+    Ok(())
+}
+
+fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
+    let results: Vec<Row> = ways.iter().map(|way| row(way, &ways[0])).collect();
+    let fastest =
+        results.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio)).map_or(&results[0], |row| row);
+    let verdict = verdict(&results, fastest, &costs, &ways[2].texts);
+    Report {
+        made_by: MadeBy::here(),
+        target: models.engine.facts().name.clone(),
+        draft: models.engine.drafter().unwrap_or_default().to_owned(),
+        temperature: args.temperature,
+        texts: ways[0].texts.len(),
+        fastest: fastest.tree.clone(),
+        costs,
+        results,
+        tried_before: tried_before(&ways[2..], clock)
+            .map(|speed| speed / rate(&ways[0].texts, clock)),
+        tried_before_by_costs: tried_before(&ways[2..], reckoned),
+        verdict,
+    }
+}
+
+fn row(way: &Way, plain: &Way) -> Row {
+    let sum = |of: fn(&Statistics) -> f64| way.texts.iter().map(of).sum::<f64>();
+    let speed = rate(&way.texts, clock);
+    Row {
+        tree: way.name.clone(),
+        tokens_per_second: speed,
+        ratio: speed / rate(&plain.texts, clock),
+        block_efficiency: sum(|s| s.tokens as f64) / sum(|s| s.target_calls as f64),
+        nodes_per_call: sum(|s| s.nodes as f64) / sum(|s| s.target_calls as f64),
+        draft_share: sum(|s| s.draft_time.as_secs_f64()) / sum(|s| s.total_time.as_secs_f64()),
+        by_costs: way.settings.speculation.is_some().then(|| rate(&way.texts, reckoned)),
+    }
+}
+
+/// What a text gave, and what it took.
+type Account = fn(&Statistics) -> (f64, f64);
+
+/// Tokens, and seconds.
+fn clock(text: &Statistics) -> (f64, f64) {
+    (text.tokens as f64, text.total_time.as_secs_f64())
+}
+
+/// Seconds that plain decoding would have taken, and those it took, both by what passes cost.
+fn reckoned(text: &Statistics) -> (f64, f64) {
+    text.choices.as_ref().map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
+}
+
+/// What all texts together gave by what they took. Ways that take turns have had the same machine,
+/// so that no median is needed, and what one text gained by chance counts as much as what another
+/// lost.
+fn rate<'s>(texts: impl IntoIterator<Item = &'s Statistics>, of: Account) -> f64 {
+    let add = |(gave, took): (f64, f64), text: (f64, f64)| (gave + text.0, took + text.1);
+    let (gave, took) = texts.into_iter().map(of).fold((0.0, 0.0), add);
+    gave / took
+}
+
+/// As [`Report::tried_before`], not yet relative to anything.
+fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
+    let texts = fixed[0].texts.len();
+    if texts < 3 {
+        return None;
+    }
+    let mut had = Vec::new();
+    for text in 0..texts {
+        let others = |way: &Way| {
+            rate(way.texts.iter().enumerate().filter(|(n, _)| *n != text).map(|(_, s)| s), of)
+        };
+        had.push(&fixed.iter().max_by(|a, b| others(a).total_cmp(&others(b)))?.texts[text]);
+    }
+    Some(rate(had, of))
+}
+
+/// What to use, and why; `chain` are the texts that drafted one token a step.
+fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
+    let auto = &results[1];
+    let (plain, pass) = (costs.target.at(1.0), costs.draft.at(1.0));
+    let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
+    let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
+    let why = format!(
+        "a drafted token is accepted {:.0} % of the time; a pass of the draft costs {:.2} of the target's, and the target's \
+         pass over 4 tokens {:.2} of that over one, from which auto reckons {:.2}",
+        100.0 * accepted as f64 / (drafted as f64).max(1.0),
+        pass / plain,
+        costs.target.at(4.0) / plain,
+        auto.by_costs.unwrap_or(1.0)
+    );
+    if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
+        format!(
+            "use --tree auto, the default: {:.2} times as fast as plain decoding; {why}",
+            auto.ratio
+        )
+    } else if fastest.ratio > 1.0 + NOISE {
+        format!(
+            "use --tree {}: {:.2} times as fast as plain decoding ({:.2} with --tree auto); {why}",
+            fastest.tree, fastest.ratio, auto.ratio
+        )
+    } else {
+        format!(
+            "nothing is faster than plain decoding here, --verifier none (auto: {:.2}); {why}",
+            auto.ratio
+        )
+    }
+}
+
+impl Report {
+    fn print(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(
+            out,
+            "{}\n{} with {}, temperature {}, {} texts each way\n",
+            self.made_by.machine, self.target, self.draft, self.temperature, self.texts
+        )?;
+        writeln!(
+            out,
+            "{:<12} {:>9} {:>6} {:>9} {:>17} {:>6} {:>12}",
+            "tree", "tokens/s", "ratio", "by costs", "block efficiency", "nodes", "draft's time"
+        )?;
+        for r in &self.results {
+            writeln!(
+                out,
+                "{:<12} {:>9.1} {:>5.2}x {:>8.2}x {:>17.2} {:>6.1} {:>10.0} %",
+                r.tree,
+                r.tokens_per_second,
+                r.ratio,
+                r.by_costs.unwrap_or(1.0),
+                r.block_efficiency,
+                r.nodes_per_call,
+                100.0 * r.draft_share
+            )?;
+        }
+        if let Some(ratio) = self.tried_before {
+            writeln!(
+                out,
+                "\nfixed trees, each text with the one that was fastest in the others: {ratio:.2}x, by costs {:.2}x",
+                self.tried_before_by_costs.unwrap_or(1.0)
+            )?;
+        }
+        for (name, passes) in [("target", &self.costs.target), ("draft", &self.costs.draft)] {
+            let pairs: Vec<String> = passes
+                .pairs()
+                .iter()
+                .map(|(rows, seconds)| format!("{rows}: {:.2} ms", 1e3 * seconds))
+                .collect();
+            write!(out, "\na pass of the {name} over so many tokens  {}", pairs.join("  "))?;
+        }
+        writeln!(out, "\n\n{}", self.verdict)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// With so many tokens per second in each text.
+    fn way(name: &str, speeds: &[usize]) -> Way {
+        let text = |&tokens: &usize| Statistics {
+            tokens,
+            total_time: Duration::from_secs(1),
+            ..Statistics::default()
+        };
+        let settings = Settings { sampling: Sampling::default(), speculation: None };
+        Way { name: name.to_owned(), settings, texts: speeds.iter().map(text).collect() }
+    }
+
+    #[test]
+    fn chance_does_not_make_a_tree_fast() {
+        // Each is lucky once: whoever goes by the other texts never has the lucky one.
+        let lucky = [way("a", &[16, 10, 10]), way("b", &[10, 16, 10]), way("c", &[10, 10, 16])];
+        assert_eq!(tried_before(&lucky, clock), Some(10.0));
+        // One that is the best everywhere is had everywhere.
+        let good = [way("a", &[12, 12, 12]), way("b", &[11, 11, 11])];
+        assert_eq!(tried_before(&good, clock), Some(12.0));
+        assert_eq!(tried_before(&[way("none", &[10, 10])], clock), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! Commands that are the laboratory's now, under the names that people know.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use polydraft_runtime::Usage;
+
+/// What was typed behind the command's name.
+#[derive(Args, Debug)]
+pub struct Rest {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<OsString>,
+}
+
+/// Commands of `polydraft-lab` that were this program's.
+#[derive(Subcommand, Debug)]
+pub enum Moved {
+    /// Moved to polydraft-lab.
+    #[command(hide = true)]
+    Couple(Rest),
+    /// Moved to polydraft-lab.
+    #[command(hide = true)]
+    Efficiency(Rest),
+    /// Moved to polydraft-lab.
+    #[command(hide = true)]
+    Trace(Rest),
+    /// Moved to polydraft-lab.
+    #[command(hide = true)]
+    Replay(Rest),
+    /// Moved to polydraft-lab.
+    #[command(hide = true)]
+    Report(Rest),
+}
+
+impl Moved {
+    /// Says where the command is.
+    pub fn error(&self) -> anyhow::Error {
+        moved(match self {
+            Self::Couple(_) => "couple",
+            Self::Efficiency(_) => "efficiency",
+            Self::Trace(_) => "trace",
+            Self::Replay(_) => "replay",
+            Self::Report(_) => "report",
+        })
+    }
+}
+
+/// That a command is the laboratory's now.
+pub fn moved(name: &str) -> anyhow::Error {
+    Usage::error(format_args!(
+        "'{name}' is a command of the program polydraft-lab: polydraft-lab {name} (in a checkout: \
+         cargo run --release -p polydraft-lab -- {name})"
+    ))
+}

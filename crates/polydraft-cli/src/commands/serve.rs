@@ -1,0 +1,174 @@
+//! `polydraft serve`: models over HTTP.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::builder::NonEmptyStringValueParser;
+use polydraft_runtime::{Description, Run, Usage};
+use polydraft_server::{Capacity, LogLevel, Serving, Settings, is_key, origin};
+
+use crate::args::{EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
+use crate::interrupts;
+use crate::output::{Terminal, Verbosity, note, says};
+
+/// Serve models over HTTP, with OpenAI's interface.
+///
+/// Requests are decoded together, one pass of the target for all of them, and each has exactly the
+/// law, and with a seed exactly the text, that it has alone. What a request does not say is as the
+/// options here say. Ctrl-C or SIGTERM let what is at work end; a second one ends it at once.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft serve                                       # the demo pair, on http://127.0.0.1:8000/v1
+  polydraft serve --target models/qwen3-8b --draft models/qwen3-0.6b --parallel 8
+  polydraft serve --host 0.0.0.0 --api-key-file key.txt
+  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"fn main() {\", \"max_tokens\": 32}'")]
+pub struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    models: ModelArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    texts: TextArgs,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Server")]
+struct ServerArgs {
+    /// The address to listen on; 0.0.0.0 is all of this machine's, which others may reach.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// The port to listen on; 0 takes any that is free, and prints it.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+    /// The model's name for clients [default: that of its directory or file].
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    name: Option<String>,
+    /// What clients must send as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in the
+    /// environment, if it is there, which other users of the machine cannot see].
+    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
+    api_key: Option<String>,
+    /// A file whose first line is the key.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Pages from here may ask, such as https://example.org; '*' is from anywhere. May be repeated.
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    cors: Vec<String>,
+    /// Texts that are decoded together at most.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    parallel: u32,
+    /// Requests that may wait besides; more are sent away with status 429.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    queue: usize,
+    /// Memory for keys and values of the texts that are at work, in MiB: a request waits until what
+    /// it may need is free. What is kept of texts that have ended comes on top, up to 1 GiB each
+    /// for target and draft [default: half of what is free at the start].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    cache_memory: Option<u64>,
+    /// Bytes of a request's body at most.
+    #[arg(long, value_name = "BYTES", default_value_t = 2 << 20, value_parser = clap::value_parser!(u32).range(1..))]
+    max_body: u32,
+    /// Seconds that a stop gives requests to end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Limits")]
+struct TextArgs {
+    /// Tokens of a text at most, where the request does not say; 0 is up to the context's end
+    /// [default: 128 for completions, 0 for conversations].
+    #[arg(long, short = 'n', value_name = "N")]
+    max_tokens: Option<usize>,
+    #[command(flatten)]
+    ends: EndArgs,
+    /// Leave the sampling settings of generation_config.json alone, which are else the defaults of
+    /// conversations.
+    #[arg(long)]
+    ignore_published: bool,
+}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// Options that contradict each other; models that cannot be loaded; an address that cannot be had.
+pub fn run(args: Args) -> Result<()> {
+    let key = args.server.key()?;
+    let description = Description {
+        models: args.models.options(),
+        speculation: args.speculation.options(),
+        sampling: args.sampling.options(),
+        // Of conversations only, as the server sees to.
+        published_sampling: false,
+    };
+    let run = Run::open(description, &Terminal)?;
+    polydraft_server::serve(run, args.serving(key), &Terminal)
+}
+
+impl ServerArgs {
+    fn key(&self) -> Result<Option<String>> {
+        let from_file = |file: &PathBuf| {
+            let text = polydraft_files::read_text(file, polydraft_files::Kind::SETTINGS)
+                .with_context(|| format!("cannot read the API key {}", file.display()))?;
+            anyhow::Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+        };
+        let key = match (&self.api_key, &self.api_key_file) {
+            (Some(key), _) => Some(key.clone()),
+            (None, Some(file)) => Some(from_file(file)?),
+            (None, None) => std::env::var("POLYDRAFT_API_KEY").ok(),
+        };
+        if key.as_ref().is_some_and(String::is_empty) {
+            return Err(Usage::error("the API key is empty"));
+        }
+        if key.as_ref().is_some_and(|key| !is_key(key)) {
+            return Err(Usage::error(
+                "the API key has blanks around it, or line ends or the like in it",
+            ));
+        }
+        if key.is_none() && !self.host.is_loopback() {
+            note(format_args!(
+                "note: anybody who reaches {} may use this server: there is no --api-key",
+                self.host
+            ));
+        }
+        Ok(key)
+    }
+}
+
+impl Args {
+    fn serving(self, key: Option<String>) -> Serving {
+        let Self { server, texts, .. } = self;
+        Serving {
+            address: SocketAddr::new(server.host, server.port),
+            name: server.name,
+            settings: Settings {
+                capacity: Capacity {
+                    texts: server.parallel as usize,
+                    tokens: usize::MAX,
+                    queue: server.queue,
+                },
+                key,
+                origins: server.cors,
+                body: server.max_body as usize,
+                grace: Duration::from_secs(server.grace),
+            },
+            cache_memory: server.cache_memory.map(|mib| mib << 20),
+            max_tokens: texts.max_tokens,
+            stop: texts.ends.stop(),
+            ignore_end: texts.ends.ignores_end(),
+            ignore_published: texts.ignore_published,
+            log: match (says(Verbosity::Verbose), says(Verbosity::Normal)) {
+                (true, _) => LogLevel::DEBUG,
+                (false, true) => LogLevel::INFO,
+                (false, false) => LogLevel::ERROR,
+            },
+            interrupted: interrupts::EXIT_CODE,
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! A file of defaults: what a user would otherwise type every time.
+//!
+//! `polydraft/config.toml` below `$XDG_CONFIG_HOME` (`~/.config`). Keys are the long names of
+//! options; those at the top are for all commands that have them, those in a table such as
+//! `[generate]` or `[bench.decode]` for that command:
+//!
+//! ```toml
+//! target = "/models/qwen3-8b"
+//! draft = "/models/qwen3-0.6b"
+//!
+//! [generate]
+//! max-tokens = 500
+//! stop = ["\n\n"]
+//! ```
+//!
+//! They become the options' defaults, so that what is typed wins. Options that contradict each
+//! other are an error, also where one of them is the file's. Nothing is passed over in silence:
+//! what is no option, or no value of it, is an error that names file and line.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use polydraft_files::{Kind, read_text};
+use polydraft_runtime::Usage;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+type Result<T> = std::result::Result<T, anyhow::Error>;
+
+/// What tells where the defaults are from is not among them.
+const OWN: [&str; 4] = ["config", "no-config", "help", "version"];
+
+/// The program with the defaults of the user's file, if there is one; `line` is the command line,
+/// which may name another (`--config FILE`) or none (`--no-config`). With the file, if there is
+/// one.
+///
+/// # Errors
+/// A file that was named and is not there; one that is no TOML; unknown keys, and values that the
+/// option does not take.
+pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<PathBuf>)> {
+    let file = match named(line) {
+        Named::None => return Ok((program, None)),
+        Named::File(file) => file,
+        Named::Usual => match usual(program.get_name()).filter(|file| file.exists()) {
+            Some(file) => file,
+            None => return Ok((program, None)),
+        },
+    };
+    let shown = file.display();
+    let text = read_text(&file, Kind::SETTINGS)
+        .map_err(|e| anyhow::anyhow!("cannot read {shown}: {e}"))?;
+    Ok((with_defaults(program, &file, &text)?, Some(file)))
+}
+
+/// Looks for an option of the file that one on the command line excludes. clap does not: a default
+/// is at odds with nothing.
+///
+/// # Errors
+/// There is one.
+pub fn check(program: &Command, matches: &ArgMatches, file: &Path) -> Result<()> {
+    let (mut command, mut matches) = (program, matches);
+    while let Some((name, inner)) = matches.subcommand() {
+        let Some(next) = command.find_subcommand(name) else { return Ok(()) };
+        (command, matches) = (next, inner);
+    }
+    let source = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        matches.ids().any(|known| known == id).then(|| matches.value_source(id)).flatten()
+    };
+    for arg in command.get_arguments().filter(|arg| !arg.is_global_set()) {
+        for other in command.get_arg_conflicts_with(arg) {
+            for (typed, default) in [(arg, other), (other, arg)] {
+                if source(typed) == Some(ValueSource::CommandLine)
+                    && source(default) == Some(ValueSource::DefaultValue)
+                    && default.get_action().takes_values()
+                    && let (Some(typed), Some(default)) = (typed.get_long(), default.get_long())
+                {
+                    return Err(Usage::error(format_args!(
+                        "--{typed} excludes {default}, which {} sets; --no-config leaves that file \
+                         out",
+                        file.display()
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+enum Named {
+    None,
+    File(PathBuf),
+    Usual,
+}
+
+/// What the command line says before it is parsed: its parse needs the defaults.
+fn named(line: &[OsString]) -> Named {
+    let mut line = line.iter().skip(1).take_while(|word| *word != "--");
+    let mut named = Named::Usual;
+    while let Some(word) = line.next() {
+        let text = word.to_string_lossy();
+        if text == "--no-config" {
+            named = Named::None;
+        } else if text == "--config" {
+            named = line.next().map_or(named, |file| Named::File(file.into()));
+        } else if let Some(file) = text.strip_prefix("--config=") {
+            named = Named::File(file.into());
+        }
+    }
+    named
+}
+
+/// Where a user's file is: `config.toml` of the program, and of another one its name.
+pub fn usual(program: &str) -> Option<PathBuf> {
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute("XDG_CONFIG_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".config")))
+        .or_else(|| absolute("APPDATA"))?;
+    let name = if program == "polydraft" { "config" } else { program };
+    Some(folder.join(format!("polydraft/{name}.toml")))
+}
+
+/// A file and its text, for messages.
+struct Source<'a> {
+    file: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn wrong(&self, at: usize, problem: impl std::fmt::Display) -> anyhow::Error {
+        let line = 1 + self.text.as_bytes()[..at.min(self.text.len())]
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count();
+        Usage::error(format_args!("{}, line {line}: {problem}", self.file.display()))
+    }
+}
+
+fn with_defaults(mut program: Command, file: &Path, text: &str) -> Result<Command> {
+    let source = Source { file, text };
+    let table = DeTable::parse(text)
+        .map_err(|e| source.wrong(e.span().map_or(0, |span| span.start), e.message().to_owned()))?;
+    // What holds for all first: what is said for a command replaces it.
+    let (tables, keys): (Vec<_>, Vec<_>) =
+        table.get_ref().iter().partition(|(_, value)| matches!(value.get_ref(), DeValue::Table(_)));
+    for (key, value) in keys {
+        let values = values(&source, value)?;
+        if !has(&program, key.get_ref()) {
+            return Err(source.wrong(
+                key.span().start,
+                format_args!("no command has an option --{}", key.get_ref()),
+            ));
+        }
+        program = set_everywhere(&source, program, key, &values)?;
+    }
+    for (key, value) in tables {
+        program = of_command(&source, program, key, value)?;
+    }
+    Ok(program)
+}
+
+/// The defaults of a table, for the command of that name.
+fn of_command(
+    source: &Source,
+    program: Command,
+    name: &Spanned<impl AsRef<str>>,
+    table: &Spanned<DeValue>,
+) -> Result<Command> {
+    let DeValue::Table(table) = table.get_ref() else { return Ok(program) };
+    let name_text = name.get_ref().as_ref();
+    if program.find_subcommand(name_text).is_none() {
+        return Err(
+            source.wrong(name.span().start, format_args!("there is no command {name_text}"))
+        );
+    }
+    let mut problem = None;
+    let program = program.mut_subcommand(name_text, |mut command| {
+        for (key, value) in table {
+            let changed = match value.get_ref() {
+                DeValue::Table(_) => of_command(source, command.clone(), key, value),
+                _ => values(source, value).and_then(|values| {
+                    if command.get_arguments().any(|arg| is(arg, key.get_ref())) {
+                        return set(source, command.clone(), key, &values);
+                    }
+                    let problem = format_args!("{name_text} has no option --{}", key.get_ref());
+                    Err(source.wrong(key.span().start, problem))
+                }),
+            };
+            match changed {
+                Ok(changed) => command = changed,
+                Err(error) => {
+                    problem.get_or_insert(error);
+                }
+            }
+        }
+        command
+    });
+    problem.map_or(Ok(program), Err)
+}
+
+/// Whether an option may be given by this key.
+fn is(arg: &Arg, key: &str) -> bool {
+    arg.get_long() == Some(key) && !OWN.contains(&key)
+}
+
+/// Whether a program, or one of its commands, has an option.
+fn has(program: &Command, key: &str) -> bool {
+    program.get_arguments().any(|arg| is(arg, key))
+        || program.get_subcommands().any(|command| has(command, key))
+}
+
+/// Sets a default in the program and in all commands that have the option.
+fn set_everywhere(
+    source: &Source,
+    mut program: Command,
+    key: &Spanned<impl AsRef<str>>,
+    values: &[String],
+) -> Result<Command> {
+    if program.get_arguments().any(|arg| is(arg, key.get_ref().as_ref())) {
+        program = set(source, program, key, values)?;
+    }
+    let names: Vec<String> =
+        program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    for name in names {
+        let mut changed = Ok(());
+        program = program.mut_subcommand(name, |command| {
+            match set_everywhere(source, command.clone(), key, values) {
+                Ok(command) => command,
+                Err(error) => {
+                    changed = Err(error);
+                    command
+                }
+            }
+        });
+        changed?;
+    }
+    Ok(program)
+}
+
+/// Sets a default, having seen that the option takes it.
+fn set(
+    source: &Source,
+    command: Command,
+    key: &Spanned<impl AsRef<str>>,
+    values: &[String],
+) -> Result<Command> {
+    let name = key.get_ref().as_ref();
+    let Some(arg) = command.get_arguments().find(|arg| is(arg, name)) else { return Ok(command) };
+    let id = arg.get_id().clone();
+    let flag = !arg.get_action().takes_values();
+    if flag && !matches!(values, [value] if value == "true" || value == "false") {
+        return Err(source.wrong(key.span().start, format_args!("{name}: expected true or false")));
+    }
+    if !flag {
+        let words = values.iter().map(|value| format!("--{name}={value}"));
+        let line = std::iter::once(command.get_name().to_owned()).chain(words);
+        // Other options may be missing here, or be at odds with this one alone.
+        let wrong = |e: &clap::Error| {
+            matches!(
+                e.kind(),
+                ErrorKind::InvalidValue
+                    | ErrorKind::ValueValidation
+                    | ErrorKind::NoEquals
+                    | ErrorKind::TooManyValues
+                    | ErrorKind::TooFewValues
+                    | ErrorKind::WrongNumberOfValues
+            )
+        };
+        if let Err(error) = command.clone().try_get_matches_from(line)
+            && wrong(&error)
+        {
+            let message = polydraft_files::in_words(&error);
+            let problem =
+                message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            return Err(source.wrong(key.span().start, problem));
+        }
+    }
+    let values: Vec<String> = values.to_vec();
+    Ok(command.mut_arg(id, |arg| arg.default_values(values)))
+}
+
+/// A value, or several, as they would be typed.
+fn values(source: &Source, value: &Spanned<DeValue>) -> Result<Vec<String>> {
+    let one = |value: &Spanned<DeValue>| match value.get_ref() {
+        DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Float(number) => Ok(number.to_string()),
+        DeValue::Boolean(truth) => Ok(truth.to_string()),
+        other => Err(source.wrong(
+            value.span().start,
+            format_args!(
+                "expected a text, a number, true or false, got a value of type {}",
+                other.type_str()
+            ),
+        )),
+    };
+    match value.get_ref() {
+        DeValue::Array(all) => all.iter().map(one).collect(),
+        _ => Ok(vec![one(value)?]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{ArgAction, value_parser};
+
+    use super::*;
+
+    fn program() -> Command {
+        let number = |name: &'static str| {
+            Arg::new(name).long(name).value_parser(value_parser!(u32).range(1..=9))
+        };
+        let text = |name: &'static str| Arg::new(name).long(name);
+        Command::new("program")
+            .arg(Arg::new("quiet").long("quiet").action(ArgAction::SetTrue).global(true))
+            .subcommand(
+                Command::new("write")
+                    .args([number("depth"), text("draft"), text("file").conflicts_with("draft")])
+                    .arg(text("stop").action(ArgAction::Append)),
+            )
+            .subcommand(
+                Command::new("bench")
+                    .subcommand(Command::new("decode").args([number("depth"), text("draft")])),
+            )
+    }
+
+    fn read(text: &str) -> Result<Command> {
+        with_defaults(program(), Path::new("c.toml"), text)
+    }
+
+    #[test]
+    fn the_command_line_wins() {
+        let text = "quiet = true\ndepth = 3\ndraft = 'd'\n[write]\nstop = ['a', \"b\\n\"]\n[bench.decode]\ndepth = 4\n";
+        let parse = |line: &str| read(text).unwrap().try_get_matches_from(line.split(' ')).unwrap();
+        // A default is at odds with nothing.
+        let matches = parse("program write --file x");
+        assert!(matches.get_flag("quiet"));
+        let write = matches.subcommand_matches("write").unwrap();
+        assert_eq!(write.get_one("depth"), Some(&3_u32));
+        let stops =
+            |m: &ArgMatches| m.get_many::<String>("stop").unwrap().cloned().collect::<Vec<_>>();
+        assert_eq!(stops(write), ["a", "b\n"]);
+        let matches = parse("program write --file x --depth 5 --stop c");
+        let write = matches.subcommand_matches("write").unwrap();
+        assert_eq!((write.get_one("depth"), stops(write)), (Some(&5_u32), vec!["c".to_owned()]));
+        let matches = parse("program bench decode");
+        let decode =
+            matches.subcommand_matches("bench").unwrap().subcommand_matches("decode").unwrap();
+        assert_eq!(decode.get_one("depth"), Some(&4_u32));
+        assert_eq!(decode.get_one("draft"), Some(&"d".to_owned()));
+    }
+
+    #[test]
+    fn what_is_typed_and_excludes_what_the_file_says_is_an_error() {
+        let check = |text: &str, line: &str| {
+            let program = read(text).unwrap();
+            let matches = program.clone().try_get_matches_from(line.split(' ')).unwrap();
+            check(&program, &matches, Path::new("c.toml"))
+        };
+        for (text, line, expected) in [
+            ("draft = 'd'", "program write --file x", "--file excludes draft, which c.toml sets"),
+            ("file = 'f'", "program write --draft x", "--draft excludes file, which c.toml sets"),
+        ] {
+            let error = check(text, line).unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains(expected), "{error}");
+        }
+        for line in ["program write --depth 2", "program write --draft x --depth 2", "program"] {
+            check("draft = 'd'\ndepth = 3", line).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (text, expected) in [
+            ("depth = 3\ndepht = 4", "c.toml, line 2: no command has an option --depht"),
+            ("[write]\n\ndepth = 10", "line 3: invalid value '10' for '--depth"),
+            ("[write]\ndepth = 'x'", "line 2: invalid value 'x'"),
+            ("[wrte]\n", "line 1: there is no command wrte"),
+            ("[bench.decode]\nstop = 'x'", "line 2: decode has no option --stop"),
+            ("quiet = 1", "line 1: quiet: expected true or false"),
+            ("depth = 1979-05-27", "line 1: expected a text, a number"),
+            ("depth = ", "line 1: "),
+            ("help = true", "no command has an option --help"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.is::<Usage>());
+            assert!(error.to_string().contains(expected), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn another_file_or_none() {
+        let named = |line: &str| named(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(matches!(named("p write"), Named::Usual));
+        assert!(matches!(named("p --no-config write"), Named::None));
+        assert!(matches!(named("p write --config a"), Named::File(file) if file == Path::new("a")));
+        assert!(matches!(named("p write --config=a -- --no-config"), Named::File(_)));
+    }
+}

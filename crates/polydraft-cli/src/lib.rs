@@ -1,0 +1,15 @@
+//! The program `polydraft` as a library: the options that its commands share and the descriptions
+//! that they become, what reaches the user, and the commands themselves. The laboratory's program
+//! is built on it too.
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod commands;
+pub mod config;
+pub mod interrupts;
+pub mod output;
+pub mod program;
+pub mod prompts;
+pub mod provenance;
+pub mod save;
+pub mod threads;

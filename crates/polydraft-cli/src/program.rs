@@ -1,0 +1,95 @@
+//! What a program around commands does, whichever they are: defaults from a file, verbosity,
+//! threads, and the way out.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command};
+use polydraft_runtime::Usage;
+
+use crate::output::{self, Verbosity};
+use crate::{config, interrupts, threads};
+
+/// Options of the whole program.
+#[derive(Args, Debug)]
+pub struct GlobalArgs {
+    #[command(flatten)]
+    color: colorchoice_clap::Color,
+    /// Errors only: no summary, no notes.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// Say what is done and how.
+    #[arg(long, short, global = true, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Take the options' defaults from this file [default: polydraft/config.toml below
+    /// $XDG_CONFIG_HOME, or below ~/.config]. Its keys are long names of options, for all commands
+    /// or in a table such as [generate] for one.
+    #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config")]
+    config: Option<std::path::PathBuf>,
+    /// Take no defaults from a file.
+    #[arg(long, global = true)]
+    no_config: bool,
+}
+
+impl GlobalArgs {
+    /// Puts them into effect.
+    pub fn settle(&self) {
+        output::set_verbosity(match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, true) => Verbosity::Verbose,
+            (false, false) => Verbosity::Normal,
+        });
+        self.color.write_global();
+    }
+}
+
+/// Runs a program from its command line to its end; `run` is given what was parsed, once threads
+/// are settled.
+pub fn main(command: Command, run: impl FnOnce(&ArgMatches) -> Result<()>) -> ! {
+    polydraft_runtime::keep_memory();
+    let done = parsed(command, run);
+    interrupts::give_way();
+    output::leave(done)
+}
+
+fn parsed(command: Command, run: impl FnOnce(&ArgMatches) -> Result<()>) -> Result<()> {
+    let line: Vec<_> = std::env::args_os().collect();
+    let command = with_negative_numbers(command);
+    let (mut program, file) =
+        config::apply(command.clone(), &line).map_err(|problem| helped(command, &line, problem))?;
+    let matches = program.try_get_matches_from_mut(line)?;
+    if let Some(file) = &file {
+        config::check(&program, &matches, file)?;
+    }
+    // Before anything that may start a thread.
+    threads::settle(&program, &matches)?;
+    // An option that is at odds with others may be one that nobody typed.
+    run(&matches).inspect_err(|error| {
+        if let Some(file) = file.filter(|_| error.is::<Usage>()) {
+            let file = file.display();
+            output::note(format_args!(
+                "note: some options are from {file}; --no-config leaves it out"
+            ));
+        }
+    })
+}
+
+/// The program, which takes -1 for a number, so that the option says what it expects instead.
+fn with_negative_numbers(command: Command) -> Command {
+    let number = |arg: clap::Arg| match arg.get_action().takes_values() && !arg.is_positional() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(number).mut_subcommands(with_negative_numbers)
+}
+
+/// Who asks for help gets it, whatever is wrong with the file of defaults.
+fn helped(command: Command, line: &[OsString], problem: anyhow::Error) -> anyhow::Error {
+    match command.try_get_matches_from(line) {
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            help.into()
+        }
+        _ => problem,
+    }
+}

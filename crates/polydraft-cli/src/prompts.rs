@@ -1,0 +1,56 @@
+//! Files of prompts.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use polydraft::Token;
+use polydraft_files::{Kind, in_words, read_text};
+use serde::Deserialize;
+
+use polydraft_runtime::Models;
+
+/// The prompts that the project measures with.
+const OWN: &str = include_str!("../../../bench/prompts.jsonl");
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Line {
+    prompt: Option<String>,
+    turns: Option<Vec<String>>,
+}
+
+/// The tokens of prompts, each within the target's context.
+pub fn encode(prompts: &[String], models: &Models) -> Result<Vec<Vec<Token>>> {
+    let context = models.engine.facts().context;
+    let encode = |prompt: &String| Ok(models.language.text.encode_within(prompt, context)?);
+    prompts.iter().map(encode).collect()
+}
+
+/// One prompt a line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, of which the
+/// first turn is taken. Without a file, the project's own.
+pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
+    let (name, text) = match path {
+        None => ("bench/prompts.jsonl".to_owned(), OWN.to_owned()),
+        Some(path) => {
+            let name = path.display().to_string();
+            let text =
+                read_text(path, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
+            (name, text)
+        }
+    };
+    let mut prompts = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let expected = || {
+            format!(
+                "{name}, line {}: expected {{\"prompt\": \"...\"}} or {{\"turns\": [\"...\"]}}",
+                number + 1
+            )
+        };
+        let line: Line = serde_json::from_str(line)
+            .map_err(|e| anyhow::anyhow!("{}: {}", expected(), in_words(e)))?;
+        let first_turn = || line.turns.and_then(|turns| turns.into_iter().next());
+        prompts.push(line.prompt.or_else(first_turn).with_context(expected)?);
+    }
+    ensure!(!prompts.is_empty(), "{name} has no prompts");
+    Ok(prompts)
+}

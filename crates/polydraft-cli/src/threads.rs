@@ -1,0 +1,63 @@
+//! How many threads compute: settled by the first thing that the program does.
+
+use anyhow::Result;
+use clap::{ArgMatches, Command};
+use polydraft_runtime::{places, threads_or_all, use_threads};
+
+use crate::output::Terminal;
+
+/// Starts the threads that the command of `program` which `matches` chose is to compute with, if it
+/// computes with models.
+pub fn settle(program: &Command, matches: &ArgMatches) -> Result<()> {
+    let Some(threads) = wanted(program, matches) else { return Ok(()) };
+    use_threads(threads)
+}
+
+/// Commands that compute with models have `--threads`. A `--target` that is small computes with
+/// one, unless told otherwise.
+fn wanted(program: &Command, matches: &ArgMatches) -> Option<usize> {
+    let (mut command, mut matches) = (program, matches);
+    while let Some((name, inner)) = matches.subcommand() {
+        (command, matches) = (command.find_subcommand(name)?, inner);
+    }
+    // Asked of the command: about an argument that it does not have, matches answer as if it were
+    // not given.
+    let has = |name: &str| command.get_arguments().any(|argument| argument.get_id() == name);
+    if !has("threads") {
+        return None;
+    }
+    let given = matches.get_one::<u32>("threads").map(|threads| *threads as usize);
+    let small = || {
+        has("target") && places::is_small(matches.get_one::<String>("target").map(String::as_str))
+    };
+    Some(threads_or_all(given.or_else(|| small().then_some(1)), &Terminal))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, value_parser};
+
+    use super::*;
+
+    #[test]
+    fn only_a_small_target_means_one_thread() {
+        let threads = || Arg::new("threads").long("threads").value_parser(value_parser!(u32));
+        let bench = Command::new("bench")
+            .subcommand(Command::new("model").arg(threads()).arg(Arg::new("model")));
+        let generate =
+            Command::new("generate").arg(threads()).arg(Arg::new("target").long("target"));
+        let mut program =
+            Command::new("polydraft").subcommands([bench, generate, Command::new("list")]);
+        let mut of = |line: &str| {
+            let matches = program.try_get_matches_from_mut(line.split(' ')).unwrap();
+            wanted(&program, &matches)
+        };
+        let all = Some(threads_or_all(None, &Terminal));
+        assert_eq!(of("polydraft bench model"), all, "it has no target, so no small one either");
+        assert_eq!(of("polydraft bench model x"), all);
+        assert_eq!(of("polydraft bench model --threads 1"), Some(1));
+        assert_eq!(of("polydraft generate"), Some(1), "the demo's target is small");
+        assert_eq!(of("polydraft generate --target /nowhere"), all);
+        assert_eq!(of("polydraft list"), None);
+    }
+}

@@ -1,0 +1,260 @@
+//! A trace's folder: its header, its index, its shards.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use polydraft::Token;
+use polydraft_files::{Kind, in_words};
+use serde::{Deserialize, Serialize};
+
+use crate::trace::columns::MOST;
+use crate::trace::{Error, Header, Result, Shard};
+
+/// The file of the header.
+pub(crate) const HEADER: &str = "trace.json";
+/// The file that lists the shards.
+pub(crate) const INDEX: &str = "index.jsonl";
+/// A shard's file as it is read.
+const SHARD: Kind = Kind { name: "a shard of a trace", most: MOST as u64 };
+const LINES: Kind = Kind { name: "the index of a trace", most: 256 << 20 };
+
+/// What the index says of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Line {
+    pub file: String,
+    pub bytes: u64,
+    /// Of the file's bytes.
+    pub crc32: String,
+    /// Of the prompt's tokens.
+    pub prompt: String,
+    pub positions: usize,
+}
+
+/// The name of a shard's file.
+pub(crate) fn file_name(number: usize) -> String {
+    format!("prompt-{number:06}.safetensors.gz")
+}
+
+/// The checksum of bytes, as zlib has it.
+pub(crate) fn crc32(bytes: &[u8]) -> String {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    format!("{:08x}", crc.sum())
+}
+
+/// The checksum of a prompt's tokens, little-endian.
+pub(crate) fn crc_of(prompt: &[Token]) -> String {
+    crc32(&prompt.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+/// A trace that was recorded, opened for reading.
+pub struct Trace {
+    folder: PathBuf,
+    header: Header,
+    /// Of the header's file.
+    crc: String,
+    /// By number of the prompt.
+    pub(crate) lines: Vec<Line>,
+    /// Bytes of the index that are whole lines.
+    pub(crate) whole: usize,
+    /// The shards of this trace that are meant.
+    shards: Vec<usize>,
+}
+
+impl Trace {
+    /// Opens a trace's folder, or one shard of it by its file.
+    ///
+    /// # Errors
+    /// What is no trace: the file is named, and what is wrong there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let shard = path.is_file().then(|| path.file_name().unwrap_or_default().to_string_lossy());
+        let folder = match shard {
+            Some(_) => path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty())
+                .unwrap_or(Path::new(".")),
+            None => path,
+        };
+        let file = folder.join(HEADER);
+        let header =
+            polydraft_files::read(&file, Kind::SETTINGS).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => {
+                    let expected = format!("a trace, a folder with {HEADER} or one of its files");
+                    Error::content(path.display(), expected, "none")
+                }
+                _ => Error::file(&file, error),
+            })?;
+        let crc = crc32(&header);
+        let place = file.display().to_string();
+        let header: Header = serde_json::from_slice(&header)
+            .map_err(|error| Error::content(&place, "the header of a trace", in_words(error)))?;
+        header.validate(&place)?;
+        let index = folder.join(INDEX);
+        let text = polydraft_files::read_text(&index, LINES)
+            .map_err(|error| Error::file(&index, error))?;
+        let (lines, whole) = lines(&index, &text)?;
+        let mut trace = Self {
+            folder: folder.to_owned(),
+            header,
+            crc,
+            shards: (0..lines.len()).collect(),
+            lines,
+            whole,
+        };
+        trace.check_listed()?;
+        if let Some(name) = shard {
+            let number = trace.lines.iter().position(|line| line.file == name);
+            let expected = format!("a file that {INDEX} lists");
+            trace.shards =
+                vec![number.ok_or_else(|| Error::content(path.display(), expected, "another"))?];
+        }
+        Ok(trace)
+    }
+
+    /// Opens traces, or shards of them, that are looked at as one.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); traces that were recorded in different ways; a recording that
+    /// is there twice, under whatever name: it would count twice, and errors would seem smaller
+    /// than they are.
+    pub fn together<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Self>> {
+        let traces =
+            paths.iter().map(|path| Self::open(path.as_ref())).collect::<Result<Vec<_>>>()?;
+        for (trace, path) in traces.iter().zip(paths).skip(1) {
+            traces[0].header.belongs_with(&trace.header, path.as_ref())?;
+        }
+        let mut known = HashMap::new();
+        for trace in &traces {
+            for (number, file) in trace.shards.iter().zip(trace.files()) {
+                let place = file.display().to_string();
+                if let Some(other) = known.insert(&trace.lines[*number], file) {
+                    let got = format!("that of {} again", other.display());
+                    return Err(Error::content(place, "a recording that is there once", got));
+                }
+            }
+        }
+        Ok(traces)
+    }
+
+    /// That no more than one shard is there without being listed: the recording of that one was
+    /// interrupted.
+    fn check_listed(&self) -> Result<()> {
+        let files =
+            std::fs::read_dir(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
+        let listed: HashSet<&str> = self.lines.iter().map(|line| line.file.as_str()).collect();
+        let names = files.flatten().map(|file| file.file_name().to_string_lossy().into_owned());
+        let mut others: Vec<String> = names
+            .filter(|name| {
+                name.starts_with("prompt-") && name.ends_with(".gz") && !listed.contains(&name[..])
+            })
+            .collect();
+        others.sort();
+        match others.as_slice() {
+            [] | [_] => Ok(()),
+            [first, ..] => {
+                let place = self.folder.join(INDEX);
+                let got =
+                    format!("none for {} of them, the first of which is {first}", others.len());
+                Err(Error::content(place.display(), "a line for each shard that is there", got))
+            }
+        }
+    }
+
+    /// What all of it has in common.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The checksum of the header's file.
+    pub(crate) fn crc(&self) -> &str {
+        &self.crc
+    }
+
+    /// Number of shards, one for each prompt.
+    pub fn len(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Whether nothing is there.
+    pub fn is_empty(&self) -> bool {
+        self.shards.is_empty()
+    }
+
+    /// The files of the shards.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = PathBuf> + '_ {
+        self.shards.iter().map(|number| self.folder.join(&self.lines[*number].file))
+    }
+
+    /// Bytes of all shards together.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|number| self.lines[*number].bytes).sum()
+    }
+
+    /// Positions of all shards together.
+    pub fn positions(&self) -> usize {
+        self.shards.iter().map(|number| self.lines[*number].positions).sum()
+    }
+
+    /// Reads one of the shards, from 0.
+    ///
+    /// # Errors
+    /// A file that is not there, is not what the index says, or no shard of this trace.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn shard(&self, index: usize) -> Result<Shard> {
+        let number = self.shards[index];
+        let line = &self.lines[number];
+        let path = self.folder.join(&line.file);
+        let place = path.display().to_string();
+        let bytes =
+            polydraft_files::read(&path, SHARD).map_err(|error| Error::file(&path, error))?;
+        let check = |what: &str, expected: &dyn ToString, got: &dyn ToString| match expected
+            .to_string()
+            == got.to_string()
+        {
+            true => Ok(()),
+            false => {
+                let expected = format!("{what} {}, as {INDEX} says", expected.to_string());
+                Err(Error::content(&place, expected, got.to_string()))
+            }
+        };
+        check("bytes:", &line.bytes, &bytes.len())?;
+        check("the checksum", &line.crc32, &crc32(&bytes))?;
+        let shard = Shard::read(&place, &bytes, self.header.vocabulary)?;
+        if shard.texts().len() > self.header.texts as usize {
+            let expected = format!("at most {} texts, as {HEADER} says", self.header.texts);
+            return Err(Error::content(&place, expected, shard.texts().len()));
+        }
+        check("positions:", &line.positions, &shard.positions())?;
+        check("a prompt with the checksum", &line.prompt, &crc_of(shard.prompt()))?;
+        if shard.header() != self.crc || shard.number() != number {
+            let expected = format!(
+                "prompt {number} of the trace whose {HEADER} has the checksum {}",
+                self.crc
+            );
+            let got = format!("prompt {} of {}", shard.number(), shard.header());
+            return Err(Error::content(&place, expected, got));
+        }
+        Ok(shard)
+    }
+}
+
+/// The lines of an index, and how many bytes they are. A last one without an end was being written
+/// when somebody was interrupted: it does not count.
+fn lines(path: &Path, text: &str) -> Result<(Vec<Line>, usize)> {
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let mut lines = Vec::new();
+    for (number, line) in text[..whole].lines().enumerate() {
+        let place = format!("{}, line {}", path.display(), number + 1);
+        let line: Line = serde_json::from_str(line).map_err(|error| {
+            Error::content(&place, "what the index says of a shard", in_words(error))
+        })?;
+        if line.file != file_name(number) {
+            return Err(Error::content(place, file_name(number), format!("{:?}", line.file)));
+        }
+        lines.push(line);
+    }
+    Ok((lines, whole))
+}

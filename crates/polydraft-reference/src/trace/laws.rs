@@ -1,0 +1,290 @@
+//! The laws of many nodes, one after the other: by support, exact or cut.
+//!
+//! Problem: a law over a large vocabulary is mostly tokens that nobody will ever draw, and what is
+//! left of a softmax in single precision needs no double precision.
+//! Source: ours. A law is weights times a scale. The softmax of logits is single-precision powers,
+//! the largest 1, times one double: then the weights are these powers, and the law that is read is
+//! the one that was recorded to the last bit. Where a law is no such thing (counts of n-grams) the
+//! weights are its probabilities themselves.
+//! Complexity: one pass, and for a cut one selection of the likeliest.
+//! Deviations: a law up to a mass below 1 keeps the likeliest tokens up to there and every token
+//! that was drafted, rounds their weights to a relative error of 1 less that mass, and is scaled to
+//! sum to 1.
+
+use polydraft::{Distribution, Token};
+use safetensors::tensor::Dtype;
+
+use crate::trace::columns::{In, Out};
+use crate::trace::{Error, Result};
+
+/// One law, ready to be written.
+pub(crate) struct Packed {
+    /// None if all of the vocabulary are stored.
+    tokens: Vec<Token>,
+    weights: Vec<f64>,
+    scale: f64,
+    /// The probability that is missing.
+    pub left_out: f64,
+}
+
+impl Packed {
+    /// A law up to `mass`, with what was `drafted` from it.
+    pub fn new(law: &Distribution, mass: f64, drafted: &[Token]) -> Self {
+        let (tokens, probabilities) = law.parts();
+        let (weights, scale) = powers(probabilities);
+        if mass >= 1.0 {
+            return Self { tokens: tokens.to_vec(), weights, scale, left_out: 0.0 };
+        }
+        let mut kept = law.likeliest(mass);
+        kept.extend(drafted.iter().filter(|&&token| law.probability(token) > 0.0));
+        kept.sort_unstable();
+        kept.dedup();
+        let there: f64 = kept.iter().map(|&token| law.probability(token)).sum();
+        let left_out = if kept.len() == law.support_size() { 0.0 } else { (1.0 - there).max(0.0) };
+        let weight = |token: &Token| {
+            let place =
+                if tokens.is_empty() { Ok(*token as usize) } else { tokens.binary_search(token) };
+            rounded(place.map_or(0.0, |place| weights[place]), 1.0 - mass)
+        };
+        let mut weights: Vec<f64> = kept.iter().map(weight).collect();
+        let scale = 1.0 / weights.iter().sum::<f64>();
+        // Zeros take less room than the numbers of most tokens.
+        if 2 * kept.len() > law.vocabulary() {
+            let mut all = vec![0.0; law.vocabulary()];
+            kept.drain(..).zip(weights).for_each(|(token, weight)| all[token as usize] = weight);
+            weights = all;
+        }
+        Self { tokens: kept, weights, scale, left_out }
+    }
+}
+
+/// A weight in single precision without the digits that a relative error of at least 2^-24 makes
+/// meaningless: zeros, which compress. One that is not 0 does not become 0: the token was drafted.
+fn rounded(weight: f64, error: f64) -> f64 {
+    let bits = (weight as f32).to_bits();
+    // 23 digits are there; of those that are kept the last has twice the error.
+    let dropped = 23_i32.saturating_add(error.log2() as i32).clamp(0, 23) as u32;
+    let half = if dropped == 0 { 0 } else { 1 << (dropped - 1) };
+    let rounded = f32::from_bits((bits + half) >> dropped << dropped);
+    f64::from(if weight > 0.0 { rounded.max(f32::MIN_POSITIVE) } else { rounded })
+}
+
+/// Single-precision weights and a scale whose products are these probabilities to the last bit; the
+/// probabilities and 1 if there are none.
+fn powers(probabilities: &[f64]) -> (Vec<f64>, f64) {
+    let scale = probabilities.iter().copied().fold(0.0, f64::max);
+    let weights: Vec<f64> = probabilities.iter().map(|p| f64::from((p / scale) as f32)).collect();
+    match weights.iter().zip(probabilities).all(|(weight, p)| weight * scale == *p) {
+        true => (weights, scale),
+        false => (probabilities.to_vec(), 1.0),
+    }
+}
+
+/// Weights as they are stored.
+enum Weights {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+}
+
+/// The laws of all nodes, those of leaves of a draft empty.
+pub(crate) struct Laws {
+    /// Weights of each node.
+    entries: Vec<u32>,
+    scale: Vec<f64>,
+    /// The tokens of those laws that do not store all.
+    tokens: Vec<Token>,
+    weights: Weights,
+    /// Where tokens and weights of each node begin.
+    starts: Vec<(usize, usize)>,
+}
+
+impl Default for Laws {
+    fn default() -> Self {
+        let weights = Weights::F64(Vec::new());
+        Self {
+            entries: Vec::new(),
+            scale: Vec::new(),
+            tokens: Vec::new(),
+            weights,
+            starts: Vec::new(),
+        }
+    }
+}
+
+impl Laws {
+    /// Adds the law of the next node.
+    pub fn push(&mut self, law: Option<Packed>) {
+        let Some(Packed { tokens, weights, scale, .. }) = law else {
+            self.entries.push(0);
+            return self.scale.push(0.0);
+        };
+        self.entries.push(weights.len() as u32);
+        self.scale.push(scale);
+        self.tokens.extend(tokens);
+        if let Weights::F64(all) = &mut self.weights {
+            all.extend(weights);
+        }
+    }
+
+    /// Bytes before compression, at most.
+    pub fn size(&self) -> usize {
+        let weights = match &self.weights {
+            Weights::F32(weights) => 4 * weights.len(),
+            Weights::F64(weights) => 8 * weights.len(),
+        };
+        12 * self.entries.len() + 4 * self.tokens.len() + weights
+    }
+
+    pub fn write(&self, role: &str, vocabulary: usize, out: &mut Out) {
+        out.add(format!("{role}.entries"), self.entries.iter().copied());
+        out.add(format!("{role}.scale"), self.scale.iter().copied());
+        match vocabulary <= 1 << 16 {
+            true => {
+                out.add(format!("{role}.tokens"), self.tokens.iter().map(|token| *token as u16))
+            }
+            false => out.add(format!("{role}.tokens"), self.tokens.iter().copied()),
+        }
+        let name = format!("{role}.weights");
+        match &self.weights {
+            Weights::F32(weights) => out.add(name, weights.iter().copied()),
+            Weights::F64(weights) => {
+                match weights.iter().all(|weight| f64::from(*weight as f32) == *weight) {
+                    true => out.add(name, weights.iter().map(|weight| *weight as f32)),
+                    false => out.add(name, weights.iter().copied()),
+                }
+            }
+        }
+    }
+
+    /// Checks that there is a law where `has` says so and nowhere else, and as many numbers as the
+    /// laws have.
+    pub fn read(role: &str, vocabulary: usize, has: &[bool], columns: &In) -> Result<Self> {
+        let name = |column: &str| format!("{role}.{column}");
+        let entries: Vec<u32> = columns.column_of(&name("entries"), has.len())?;
+        let scale: Vec<f64> = columns.column_of(&name("scale"), has.len())?;
+        let (mut starts, mut begin) = (Vec::with_capacity(has.len()), (0_usize, 0_usize));
+        for (node, (&entries, &has)) in entries.iter().zip(has).enumerate() {
+            let entries = entries as usize;
+            if has != (entries > 0) || entries > vocabulary {
+                let expected = if has { format!("from 1 to {vocabulary}") } else { "0".to_owned() };
+                let place = format!("{}, node {node} of the file", columns.at(&name("entries")));
+                return Err(Error::content(place, expected, entries));
+            }
+            starts.push(begin);
+            // At most 2^24 each, of at most as many nodes as the file has bytes.
+            begin.0 += if entries < vocabulary { entries } else { 0 };
+            begin.1 += entries;
+        }
+        let tokens = match columns.dtype(&name("tokens"))? {
+            Dtype::U16 => columns
+                .column_of::<u16>(&name("tokens"), begin.0)?
+                .into_iter()
+                .map(u32::from)
+                .collect(),
+            _ => columns.column_of(&name("tokens"), begin.0)?,
+        };
+        let weights = match columns.dtype(&name("weights"))? {
+            Dtype::F32 => Weights::F32(columns.column_of(&name("weights"), begin.1)?),
+            _ => Weights::F64(columns.column_of(&name("weights"), begin.1)?),
+        };
+        Ok(Self { entries, scale, tokens, weights, starts })
+    }
+
+    /// The law of a node; none where there is none.
+    pub fn law(&self, node: usize, vocabulary: usize) -> Option<polydraft::Result<Distribution>> {
+        let (entries, scale, begin) =
+            (self.entries[node] as usize, self.scale[node], self.starts[node]);
+        let tokens = match entries < vocabulary {
+            true => self.tokens[begin.0..begin.0 + entries].to_vec(),
+            false => Vec::new(),
+        };
+        let range = begin.1..begin.1 + entries;
+        let mass = match &self.weights {
+            Weights::F32(weights) => {
+                weights[range].iter().map(|weight| f64::from(*weight) * scale).collect()
+            }
+            Weights::F64(weights) => weights[range].iter().map(|weight| weight * scale).collect(),
+        };
+        (entries > 0).then(|| Distribution::from_parts(vocabulary, tokens, mass))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polydraft::Sampling;
+
+    use super::*;
+
+    fn again(law: &Distribution, mass: f64, drafted: &[Token]) -> (Distribution, f64) {
+        let packed = Packed::new(law, mass, drafted);
+        let left_out = packed.left_out;
+        let (mut laws, mut out) = (Laws::default(), Out::default());
+        laws.push(None);
+        laws.push(Some(packed));
+        laws.write("draft", law.vocabulary(), &mut out);
+        let file = crate::trace::columns::unpack("x", &out.file("{}".to_owned()).unwrap()).unwrap();
+        let columns = In::new("x", &file).unwrap();
+        assert!(Laws::read("draft", law.vocabulary(), &[true, true], &columns).is_err());
+        let laws = Laws::read("draft", law.vocabulary(), &[false, true], &columns).unwrap();
+        assert!(laws.law(0, law.vocabulary()).is_none());
+        (laws.law(1, law.vocabulary()).unwrap().unwrap(), left_out)
+    }
+
+    #[test]
+    fn exact_laws_are_the_same_to_the_last_bit() {
+        let logits: Vec<f32> = (0..500).map(|i| ((i * 193) % 500) as f32 * 0.037 - 3.0).collect();
+        let top = |top_p, temperature| Sampling { top_p, temperature, ..Sampling::default() };
+        let counted = Distribution::new(vec![1.0 / 3.0, 0.0, 0.2, 0.0, 7.0 / 15.0]).unwrap();
+        let mut laws = vec![counted, Distribution::one_hot(9, 4).unwrap()];
+        for sampling in
+            [top(1.0, 1.0), top(1.0, 0.37), top(0.8, 1.0), top(1.0, 0.0), top(1.0, 0.01)]
+        {
+            laws.push(Distribution::from_logits(&logits, &sampling).unwrap());
+        }
+        for law in laws {
+            let (read, left_out) = again(&law, 1.0, &[]);
+            assert_eq!((read.parts(), left_out), (law.parts(), 0.0));
+        }
+    }
+
+    #[test]
+    fn rounding_is_as_fine_as_asked_for() {
+        for error in [0.5, 0.1, 1e-2, 1e-4, 1e-9] {
+            for weight in [1.0, 0.3, 0.999_999_94, 1e-30] {
+                let relative = rounded(weight, error) / f64::from(weight as f32) - 1.0;
+                assert!(relative.abs() <= error, "{weight} {error}: {relative}");
+            }
+        }
+        assert_eq!(rounded(0.1, 0.0), f64::from(0.1_f32));
+    }
+
+    #[test]
+    fn cut_laws_keep_what_is_likely_and_what_was_drafted() {
+        let logits: Vec<f32> = (0..100_000).map(|i| -0.001 * i as f32).collect();
+        let law = Distribution::from_logits(&logits, &Sampling::default()).unwrap();
+        let (read, left_out) = again(&law, 0.99, &[5, 70_000]);
+        assert!(left_out <= 0.01 && left_out > 0.009, "{left_out}");
+        assert!(read.probability(70_000) > 0.0 && read.probability(69_999) == 0.0);
+        assert!(read.support_size() < 5000, "{}", read.support_size());
+        let ratio = read.probability(5) / law.probability(5);
+        assert!((ratio * (1.0 - left_out) - 1.0).abs() < 0.01, "{ratio}");
+        assert!((read.parts().1.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        // What was drafted stays, be it as good as impossible for the target.
+        let unlikely =
+            Distribution::new([vec![1.0 - 1e-60], vec![0.0; 9], vec![1e-60]].concat()).unwrap();
+        let (read, _) = again(&unlikely, 0.99, &[10]);
+        assert!(read.probability(10) > 0.0 && read.probability(10) < 1e-37);
+        // All but a few are kept: the others are zeros.
+        let flat = Distribution::new([vec![0.001; 999], vec![0.001]].concat()).unwrap();
+        let (read, left_out) = again(&flat, 0.9, &[]);
+        assert!(
+            read.parts().0.is_empty()
+                && read.support_size() == 900
+                && (left_out - 0.1).abs() < 1e-9
+        );
+        assert_eq!(again(&flat, 0.4, &[]).0.parts().0.len(), 400);
+        // A law that has nothing to leave out is exact.
+        let one = Distribution::one_hot(100_000, 3).unwrap();
+        assert_eq!(again(&one, 0.5, &[]).0, one);
+    }
+}

@@ -1,0 +1,251 @@
+//! Which trees are part of a recorded one, and how they are taken from it.
+//!
+//! Problem: what another tree would have drafted, from what was drafted.
+//! Source: ours. Independent draws are exchangeable: any number of those at a node, chosen without
+//! looking at them, are independent draws again. So a tree that draws at each of its nodes no more
+//! than the recorded one did is drafted by choosing. Draws without replacement and the likeliest
+//! tokens come in an order: the first of them are a smaller draw. A tree that is cut by looking at
+//! laws is the same tree with less of it. Nothing else fits.
+//! Complexity: one pass over the nodes that are taken. Deviations: none.
+
+use polydraft::{
+    Draft, DraftTree, Drafting, Draws, Error as LawError, Growth, NodeId, Policy, PolicyKind, Token,
+};
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha12Rng;
+
+use crate::trace::{Error, Result};
+
+/// That `asked` is part of what `recorded` drafts.
+///
+/// # Errors
+/// It is not; the error says what is.
+pub(crate) fn check(recorded: &PolicyKind, asked: &PolicyKind) -> Result<()> {
+    match holds(recorded, asked) {
+        true => Ok(()),
+        false => Err(Error::Tree {
+            asked: asked.to_string(),
+            recorded: recorded.to_string(),
+            fits: fits(recorded),
+        }),
+    }
+}
+
+fn holds(recorded: &PolicyKind, asked: &PolicyKind) -> bool {
+    match (recorded, asked) {
+        (PolicyKind::Auto(_), _) | (_, PolicyKind::Auto(_)) => false,
+        // Less is reached where more of the disagreement counts, and less is kept where more must
+        // be reached.
+        (PolicyKind::StopBelow(recorded), PolicyKind::StopBelow(asked)) => {
+            asked.below >= recorded.below
+                && asked.factor >= recorded.factor
+                && holds(&recorded.of, &asked.of)
+        }
+        (PolicyKind::StopBelow(_), _) => false,
+        (_, PolicyKind::StopBelow(asked)) => holds(recorded, &asked.of),
+        (PolicyKind::Budget(recorded), PolicyKind::Budget(asked)) => {
+            let mut levels = recorded.distinct.iter().zip(&asked.distinct);
+            asked.distinct.len() <= recorded.distinct.len()
+                && levels.all(|(recorded, asked)| asked <= recorded)
+        }
+        _ if recorded == asked => true,
+        _ => match (levels(recorded), levels(asked)) {
+            (Some(recorded), Some(asked)) => level_by_level(&recorded, &asked),
+            _ => false,
+        },
+    }
+}
+
+/// How a tree grows at each depth, if that is all it depends on.
+fn levels(tree: &PolicyKind) -> Option<Vec<Growth>> {
+    let paths = |count: usize, depth: usize| {
+        std::iter::once(Growth::Fresh(Draws::iid(count)))
+            .chain(std::iter::repeat_n(Growth::Continue, depth.saturating_sub(1)))
+    };
+    match tree {
+        PolicyKind::Paths(tree) => Some(paths(tree.paths, tree.depth).collect()),
+        PolicyKind::Delayed(tree) => {
+            Some(paths(1, tree.first).chain(paths(tree.paths, tree.then)).collect())
+        }
+        PolicyKind::Levels(tree) => {
+            let draws =
+                |count: &usize| Growth::Fresh(Draws { scheme: tree.drafting, count: *count });
+            Some(tree.counts.iter().map(draws).collect())
+        }
+        _ => None,
+    }
+}
+
+fn level_by_level(recorded: &[Growth], asked: &[Growth]) -> bool {
+    // Draws that may come to one node of the tree that is asked for.
+    let mut come = 1;
+    let fits = |(recorded, asked): (&Growth, &Growth)| match (*recorded, *asked) {
+        (Growth::Fresh(recorded), Growth::Fresh(asked)) => {
+            come = asked.count;
+            let fewer = match recorded.scheme {
+                Drafting::Iid | Drafting::WithoutReplacement | Drafting::TopK => {
+                    asked.count <= recorded.count
+                }
+                Drafting::Greedy | Drafting::Hub | Drafting::Distinct => {
+                    asked.count == recorded.count
+                }
+            };
+            recorded.scheme == asked.scheme && fewer
+        }
+        (Growth::Continue, Growth::Continue) => true,
+        (Growth::Continue, Growth::Fresh(asked)) => {
+            come = 1;
+            asked == Draws::iid(1)
+        }
+        (Growth::Fresh(recorded), Growth::Continue) => {
+            recorded.scheme == Drafting::Iid && come <= recorded.count
+        }
+    };
+    asked.len() <= recorded.len() && recorded.iter().zip(asked).all(fits)
+}
+
+/// What fits, for people.
+fn fits(recorded: &PolicyKind) -> String {
+    let own = match recorded {
+        PolicyKind::StopBelow(cut) => {
+            return format!(
+                "stop-below:θ,TREE with θ of at least {}, TREE one of: {}",
+                cut.below,
+                fits(&cut.of)
+            );
+        }
+        PolicyKind::Paths(tree) => {
+            format!("paths:K,L with K up to {} and L up to {}", tree.paths, tree.depth)
+        }
+        PolicyKind::Delayed(tree) => format!(
+            "delayed:{0},K,L with K up to {1} and L up to {2}, and paths:1,L with L up to {3}",
+            tree.first,
+            tree.paths,
+            tree.then,
+            tree.first + tree.then
+        ),
+        PolicyKind::Levels(tree) => match tree.drafting {
+            Drafting::Greedy | Drafting::Hub => "its first levels".to_owned(),
+            _ => "the same or fewer draws at its first levels".to_owned(),
+        },
+        PolicyKind::Budget(_) => "the same or smaller budgets at its first levels".to_owned(),
+        _ => "itself".to_owned(),
+    };
+    format!("{own}, and stop-below:θ,TREE of such trees")
+}
+
+/// Takes from a draft what `policy` would have drafted; also, by its nodes, the draft's own. At a
+/// leaf of a draft that was `cut` by looking at laws, which are not there, the tree that is asked
+/// for ends too.
+///
+/// # Errors
+/// A draft that has less than the policy asks for.
+pub(crate) fn take(
+    draft: &Draft,
+    policy: &dyn Policy,
+    cut: bool,
+    random: &mut ChaCha12Rng,
+) -> polydraft::Result<(Draft, Vec<NodeId>)> {
+    let (mut own, mut nodes) = (Draft::new(), vec![DraftTree::ROOT]);
+    let mut node = DraftTree::ROOT;
+    while node < own.tree().len() {
+        let here = nodes[node];
+        let growth = match draft.law(here) {
+            _ if !policy.goes_on(&own.path(node)) => None,
+            None if cut => None,
+            _ => policy.draws(&own.path(node), draft.drawn_from(here)?),
+        };
+        if let Some(growth) = growth {
+            let asked = match growth {
+                Growth::Fresh(draws) => draws,
+                Growth::Continue => Draws::iid(own.tree().draws(node).max(1)),
+            };
+            let tokens = some(draft, here, asked, random)?;
+            own.record(node, draft.drawn_from(here)?.clone(), growth, &tokens)?;
+            for child in own.tree().children(node) {
+                nodes.resize(nodes.len().max(child + 1), DraftTree::ROOT);
+                let token = own.tree().token(child);
+                nodes[child] = draft.tree().child(here, token).unwrap_or(DraftTree::ROOT);
+            }
+        }
+        node += 1;
+    }
+    Ok((own, nodes))
+}
+
+/// So many of the draws at a node.
+fn some(
+    draft: &Draft,
+    node: NodeId,
+    asked: Draws,
+    random: &mut ChaCha12Rng,
+) -> polydraft::Result<Vec<Token>> {
+    let tree = draft.tree();
+    let drawn = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
+    let mut tokens: Vec<Token> = tree.children(node).flat_map(drawn).collect();
+    let there = draft
+        .draws(node)
+        .filter(|there| there.scheme == asked.scheme && there.count >= asked.count);
+    if there.is_none() {
+        return Err(LawError::Unsupported {
+            operation: "part of a draft",
+            expected: format!("{} draws {} at node {node}", asked.count, asked.scheme),
+            got: draft
+                .draws(node)
+                .map_or("none".to_owned(), |there| format!("{} {}", there.count, there.scheme)),
+        });
+    }
+    if asked.count < tokens.len() && asked.scheme == Drafting::Iid {
+        tokens.shuffle(random);
+    }
+    tokens.truncate(asked.count);
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_is_told_from_what_does_not() {
+        let tree = |name: &str| name.parse::<PolicyKind>().unwrap();
+        for (recorded, asked, fits) in [
+            ("paths:8,4", "paths:8,4", true),
+            ("paths:8,4", "paths:3,2", true),
+            ("paths:8,4", "paths:9,4", false),
+            ("paths:8,4", "paths:8,5", false),
+            ("paths:8,4", "4,1,1", true),
+            ("paths:8,4", "4,2", false),
+            ("paths:8,4", "stop-below:0.3,paths:8,3", true),
+            ("paths:8,4", "delayed:1,2,2", false),
+            ("paths:8,4", "delayed:2,1,2", true),
+            ("paths:8,4", "2,2/without-replacement", false),
+            ("paths:8,4", "auto", false),
+            ("delayed:2,4,2", "delayed:2,2,1", true),
+            ("delayed:2,4,2", "delayed:1,2,1", false),
+            ("delayed:2,4,2", "paths:1,4", true),
+            ("delayed:2,4,2", "paths:2,3", false),
+            ("4,3,2", "4,3", true),
+            ("4,3,2", "2,2,2", true),
+            ("4,3,2", "paths:2,3", true),
+            ("4,3,2", "paths:3,3", false),
+            ("4,3,2", "paths:3,2", true),
+            ("4,2/without-replacement", "2,2/without-replacement", true),
+            ("4,2/hub", "2,2/hub", false),
+            ("4,2/hub", "4/hub", true),
+            ("budget:3,2", "budget:2", true),
+            ("budget:3,2", "budget:2,2.5", false),
+            ("fixed:0,0,1", "fixed:0,0,1", true),
+            ("fixed:0,0,1", "fixed:0,1", false),
+            ("stop-below:0.2,paths:4,4", "stop-below:0.4,paths:2,3", true),
+            ("stop-below:0.2,paths:4,4", "stop-below:0.1,paths:2,3", false),
+            ("stop-below:0.2,paths:4,4", "paths:2,3", false),
+        ] {
+            let found = check(&tree(recorded), &tree(asked));
+            assert_eq!(found.is_ok(), fits, "{asked} of {recorded}");
+            if let Err(error) = found {
+                assert!(error.to_string().contains(recorded), "{error}");
+            }
+        }
+    }
+}

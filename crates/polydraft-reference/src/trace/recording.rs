@@ -1,0 +1,154 @@
+//! What is recorded while a text is decoded.
+
+use polydraft::{Draft, Error, Result, TargetLaws, Token};
+use rayon::prelude::*;
+use serde_json::Value;
+
+use crate::trace::Header;
+use crate::trace::columns::MOST;
+use crate::trace::header::{FORMAT, VERSION};
+use crate::trace::laws::Packed;
+use crate::trace::shard::{Metadata, Numbers};
+
+/// The shard of one prompt, as it grows.
+///
+/// ```
+/// use polydraft::{Distribution, Draft, Draws, Growth};
+/// use polydraft_reference::trace::{Header, Recording, Shard};
+/// use rand::SeedableRng;
+///
+/// let header: Header = serde_json::from_str(
+///     r#"{"format": "polydraft-trace", "version": 1, "target": "a table", "draft": "another", "vocabulary": 3,
+///         "sampling": {}, "draft_sampling": {}, "tree": {"tree": "paths", "paths": 2, "depth": 1}, "mass": 1.0, "texts": 1, "max_tokens": 1,
+///         "every": 1, "seed": 0, "made": null}"#,
+/// )?;
+/// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
+/// let mut draft = Draft::new();
+/// draft.draw(0, Distribution::new(vec![0.2, 0.3, 0.5])?, Growth::Fresh(Draws::iid(2)), &mut rng)?;
+/// let target = vec![Distribution::new(vec![0.5, 0.3, 0.2])?; draft.tree().len()];
+///
+/// let mut recording = Recording::new(&header, &[2, 1]);
+/// recording.begin(7);
+/// recording.position(0, &draft, &target)?;
+/// recording.end(&[1]);
+/// let file = recording.file(0, "00000000", &"me".into())?;
+///
+/// let shard = Shard::read("memory", &file, 3)?;
+/// let position = shard.position(0)?;
+/// assert_eq!((position.draft.tree(), &position.target), (draft.tree(), &target));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Recording {
+    vocabulary: usize,
+    mass: f64,
+    left_out: f64,
+    /// Positions of the text that was begun.
+    positions: u32,
+    numbers: Numbers,
+}
+
+impl Recording {
+    /// Nothing yet, of a prompt.
+    pub fn new(header: &Header, prompt: &[Token]) -> Self {
+        let numbers = Numbers { prompt: prompt.to_vec(), ..Numbers::default() };
+        Self {
+            vocabulary: header.vocabulary,
+            mass: header.mass,
+            left_out: 0.0,
+            positions: 0,
+            numbers,
+        }
+    }
+
+    /// The next text begins, of this seed.
+    pub fn begin(&mut self, seed: u64) {
+        self.numbers.seeds.push(seed);
+        self.positions = 0;
+    }
+
+    /// A draft behind `at` tokens of the text, and the target's laws at its nodes.
+    ///
+    /// # Errors
+    /// A law that cannot be made; more than a shard may hold.
+    pub fn position(&mut self, at: usize, draft: &Draft, target: &dyn TargetLaws) -> Result<()> {
+        let tree = draft.tree();
+        let packed = (0..tree.len()).into_par_iter().map(|node| {
+            let children: Vec<Token> = tree.children(node).map(|child| tree.token(child)).collect();
+            let law = target.target(node)?;
+            if law.vocabulary() != self.vocabulary {
+                let (operation, expected) = ("recording", self.vocabulary.to_string());
+                return Err(Error::Length { operation, expected, got: law.vocabulary() });
+            }
+            let drawn = draft.law(node).map(|law| Packed::new(law, self.mass, &children));
+            Ok((drawn, Packed::new(law, self.mass, &children)))
+        });
+        let packed = packed.collect::<Result<Vec<_>>>()?;
+        let numbers = &mut self.numbers;
+        numbers.at.push(at as u32);
+        numbers.nodes.push(tree.len() as u32);
+        for (node, (drawn, target)) in packed.into_iter().enumerate() {
+            numbers.token.push(tree.token(node));
+            numbers.parent.push(tree.parent(node) as u32);
+            numbers.draws.push(tree.draws(node) as u32);
+            let draws = draft.draws(node);
+            numbers.scheme.push(draws.map_or(0, |draws| 1 + draws.scheme as u8));
+            numbers.count.push(draws.map_or(0, |draws| draws.count as u32));
+            numbers.fresh.push(u8::from(draft.begins(node)));
+            let missing = drawn.as_ref().map_or(0.0, |law| law.left_out).max(target.left_out);
+            self.left_out = self.left_out.max(missing);
+            numbers.draft.push(drawn);
+            numbers.target.push(Some(target));
+        }
+        self.positions += 1;
+        if numbers.size() > MOST {
+            return Err(Error::TooLarge {
+                operation: "recording",
+                expected: format!(
+                    "at most {} MiB a prompt: fewer positions, or less of each law",
+                    MOST >> 20
+                ),
+                got: format!("{} MiB behind {at} tokens of a text", numbers.size() >> 20),
+            });
+        }
+        Ok(())
+    }
+
+    /// The text ends, having become these tokens.
+    pub fn end(&mut self, tokens: &[Token]) {
+        self.numbers.lengths.push(tokens.len() as u32);
+        self.numbers.positions.push(self.positions);
+        self.numbers.tokens.extend_from_slice(tokens);
+    }
+
+    /// The prompt.
+    pub fn prompt(&self) -> &[Token] {
+        &self.numbers.prompt
+    }
+
+    /// Positions of all texts.
+    pub fn positions(&self) -> usize {
+        self.numbers.at.len()
+    }
+
+    /// The most that is missing of a law so far.
+    pub fn left_out(&self) -> f64 {
+        self.left_out
+    }
+
+    /// The file of the prompt with this number in the trace whose header has this checksum, `made`
+    /// by whom.
+    ///
+    /// # Errors
+    /// More tensors than the format can have.
+    pub fn file(&self, number: usize, header: &str, made: &Value) -> std::io::Result<Vec<u8>> {
+        let metadata = Metadata {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            header: header.to_owned(),
+            number,
+            left_out: self.left_out,
+            made: made.clone(),
+        };
+        self.numbers.file(self.vocabulary, &metadata)
+    }
+}

@@ -1,0 +1,386 @@
+//! What one prompt gave: texts, and at positions of them drafts and laws.
+//!
+//! Tensors of one dimension, in the order of texts, of their positions, of these positions' nodes;
+//! the names are in `docs/traces.md`. Nothing of a file is believed: lengths are compared before
+//! anything is made of them, numbers when a position is.
+
+use std::iter::repeat_n;
+use std::ops::Range;
+
+use polydraft::{Distribution, Draft, DraftTree, Drafting, Draws, Growth, NodeId, Token};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::trace::columns::{In, Out, unpack};
+use crate::trace::header::{FORMAT, VERSION};
+use crate::trace::laws::Laws;
+use crate::trace::{Error, Result};
+
+/// Nodes of one tree, the root included: the largest that a policy makes.
+const MOST_NODES: u32 = 16_385;
+/// Draws in one tree, a shared node as often as it was drawn.
+const MOST_DRAWS: u64 = 1 << 20;
+/// Texts behind a prompt: as many as a header may say.
+const MOST_TEXTS: usize = 1 << 20;
+
+/// What a file says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Metadata {
+    pub format: String,
+    pub version: u32,
+    /// The checksum of the header that it belongs to.
+    pub header: String,
+    /// Of the prompt in the trace.
+    pub number: usize,
+    /// The most that is missing of a law.
+    pub left_out: f64,
+    /// The program that recorded it.
+    pub made: Value,
+}
+
+/// The numbers of a shard.
+#[derive(Default)]
+pub(crate) struct Numbers {
+    pub prompt: Vec<Token>,
+    /// By text.
+    pub seeds: Vec<u64>,
+    pub lengths: Vec<u32>,
+    pub positions: Vec<u32>,
+    /// Of all texts.
+    pub tokens: Vec<Token>,
+    /// By position: tokens of the text before it, nodes of its draft.
+    pub at: Vec<u32>,
+    pub nodes: Vec<u32>,
+    /// By node. Parents are counted within the draft.
+    pub token: Vec<Token>,
+    pub parent: Vec<u32>,
+    pub draws: Vec<u32>,
+    /// What was drawn below it: 0 for nothing, else 1 and the place of the scheme in
+    /// [`Drafting::ALL`]; how many; whether the draws began there.
+    pub scheme: Vec<u8>,
+    pub count: Vec<u32>,
+    pub fresh: Vec<u8>,
+    pub draft: Laws,
+    pub target: Laws,
+}
+
+impl Numbers {
+    /// Bytes before compression, at most, but for a few.
+    pub fn size(&self) -> usize {
+        18 * self.token.len() + self.draft.size() + self.target.size()
+    }
+
+    pub fn file(&self, vocabulary: usize, metadata: &Metadata) -> std::io::Result<Vec<u8>> {
+        let mut out = Out::default();
+        out.add("prompt", self.prompt.iter().copied());
+        out.add("text.seed", self.seeds.iter().copied());
+        out.add("text.length", self.lengths.iter().copied());
+        out.add("text.positions", self.positions.iter().copied());
+        out.add("text.tokens", self.tokens.iter().copied());
+        out.add("position.at", self.at.iter().copied());
+        out.add("position.nodes", self.nodes.iter().copied());
+        out.add("node.token", self.token.iter().copied());
+        out.add("node.parent", self.parent.iter().copied());
+        out.add("node.draws", self.draws.iter().copied());
+        out.add("node.scheme", self.scheme.iter().copied());
+        out.add("node.count", self.count.iter().copied());
+        out.add("node.fresh", self.fresh.iter().copied());
+        self.draft.write("draft", vocabulary, &mut out);
+        self.target.write("target", vocabulary, &mut out);
+        out.file(serde_json::to_string(metadata)?)
+    }
+
+    fn read(columns: &In, vocabulary: usize) -> Result<Self> {
+        let sum = |column: &[u32]| column.iter().map(|n| *n as usize).sum::<usize>();
+        let prompt = columns.column("prompt")?;
+        let seeds: Vec<u64> = columns.column("text.seed")?;
+        if seeds.len() > MOST_TEXTS {
+            let expected = format!("at most {MOST_TEXTS} texts");
+            return Err(Error::content(columns.at("text.seed"), expected, seeds.len()));
+        }
+        let lengths: Vec<u32> = columns.column_of("text.length", seeds.len())?;
+        let positions: Vec<u32> = columns.column_of("text.positions", seeds.len())?;
+        let tokens = columns.column_of("text.tokens", sum(&lengths))?;
+        let at: Vec<u32> = columns.column_of("position.at", sum(&positions))?;
+        let nodes: Vec<u32> = columns.column_of("position.nodes", at.len())?;
+        if let Some(place) = nodes.iter().position(|nodes| !(1..=MOST_NODES).contains(nodes)) {
+            let at = format!("{}, position {place} of the file", columns.at("position.nodes"));
+            return Err(Error::content(at, format!("from 1 to {MOST_NODES}"), nodes[place]));
+        }
+        let all = sum(&nodes);
+        let scheme: Vec<u8> = columns.column_of("node.scheme", all)?;
+        let drawn: Vec<bool> = scheme.iter().map(|scheme| *scheme > 0).collect();
+        let numbers = Self {
+            token: columns.column_of("node.token", all)?,
+            parent: columns.column_of("node.parent", all)?,
+            draws: columns.column_of("node.draws", all)?,
+            count: columns.column_of("node.count", all)?,
+            fresh: columns.column_of("node.fresh", all)?,
+            draft: Laws::read("draft", vocabulary, &drawn, columns)?,
+            target: Laws::read("target", vocabulary, &vec![true; all], columns)?,
+            ..Self {
+                prompt,
+                seeds,
+                lengths,
+                positions,
+                tokens,
+                at,
+                nodes,
+                scheme,
+                ..Self::default()
+            }
+        };
+        for (name, tokens) in [("prompt", &numbers.prompt), ("text.tokens", &numbers.tokens)] {
+            if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
+                return Err(Error::content(
+                    columns.at(name),
+                    format!("tokens below {vocabulary}"),
+                    token,
+                ));
+            }
+        }
+        Ok(numbers)
+    }
+}
+
+/// What one prompt gave.
+pub struct Shard {
+    place: String,
+    vocabulary: usize,
+    metadata: Metadata,
+    numbers: Numbers,
+    /// Where each position's nodes begin.
+    starts: Vec<usize>,
+    texts: Vec<Text>,
+}
+
+/// A text behind the prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// Of the generator that dealt and drew.
+    pub seed: u64,
+    /// What the target wrote.
+    pub tokens: Vec<Token>,
+    /// Its positions among the shard's.
+    pub positions: Range<usize>,
+}
+
+/// A draft, and the target's laws at its nodes.
+#[derive(Debug)]
+pub struct Position {
+    /// Tokens of the text before it.
+    pub at: usize,
+    /// What was drafted there.
+    pub draft: Draft,
+    /// By node, the root included.
+    pub target: Vec<Distribution>,
+}
+
+impl Shard {
+    /// Reads a shard's file, named `place` in messages, of a trace with so many tokens.
+    ///
+    /// # Errors
+    /// What is no shard; the tensor is named.
+    pub fn read(place: &str, file: &[u8], vocabulary: usize) -> Result<Self> {
+        let bytes = unpack(place, file)?;
+        let columns = In::new(place, &bytes)?;
+        let metadata: Metadata = serde_json::from_str(&columns.metadata)
+            .map_err(|error| Error::content(place, "the metadata of a trace", error))?;
+        if (metadata.format.as_str(), metadata.version) != (FORMAT, VERSION) {
+            let got = format!("{} {}", metadata.format, metadata.version);
+            return Err(Error::content(place, format!("{FORMAT} {VERSION}"), got));
+        }
+        let numbers = Numbers::read(&columns, vocabulary)?;
+        let begin = |lengths: &[u32]| -> Vec<usize> {
+            let add = |sum: &mut usize, length: &u32| {
+                Some(std::mem::replace(sum, *sum + *length as usize))
+            };
+            lengths.iter().scan(0, add).collect()
+        };
+        let starts = begin(&numbers.nodes);
+        let (tokens, positions) = (begin(&numbers.lengths), begin(&numbers.positions));
+        let text = |index: usize| {
+            let range = |starts: &[usize], lengths: &[u32]| {
+                starts[index]..starts[index] + lengths[index] as usize
+            };
+            let tokens = numbers.tokens[range(&tokens, &numbers.lengths)].to_vec();
+            let positions = range(&positions, &numbers.positions);
+            Text { seed: numbers.seeds[index], tokens, positions }
+        };
+        let texts: Vec<Text> = (0..numbers.seeds.len()).map(text).collect();
+        for (index, text) in texts.iter().enumerate() {
+            let at = &numbers.at[text.positions.clone()];
+            let least = |place: usize| if place == 0 { 0 } else { at[place - 1].saturating_add(1) };
+            let sound =
+                |place: usize| (least(place)..=text.tokens.len() as u32).contains(&at[place]);
+            if let Some(wrong) = (0..at.len()).find(|place| !sound(*place)) {
+                let expected = format!(
+                    "ascending positions of a text of {} tokens, here from {}",
+                    text.tokens.len(),
+                    least(wrong)
+                );
+                let place =
+                    format!("{}, text {index}, position {wrong} of it", columns.at("position.at"));
+                return Err(Error::content(place, expected, at[wrong]));
+            }
+        }
+        drop(columns);
+        Ok(Self { place: place.to_owned(), vocabulary, metadata, numbers, starts, texts })
+    }
+
+    /// The number of the prompt in its trace.
+    pub fn number(&self) -> usize {
+        self.metadata.number
+    }
+
+    /// The checksum of the header that it says to belong to.
+    pub(crate) fn header(&self) -> &str {
+        &self.metadata.header
+    }
+
+    /// The file that it was read from.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The program that recorded it.
+    pub fn made(&self) -> &Value {
+        &self.metadata.made
+    }
+
+    /// The most that is missing of a law.
+    pub fn left_out(&self) -> f64 {
+        self.metadata.left_out
+    }
+
+    /// The prompt.
+    pub fn prompt(&self) -> &[Token] {
+        &self.numbers.prompt
+    }
+
+    /// The texts behind it.
+    pub fn texts(&self) -> &[Text] {
+        &self.texts
+    }
+
+    /// Positions of all texts.
+    pub fn positions(&self) -> usize {
+        self.numbers.at.len()
+    }
+
+    /// Makes draft and laws of a position, from 0 over all texts.
+    ///
+    /// # Errors
+    /// A position that is not there; numbers that make no draft or no law: the node is named.
+    pub fn position(&self, position: usize) -> Result<Position> {
+        let Some((&at, &begin)) = self.numbers.at.get(position).zip(self.starts.get(position))
+        else {
+            return Err(Error::content(
+                &self.place,
+                format!("a position below {}", self.positions()),
+                position,
+            ));
+        };
+        let nodes = begin..begin + self.numbers.nodes[position] as usize;
+        let draft = self.draft(position, nodes.clone())?;
+        let target = nodes.map(|node| {
+            let law = self.numbers.target.law(node, self.vocabulary);
+            law.unwrap_or(Distribution::one_hot(self.vocabulary, 0))
+                .map_err(|error| self.wrong(position, node - begin, "the target's law", error))
+        });
+        Ok(Position { at: at as usize, draft, target: target.collect::<Result<_>>()? })
+    }
+
+    fn draft(&self, position: usize, nodes: Range<usize>) -> Result<Draft> {
+        let Numbers { token, parent, draws, scheme, count, fresh, .. } = &self.numbers;
+        let content = |node: NodeId, expected: &str, got: String| {
+            Err(Error::content(self.at(position, node), expected, got))
+        };
+        let begin = nodes.start;
+        let mut children = vec![Vec::new(); nodes.len()];
+        let mut drawn = 0;
+        for node in 1..nodes.len() {
+            let parent = parent[begin + node] as usize;
+            if parent >= node {
+                return content(node, "a parent before it", parent.to_string());
+            }
+            drawn += u64::from(draws[begin + node]);
+            if draws[begin + node] == 0 || drawn > MOST_DRAWS {
+                return content(
+                    node,
+                    "at least one draw, at most 2^20 in all",
+                    draws[begin + node].to_string(),
+                );
+            }
+            children[parent].push(node);
+        }
+        // In the order in which they were drawn, so that nodes get the numbers that they had.
+        let mut parents: Vec<NodeId> =
+            (0..nodes.len()).filter(|node| scheme[begin + node] > 0).collect();
+        parents.sort_by_key(|node| children[*node].first().copied());
+        if let Some(node) =
+            (0..nodes.len()).find(|node| children[*node].is_empty() != (scheme[begin + node] == 0))
+        {
+            return content(
+                node,
+                "children where something was drawn",
+                format!("{}", children[node].len()),
+            );
+        }
+        let mut draft = Draft::new();
+        for node in parents {
+            let Some(&known) = Drafting::ALL.get(usize::from(scheme[begin + node]) - 1) else {
+                let expected = format!("a scheme from 0 to {}", Drafting::ALL.len());
+                return content(node, &expected, scheme[begin + node].to_string());
+            };
+            let growth = match fresh[begin + node] {
+                0 => Growth::Continue,
+                _ => Growth::Fresh(Draws { scheme: known, count: count[begin + node] as usize }),
+            };
+            let tokens = children[node].iter().flat_map(|child| {
+                let child = begin + child;
+                repeat_n(token[child], draws[child] as usize)
+            });
+            let tokens: Vec<Token> = tokens.collect();
+            let wrong = |error| self.wrong(position, node, "the draft", error);
+            let law = self.numbers.draft.law(begin + node, self.vocabulary);
+            let Some(law) = law.transpose().map_err(wrong)? else { continue };
+            if node >= draft.tree().len() {
+                return content(node, "nodes in the order of their draws", "another".to_owned());
+            }
+            draft.record(node, law, growth, &tokens).map_err(wrong)?;
+            if !draft.tree().children(node).eq(children[node].iter().copied()) {
+                return content(
+                    node,
+                    "each token once, children one behind the other",
+                    format!("{tokens:?}"),
+                );
+            }
+            if draft.begins(node) != (fresh[begin + node] == 1)
+                || draft.draws(node).map(|draws| draws.count) != Some(count[begin + node] as usize)
+            {
+                return content(
+                    node,
+                    "draws that begin or go on as drafts do",
+                    format!("{growth:?}"),
+                );
+            }
+        }
+        match draft.tree().len() == nodes.len() {
+            true => Ok(draft),
+            false => content(
+                DraftTree::ROOT,
+                &format!("{} nodes", nodes.len()),
+                draft.tree().len().to_string(),
+            ),
+        }
+    }
+
+    fn wrong(&self, position: usize, node: NodeId, what: &str, error: polydraft::Error) -> Error {
+        Error::Law { place: format!("{}: {what}", self.at(position, node)), error }
+    }
+
+    fn at(&self, position: usize, node: NodeId) -> String {
+        format!("{}: position {position}, node {node}", self.place)
+    }
+}

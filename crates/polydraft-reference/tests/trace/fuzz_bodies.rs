@@ -1,0 +1,25 @@
+//! What the fuzz target does with arbitrary bytes. An ordinary function, so that a test on stable
+//! Rust drives it too.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use polydraft_reference::trace::Shard;
+
+/// Any bytes as a shard before compression, of as many tokens as the first byte says: an error, or
+/// drafts and laws.
+pub fn shard(bytes: &[u8]) {
+    let Some((vocabulary, bytes)) = bytes.split_first() else { return };
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
+    gzip.write_all(bytes).expect("memory");
+    let file = gzip.finish().expect("memory");
+    let Ok(shard) = Shard::read("fuzz", &file, usize::from(*vocabulary)) else { return };
+    for position in 0..shard.positions() {
+        let Ok(position) = shard.position(position) else { continue };
+        assert_eq!(position.target.len(), position.draft.tree().len());
+        for law in &position.target {
+            assert!((law.support().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-8);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Quantised copies of a target's weights, cached from one start to the next.
+
+use std::path::Path;
+
+use polydraft_models::{Copies, CopyFile, TransformerModel};
+
+use crate::Listener;
+
+/// The folder that was named, which may be `none`, or else the user's cache, if there is one.
+pub fn of(named: Option<&Path>) -> Option<Copies> {
+    match named {
+        Some(folder) if folder == "none" => None,
+        Some(folder) => Some(Copies::at(folder.to_owned())),
+        None => Copies::of_user(),
+    }
+}
+
+/// Caches a copy, and says so if it is new.
+pub fn keep(file: &CopyFile, copy: &TransformerModel, was_kept: bool, listener: &dyn Listener) {
+    let path = file.path().display();
+    match file.keep(copy, was_kept) {
+        Ok(()) if was_kept => (),
+        Ok(()) => listener.note(&format!("note: kept for the next start: {path}")),
+        Err(problem) => listener.note(&format!(
+            "note: the copy is not kept for the next start: cannot write {path}: {problem}; see \
+             --copies"
+        )),
+    }
+}

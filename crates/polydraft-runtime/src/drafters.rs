@@ -1,0 +1,150 @@
+//! What drafts for a target: a model, a head, a copy of the target, or n-grams.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use polydraft::Token;
+use polydraft_engine::{Drafter, DrafterKind, Facts, Model, ModelDrafter};
+use polydraft_models::{
+    Ends, Head, HeadOptions, Loaded, Precision, TransformerModel, is_head, load_head,
+    load_head_beside, read_tokens,
+};
+use polydraft_text::Language;
+
+use crate::Usage;
+use crate::backend::Backend;
+use crate::load::Loader;
+use crate::models::{Own, advise};
+
+impl Loader<'_> {
+    /// What drafts for a target on the native backend.
+    pub fn open_drafter(&self, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
+        let Loaded { model: target, language, .. } = target;
+        if let Some(ngram) = self.ngram(target.facts(), language)? {
+            return Ok(ngram);
+        }
+        let draft = self.draft_path()?;
+        if !is_head(&draft) {
+            return self.draft_model(&draft, target.facts(), language);
+        }
+        let options = self.head_options(language)?;
+        let head = load_head(&draft, target, &options)
+            .map_err(advise)
+            .context("loading the draft head")?;
+        Ok(Box::new(head))
+    }
+
+    /// What drafts for a target on llama.cpp that is in `path`.
+    pub fn drafter_beside(
+        &self,
+        path: &Path,
+        target: &mut dyn Model,
+        language: &Language,
+    ) -> Result<Box<dyn Drafter>> {
+        if let Some(ngram) = self.ngram(target.facts(), language)? {
+            return Ok(ngram);
+        }
+        let draft = self.draft_path()?;
+        match is_head(&draft) {
+            true => Ok(Box::new(self.head_beside(&draft, path, target, language)?)),
+            false => self.draft_model(&draft, target.facts(), language),
+        }
+    }
+
+    /// A head that drafts for a target on llama.cpp, with what it borrows read from the target's
+    /// file.
+    fn head_beside(
+        &self,
+        head: &Path,
+        path: &Path,
+        target: &mut dyn Model,
+        language: &Language,
+    ) -> Result<Head> {
+        let options = self.head_options(language)?;
+        let ends = Ends::load(path, options.precision);
+        let load = ends.and_then(|ends| load_head_beside(head, &ends, target, &options));
+        load.map_err(advise).context("loading the draft head")
+    }
+
+    fn head_options(&self, language: &Language) -> Result<HeadOptions> {
+        // Half a pass of wider weights; the output's distribution does not depend on it.
+        let precision = self.options.draft_dtype.unwrap_or(Precision::Q8_0);
+        let (layers, tokens) = (self.options.draft_layers.clone(), self.draft_tokens(language)?);
+        Ok(HeadOptions { precision, layers, tokens, memory: None })
+    }
+
+    /// What drafts without a model, if that is what is named.
+    fn ngram(&self, target: &Facts, language: &Language) -> Result<Option<Box<dyn Drafter>>> {
+        let options = self.options;
+        let Some(mut kind) = options.drafter() else { return Ok(None) };
+        if options.draft_dtype.is_some()
+            || options.draft_vocabulary.is_some()
+            || options.draft_layers.is_some()
+        {
+            return Err(Usage::error(
+                "--draft-dtype, --draft-vocabulary and --draft-layers are for drafts with weights: \
+                 n-grams have none",
+            ));
+        }
+        let DrafterKind::Ngram(settings) = &mut kind;
+        if let Some(file) = &options.corpus {
+            let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
+                .with_context(|| format!("cannot read the corpus {}", file.display()))?;
+            settings.corpus = language.text.encode_pieces(&text)?;
+            settings.corpus_file = Some(file.clone());
+        }
+        Ok(Some(kind.build(target)?))
+    }
+
+    /// A model that drafts for `target`, on either backend.
+    fn draft_model(
+        &self,
+        draft: &Path,
+        target: &Facts,
+        language: &Language,
+    ) -> Result<Box<dyn Drafter>> {
+        let options = self.options;
+        if options.draft_layers.is_some() {
+            return Err(Usage::error(
+                "--draft-layers is for draft heads, which read layers of the target",
+            ));
+        }
+        let model: Box<dyn Model> = match options.draft_backend(draft)? {
+            Backend::Llama => {
+                options.backend.load_draft(draft, options.cache_type, self.listener)?.model
+            }
+            Backend::Native => {
+                let (draft, _) = self.open(draft, "draft", Own::No)?;
+                Box::new(self.cut(draft.model, language)?)
+            }
+        };
+        Ok(Box::new(ModelDrafter::new(model, &target.vocabulary)?))
+    }
+
+    /// A draft that proposes no other tokens than the draft vocabulary says.
+    pub fn cut(
+        &self,
+        mut draft: TransformerModel,
+        language: &Language,
+    ) -> Result<TransformerModel> {
+        if let Some(tokens) = self.draft_tokens(language)? {
+            draft.cut_output(&tokens)?;
+        }
+        Ok(draft)
+    }
+
+    /// The tokens that the draft may propose, ascending; those that end a text are among them.
+    fn draft_tokens(&self, language: &Language) -> Result<Option<Vec<Token>>> {
+        let Some(chosen) = &self.options.draft_vocabulary else { return Ok(None) };
+        let vocabulary = language.vocabulary.size();
+        let mut tokens: Vec<Token> = match chosen.parse::<usize>() {
+            Ok(0) => return Err(Usage::error("--draft-vocabulary: expected at least 1, got 0")),
+            Ok(count) => (0..count.min(vocabulary) as Token).collect(),
+            Err(_) => read_tokens(Path::new(chosen), vocabulary)?,
+        };
+        tokens.extend(&language.end_tokens);
+        tokens.sort_unstable();
+        tokens.dedup();
+        Ok(Some(tokens))
+    }
+}

@@ -1,0 +1,85 @@
+//! What models are called: in the cost cache, and in records that leave the machine.
+
+use std::path::Path;
+
+use polydraft_engine::DrafterKind;
+use polydraft_llama::CacheType;
+use polydraft_models::Precision;
+
+use crate::models::{ModelOptions, Models};
+use crate::places::{demo, locate, weight_bytes};
+use crate::self_draft::SelfDraft;
+
+impl ModelOptions {
+    /// The models, where they are, how large and how stored: where it is the same, so is what
+    /// passes cost.
+    pub(crate) fn identity(&self, models: &Models) -> Vec<String> {
+        let [target, draft] = self.named(models, &|place| place.display().to_string());
+        let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
+        let mut all = vec![target, draft, words, stored(self.dtype), stored(self.draft_dtype)];
+        all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
+        all.extend(self.draft_layers.as_ref().map(|layers| format!("reads layers {layers:?}")));
+        all.extend(self.rounded_cache());
+        all.extend(self.on_llama());
+        all
+    }
+
+    /// Which of target and draft llama.cpp computes, and how.
+    fn on_llama(&self) -> Vec<String> {
+        let backends = [("target", self.target_is_on_llama()), ("draft", self.drafts_on_llama())];
+        let on_llama = backends.into_iter().filter(|(_, on_llama)| *on_llama);
+        on_llama.map(|(role, _)| format!("{role} on {}", self.backend.identity())).collect()
+    }
+
+    /// The type of the KV cache, where it is not as it is computed.
+    fn rounded_cache(&self) -> Option<String> {
+        self.cache_type
+            .filter(|kind| *kind != CacheType::F32)
+            .map(|kind| format!("KV cache in {kind}"))
+    }
+
+    /// Target and draft for records that leave this machine: without their folders.
+    pub fn ids(&self, models: &Models) -> [String; 2] {
+        let last =
+            |place: &Path| place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let [target, draft] = self.named(models, &last);
+        let words = self
+            .draft_vocabulary
+            .as_ref()
+            .map_or(String::new(), |words| format!(", tokens {words}"));
+        let cache = self.rounded_cache().map_or(String::new(), |cache| format!(", {cache}"));
+        [
+            format!("{target}, {}{cache}", stored(self.dtype)),
+            format!("{draft}, {}{words}", stored(self.draft_dtype)),
+        ]
+    }
+
+    /// Target and draft, with how large they are; `show` says where.
+    fn named(&self, models: &Models, show: &dyn Fn(&Path) -> String) -> [String; 2] {
+        let of = |name: Option<&str>, role: &str| match name {
+            None if role == "draft" && self.has_default_draft() => {
+                models.draft.clone().unwrap_or_else(|| "none".to_owned())
+            }
+            Some(name)
+                if DrafterKind::named(name).is_some()
+                    || matches!(SelfDraft::named(name), Ok(Some(_))) =>
+            {
+                // With the type of a copy, which its name may leave open.
+                models.draft.clone().unwrap_or_else(|| name.to_owned())
+            }
+            name => {
+                let place = name
+                    .map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
+                let place = place.unwrap_or_else(|_| role.into());
+                let place = place.canonicalize().unwrap_or(place);
+                format!("{} of {} bytes", show(&place), weight_bytes(&place))
+            }
+        };
+        [of(self.target.as_deref(), "target"), of(self.draft.as_deref(), "draft")]
+    }
+}
+
+/// A weight type, in words.
+fn stored(dtype: Option<Precision>) -> String {
+    dtype.map_or_else(|| "as it comes".to_owned(), |dtype| dtype.to_string())
+}

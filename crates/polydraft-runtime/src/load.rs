@@ -1,0 +1,232 @@
+//! Models and their drafters, from the options that describe them.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use polydraft_engine::{Drafter, Engine, Facts, Model, ModelDrafter};
+use polydraft_models::{LoadOptions, Loaded, Opened, Precision, TransformerModel, is_head};
+use polydraft_text::{Language, LanguageModel};
+
+use crate::backend::Backend;
+use crate::models::{FALLBACK, ModelOptions, Models, Own, advise};
+use crate::places::{demo, locate};
+use crate::self_draft::SelfDraft;
+use crate::{Listener, Usage, copies, machine};
+
+/// Options at work.
+pub(crate) struct Loader<'a> {
+    pub options: &'a ModelOptions,
+    pub listener: &'a dyn Listener,
+}
+
+impl Loader<'_> {
+    /// Loads the target and, if one is needed, what drafts for it.
+    pub fn load(&self, with_draft: bool) -> Result<Models> {
+        self.check(with_draft)?;
+        let options = self.options;
+        let path = match &options.target {
+            Some(name) => locate(name, options.offline)?,
+            None => demo()?.join("target"),
+        };
+        if options.target_backend(&path)? == Backend::Llama {
+            return self.load_llama(&path, with_draft);
+        }
+        if !with_draft || !options.drafts_on_llama() {
+            options.backend.check_unused()?;
+        }
+        let own = if with_draft { options.own_copy()? } else { Own::No };
+        let (mut target, own) = self.open(&path, "target", own)?;
+        let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
+            Some(copy) => Some(self.drafting(copy, target.model.facts(), &target.language)?),
+            None if with_draft => Some(self.open_drafter(&mut target)?),
+            None => None,
+        };
+        let draft = match own {
+            Some(own) => Some(format!("self:{own}")).filter(|_| with_draft),
+            None => self.named_draft(with_draft),
+        };
+        Ok(Models {
+            engine: Engine::new(Box::new(target.model), drafter),
+            language: target.language,
+            draft,
+        })
+    }
+
+    /// Options that are not used, or contradict each other, whatever computes.
+    fn check(&self, with_draft: bool) -> Result<()> {
+        let options = self.options;
+        let unused = [
+            ("--draft", options.draft.is_some()),
+            ("--draft-dtype", options.draft_dtype.is_some()),
+            ("--draft-vocabulary", options.draft_vocabulary.is_some()),
+            ("--draft-layers", options.draft_layers.is_some()),
+        ];
+        if let Some((option, _)) = unused.iter().find(|(_, given)| *given && !with_draft) {
+            self.listener.note(&format!("note: {option} is not used: nothing is drafted here"));
+        }
+        match options.corpus.is_some() && options.drafter().is_none() {
+            true => {
+                Err(Usage::error("--corpus is what --draft ngram may quote: give both, or neither"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The same with a target on llama.cpp.
+    fn load_llama(&self, path: &Path, with_draft: bool) -> Result<Models> {
+        let options = self.options;
+        // Before the target, as the whole model is in memory while a copy of it is made.
+        let copy = match options.own_copy()? {
+            own @ Own::Asked(_) if with_draft => Some(self.copy_beside(path, own)?),
+            _ => None,
+        };
+        let LanguageModel { model: mut target, language } =
+            options.backend.load_target(path, options.cache_type, self.listener)?;
+        if let Some((copy, kind)) = copy {
+            let drafter = Some(self.drafting(copy, target.facts(), &language)?);
+            let draft = Some(format!("self:{kind}"));
+            return Ok(Models { engine: Engine::new(target, drafter), language, draft });
+        }
+        let drafter = match with_draft {
+            false => None,
+            true => Some(self.drafter_beside(path, &mut *target, &language)?),
+        };
+        let draft = self.named_draft(with_draft);
+        Ok(Models { engine: Engine::new(target, drafter), language, draft })
+    }
+
+    /// A copy, on the native backend, of the weights of a target that llama.cpp computes.
+    fn copy_beside(&self, path: &Path, own: Own) -> Result<(TransformerModel, Precision)> {
+        let (loaded, kind) = self
+            .open(path, "target", own)
+            .context("making a copy of the target on the native backend")?;
+        loaded.copy.zip(kind).context("--draft self: expected a copy, got none")
+    }
+
+    /// A copy of the target at work as its draft.
+    fn drafting(
+        &self,
+        copy: TransformerModel,
+        target: &Facts,
+        language: &Language,
+    ) -> Result<Box<dyn Drafter>> {
+        let copy = Box::new(self.cut(copy, language)?);
+        Ok(Box::new(ModelDrafter::new(copy, &target.vocabulary)?))
+    }
+
+    /// The draft's name, if one drafts that is no copy of the target.
+    fn named_draft(&self, with_draft: bool) -> Option<String> {
+        if with_draft && self.options.has_default_draft() {
+            self.listener.note(
+                "note: no draft was named: what the text itself has said before drafts for it \
+                 (--draft ngram)",
+            );
+            return Some(FALLBACK.to_owned());
+        }
+        self.options.draft.clone().filter(|_| with_draft)
+    }
+
+    /// Loads target and draft as two models.
+    pub fn load_both(&self) -> Result<(LanguageModel, LanguageModel)> {
+        let options = self.options;
+        if options.drafter().is_some() || !matches!(options.own_copy()?, Own::No) {
+            return Err(Usage::error(
+                "two models are needed here: give --target MODEL and --draft MODEL",
+            ));
+        }
+        let (target, draft) = (self.load_model("target")?, self.load_model("draft")?);
+        target.language.vocabulary.check_draft(&draft.language.vocabulary)?;
+        Ok((target, draft))
+    }
+
+    /// One of the two as a model: "target" or "draft".
+    pub fn load_model(&self, role: &str) -> Result<LanguageModel> {
+        let (options, is_draft) = (self.options, role == "draft");
+        let path = match if is_draft { &options.draft } else { &options.target } {
+            Some(name) => locate(name, options.offline)?,
+            None => demo()?.join(role),
+        };
+        if is_head(&path) {
+            let path = path.display();
+            return Err(Usage::error(format_args!("{path} is a draft head, not a model")));
+        }
+        let (cache, listener) = (options.cache_type, self.listener);
+        let backend = match is_draft {
+            true => options.draft_backend(&path)?,
+            false => options.target_backend(&path)?,
+        };
+        match backend {
+            Backend::Llama if is_draft => options.backend.load_draft(&path, cache, listener),
+            Backend::Llama => options.backend.load_target(&path, cache, listener),
+            Backend::Native => self.open(&path, role, Own::No).map(|(loaded, _)| loaded.into()),
+        }
+    }
+
+    /// A model on the native backend; with the type of its own copy, if there is to be one.
+    pub fn open(&self, path: &Path, role: &str, own: Own) -> Result<(Loaded, Option<Precision>)> {
+        let options = self.options;
+        let precision = match role {
+            "draft" => options.draft_dtype.unwrap_or_else(|| options.precision(path)),
+            _ => options.precision(path),
+        };
+        let failed = |error| advise(error).context(format!("loading the {role} model"));
+        let clock = Instant::now();
+        let opened = Opened::new(path).map_err(failed)?;
+        let beside = |own: SelfDraft| own.beside(&opened.description, precision);
+        let copy = match own {
+            Own::No => None,
+            Own::IfItHelps(own) => beside(own).ok(),
+            Own::Asked(own) => Some(beside(own).map_err(|problem| {
+                Usage::error(format!("--draft self: {problem}; see --dtype and --draft-dtype"))
+            })?),
+        };
+        if let Some((copy, bytes)) = &copy {
+            self.listener.note(&format!(
+                "note: the target's own weights in {copy} draft for it: {bytes} more"
+            ));
+        }
+        let mut copy = copy.map(|(copy, _)| copy);
+        let how = LoadOptions {
+            precision,
+            cache: options.native_cache()?,
+            copy,
+            ..LoadOptions::default()
+        };
+        let kept = copies::of(options.copies.as_deref());
+        let kept = kept.and_then(|copies| copies.place(&opened.description, &how));
+        let loaded = match opened.load_with(how, kept.as_ref()) {
+            Err(polydraft_models::Error::Memory { .. })
+                if copy.is_some() && matches!(own, Own::IfItHelps(_)) =>
+            {
+                self.listener.note("note: there is no memory for that: the target alone");
+                copy = None;
+                Opened::new(path).and_then(|opened| opened.load(LoadOptions { copy: None, ..how }))
+            }
+            loaded => loaded,
+        };
+        let loaded = loaded.map_err(failed)?;
+        if let (Some(file), Some(copy)) = (&kept, &loaded.copy) {
+            copies::keep(file, copy, loaded.was_kept, self.listener);
+        }
+        let (seconds, threads) = (clock.elapsed().as_secs_f64(), machine::threads());
+        let path = path.display();
+        self.listener.detail(&format!(
+            "{role}: {path} in {precision}, {threads} threads; loaded in {seconds:.2} s"
+        ));
+        Ok((loaded, copy))
+    }
+
+    /// Where the draft is.
+    pub fn draft_path(&self) -> Result<PathBuf> {
+        let Some(name) = &self.options.draft else { return Ok(demo()?.join("draft")) };
+        let path = locate(name, self.options.offline)?;
+        match path.exists() {
+            true => Ok(path),
+            false => anyhow::bail!(
+                "--draft {name}: expected a model directory, a .gguf file or a draft head, or self, \
+                 self:TYPE or ngram, got nothing there; --verifier none drafts nothing"
+            ),
+        }
+    }
+}

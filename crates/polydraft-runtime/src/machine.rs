@@ -1,0 +1,50 @@
+//! The machine and the threads that compute on it.
+
+use std::sync::OnceLock;
+
+use anyhow::Result;
+
+use crate::Listener;
+
+static SETTLED: OnceLock<usize> = OnceLock::new();
+
+/// What numbers were measured on: processor, threads, operating system.
+pub fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("unknown processor", |(_, name)| name.trim());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
+}
+
+/// Starts the threads that compute. The first call counts: threads are started once for a process.
+///
+/// # Errors
+/// The system has no threads left.
+pub fn use_threads(threads: usize) -> Result<()> {
+    polydraft_models::use_threads(threads)?;
+    SETTLED.get_or_init(|| threads);
+    Ok(())
+}
+
+/// Bytes of memory that can be had, where the system says.
+pub fn available_memory() -> Option<u64> {
+    polydraft_models::available_memory(polydraft_models::DeviceName::Cpu)
+}
+
+/// This many threads, or one per core where nothing is asked for, and never more than that.
+pub fn threads_or_all(threads: Option<usize>, listener: &dyn Listener) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let asked = threads.unwrap_or(cores);
+    if asked > cores {
+        listener.note(&format!(
+            "note: this machine runs {cores} threads at once; --threads {asked} is taken as that"
+        ));
+    }
+    asked.min(cores)
+}
+
+/// Threads that compute: as [`use_threads`] has said, else one per core.
+pub fn threads() -> usize {
+    SETTLED.get().copied().unwrap_or_else(|| threads_or_all(None, &crate::Silent))
+}

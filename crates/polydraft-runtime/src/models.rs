@@ -1,0 +1,205 @@
+//! Which models, as somebody asks for them, and the models themselves at work.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use polydraft_engine::{DrafterKind, Engine};
+use polydraft_llama::CacheType;
+use polydraft_models::{Precision, is_gguf, is_head};
+use polydraft_text::{Language, LanguageModel};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Backend, BackendOptions};
+use crate::load::Loader;
+use crate::places::{demo, locate};
+use crate::self_draft::SelfDraft;
+use crate::{Listener, Usage, as_text};
+
+/// Which models, how they are stored, and what computes them. What is not given is chosen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelOptions {
+    /// The target: a directory, a GGUF file, or a hub id; none is the demo pair's.
+    pub target: Option<String>,
+    /// What drafts: a model, a draft head, `self`, `self:TYPE` or `ngram`. None is the demo pair's
+    /// draft where no target is named; else `self` where that helps, or `ngram`.
+    pub draft: Option<String>,
+    /// A text that `ngram` may quote besides.
+    pub corpus: Option<PathBuf>,
+    /// Tokens that the draft may propose: how many of the first, or a file that lists them.
+    pub draft_vocabulary: Option<String>,
+    /// The layers of the target whose inputs a draft head reads.
+    pub draft_layers: Option<Vec<usize>>,
+    /// The weight type; none is as the file of a GGUF has it, else f32.
+    #[serde(with = "as_text")]
+    pub dtype: Option<Precision>,
+    /// The draft's weight type.
+    #[serde(with = "as_text")]
+    pub draft_dtype: Option<Precision>,
+    /// The folder where quantised copies are cached, or `none`.
+    pub copies: Option<PathBuf>,
+    /// The type of the KV cache.
+    #[serde(with = "as_text")]
+    pub cache_type: Option<CacheType>,
+    /// Never asks the network.
+    pub offline: bool,
+    /// What computes, and how llama.cpp does.
+    pub backend: BackendOptions,
+}
+
+/// Models at work.
+pub struct Models {
+    /// The target and its drafter.
+    pub engine: Engine,
+    /// The target's tokenizer, and all else between text and tokens.
+    pub language: Language,
+    /// What drafts, where it was named.
+    pub draft: Option<String>,
+}
+
+/// What drafts where nothing is named and a self-draft would not help: it costs next to nothing.
+pub(crate) const FALLBACK: &str = "ngram";
+
+/// Whether a quantised copy of the target is to draft for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Own {
+    No,
+    Asked(SelfDraft),
+    IfItHelps(SelfDraft),
+}
+
+impl ModelOptions {
+    /// Loads the target and, if one is needed, what drafts for it.
+    ///
+    /// # Errors
+    /// [`Usage`] where options contradict each other; models that cannot be loaded.
+    pub fn load(&self, with_draft: bool, listener: &dyn Listener) -> Result<Models> {
+        Loader { options: self, listener }.load(with_draft)
+    }
+
+    /// Loads target and draft as two models, for those who look at the distributions of both.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load); a draft that is no model.
+    pub fn load_both(&self, listener: &dyn Listener) -> Result<(LanguageModel, LanguageModel)> {
+        Loader { options: self, listener }.load_both()
+    }
+
+    /// Loads the target alone, as a model.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_target(&self, listener: &dyn Listener) -> Result<LanguageModel> {
+        Loader { options: self, listener }.load_model("target")
+    }
+
+    /// The measured acceptances of the demo pair, if that is what is used.
+    pub fn demo_acceptance(&self) -> Option<PathBuf> {
+        let demo_pair = self.target.is_none() && self.draft.is_none();
+        demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
+    }
+
+    /// How far apart a logit may be when computed in another pass. On the native backend it is the
+    /// same to the last bit; llama.cpp's products depend on how many tokens are in a pass.
+    pub fn rounding(&self) -> f32 {
+        let target = Path::new(self.target.as_deref().unwrap_or_default());
+        match self.target_backend(target) {
+            Ok(Backend::Llama) => 0.3,
+            _ => 1e-3,
+        }
+    }
+
+    /// What computes the target.
+    pub(crate) fn target_backend(&self, path: &Path) -> Result<Backend> {
+        let has_head = self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
+        let own = self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten();
+        let native = self.dtype.is_some().then_some("--dtype");
+        self.backend.of_target(path, native, has_head || own.is_some())
+    }
+
+    /// What computes a draft model.
+    pub(crate) fn draft_backend(&self, path: &Path) -> Result<Backend> {
+        let native = match () {
+            _ if self.draft_dtype.or(self.dtype).is_some() => Some("--dtype or --draft-dtype"),
+            _ if self.draft_vocabulary.is_some() => Some("--draft-vocabulary"),
+            _ => None,
+        };
+        self.backend.of_draft(path, native)
+    }
+
+    /// Whether a model on llama.cpp drafts.
+    pub(crate) fn drafts_on_llama(&self) -> bool {
+        self.is_on_llama(&self.draft, |path| self.draft_backend(path))
+    }
+
+    /// Whether the target is on llama.cpp.
+    pub(crate) fn target_is_on_llama(&self) -> bool {
+        self.is_on_llama(&self.target, |path| self.target_backend(path))
+    }
+
+    fn is_on_llama(
+        &self,
+        name: &Option<String>,
+        backend: impl Fn(&Path) -> Result<Backend>,
+    ) -> bool {
+        let place = name.as_deref().and_then(|name| locate(name, true).ok());
+        place.is_some_and(|path| matches!(backend(&path), Ok(Backend::Llama)))
+    }
+
+    /// The copy of the target that drafts: if that is what the draft names, or if nothing is named.
+    pub(crate) fn own_copy(&self) -> Result<Own> {
+        if self.has_default_draft() && self.corpus.is_none() {
+            return SelfDraft::default().or(self.draft_dtype).map(Own::IfItHelps);
+        }
+        match self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten() {
+            Some(own) => own.or(self.draft_dtype).map(Own::Asked),
+            None => Ok(Own::No),
+        }
+    }
+
+    /// Whether nothing is named to draft for a target of the user's own: then it is the target's
+    /// own copy where that is small enough, else what costs nothing.
+    pub(crate) fn has_default_draft(&self) -> bool {
+        self.target.is_some() && self.draft.is_none()
+    }
+
+    /// What drafts, if it is no model.
+    pub(crate) fn drafter(&self) -> Option<DrafterKind> {
+        let fallback = self.has_default_draft().then_some(FALLBACK);
+        DrafterKind::named(self.draft.as_deref().or(fallback)?)
+    }
+
+    /// The weight type of a model.
+    pub(crate) fn precision(&self, path: &Path) -> Precision {
+        self.dtype.unwrap_or(default_precision(path))
+    }
+
+    /// The native backend's type of the KV cache.
+    pub(crate) fn native_cache(&self) -> Result<polydraft_models::CacheType> {
+        match self.cache_type {
+            None | Some(CacheType::F32) => Ok(polydraft_models::CacheType::F32),
+            Some(CacheType::F16) => Ok(polydraft_models::CacheType::F16),
+            // The target's then; what drafts for it here keeps to its own.
+            Some(_) if self.target_is_on_llama() => Ok(polydraft_models::CacheType::F32),
+            Some(other) => Err(Usage::error(format_args!(
+                "--cache-type {other} is llama.cpp's: expected f32 or f16 for a model on the \
+                 native backend"
+            ))),
+        }
+    }
+}
+
+/// The weight type of a model where nothing is said.
+pub fn default_precision(path: &Path) -> Precision {
+    if is_gguf(path) { Precision::File } else { Precision::F32 }
+}
+
+/// The error of a model that could not be loaded, and which option helps.
+pub fn advise(error: polydraft_models::Error) -> anyhow::Error {
+    use polydraft_models::Error;
+    match &error {
+        Error::Memory { fits, .. } if !fits.is_empty() => anyhow!("{error}; choose with --dtype"),
+        Error::Memory { .. } => anyhow!("{error}; no --dtype is small enough"),
+        _ => error.into(),
+    }
+}

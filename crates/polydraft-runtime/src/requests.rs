@@ -1,0 +1,83 @@
+//! One request, from settings to the decode loop.
+
+use anyhow::Result;
+use polydraft::coupling::RuleRegistry;
+use polydraft::{Chance, RuleKind, Sampling, Token};
+use polydraft_engine::{Generation, Limits, Piece, Request};
+use polydraft_text::Language;
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::models::Models;
+use crate::{Listener, Speculation};
+
+/// The generator of all random decisions: the same seed gives the same text.
+pub type SeededRng = ChaCha12Rng;
+
+/// The generator of this seed.
+pub fn seeded(seed: u64) -> SeededRng {
+    SeededRng::seed_from_u64(seed)
+}
+
+/// How to decode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct Settings<R: RuleRegistry = RuleKind> {
+    /// How the target's logits become the distribution that tokens are drawn from.
+    pub sampling: Sampling,
+    /// How to speculate; none is plain decoding.
+    pub speculation: Option<Speculation<R>>,
+}
+
+impl<R: RuleRegistry> Settings<R> {
+    /// Says what they are to people who want to know.
+    pub fn tell(&self, listener: &dyn Listener) {
+        let Sampling { temperature, top_k, top_p, min_p } = self.sampling;
+        let top_k = top_k.map_or("all".to_owned(), |k| k.to_string());
+        listener.detail(&format!(
+            "sampling: temperature {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}"
+        ));
+        match &self.speculation {
+            None => listener.detail("plain decoding"),
+            Some(s) => listener.detail(&format!("verifier {}, {}", s.verifier, s.tree.describe())),
+        }
+    }
+
+    /// What the engine is asked for.
+    ///
+    /// # Errors
+    /// Settings of the verifier or the tree out of range.
+    pub fn request<'c>(
+        &self,
+        language: &Language,
+        prompt: &[Token],
+        limits: &Limits,
+        rng: impl Chance + Send + 'c,
+    ) -> Result<Request<'c>> {
+        Ok(Request::new(prompt)
+            .sampling(self.sampling)
+            .speculation(self.speculation.as_ref().map(Speculation::build).transpose()?)
+            .limits(limits.clone())
+            .text(language.text.stream(prompt))
+            .rng(rng))
+    }
+}
+
+impl Models {
+    /// Decodes one text; `show` gets its pieces as they are decided, and says whether to go on.
+    ///
+    /// # Errors
+    /// If the verifier does not fit the tree, or the prompt leaves no room.
+    pub fn decode<R: RuleRegistry>(
+        &mut self,
+        prompt: &[Token],
+        settings: &Settings<R>,
+        limits: &Limits,
+        rng: &mut SeededRng,
+        show: &mut dyn FnMut(Piece) -> bool,
+    ) -> Result<Generation> {
+        let request = settings.request(&self.language, prompt, limits, rng)?;
+        Ok(self.engine.generate(request, show)?)
+    }
+}

@@ -1,0 +1,78 @@
+//! How tokens are sampled, as far as somebody said so.
+
+use polydraft::Sampling;
+use polydraft_text::PublishedSampling;
+use serde::{Deserialize, Serialize};
+
+/// Sampling settings of target and draft; what is not given is the model's published setting, or
+/// neutral.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingOptions {
+    /// Divides the logits; 0 always takes the likeliest token.
+    pub temperature: Option<f64>,
+    /// Keeps only so many of the likeliest tokens.
+    pub top_k: Option<usize>,
+    /// Keeps the likeliest tokens that together reach this probability.
+    pub top_p: Option<f64>,
+    /// Keeps the tokens at least so many times as likely as the likeliest.
+    pub min_p: Option<f64>,
+    /// The draft's temperature; like the next three the target's where it is not given.
+    pub draft_temperature: Option<f64>,
+    /// The draft's `top_k`.
+    pub draft_top_k: Option<usize>,
+    /// The draft's `top_p`.
+    pub draft_top_p: Option<f64>,
+    /// The draft's `min_p`.
+    pub draft_min_p: Option<f64>,
+}
+
+impl SamplingOptions {
+    /// The first of the draft's options that was given.
+    pub fn of_draft(&self) -> Option<&'static str> {
+        let given = [
+            ("--draft-temperature", self.draft_temperature.is_some()),
+            ("--draft-top-k", self.draft_top_k.is_some()),
+            ("--draft-top-p", self.draft_top_p.is_some()),
+            ("--draft-min-p", self.draft_min_p.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// The target's settings, neutral where nothing was given.
+    pub fn target(&self) -> Sampling {
+        let neutral = Sampling::default();
+        Sampling {
+            temperature: self.temperature.unwrap_or(neutral.temperature),
+            top_k: self.top_k,
+            top_p: self.top_p.unwrap_or(neutral.top_p),
+            min_p: self.min_p.unwrap_or(neutral.min_p),
+        }
+    }
+
+    /// The draft's settings, the target's where nothing was given.
+    pub fn draft(&self) -> Sampling {
+        self.draft_of(self.target())
+    }
+
+    /// The draft's settings beside these of the target, which they are where nothing was given.
+    pub fn draft_of(&self, target: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.draft_temperature.unwrap_or(target.temperature),
+            top_k: self.draft_top_k.or(target.top_k),
+            top_p: self.draft_top_p.unwrap_or(target.top_p),
+            min_p: self.draft_min_p.unwrap_or(target.min_p),
+        }
+    }
+
+    /// What the model's makers recommend, where nothing else was asked for.
+    pub fn or(self, published: &PublishedSampling) -> Self {
+        Self {
+            temperature: self.temperature.or(published.temperature),
+            top_k: self.top_k.or(published.top_k),
+            top_p: self.top_p.or(published.top_p),
+            min_p: self.min_p.or(published.min_p),
+            ..self
+        }
+    }
+}

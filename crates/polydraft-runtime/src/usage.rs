@@ -1,0 +1,49 @@
+//! What was asked for and cannot be: the caller's mistake, told from what goes wrong by itself.
+
+use std::fmt::{self, Display, Write as _};
+
+/// A request that contradicts itself, or that this build cannot do. The message says what to ask
+/// for instead, in the names of the program's options.
+#[derive(Debug)]
+pub struct Usage(String);
+
+impl Usage {
+    /// An error with this message.
+    pub fn error(message: impl Display) -> anyhow::Error {
+        Self(message.to_string()).into()
+    }
+}
+
+impl Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// An error and what caused it, each said once: many an error says its cause itself.
+pub fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let _ = write!(text, "{}{cause}", if text.is_empty() { "" } else { ": " });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, Result, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow!("No such file").context("cannot read x: No such file");
+        assert_eq!(explain(&error), "cannot read x: No such file");
+        let error: Result<()> = Err(anyhow!("inner"));
+        assert_eq!(explain(&error.context("outer").unwrap_err()), "outer: inner");
+    }
+}

@@ -1,0 +1,184 @@
+//! A server from a run's start to its end: what is served, the port, and the signals that stop it.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use axum::http::{HeaderValue, Uri};
+use polydraft_runtime::{Listener, Run, SamplingOptions, Speculation, Usage, published};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
+
+use crate::api::speculation::fits;
+use crate::app::{Defaults, Served, Settings};
+use crate::http::server::Server;
+use crate::worker::Capacity;
+
+/// What is to be served, and how requests are limited where they do not say.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// The model's name for clients; none is that of its directory or file.
+    pub name: Option<String>,
+    /// Requests' limits, key, origins, bodies, and what a stop waits for. Of its capacity the
+    /// tokens are what memory has room for.
+    pub settings: Settings,
+    /// Bytes for the KV cache of all sequences; none is half of what is free.
+    pub cache_memory: Option<u64>,
+    /// Tokens of a completion or an answer at most, where the request does not say; 0 is up to the
+    /// context's end, and none is 128 for completions and 0 for conversations.
+    pub max_tokens: Option<usize>,
+    /// Strings that end a text.
+    pub stop: Vec<String>,
+    /// Goes on where the model would end a text.
+    pub ignore_end: bool,
+    /// Leaves the makers' sampling settings alone, which are else the defaults of conversations.
+    pub ignore_published: bool,
+    /// What is logged.
+    pub log: Level,
+    /// The exit code of a process that is told twice to stop.
+    pub interrupted: u8,
+}
+
+/// Tokens of a completion where nobody says.
+const COMPLETION: usize = 128;
+
+/// Serves until it is told to stop by SIGINT or SIGTERM.
+///
+/// # Errors
+/// A tree that is too large for all requests; an address that cannot be had; failures of the models.
+pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> {
+    let (address, interrupted) = (serving.address, serving.interrupted);
+    let log = tracing_subscriber::fmt()
+        .with_max_level(serving.log)
+        .with_writer(std::io::stderr)
+        .with_ansi(false);
+    let (served, settings) = served(run, serving, listener)?;
+    // Whoever else logs in this process goes on doing so.
+    let _ = log.try_init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4)
+        .enable_all()
+        .build()?;
+    let whole = runtime.block_on(async {
+        let server = Server::start(address, served, settings).await;
+        let server = server.with_context(|| format!("cannot listen on {address}"))?;
+        listener.note(&format!("serving at http://{}/v1; Ctrl-C stops", server.address()?));
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (asked, stop) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let mut asked = Some(asked);
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => (),
+                    _ = terminate.recv() => (),
+                }
+                match asked.take() {
+                    Some(asked) => drop(asked.send(())),
+                    None => polydraft_llama::leave(interrupted.into()),
+                }
+            }
+        });
+        anyhow::Ok(server.run(async { stop.await.unwrap_or_default() }).await)
+    });
+    // Nobody waits any more for what a thread may still be busy with, such as a grammar; what was
+    // to be sent is sent.
+    runtime.shutdown_background();
+    if !whole? {
+        listener.note("stopped before every answer was sent");
+    }
+    Ok(())
+}
+
+/// The models, and the defaults of requests.
+fn served(mut run: Run, serving: Serving, listener: &dyn Listener) -> Result<(Served, Settings)> {
+    if let Some(Speculation { tree, .. }) = &run.settings.speculation {
+        fits(tree, run.models.engine.facts().vocabulary.size())
+            .map_err(|problem| Usage::error(format!("the tree of all requests: {problem}")))?;
+    }
+    // Where the tree is another one, a request may ask for the adaptive one all the same.
+    let costs = run.costs(listener)?;
+    let mut speculation = run.settings.speculation.clone();
+    if let Some(auto) = speculation.as_mut().and_then(|s| s.tree.auto_mut()) {
+        auto.costs = costs.clone();
+    }
+    let given = &run.description.sampling;
+    let makers = match serving.ignore_published || run.models.language.chat.is_none() {
+        true => given.clone(),
+        false => published(given.clone(), &run.models, listener),
+    };
+    let language = run.models.language;
+    let defaults = |sampling: &SamplingOptions, most: usize, end: Vec<polydraft::Token>| Defaults {
+        sampling: sampling.clone(),
+        max_tokens: Some(serving.max_tokens.unwrap_or(most)).filter(|most| *most > 0),
+        stop: serving.stop.clone(),
+        end_tokens: if serving.ignore_end { Vec::new() } else { end },
+    };
+    let completions = defaults(given, COMPLETION, language.end_tokens.clone());
+    let chat = defaults(&makers, 0, language.answer_end_tokens());
+    let engine = run.models.engine;
+    let tokens = serving
+        .cache_memory
+        // Half of what there is: sequences are not all that needs memory.
+        .or_else(|| polydraft_runtime::available_memory().map(|memory| memory / 2))
+        .map_or(usize::MAX, |memory| {
+            usize::try_from(memory / engine.token_bytes().max(1)).unwrap_or(usize::MAX)
+        });
+    let mut settings = serving.settings;
+    let most = settings.capacity.tokens.min(tokens);
+    settings.capacity =
+        Capacity { tokens: engine.room().map_or(most, |room| room.min(most)), ..settings.capacity };
+    let name = serving.name.unwrap_or_else(|| language.name.clone());
+    // The demo pair's draft is not named, but has a name.
+    let draft = run.models.draft.or_else(|| engine.drafter().map(str::to_owned));
+    Ok((Served { engine, language, name, draft, speculation, costs, completions, chat }, settings))
+}
+
+/// Where a page is from, as a browser says it, or `*`.
+///
+/// # Errors
+/// What is neither.
+pub fn origin(text: &str) -> Result<String, String> {
+    let uri = text.parse::<Uri>().unwrap_or_default();
+    let said =
+        uri.scheme_str().zip(uri.authority()).map(|(scheme, host)| format!("{scheme}://{host}"));
+    match text == "*" || said.is_some_and(|said| said == text && said.to_lowercase() == said) {
+        true => Ok(text.to_owned()),
+        false => Err("expected '*', or scheme and host as browsers say them, such as \
+                      https://example.org or http://localhost:3000"
+            .to_owned()),
+    }
+}
+
+/// Whether a key can be shown in a header.
+pub fn is_key(key: &str) -> bool {
+    // What a header cannot carry nobody could show.
+    key.trim() == key && HeaderValue::from_str(key).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_as_browsers_say_them() {
+        for right in
+            ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "app://here"]
+        {
+            assert_eq!(origin(right), Ok(right.to_owned()));
+        }
+        for wrong in [
+            "",
+            "example.org",
+            "https://example.org/",
+            "https://Example.org",
+            "http://a b",
+            "https://a/b",
+            "null",
+        ] {
+            assert!(origin(wrong).unwrap_err().contains("https://example.org"), "{wrong}");
+        }
+    }
+}
