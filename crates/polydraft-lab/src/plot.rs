@@ -1,4 +1,4 @@
-//! Charts as SVG or PNG, drawn without fonts of the system.
+//! Charts as SVG; who looks at one has the fonts.
 
 mod axis;
 mod curves;
@@ -7,9 +7,8 @@ mod lines;
 mod marks;
 
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -23,7 +22,6 @@ type Area<'a, B> = DrawingArea<B, Shift>;
 type Point = (i32, i32);
 type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
-const FONT: &[u8] = include_bytes!("../assets/DejaVuSans-subset.ttf");
 const GRID: RGBColor = RGBColor(225, 225, 225);
 const INK: RGBColor = RGBColor(60, 60, 60);
 
@@ -37,39 +35,24 @@ pub trait Drawing {
 
     /// As SVG, to stand in a page.
     fn svg(&self) -> Result<String> {
-        fonts();
         let mut text = String::new();
         self.draw(&SVGBackend::with_string(&mut text, self.size()).into_drawing_area())?;
         Ok(text)
     }
 
-    /// Writes it as SVG or PNG, by the file's extension.
+    /// Writes it as SVG.
     fn write(&self, path: &Path) -> Result<()> {
-        fonts();
-        let drawn = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("svg") => self.draw(&SVGBackend::new(path, self.size()).into_drawing_area()),
-            Some("png") => self.draw(&BitMapBackend::new(path, self.size()).into_drawing_area()),
-            _ => bail!("{}: expected a file name that ends in .svg or .png", path.display()),
-        };
+        let drawn = self.draw(&SVGBackend::new(path, self.size()).into_drawing_area());
         drawn.with_context(|| format!("cannot write {}", path.display()))
     }
-}
-
-/// Lets the charts have the font that comes with the program.
-fn fonts() {
-    static FONTS: Once = Once::new();
-    FONTS.call_once(|| {
-        // It can only fail for a file that is no font.
-        let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, FONT);
-    });
 }
 
 /// Finds out before anything is measured whether the plots can be written.
 pub fn check(files: &[PathBuf]) -> Result<()> {
     for file in files {
-        if !file.extension().is_some_and(|e| e == "svg" || e == "png") {
+        if !file.extension().is_some_and(|e| e == "svg") {
             return Err(Usage::error(format_args!(
-                "--plot {}: expected a name in .svg or .png",
+                "--plot {}: expected a name in .svg",
                 file.display()
             )));
         }

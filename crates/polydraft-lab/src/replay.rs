@@ -49,7 +49,7 @@ pub struct Args {
     /// Write the record to this file as JSON; 'bench verifiers --from' shows it.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Draw the tokens per call to this file, .svg or .png. May be repeated.
+    /// Draw the tokens per call to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
     /// Print one JSON object instead of a table; it has the differences of all pairs of verifiers.

@@ -64,7 +64,6 @@ fn tables_record_and_charts() {
         let file = |extension: &str| {
             std::fs::read(format!("{chart}-{name}.{extension}")).expect("a chart")
         };
-        assert!(file("png").starts_with(b"\x89PNG"));
         assert!(String::from_utf8(file("svg")).expect("UTF-8").contains("(V, 4)"));
     }
 

@@ -280,7 +280,7 @@ fn benchmarks_measure_and_draw() {
 
     let wrong = write(folder.path(), "w.jsonl", "{\"prompt\": \"a\"}\n{\"text\": 1}\n");
     fails(&["bench", "decode", "--prompts", &wrong], 1, &["line 2", "turns"]);
-    fails(&["bench", "decode", "--plot", "x.pdf"], 2, &["x.pdf", ".svg or .png"]);
+    fails(&["bench", "decode", "--plot", "x.pdf"], 2, &["x.pdf", "in .svg"]);
     fails(&["bench", "decode", "--temperatures", "-1"], 2, &["-1"]);
 }
 
@@ -359,5 +359,5 @@ fn verifiers_are_compared_on_the_same_drafts() {
     fails(&["bench", "verifiers", "--paths", ""], 2, &["--tree"]);
     fails(&["bench", "verifiers", "--top-p", "2"], 2, &["top_p", "at most 1"]);
     fails(&["bench", "verifiers", "--from", &prompts], 1, &["record of bench verifiers"]);
-    fails(&["bench", "verifiers", "--plot", "x.pdf"], 2, &["x.pdf", ".svg or .png"]);
+    fails(&["bench", "verifiers", "--plot", "x.pdf"], 2, &["x.pdf", "in .svg"]);
 }

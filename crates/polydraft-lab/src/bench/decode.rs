@@ -77,10 +77,10 @@ pub struct Args {
     /// Rounds over all prompts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Draw the block efficiencies to this file, .svg or .png. May be repeated.
+    /// Draw the block efficiencies to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
-    /// Draw tokens per second against the nodes of a tree to this file, .svg or .png, with plain
+    /// Draw tokens per second against the nodes of a tree to this .svg file, with plain
     /// decoding's, and with what the costs of passes say that each should give. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot_speed: Vec<PathBuf>,

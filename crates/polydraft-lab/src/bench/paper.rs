@@ -61,7 +61,7 @@ pub struct Args {
     /// Write the record to this file as JSON.
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     save: Option<PathBuf>,
-    /// Draw the tables: PATH-TABLE.svg, and the same as .png.
+    /// Draw the tables: PATH-TABLE.svg.
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
     /// Measure nothing: show or draw a record that --save or --json wrote before.
@@ -167,12 +167,10 @@ pub fn run(args: Args) -> Result<()> {
 fn show(args: &Args, report: &Report) -> Result<()> {
     if let Some(path) = &args.plot {
         for table in &report.tables {
-            for extension in ["svg", "png"] {
-                let mut name = path.as_os_str().to_owned();
-                name.push(format!("-{}.{extension}", table.name));
-                table.chart().write(name.as_ref())?;
-                note(format_args!("wrote {}", PathBuf::from(name).display()));
-            }
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!("-{}.svg", table.name));
+            table.chart().write(name.as_ref())?;
+            note(format_args!("wrote {}", PathBuf::from(name).display()));
         }
     }
     if args.json { output::json(report) } else { table::print(report) }

@@ -73,7 +73,7 @@ pub struct Args {
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
-    /// Draw the times: PATH-pair.svg, PATH-synthetic.svg, and the same as .png.
+    /// Draw the times: PATH-pair.svg, PATH-synthetic.svg.
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
 }

@@ -97,7 +97,7 @@ pub struct Args {
     /// Write the record to this file as JSON.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Draw the tokens per call to this file, .svg or .png. May be repeated.
+    /// Draw the tokens per call to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
     /// Measure nothing: show or draw a record that --save or --json wrote before.

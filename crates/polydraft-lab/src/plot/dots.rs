@@ -318,9 +318,6 @@ mod tests {
             text.contains("\n2.2\n") && !text.contains("\n0.0\n") && !text.contains("\n2.0\n"),
             "{text}"
         );
-        let png = folder.path().join("chart.png");
-        chart().write(&png).expect("written");
-        assert!(std::fs::read(&png).expect("a file").starts_with(b"\x89PNG"));
         let empty = Dots { panels: Vec::new(), ..chart() };
         assert!(
             format!("{:#}", empty.write(&svg).expect_err("nothing")).contains("without values")

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_hold_what_they_should() {
+    fn a_chart_holds_what_it_should() {
         let folder = tempfile::tempdir().expect("a folder");
         let svg = folder.path().join("chart.svg");
         chart().write(&svg).expect("written");
@@ -215,10 +215,6 @@ mod tests {
         for expected in ["Milliseconds per token", "series number 6", "(1000, 2)", "ms per token"] {
             assert!(text.contains(expected), "{expected}");
         }
-        let png = folder.path().join("chart.png");
-        chart().write(&png).expect("written");
-        let bytes = std::fs::read(&png).expect("a file");
-        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 10_000, "{}", bytes.len());
     }
 
     #[test]
@@ -227,7 +223,6 @@ mod tests {
             format!("{:#}", chart.write(Path::new(name)).expect_err("no"))
         };
         assert!(message(chart(), "/nowhere/chart.svg").contains("/nowhere/chart.svg"));
-        assert!(message(chart(), "chart.gif").contains(".svg or .png"));
         let empty = Chart { series: Vec::new(), ..chart() };
         assert!(message(empty, "/tmp/chart.svg").contains("without values"));
     }

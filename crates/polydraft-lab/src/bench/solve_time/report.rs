@@ -38,15 +38,13 @@ impl Report {
         self.datasets.iter().try_for_each(|dataset| table::print(dataset, &mut out))
     }
 
-    /// Writes `path`-name.svg and .png for each dataset.
+    /// Writes `path`-name.svg for each dataset.
     pub fn plot(&self, path: &Path) -> Result<()> {
         for dataset in &self.datasets {
-            for extension in ["svg", "png"] {
-                let mut name = path.as_os_str().to_owned();
-                name.push(format!("-{}.{extension}", dataset.name));
-                chart(dataset, &self.made_by.machine).write(name.as_ref())?;
-                note(format_args!("wrote {}", Path::new(&name).display()));
-            }
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!("-{}.svg", dataset.name));
+            chart(dataset, &self.made_by.machine).write(name.as_ref())?;
+            note(format_args!("wrote {}", Path::new(&name).display()));
         }
         Ok(())
     }
