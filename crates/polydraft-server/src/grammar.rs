@@ -142,8 +142,10 @@ impl Grammars {
 
 #[cfg(test)]
 mod tests {
+    use polydraft_engine::Processor;
     use serde_json::json;
 
+    use super::mask::{FORCED, Masked, only};
     use super::*;
 
     const END: Token = 13;

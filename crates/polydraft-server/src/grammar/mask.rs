@@ -39,7 +39,7 @@ struct Place {
 
 /// What is forbidden at a node.
 #[derive(Clone)]
-enum Masked {
+pub(super) enum Masked {
     /// All but these.
     But(Arc<SimpleVob>),
     /// Nothing: behind a token that was forbidden itself.
@@ -49,7 +49,7 @@ enum Masked {
 }
 
 /// Certain tokens in a row at most: others wait meanwhile.
-const FORCED: usize = 32;
+pub(super) const FORCED: usize = 32;
 
 impl Mask {
     /// At the text's beginning.
@@ -81,7 +81,7 @@ impl Mask {
         place
     }
 
-    fn at(&self, decided: &[Token], path: &[Token]) -> Masked {
+    pub(super) fn at(&self, decided: &[Token], path: &[Token]) -> Masked {
         let place = self.behind(decided);
         if let Some(masked) = place.masks.get(path) {
             return masked.clone();
@@ -110,7 +110,7 @@ impl Mask {
 }
 
 /// The token that a mask leaves, if it is one.
-fn only(mask: &SimpleVob) -> Option<Token> {
+pub(super) fn only(mask: &SimpleVob) -> Option<Token> {
     (mask.num_set() == 1).then(|| mask.first_bit_set()).flatten().map(|token| token as Token)
 }
 
