@@ -15,7 +15,7 @@ use crate::distribution::PyDistribution;
 use crate::draft::PyDraft;
 use crate::errors::{Failure, Result, work};
 
-/// What `polydraft trace` recorded: a folder, or one of its files. An item is what one prompt gave,
+/// What `polydraft-lab trace` recorded: a folder, or one of its files. An item is what one prompt gave,
 /// checked when it is read.
 ///
 /// >>> for shard in Trace("traces/demo"):                            # doctest: +SKIP

@@ -19,7 +19,7 @@ KEYS = ("block_efficiency", "block_efficiency_error", "difference", "difference_
 
 
 def expected():
-    """What `polydraft replay bindings/python/tests/trace --save bindings/python/tests/trace.json` found."""
+    """What `polydraft-lab replay bindings/python/tests/trace --save bindings/python/tests/trace.json` found."""
     return json.loads((HERE / "trace.json").read_text())["results"][0]
 
 

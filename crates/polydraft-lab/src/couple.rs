@@ -1,4 +1,4 @@
-//! `polydraft couple`: token-level rules on given laws.
+//! `polydraft-lab couple`: token-level rules on given laws.
 
 mod laws;
 mod report;
@@ -34,12 +34,12 @@ The laws are one of
 For distinct drafts 'draft' is a list of laws, one for each.
 
 Examples:
-  echo '{\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}' | polydraft couple
-  polydraft couple pair.json --rule priority --drafts 4 --json
-  polydraft couple pair.json --rule recursive --drafting without-replacement --drafts 2 --given 2,1
-  polydraft couple pair.json --rule importance --set truncation=8 --set alphabet=null
-  polydraft couple pair.json --rule global-resolution --set tau=1e-4 --set mode=published
-  polydraft couple --target p.npy --draft q.npy --drafts 8 --normalize")]
+  echo '{\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}' | polydraft-lab couple
+  polydraft-lab couple pair.json --rule priority --drafts 4 --json
+  polydraft-lab couple pair.json --rule recursive --drafting without-replacement --drafts 2 --given 2,1
+  polydraft-lab couple pair.json --rule importance --set truncation=8 --set alphabet=null
+  polydraft-lab couple pair.json --rule global-resolution --set tau=1e-4 --set mode=published
+  polydraft-lab couple --target p.npy --draft q.npy --drafts 8 --normalize")]
 pub struct Args {
     /// The laws; '-' or nothing is JSON on standard input.
     #[arg(value_name = "FILE")]

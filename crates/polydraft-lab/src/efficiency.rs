@@ -1,4 +1,4 @@
-//! `polydraft efficiency`: exact block efficiencies and laws of verifiers on table models.
+//! `polydraft-lab efficiency`: exact block efficiencies and laws of verifiers on table models.
 
 use std::path::PathBuf;
 
@@ -23,9 +23,9 @@ use serde::Serialize;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft efficiency --target t.json --draft d.json --paths 2 --depth 2
-  polydraft efficiency --target t.json --draft d.json --paths 2 --depth 2 --bound --json
-  polydraft efficiency --target t.json --draft d.json --paths 3 --depth 1 --verifier nested-priority")]
+  polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2
+  polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2 --bound --json
+  polydraft-lab efficiency --target t.json --draft d.json --paths 3 --depth 1 --verifier nested-priority")]
 pub struct Args {
     /// Table model of the target.
     #[arg(long, value_name = "FILE")]

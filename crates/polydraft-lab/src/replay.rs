@@ -1,4 +1,4 @@
-//! `polydraft replay`: verifiers compared on recorded laws.
+//! `polydraft-lab replay`: verifiers compared on recorded laws.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced};
 use crate::plot;
 
-/// Compare verifiers on what 'polydraft trace' recorded, on all cores and without models.
+/// Compare verifiers on what 'polydraft-lab trace' recorded, on all cores and without models.
 ///
 /// What 'bench verifiers' measures, on the same drafts the same numbers: where laws are exact, to
 /// the last bit. Trees are the recorded one and those that are part of it: from K paths of L
@@ -27,10 +27,10 @@ use crate::plot;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft replay traces/demo
-  polydraft replay traces/demo --tree paths:2,4 --tree paths:4,4 --plot verifiers.svg
-  polydraft replay traces/demo --verifiers nested-priority,walk:max-flow --tree stop-below:0.3,paths:4,4
-  polydraft replay traces/demo/prompt-000003.safetensors.gz --json")]
+  polydraft-lab replay traces/demo
+  polydraft-lab replay traces/demo --tree paths:2,4 --tree paths:4,4 --plot verifiers.svg
+  polydraft-lab replay traces/demo --verifiers nested-priority,walk:max-flow --tree stop-below:0.3,paths:4,4
+  polydraft-lab replay traces/demo/prompt-000003.safetensors.gz --json")]
 pub struct Args {
     /// Traces, or single files of a trace; all recorded with the same models and settings.
     #[arg(value_name = "TRACE", required = true)]

@@ -1,4 +1,4 @@
-//! `polydraft report`: records as one page, with tables and charts.
+//! `polydraft-lab report`: records as one page, with tables and charts.
 
 mod certify;
 mod counts;
@@ -34,9 +34,9 @@ use record::{Kind, Record};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft report bench/records/*.json -o report.html
-  polydraft bench verifiers --save verifiers.json && polydraft report verifiers.json -o report.html
-  for s in 1 2 3 4 5; do polydraft certify --seed $s --json; done > certify.json; polydraft report certify.json -o report.html")]
+  polydraft-lab report bench/records/*.json -o report.html
+  polydraft-lab bench verifiers --save verifiers.json && polydraft-lab report verifiers.json -o report.html
+  for s in 1 2 3 4 5; do polydraft certify --seed $s --json; done > certify.json; polydraft-lab report certify.json -o report.html")]
 pub struct Args {
     /// Files of records.
     #[arg(value_name = "RECORD", required = true)]

@@ -1,4 +1,4 @@
-//! `polydraft trace`: what verification needs, recorded.
+//! `polydraft-lab trace`: what verification needs, recorded.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -22,15 +22,15 @@ use crate::observe::{self, Plan, text_seed};
 ///
 /// DIR gets a header with models, settings and program, a file for each prompt with the trees that
 /// were drafted, how, and the draft's and the target's law at every node, and an index of these
-/// files (docs/traces.md). 'polydraft replay' compares verifiers on it, on any machine, without
+/// files (docs/traces.md). 'polydraft-lab replay' compares verifiers on it, on any machine, without
 /// models. An interruption loses the prompt that is at work; --append goes on.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft trace traces/demo
-  polydraft trace traces/demo --append --prompts more.jsonl
-  polydraft trace traces/exact --mass 1 --tree paths:4,4 --every 32
-  polydraft trace traces/big --target models/big --draft models/small --prompts questions.jsonl --tree delayed:2,4,4 -t 0.8")]
+  polydraft-lab trace traces/demo
+  polydraft-lab trace traces/demo --append --prompts more.jsonl
+  polydraft-lab trace traces/exact --mass 1 --tree paths:4,4 --every 32
+  polydraft-lab trace traces/big --target models/big --draft models/small --prompts questions.jsonl --tree delayed:2,4,4 -t 0.8")]
 pub struct Args {
     /// The folder to record into: a new or an empty one, or with --append a trace.
     #[arg(value_name = "DIR")]

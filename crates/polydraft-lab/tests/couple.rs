@@ -1,4 +1,4 @@
-//! `polydraft couple`, as users run it.
+//! `polydraft-lab couple`, as users run it.
 
 #[path = "../../polydraft-cli/tests/common/mod.rs"]
 mod common;

@@ -33,7 +33,7 @@ fn papers_have_tables() {
         assert!(printed.contains("on their models"), "{printed}");
         let record: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         assert!(
-            record["command"].as_str().unwrap().starts_with("polydraft bench paper"),
+            record["command"].as_str().unwrap().starts_with("polydraft-lab bench paper"),
             "{record}"
         );
         let tables = record["tables"].as_array().unwrap();
@@ -57,7 +57,8 @@ fn papers_have_tables() {
     ok(&args);
     let page = fs::read_to_string(page).unwrap();
     assert!(
-        page.contains("theirs a, on their models") && page.contains("polydraft bench paper gbv")
+        page.contains("theirs a, on their models")
+            && page.contains("polydraft-lab bench paper gbv")
     );
     fails(&["bench", "paper", "nobody"], 2, &["spectr", "delayed"]);
     fails(&["bench", "paper"], 2, &["NAME"]);

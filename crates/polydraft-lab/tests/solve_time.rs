@@ -1,4 +1,4 @@
-//! `polydraft bench solve-time`, as users run it: small.
+//! `polydraft-lab bench solve-time`, as users run it: small.
 
 #[path = "../../polydraft-cli/tests/common/mod.rs"]
 mod common;

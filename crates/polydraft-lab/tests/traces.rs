@@ -1,4 +1,4 @@
-//! `polydraft trace` and `polydraft replay`, on the demo pair.
+//! `polydraft-lab trace` and `polydraft-lab replay`, on the demo pair.
 
 #[path = "../../polydraft-cli/tests/common/mod.rs"]
 mod common;

@@ -10,7 +10,7 @@ from .errors import InvalidInput
 
 __all__ = ["COMPARED", "Replayed", "Row", "replay"]
 
-# Those that `polydraft replay` compares where none is named.
+# Those that `polydraft-lab replay` compares where none is named.
 COMPARED = [
     "nested-priority",
     "priority-block",
@@ -60,11 +60,11 @@ def replay(
     verifiers: Iterable[str] | None = None,
     tree: str | None = None,
 ) -> Replayed:
-    """Compares verifiers on a trace that `polydraft trace` recorded, or on some of its files, in this order; on all threads.
+    """Compares verifiers on a trace that `polydraft-lab trace` recorded, or on some of its files, in this order; on all threads.
 
     Several are looked at as one: they must have been recorded alike, and none may be there twice.
 
-    `tree` is the recorded one or part of it (of K paths any fewer and shorter). The numbers are those of `polydraft replay`.
+    `tree` is the recorded one or part of it (of K paths any fewer and shorter). The numbers are those of `polydraft-lab replay`.
     """
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     return together([_native._replay(paths, names(verifiers), tree)])

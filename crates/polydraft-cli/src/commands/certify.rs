@@ -36,7 +36,8 @@ Examples:
   polydraft certify --target DIR --draft DIR --prompts prompts.jsonl --temperature 0.7
   polydraft certify --plant-fault        # must fail: shows that the test can")]
 pub struct Args<R: RuleRegistry = RuleKind> {
-    /// Prompts, as for 'bench decode' [default: the project's own].
+    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}
+    /// [default: the project's own].
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
     /// A prompt. May be repeated.

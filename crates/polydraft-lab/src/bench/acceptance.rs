@@ -1,4 +1,4 @@
-//! `polydraft bench acceptance`: how often the first, second, .. draft at a node is accepted.
+//! `polydraft-lab bench acceptance`: how often the first, second, .. draft at a node is accepted.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ use crate::{Settings, Speculation};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
-  polydraft bench acceptance --save acceptance.json
+  polydraft-lab bench acceptance --save acceptance.json
   polydraft generate --prompt 'fn main' --verifier traversal --tree sequoia:8 --acceptance acceptance.json")]
 pub struct Args {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `polydraft bench decode`: ways to decode, side by side.
+//! `polydraft-lab bench decode`: ways to decode, side by side.
 
 pub mod chart;
 mod report;
@@ -36,10 +36,10 @@ pub use ways::{Way, way};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft bench decode --verifiers token,block --depths 1,2,3,4,8
-  polydraft bench decode --verifiers nested-priority --tree auto --paths 1,2,4 --depths 1,2,3,4,6
-  polydraft bench decode --paths 2,4 --depths 4,8 --plot efficiency.svg --json > record.json
-  polydraft bench decode --target DIR --draft DIR --prompts questions.jsonl --rounds 3")]
+  polydraft-lab bench decode --verifiers token,block --depths 1,2,3,4,8
+  polydraft-lab bench decode --verifiers nested-priority --tree auto --paths 1,2,4 --depths 1,2,3,4,6
+  polydraft-lab bench decode --paths 2,4 --depths 4,8 --plot efficiency.svg --json > record.json
+  polydraft-lab bench decode --target DIR --draft DIR --prompts questions.jsonl --rounds 3")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,

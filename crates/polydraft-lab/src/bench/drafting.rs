@@ -1,4 +1,4 @@
-//! `polydraft bench drafting`: what the ways to draw drafts at one node can be worth.
+//! `polydraft-lab bench drafting`: what the ways to draw drafts at one node can be worth.
 
 use std::path::PathBuf;
 
@@ -27,8 +27,8 @@ use super::solve_time::laws;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft bench drafting
-  polydraft bench drafting --counts 2,3,4,8 --temperature 0.6 --draft-temperature 0.3 --positions 500")]
+  polydraft-lab bench drafting
+  polydraft-lab bench drafting --counts 2,3,4,8 --temperature 0.6 --draft-temperature 0.3 --positions 500")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,

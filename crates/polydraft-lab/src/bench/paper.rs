@@ -1,4 +1,4 @@
-//! `polydraft bench paper`: the papers' tables, measured here.
+//! `polydraft-lab bench paper`: the papers' tables, measured here.
 
 mod canonical;
 mod delayed;
@@ -36,9 +36,9 @@ pub use theirs::Source;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft bench paper spectr --quick
-  polydraft bench paper gbv --save gbv.json --plot gbv
-  polydraft bench paper canonical --target DIR --draft DIR --prompts questions.jsonl --seconds 600")]
+  polydraft-lab bench paper spectr --quick
+  polydraft-lab bench paper gbv --save gbv.json --plot gbv
+  polydraft-lab bench paper canonical --target DIR --draft DIR --prompts questions.jsonl --seconds 600")]
 pub struct Args {
     /// The paper.
     #[arg(value_name = "NAME", required_unless_present = "from")]

@@ -1,4 +1,4 @@
-//! `polydraft bench quality`: answers of plain and of speculative decoding, scored.
+//! `polydraft-lab bench quality`: answers of plain and of speculative decoding, scored.
 
 mod answers;
 mod interval;
@@ -41,10 +41,10 @@ Files have a JSON object a line:
   {\"turns\": [\"..\"], \"category\": \"math\", \"reference\": [\"..\"]}    Spec-Bench: those whose reference is a number
   {\"prompt\": \"def f(..\", \"test\": \"..\", \"entry_point\": \"f\"}      HumanEval: with --run
 Examples:
-  polydraft bench quality
-  polydraft bench quality --target model.gguf --draft self --samples 16
-  polydraft bench quality --target DIR --draft DIR --prompts gsm8k.jsonl --chat -n 256
-  polydraft bench quality --target DIR --draft DIR --prompts humaneval.jsonl --run 'timeout 5 podman run -i --rm python python -'")]
+  polydraft-lab bench quality
+  polydraft-lab bench quality --target model.gguf --draft self --samples 16
+  polydraft-lab bench quality --target DIR --draft DIR --prompts gsm8k.jsonl --chat -n 256
+  polydraft-lab bench quality --target DIR --draft DIR --prompts humaneval.jsonl --run 'timeout 5 podman run -i --rm python python -'")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,

@@ -1,4 +1,4 @@
-//! `polydraft bench solve-time`: what it takes to find the best rule for a token, solver by solver.
+//! `polydraft-lab bench solve-time`: what it takes to find the best rule for a token, solver by solver.
 
 mod cell;
 mod dataset;
@@ -39,9 +39,9 @@ pub use solvers::Column;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft bench solve-time                                  # everything, two to three minutes
-  polydraft bench solve-time --rows 10:2,100:2 --budget 1
-  polydraft bench solve-time --json --plot solve-time > solve-time.json
+  polydraft-lab bench solve-time                                  # everything, two to three minutes
+  polydraft-lab bench solve-time --rows 10:2,100:2 --budget 1
+  polydraft-lab bench solve-time --json --plot solve-time > solve-time.json
 Built with --features highs, linear programs are solved by HiGHS, as in the published tables; else by microlp.")]
 pub struct Args {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `polydraft bench verifiers`: verifiers compared on the same drafts.
+//! `polydraft-lab bench verifiers`: verifiers compared on the same drafts.
 
 pub mod chart;
 mod report;
@@ -38,10 +38,10 @@ pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,wal
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft bench verifiers
-  polydraft bench verifiers --paths 2,4 --depths 4,8 --temperatures 0.6,1 --plot verifiers.svg
-  polydraft bench verifiers --verifiers nested-priority,traversal,specinfer --paths '' --tree 4,2,1 --tree delayed:2,4,2
-  polydraft bench verifiers --positions 20000 --save record.json --threads 2")]
+  polydraft-lab bench verifiers
+  polydraft-lab bench verifiers --paths 2,4 --depths 4,8 --temperatures 0.6,1 --plot verifiers.svg
+  polydraft-lab bench verifiers --verifiers nested-priority,traversal,specinfer --paths '' --tree 4,2,1 --tree delayed:2,4,2
+  polydraft-lab bench verifiers --positions 20000 --save record.json --threads 2")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
