@@ -120,7 +120,8 @@ fn slices<'a, T>(
 
 fn gaps(what: &str) -> Failure {
     Failure::input(format!(
-        "{what}: expected rows whose numbers lie behind each other, got others; numpy.ascontiguousarray makes them so"
+        "{what}: expected rows whose numbers lie behind each other, got others; \
+         numpy.ascontiguousarray makes them so"
     ))
 }
 
@@ -162,7 +163,8 @@ fn readable<'py, T: Element>(
     }
     if !array.data().is_aligned() {
         return Err(Failure::input(format!(
-            "{what}: expected numbers at addresses that are multiples of their size, got others; a copy has them there"
+            "{what}: expected numbers at addresses that are multiples of their size, got others; a \
+             copy has them there"
         )));
     }
     array.try_readonly().map_err(|error| Failure::input(format!("{what}: {error}")))
@@ -184,7 +186,8 @@ fn array<'py>(what: &str, value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyUnty
         if device != Some(PROCESSOR) {
             let device = device.map_or_else(|| "none at all".to_owned(), device_name);
             return Err(Failure::input(format!(
-                "{what}: expected an array in the processor's memory, got one on {device}; move it there first, with \
+                "{what}: expected an array in the processor's memory, got one on {device}; move it \
+                 there first, with \
                  .cpu() for a tensor"
             )));
         }

@@ -160,9 +160,9 @@ fn parting(
 /// plant_fault=True).verdict ('pass', 'fail')
 #[pyfunction]
 #[pyo3(signature = (engine, prompts, *, verifier="nested-priority".into(), tree="paths:2,3".into(), sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=1e-3, seed=0, plant_fault=false))]
-#[pyo3(
-    text_signature = "(engine, prompts, *, verifier='nested-priority', tree='paths:2,3', sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=0.001, seed=0, plant_fault=False)"
-)]
+#[pyo3(text_signature = "(engine, prompts, *, verifier='nested-priority', tree='paths:2,3', \
+        sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=0.001, seed=0, \
+        plant_fault=False)")]
 #[allow(clippy::too_many_arguments)]
 pub fn certify(
     py: Python<'_>,
@@ -184,7 +184,8 @@ pub fn certify(
         prompts.try_iter()?.map(|prompt| engine.prompt(&prompt?)).collect::<Result<_>>()?;
     if prompts.is_empty() || first == 0 || runs == 0 || !(0.0..1.0).contains(&false_alarm) {
         return Err(Failure::input(
-            "certify: expected at least one prompt, run and first token, and a false-alarm rate below 1",
+            "certify: expected at least one prompt, run and first token, and a false-alarm rate \
+             below 1",
         ));
     }
     let (verifier, tree) = (verifier.get(), tree.get());

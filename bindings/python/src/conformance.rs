@@ -27,7 +27,8 @@ impl PyExact {
     fn __repr__(&self) -> String {
         let Self { block_efficiency, law_deviation, trees } = self;
         format!(
-            "Exact(block_efficiency={block_efficiency}, law_deviation={law_deviation:.1e}, trees={trees})"
+            "Exact(block_efficiency={block_efficiency}, law_deviation={law_deviation:.1e}, \
+             trees={trees})"
         )
     }
 }

@@ -255,7 +255,8 @@ impl PyDraft {
         if nodes == 0 || lengths.iter().any(|length| *length != nodes) {
             let [parents, counts, begins] = lengths;
             return Err(Failure::input(format!(
-                "draft: expected tokens, parents, counts and begins of one length, the root included, got {nodes}, {parents}, \
+                "draft: expected tokens, parents, counts and begins of one length, the root \
+                 included, got {nodes}, {parents}, \
                  {counts} and {begins}"
             )));
         }
@@ -305,7 +306,8 @@ impl PyDraft {
                 let numbered = draft.tree().children(node).eq(children[node].iter().copied());
                 if !numbered {
                     return Err(Failure::input(format!(
-                        "draft: expected nodes numbered level by level, the children of a node one after the other and each \
+                        "draft: expected nodes numbered level by level, the children of a node one \
+                         after the other and each \
                          token once, got others at node {node}"
                     )));
                 }

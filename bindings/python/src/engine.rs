@@ -141,9 +141,8 @@ impl PyEngine {
     /// like yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by
     /// it, and gives the same text for a seed as long as the costs are the same.
     #[pyo3(signature = (prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None))]
-    #[pyo3(
-        text_signature = "($self, prompt=None, *, verifier='nested-priority', sampling=None, draft_sampling=None)"
-    )]
+    #[pyo3(text_signature = "($self, prompt=None, *, verifier='nested-priority', sampling=None, \
+            draft_sampling=None)")]
     fn costs<'py>(
         &self,
         py: Python<'py>,
@@ -177,9 +176,9 @@ impl PyEngine {
     /// after `max_tokens`, with one of `end_tokens` (default: the model's), or before one of the
     /// strings `stop`. The same `seed` gives the same text, here and in the `polydraft` program.
     #[pyo3(signature = (prompt, *, verifier=Some("nested-priority".into()), tree="paths:2,3".into(), sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![], seed=None))]
-    #[pyo3(
-        text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), seed=None)"
-    )]
+    #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', \
+            sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
+            seed=None)")]
     #[allow(clippy::too_many_arguments)]
     fn session(
         slf: &Bound<'_, Self>,
@@ -228,9 +227,9 @@ impl PyEngine {
 
     /// Writes one text from beginning to end; arguments are those of `session`.
     #[pyo3(signature = (prompt, **options))]
-    #[pyo3(
-        text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), seed=None)"
-    )]
+    #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', \
+            sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
+            seed=None)")]
     fn generate(
         slf: &Bound<'_, Self>,
         prompt: &Bound<'_, PyAny>,

@@ -96,7 +96,8 @@ pub fn random_tables(
     const MOST: f64 = 3e7;
     if vocabulary == 0 || !(0.0..=1.0).contains(&agreement) {
         return Err(Failure::input(
-            "random tables: expected a vocabulary of at least one token, and an agreement from 0 to 1",
+            "random tables: expected a vocabulary of at least one token, and an agreement from 0 \
+             to 1",
         ));
     }
     let (mut texts, mut numbers) = (1.0, 0.0);

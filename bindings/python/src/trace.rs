@@ -15,8 +15,8 @@ use crate::distribution::PyDistribution;
 use crate::draft::PyDraft;
 use crate::errors::{Failure, Result, work};
 
-/// What `polydraft-lab trace` recorded: a folder, or one of its files. An item is what one prompt gave,
-/// checked when it is read.
+/// What `polydraft-lab trace` recorded: a folder, or one of its files. An item is what one prompt
+/// gave, checked when it is read.
 ///
 /// >>> for shard in Trace("traces/demo"):                            # doctest: +SKIP
 /// ...     for position in shard:

@@ -228,7 +228,8 @@ impl PyVerifier {
         if targets.len() != drafts.len() || chances.len() != drafts.len() {
             let (drafts, targets, chances) = (drafts.len(), targets.len(), chances.len());
             return Err(Failure::input(format!(
-                "batch: expected a target and a chance for each of {drafts} drafts, got {targets} and {chances}"
+                "batch: expected a target and a chance for each of {drafts} drafts, got {targets} \
+                 and {chances}"
             )));
         }
         let views: Vec<LawsView<'_>> = targets.iter().map(Laws::view).collect::<Result<_>>()?;

@@ -334,7 +334,8 @@ mod tests {
 
     #[test]
     fn the_command_line_wins() {
-        let text = "quiet = true\ndepth = 3\ndraft = 'd'\n[write]\nstop = ['a', \"b\\n\"]\n[bench.decode]\ndepth = 4\n";
+        let text = "quiet = true\ndepth = 3\ndraft = 'd'\n[write]\nstop = ['a', \
+            \"b\\n\"]\n[bench.decode]\ndepth = 4\n";
         let parse = |line: &str| read(text).unwrap().try_get_matches_from(line.split(' ')).unwrap();
         // A default is at odds with nothing.
         let matches = parse("program write --file x");

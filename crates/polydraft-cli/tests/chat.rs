@@ -18,7 +18,8 @@ fn model(name: &str) -> tempfile::TempDir {
         fs::copy(source.join(file), folder.path().join(file)).unwrap();
     }
     let template = "{{ bos_token }}{% for m in messages %}{% if m.content == 'no' %}\
-                    {{ raise_exception('Never no') }}{% endif %}{{ m.role[0] + ':' + m.content + '#' }}{% endfor %}\
+                    {{ raise_exception('Never no') }}{% endif %}{{ m.role[0] + ':' + m.content + \
+                    '#' }}{% endfor %}\
                     {{ 'a:' }}";
     let settings = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": template});
     fs::write(folder.path().join("tokenizer_config.json"), settings.to_string()).unwrap();

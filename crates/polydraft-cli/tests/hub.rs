@@ -74,7 +74,10 @@ fn answer(stream: &TcpStream, hub: &Mutex<Hub>) -> Option<()> {
             ("200 OK", "application/json", info.to_string().into_bytes())
         }
         Some(rest) if rest.starts_with("tree/") => {
-            let entry = |(name, bytes): (&String, &Vec<u8>)| json!({"type": "file", "oid": "0", "size": bytes.len(), "path": name});
+            let entry = |(name, bytes): (&String, &Vec<u8>)| {
+                json!({"type": "file", "oid": "0",
+                "size": bytes.len(), "path": name})
+            };
             let list: Vec<_> = hub.files.iter().map(entry).collect();
             ("200 OK", "application/json", json!(list).to_string().into_bytes())
         }
@@ -104,7 +107,8 @@ fn answer(stream: &TcpStream, hub: &Mutex<Hub>) -> Option<()> {
     };
     let extra = if status.starts_with("404") { code } else { "" };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nETag: \"{name}-1\"\r\nX-Repo-Commit: {COMMIT}\r\n{extra}\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nETag: \
+         \"{name}-1\"\r\nX-Repo-Commit: {COMMIT}\r\n{extra}\r\n",
         body.len()
     );
     let mut stream = stream;

@@ -194,7 +194,8 @@ fn features() {
     );
     refused(
         &per_layer(&[2, 4]),
-        "key llama.attention.head_count: expected one number for all 2 layers, got 2 values of type i32",
+        "key llama.attention.head_count: expected one number for all 2 layers, got 2 values of \
+         type i32",
     );
     refused(
         &per_layer(&[-2, -2]),
@@ -215,11 +216,13 @@ fn what_is_refused() {
     );
     refused(
         &llama().bool("llama.attention.causal", false),
-        "key llama.attention.causal: expected true: a model that writes from left to right, got false",
+        "key llama.attention.causal: expected true: a model that writes from left to right, got \
+         false",
     );
     refused(
         &llama().f32_tensor("blk.0.extra.weight", &[8], &[0.0; 8]),
-        "tensor blk.0.extra.weight: expected no such tensor in a model of architecture llama, got shape [8]",
+        "tensor blk.0.extra.weight: expected no such tensor in a model of architecture llama, got \
+         shape [8]",
     );
     refused(
         &llama().u32("llama.attention.key_length", 8),

@@ -94,7 +94,8 @@ fn what_is_asked_for_and_not_there() {
         (m.strings("a.count").map(drop), "key a.count: expected an array, got 7 of type u32"),
         (
             m.i32s("a.words").map(drop),
-            "key a.words: expected an array of integers of 32 bits, got \"one\" of type string as number 0",
+            "key a.words: expected an array of integers of 32 bits, got \"one\" of type string as \
+             number 0",
         ),
         (m.bool("a.words").map(drop), "key a.words: expected a bool, got 3 values of type string"),
         (gguf.tensor("u").map(drop), "tensor u: expected a tensor, got no tensor of that name"),

@@ -152,7 +152,8 @@ fn what_is_refused() {
     );
     refused(
         &gpt2(&["a b", "ab b"]),
-        "merges: expected merges of tokens into a token, got \"ab\" and \"b\", but no token \"abb\"",
+        "merges: expected merges of tokens into a token, got \"ab\" and \"b\", but no token \
+         \"abb\"",
     );
     let unknown = gpt2(&[]).str("tokenizer.ggml.pre", "superbpe");
     let gguf = Gguf::from_bytes("t", unknown.finish()).unwrap();

@@ -36,7 +36,8 @@ For distinct drafts 'draft' is a list of laws, one for each.
 Examples:
   echo '{\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}' | polydraft-lab couple
   polydraft-lab couple pair.json --rule priority --drafts 4 --json
-  polydraft-lab couple pair.json --rule recursive --drafting without-replacement --drafts 2 --given 2,1
+  polydraft-lab couple pair.json --rule recursive --drafting without-replacement --drafts 2 \
+  --given 2,1
   polydraft-lab couple pair.json --rule importance --set truncation=8 --set alphabet=null
   polydraft-lab couple pair.json --rule global-resolution --set tau=1e-4 --set mode=published
   polydraft-lab couple --target p.npy --draft q.npy --drafts 8 --normalize")]
@@ -60,14 +61,25 @@ pub struct Args {
     #[arg(long, value_name = "NAME=VALUE", requires = "rule", value_parser = setting)]
     set: Vec<(String, serde_json::Value)>,
     /// Number of drafts [default: 2, or as many as there are draft laws; 1 for 'single'].
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+    )]
     drafts: Option<u32>,
     /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: iid; hub
     /// for 'hub', distinct for several draft laws; without a rule all].
     #[arg(long, value_name = "SCHEME")]
     drafting: Option<Drafting>,
     /// Print the law of the emitted token given these drafts, in the order drawn.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', requires = "rule", value_parser = token)]
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        value_delimiter = ',',
+        requires = "rule",
+        value_parser = token,
+    )]
     given: Option<Vec<Token>>,
     /// Seed of the acceptances that have to be estimated.
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -25,7 +25,8 @@ use serde::Serialize;
 Examples:
   polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2
   polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2 --bound --json
-  polydraft-lab efficiency --target t.json --draft d.json --paths 3 --depth 1 --verifier nested-priority")]
+  polydraft-lab efficiency --target t.json --draft d.json --paths 3 --depth 1 --verifier \
+  nested-priority")]
 pub struct Args {
     /// Table model of the target.
     #[arg(long, value_name = "FILE")]
@@ -37,10 +38,22 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     verifier: Option<VerifierKind>,
     /// Number of independent paths.
-    #[arg(long, short = 'k', value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(
+        long,
+        short = 'k',
+        value_name = "K",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=64),
+    )]
     paths: u32,
     /// Tokens of each path.
-    #[arg(long, short = 'd', value_name = "L", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(
+        long,
+        short = 'd',
+        value_name = "L",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=64),
+    )]
     depth: u32,
     /// Also the most that any lossless verifier can reach, one that knows all laws and not only
     /// those at drafted nodes, by linear programming.
@@ -89,7 +102,8 @@ pub fn run(args: Args) -> Result<()> {
     let trees = count_drafts(&tree, vocabulary);
     if trees > args.max_trees as f64 {
         return Err(Usage::error(format_args!(
-            "{} of {} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than --max-trees {}: try fewer or \
+            "{} of {} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than \
+             --max-trees {}: try fewer or \
              shorter paths, or raise the limit",
             args.paths, args.depth, args.max_trees
         )));

@@ -29,7 +29,8 @@ use crate::plot;
 Examples:
   polydraft-lab replay traces/demo
   polydraft-lab replay traces/demo --tree paths:2,4 --tree paths:4,4 --plot verifiers.svg
-  polydraft-lab replay traces/demo --verifiers nested-priority,walk:max-flow --tree stop-below:0.3,paths:4,4
+  polydraft-lab replay traces/demo --verifiers nested-priority,walk:max-flow --tree \
+  stop-below:0.3,paths:4,4
   polydraft-lab replay traces/demo/prompt-000003.safetensors.gz --json")]
 pub struct Args {
     /// Traces, or single files of a trace; all recorded with the same models and settings.

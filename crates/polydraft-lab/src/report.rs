@@ -35,8 +35,10 @@ use record::{Kind, Record};
 #[command(after_help = "\
 Examples:
   polydraft-lab report bench/records/*.json -o report.html
-  polydraft-lab bench verifiers --save verifiers.json && polydraft-lab report verifiers.json -o report.html
-  for s in 1 2 3 4 5; do polydraft certify --seed $s --json; done > certify.json; polydraft-lab report certify.json -o report.html")]
+  polydraft-lab bench verifiers --save verifiers.json && polydraft-lab report verifiers.json -o \
+  report.html
+  for s in 1 2 3 4 5; do polydraft certify --seed $s --json; done > certify.json; polydraft-lab \
+  report certify.json -o report.html")]
 pub struct Args {
     /// Files of records.
     #[arg(value_name = "RECORD", required = true)]

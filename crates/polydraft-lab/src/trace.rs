@@ -30,7 +30,8 @@ Examples:
   polydraft-lab trace traces/demo
   polydraft-lab trace traces/demo --append --prompts more.jsonl
   polydraft-lab trace traces/exact --mass 1 --tree paths:4,4 --every 32
-  polydraft-lab trace traces/big --target models/big --draft models/small --prompts questions.jsonl --tree delayed:2,4,4 -t 0.8")]
+  polydraft-lab trace traces/big --target models/big --draft models/small --prompts \
+  questions.jsonl --tree delayed:2,4,4 -t 0.8")]
 pub struct Args {
     /// The folder to record into: a new or an empty one, or with --append a trace.
     #[arg(value_name = "DIR")]
@@ -52,13 +53,29 @@ pub struct Args {
     #[arg(long, value_name = "P", default_value_t = 0.9999, value_parser = mass)]
     mass: f64,
     /// Texts behind each prompt: errors need at least two.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+    )]
     texts: u32,
     /// Record at every so many tokens of a text.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=4096),
+    )]
     every: u32,
     /// Tokens of each text.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20),
+    )]
     max_tokens: u32,
     /// Seed of the texts and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
@@ -245,7 +262,8 @@ fn show(args: &Args, recorded: &Recorded) -> Result<()> {
             missing => format!("at most {missing:.1e} of a law is left out"),
         };
         note(format_args!(
-            "{}: {prompts} prompts{had}, {positions} positions in {seconds:.1} s; {}, {:.1} kB a position; {missing}",
+            "{}: {prompts} prompts{had}, {positions} positions in {seconds:.1} s; {}, {:.1} kB a \
+             position; {missing}",
             trace.display(),
             HumanBytes(*bytes),
             *bytes as f64 / 1e3 / (*positions).max(1) as f64,

@@ -51,8 +51,10 @@ fn generate_takes_every_verifier_and_tree() {
     let costs = |name: &str, draft: f64| {
         let path =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verifiers-costs-{name}.json"));
-        let passes = serde_json::json!({"target": [[1, 1.0], [8, 1.3]], "draft": [[1, draft]], "verification": [[1, 0.0]]});
-        let file = serde_json::json!({"machine": "", "threads": 1, "version": "", "models": [], "costs": passes});
+        let passes = serde_json::json!({"target": [[1, 1.0], [8, 1.3]], "draft": [[1, draft]],
+            "verification": [[1, 0.0]]});
+        let file = serde_json::json!({"machine": "", "threads": 1, "version": "", "models": [],
+            "costs": passes});
         fs::write(&path, file.to_string()).unwrap();
         path.to_str().unwrap().to_owned()
     };

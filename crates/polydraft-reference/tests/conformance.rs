@@ -150,7 +150,8 @@ fn global_resolution_as_published() {
         });
     }
     println!(
-        "{solved} solved, {gave_up} not; law off by up to {worst_law} tau, acceptance by {worst_acceptance} tau"
+        "{solved} solved, {gave_up} not; law off by up to {worst_law} tau, acceptance by \
+         {worst_acceptance} tau"
     );
     assert!(gave_up * 10 < solved, "{gave_up} {solved}");
     // It really is an approximation: a check that could not fail would not see this.

@@ -80,7 +80,8 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
     }
     let mean = |sum: f64| sum / f64::from(cases);
     println!(
-        "{cases} cases, tokens per call below the bound: nested-priority {:.4}, with intervals {:.4}, walk:priority {:.4}",
+        "{cases} cases, tokens per call below the bound: nested-priority {:.4}, with intervals \
+         {:.4}, walk:priority {:.4}",
         mean(gap),
         mean(intervals_gap),
         mean(walk_gap)

@@ -209,7 +209,8 @@ fn choose(
             Err(Usage::error(format_args!("{option} llama: {}", polydraft_llama::Error::NotBuilt)))
         }
         Some(Backend::Llama) if !is_gguf(path) => Err(Usage::error(format_args!(
-            "{option} llama: expected a .gguf file, got {}; the native backend computes directories",
+            "{option} llama: expected a .gguf file, got {}; the native backend computes \
+             directories",
             path.display()
         ))),
         Some(Backend::Llama) => match native {

@@ -111,7 +111,8 @@ pub fn find<R: RuleRegistry>(
     let found = models.engine.costs(&text, &mut request).context("measuring what steps cost")?;
     if found.busy {
         listener.note(
-            "note: the machine was busy while it was measured what passes cost: --tree auto may choose badly until the \
+            "note: the machine was busy while it was measured what passes cost: --tree auto may \
+             choose badly until the \
              file named below is removed",
         );
     }
@@ -140,7 +141,8 @@ pub fn find<R: RuleRegistry>(
             ));
         }
         _ => listener.note(&format!(
-            "note: measured what passes cost here, for --tree auto; there is no cache folder to keep it, so give \
+            "note: measured what passes cost here, for --tree auto; there is no cache folder to \
+             keep it, so give \
              --costs FILE: {stays}"
         )),
     }

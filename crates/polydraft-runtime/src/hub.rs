@@ -73,12 +73,14 @@ fn explain(id: &str, offline: bool, error: HFError) -> anyhow::Error {
             "it was not downloaded before; leave out --offline (and HF_HUB_OFFLINE) to do so"
         }
         HFError::RepoNotFound { .. } | HFError::AuthRequired { .. } | HFError::Forbidden { .. } => {
-            "if the id is right, the model may ask for a login: put your token into HF_TOKEN, and accept the model's terms \
+            "if the id is right, the model may ask for a login: put your token into HF_TOKEN, and \
+             accept the model's terms \
              on its page"
         }
         HFError::RevisionNotFound { .. } => "the name behind @ must be a branch, a tag or a commit",
         _ => {
-            "without a network, use --offline with a model that was downloaded before, or download it elsewhere and give \
+            "without a network, use --offline with a model that was downloaded before, or download \
+             it elsewhere and give \
              its directory"
         }
     };

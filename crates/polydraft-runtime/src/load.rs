@@ -224,7 +224,8 @@ impl Loader<'_> {
         match path.exists() {
             true => Ok(path),
             false => anyhow::bail!(
-                "--draft {name}: expected a model directory, a .gguf file or a draft head, or self, \
+                "--draft {name}: expected a model directory, a .gguf file or a draft head, or \
+                 self, \
                  self:TYPE or ngram, got nothing there; --verifier none drafts nothing"
             ),
         }

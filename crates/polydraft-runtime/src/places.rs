@@ -36,7 +36,8 @@ fn is_hub_id(name: &str) -> bool {
 #[cfg(not(feature = "hub"))]
 fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
     anyhow::bail!(
-        "{name} is no directory here; if it is a model of the hub: this program was built without the hub, build it \
+        "{name} is no directory here; if it is a model of the hub: this program was built without \
+         the hub, build it \
          with --features hub, or download the model and give its directory"
     )
 }
@@ -81,7 +82,8 @@ pub fn demo() -> Result<PathBuf> {
     let tried: Vec<PathBuf> = beside.chain([built]).collect();
     tried.iter().find(|folder| folder.join("target/config.json").exists()).cloned().with_context(|| {
         format!(
-            "cannot find the demo models beside {} or in the folders above it; set {VARIABLE} to their folder, or \
+            "cannot find the demo models beside {} or in the folders above it; set {VARIABLE} to \
+             their folder, or \
              give --target DIR and --draft DIR",
             program.display()
         )

@@ -124,7 +124,8 @@ impl App {
         let (tokens, most) = (asked.tokens(context), self.limits.tokens);
         if tokens > most {
             return Err(Problem::invalid(format_args!(
-                "the request may come to hold {tokens} tokens, with {} texts; this server has memory for {most}: ask for \
+                "the request may come to hold {tokens} tokens, with {} texts; this server has \
+                 memory for {most}: ask for \
                  fewer",
                 asked.count
             ))

@@ -155,7 +155,8 @@ mod tests {
     fn grammar() -> Grammar {
         let bytes = TOKENS.iter().map(|token| token.as_bytes().to_vec()).chain([b"<end>".to_vec()]);
         let grammars = Grammars::of(bytes.collect(), None, TOKENS.len() + 1, &[END]).unwrap();
-        let schema = json!({ "type": "object", "properties": { "a": { "type": "integer", "maximum": 99 } },
+        let schema = json!({ "type": "object", "properties": { "a": { "type": "integer",
+            "maximum": 99 } },
             "required": ["a"], "additionalProperties": false });
         grammars.make(json_of(schema)).unwrap()
     }
@@ -226,7 +227,8 @@ mod tests {
     fn calls_are_of_their_form() {
         use polydraft_text::CallForm::{Hermes, Llama};
         let grammars = bytes();
-        let one = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/n" } }, "required": ["a"],
+        let one = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/n" } },
+            "required": ["a"],
             "additionalProperties": false, "$defs": { "n": { "type": "integer" } } });
         let of = |form, several, free| {
             let tools = vec![("add", one.clone()), ("now", json!({ "type": "object" }))];
@@ -300,7 +302,8 @@ mod tests {
             (0..=TOKENS.len()).map(|token| weight(token) / all).collect::<Vec<f64>>()
         };
         let table = |name, peaks: [usize; 2]| {
-            let json = json!({ "vocabulary": TOKENS.len() + 1, "next": { "": law(peaks[0]), "5": law(peaks[1]) } });
+            let json = json!({ "vocabulary": TOKENS.len() + 1, "next": { "": law(peaks[0]),
+                "5": law(peaks[1]) } });
             TableModel::from_json(name, &json.to_string()).unwrap()
         };
         let vocabulary = Vocabulary::numbered(TOKENS.len() + 1);

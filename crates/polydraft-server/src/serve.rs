@@ -46,7 +46,8 @@ const COMPLETION: usize = 128;
 /// Serves until it is told to stop by SIGINT or SIGTERM.
 ///
 /// # Errors
-/// A tree that is too large for all requests; an address that cannot be had; failures of the models.
+/// A tree that is too large for all requests; an address that cannot be had; failures of the
+/// models.
 pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> {
     let (address, interrupted) = (serving.address, serving.interrupted);
     let log = tracing_subscriber::fmt()

@@ -109,16 +109,19 @@ fn what_is_wrong_is_named() {
     }
     // This model's template knows no tools.
     let tool = json!({ "type": "function", "function": { "name": "f" } });
-    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [tool], "max_tokens": 2 });
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [tool],
+        "max_tokens": 2 });
     let (status, error) = refused(&server, "/v1/chat/completions", &body);
     assert_eq!(
         (status, &error["param"], &error["code"]),
         (400, &json!("tools"), &json!("unsupported_parameter"))
     );
     // What changes nothing is taken.
-    let neutral = json!({ "prompt": "a", "frequency_penalty": 0, "logit_bias": {}, "stop": null, "best_of": 1, "stream": null });
+    let neutral = json!({ "prompt": "a", "frequency_penalty": 0, "logit_bias": {}, "stop": null,
+        "best_of": 1, "stream": null });
     server.complete(neutral);
-    let neutral = json!({ "prompt": "a", "metadata": { "a": "b" }, "safety_identifier": "me", "prompt_cache_key": "k", "store": false,
+    let neutral = json!({ "prompt": "a", "metadata": { "a": "b" }, "safety_identifier": "me",
+        "prompt_cache_key": "k", "store": false,
         "stream_options": { "include_usage": null, "include_obfuscation": false } });
     server.complete(neutral);
     let named =
@@ -201,7 +204,8 @@ fn routes_and_bodies() {
     let mut stream = server.connect();
     write!(
         stream,
-        "POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: \
+         close\r\n\r\n"
     )
     .unwrap();
     for _ in 0..4000 {
@@ -211,7 +215,10 @@ fn routes_and_bodies() {
     // One that is framed wrongly.
     let mut stream = server.connect();
     stream
-        .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        .write_all(
+            b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nConnection: \
+            close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        )
         .unwrap();
     assert_eq!(reply(stream).status, 400);
     let twice = b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"content\": \"b\"}]}";
@@ -284,7 +291,8 @@ fn pages_from_elsewhere_cannot_use_the_server() {
         }
     }
     // Those that may ask may send what headers they like.
-    let head = "OPTIONS /v1/completions HTTP/1.1\r\nOrigin: https://page.example\r\nAccess-Control-Request-Method: POST\r\n\
+    let head = "OPTIONS /v1/completions HTTP/1.1\r\nOrigin: \
+        https://page.example\r\nAccess-Control-Request-Method: POST\r\n\
         Access-Control-Request-Headers: authorization,x-stainless-lang";
     let allowed = reply(named.send(head, b"")).head.to_lowercase();
     assert!(

@@ -26,7 +26,8 @@ fn completions_in_all_their_forms() {
     // prompt comes back.
     let same = server.complete(json!({ "prompt": [0, 1], "seed": 7, "max_tokens": 12 }));
     assert_eq!(same["choices"][0]["text"], *text);
-    let body = json!({ "prompt": ["a b", "c"], "seed": 7, "max_tokens": 12, "n": 3, "echo": true, "user": "me" });
+    let body = json!({ "prompt": ["a b", "c"], "seed": 7, "max_tokens": 12, "n": 3, "echo": true,
+        "user": "me" });
     let many = server.complete(body);
     let texts: Vec<&str> =
         many["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
@@ -51,7 +52,10 @@ fn completions_in_all_their_forms() {
 #[test]
 fn a_stream_says_what_the_whole_says() {
     let server = start(NOW, |_| ());
-    let body = |stream| json!({ "prompt": "a b", "seed": 11, "max_tokens": 40, "n": 2, "logprobs": 2, "stream": stream });
+    let body = |stream| {
+        json!({ "prompt": "a b", "seed": 11, "max_tokens": 40, "n": 2,
+        "logprobs": 2, "stream": stream })
+    };
     let whole = server.complete(body(false));
     let mut streamed = body(true);
     streamed["stream_options"] = json!({ "include_usage": true });
@@ -145,7 +149,8 @@ fn conversations() {
     let server = start(NOW, |_| ());
     let messages = json!([{ "role": "developer", "content": "a" },
         { "role": "user", "content": [{ "type": "text", "text": "b" }] }]);
-    let body = json!({ "model": "table", "messages": messages, "seed": 5, "max_completion_tokens": 9, "logprobs": true,
+    let body = json!({ "model": "table", "messages": messages, "seed": 5,
+        "max_completion_tokens": 9, "logprobs": true,
         "top_logprobs": 2, "presence_penalty": 0, "tools": null });
     let reply = server.post("/v1/chat/completions", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -181,7 +186,8 @@ fn responses() {
         { "type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
           "content": [{ "type": "output_text", "text": "c" }] },
         { "role": "user", "content": [{ "type": "input_text", "text": "a" }] }]);
-    let body = json!({ "instructions": "a", "input": input, "seed": 5, "max_output_tokens": 9, "store": false });
+    let body = json!({ "instructions": "a", "input": input, "seed": 5, "max_output_tokens": 9,
+        "store": false });
     let reply = server.post("/v1/responses", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
     let answer = reply.json();
@@ -245,8 +251,10 @@ fn responses() {
 #[test]
 fn calls_of_tools_are_read_from_the_text() {
     let server = start_calling();
-    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } });
-    let mut body = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool], "seed": 1, "n": 2 });
+    let tool = json!({ "type": "function", "function": { "name": "f",
+        "parameters": { "type": "object" } } });
+    let mut body = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool],
+        "seed": 1, "n": 2 });
     let answer = server.post("/v1/chat/completions", &body).json();
     for choice in answer["choices"].as_array().unwrap() {
         let (message, function) =
@@ -265,7 +273,8 @@ fn calls_of_tools_are_read_from_the_text() {
     let mut call = answer["choices"][0]["message"].clone();
     // As who puts a stream's chunks together has it.
     call["tool_calls"][0]["index"] = 0.into();
-    let history = json!([{ "role": "user", "content": "b" }, call, { "role": "tool", "tool_call_id": ids[0], "content": "2" }]);
+    let history = json!([{ "role": "user", "content": "b" }, call, { "role": "tool",
+        "tool_call_id": ids[0], "content": "2" }]);
     let again = server
         .post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }))
         .json();
@@ -273,7 +282,8 @@ fn calls_of_tools_are_read_from_the_text() {
     assert_eq!((tokens(&answer), tokens(&again)), (2, 5), "{again}");
     // So do arguments that the model wrote wrongly, as the text that they are.
     for arguments in ["{\"city\":\"Os", "[1]", ""] {
-        let call = json!({ "id": "1", "type": "function", "function": { "name": "f", "arguments": arguments } });
+        let call = json!({ "id": "1", "type": "function", "function": { "name": "f",
+            "arguments": arguments } });
         let history = json!([{ "role": "assistant", "tool_calls": [call] }]);
         let reply =
             server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }));
@@ -356,7 +366,8 @@ fn a_seed_gives_the_same_text_under_any_load() {
         json!({ "tree": "auto" }),
     ];
     for speculation in verifiers {
-        let body = json!({ "prompt": "a c", "seed": 42, "max_tokens": 120, "n": 2, "logprobs": 1, "temperature": 1.2,
+        let body = json!({ "prompt": "a c", "seed": 42, "max_tokens": 120, "n": 2, "logprobs": 1,
+            "temperature": 1.2,
             "speculation": speculation });
         let alone = server.complete(body.clone());
         std::thread::scope(|scope| {
@@ -365,7 +376,8 @@ fn a_seed_gives_the_same_text_under_any_load() {
                 scope.spawn(move || {
                     for round in 0..3 {
                         let length = 5 + 17 * ((other + round) % 4);
-                        let body = json!({ "prompt": "a b c d", "max_tokens": length, "n": 1 + other % 2,
+                        let body = json!({ "prompt": "a b c d", "max_tokens": length,
+                            "n": 1 + other % 2,
                             "speculation": if other % 3 == 0 { json!("none") } else { json!({}) } });
                         server.complete(body);
                     }

@@ -61,7 +61,8 @@ pub enum Error {
     },
     /// A text that is too long to be a text of so few tokens.
     #[error(
-        "the prompt has {bytes} bytes: expected at most {allowed}, for the model's context holds {most} tokens"
+        "the prompt has {bytes} bytes: expected at most {allowed}, for the model's context holds \
+         {most} tokens"
     )]
     TooManyBytes {
         /// Bytes that it has.
@@ -73,8 +74,10 @@ pub enum Error {
     },
     /// A conversation with a model that was not made for one.
     #[error(
-        "{model}: expected a chat template (chat_template.jinja, chat_template in tokenizer_config.json, or \
-         tokenizer.chat_template in a GGUF file), got none: this model was not trained for conversations"
+        "{model}: expected a chat template (chat_template.jinja, chat_template in \
+         tokenizer_config.json, or \
+         tokenizer.chat_template in a GGUF file), got none: this model was not trained for \
+         conversations"
     )]
     NoTemplate {
         /// The model.

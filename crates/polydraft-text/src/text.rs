@@ -186,7 +186,8 @@ impl Text {
         all.retain(|id, token| (*id as usize) < rows || model.token_to_id(token).is_some());
         if let Some((id, token)) = all.iter().find(|(id, _)| **id as usize >= rows) {
             return Err(wrong(format!(
-                "the tokenizer has {} tokens, the model only {rows} rows: token {id} ({token:?}) has none",
+                "the tokenizer has {} tokens, the model only {rows} rows: token {id} ({token:?}) \
+                 has none",
                 all.len()
             )));
         }

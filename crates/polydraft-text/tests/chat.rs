@@ -158,40 +158,49 @@ fn hostile_templates_are_errors() {
         ("{{ 'x' * 100000000000 }}", "repeated at most 1000"),
         ("{{ ([0] * 100000)|list|length }}", "repeated at most 1000"),
         (
-            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% \
+             endfor %}",
             "longer",
         ),
         (
-            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% \
+             endfor %}",
             "longer",
         ),
         (
-            "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(9) %}{% set n.s = n.s * 999 %}{% endfor %}",
+            "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(9) %}{% set n.s = n.s * 999 \
+             %}{% endfor %}",
             "longer",
         ),
         (
-            "{% set n = namespace(s=1) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}",
+            "{% set n = namespace(s=1) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% \
+             endfor %}",
             "never end",
         ),
         (
-            "{% set n = namespace(s=1) %}{% for i in range(9999) %}{% set n.s = [n.s] %}{% endfor %}",
+            "{% set n = namespace(s=1) %}{% for i in range(9999) %}{% set n.s = [n.s] %}{% endfor \
+             %}",
             "inside each other",
         ),
         ("{% set n = namespace() %}{% set n.n = n %}{{ n }}", ""),
         (
-            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = n.l + n.l %}{% endfor %}{{ n.l }}",
+            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = n.l + n.l %}{% \
+             endfor %}{{ n.l }}",
             "",
         ),
         (
-            "{% set n = namespace(s=\"'\") %}{% for i in range(99) %}{% set n.s = n.s|pprint %}{% endfor %}",
+            "{% set n = namespace(s=\"'\") %}{% for i in range(99) %}{% set n.s = n.s|pprint %}{% \
+             endfor %}",
             "never end",
         ),
         (
-            "{% set s = 'x' * 1000 ~ 'x' * 999 %}{% for i in range(99999) %}{% if s|upper %}{% endif %}{% endfor %}",
+            "{% set s = 'x' * 1000 ~ 'x' * 999 %}{% for i in range(99999) %}{% if s|upper %}{% \
+             endif %}{% endfor %}",
             "never end",
         ),
         (
-            "{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('x', 99) }}",
+            "{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('x', \
+             99) }}",
             "",
         ),
         ("{{ [1, 2] | tojson(indent=100000000000) }}", ""),
@@ -259,7 +268,8 @@ fn values_are_not_nested_without_end() {
 fn long_conversations_are_no_hostile_ones() {
     let text = "{%- set ns = namespace(last=messages|length - 1) %}\
         {%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}\
-        {%- if message.role == 'user' and index > 0 %}{%- set ns.last = index %}{%- endif %}{%- endfor %}\
+        {%- if message.role == 'user' and index > 0 %}{%- set ns.last = index %}{%- endif %}{%- \
+        endfor %}\
         {%- for message in messages %}{{ message.role }}: {{ message.content }}\
         {%- if loop.index0 < messages|length - 1 %}{{ '\n' }}{%- endif %}{%- endfor %}";
     let template = ChatTemplate::from_source(text, SpecialTokens::default(), "long").unwrap();
@@ -283,7 +293,8 @@ fn templates_that_ask_for_too_much_are_refused() {
         "{{% set x %}}{{% for i in range(100000) %}}{}{{% endfor %}}{{% endset %}}",
         "b".repeat(900_000)
     );
-    let fill = "{% set x %}{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor %}{% endset %}";
+    let fill = "{% set x %}{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor \
+        %}{% endset %}";
     let repeated = |field: &str| field.repeat(50_000);
     let fields_in_braces = format!("{{{{ '{}'.format('x' * 1000) | length }}}}", repeated("{0}"));
     let fields_by_percent =
@@ -337,15 +348,18 @@ fn templates_that_ask_for_too_much_are_refused() {
         (&fields_in_braces, "longer than any prompt"),
         (&fields_by_percent, "longer than any prompt"),
         (
-            "{{ ([1] * 1000) | replace(',', 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000) | length }}",
+            "{{ ([1] * 1000) | replace(',', 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000 ~ 'y' * 1000 ~ \
+             'y' * 1000) | length }}",
             "longer than any prompt",
         ),
         (
-            "{{ ([1] * 1000 + [1] * 1000 + [1] * 1000) | join(d='x' * 1000 ~ 'x' * 1000) | length }}",
+            "{{ ([1] * 1000 + [1] * 1000 + [1] * 1000) | join(d='x' * 1000 ~ 'x' * 1000) | length \
+             }}",
             "longer than any prompt",
         ),
         (
-            "{{ ('x' * 1000 ~ 'x' * 1000).join(([1] * 1000 + [1] * 1000 + [1] * 1000)[:]) | length }}",
+            "{{ ('x' * 1000 ~ 'x' * 1000).join(([1] * 1000 + [1] * 1000 + [1] * 1000)[:]) | length \
+             }}",
             "longer than any prompt",
         ),
         ("{{ ''.join(([1] | batch(100000, 'x' * 1000))[0]) | length }}", "longer than any prompt"),

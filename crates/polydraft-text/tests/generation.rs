@@ -46,11 +46,14 @@ fn settings_that_are_not_had_are_named() {
     };
     assert_eq!(sampling(json!({"do_sample": true, "top_k": -1})).top_k, None);
     assert_eq!(sampling(json!({"do_sample": true, "top_k": 20})).top_k, Some(20));
-    let neutral = json!({"do_sample": true, "typical_p": 1.0, "num_beams": 1, "bad_words_ids": [], "eta_cutoff": 0});
+    let neutral = json!({"do_sample": true, "typical_p": 1.0, "num_beams": 1, "bad_words_ids": [],
+        "eta_cutoff": 0});
     assert!(sampling(neutral).unsupported.is_empty());
     let all = json!({
-        "do_sample": true, "typical_p": 0.9, "epsilon_cutoff": 0.01, "eta_cutoff": 0.02, "num_beams": 4,
-        "min_new_tokens": 3, "bad_words_ids": [[5]], "suppress_tokens": [1], "begin_suppress_tokens": [2],
+        "do_sample": true, "typical_p": 0.9, "epsilon_cutoff": 0.01, "eta_cutoff": 0.02,
+            "num_beams": 4,
+        "min_new_tokens": 3, "bad_words_ids": [[5]], "suppress_tokens": [1],
+            "begin_suppress_tokens": [2],
         "sequence_bias": [[[1], 2.0]], "repetition_penalty": 1.1
     });
     assert_eq!(

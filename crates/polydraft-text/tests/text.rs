@@ -143,7 +143,8 @@ fn a_vocabulary_and_its_merges_make_a_tokenizer() {
         format!("#version: 0.2\n{}\n", lines.join("\n")),
     )
     .unwrap();
-    let tokens = json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>", "add_bos_token": true});
+    let tokens = json!({"bos_token": {"content": "<|begin|>"}, "eos_token": "<|end|>",
+        "add_bos_token": true});
     write_json(directory.path(), "tokenizer_config.json", &tokens);
     let (_, reference, ids, decoded) =
         kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
@@ -199,7 +200,8 @@ fn nothing_is_cut_off_or_filled_up() {
         file["truncation"] =
             json!({"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0});
         file["padding"] = json!({
-            "strategy": {"Fixed": 128}, "direction": "Left", "pad_to_multiple_of": null, "pad_id": 0,
+            "strategy": {"Fixed": 128}, "direction": "Left", "pad_to_multiple_of": null,
+                "pad_id": 0,
             "pad_type_id": 0, "pad_token": "<|end|>"
         });
     });
@@ -259,7 +261,8 @@ fn settings_put_tokens_around_a_prompt() {
     let directory = tempfile::tempdir().unwrap();
     let mut file = json!({
         "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
-        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<s>": 2, "</s>": 3}, "unk_token": "a"}
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<s>": 2, "</s>": 3},
+            "unk_token": "a"}
     });
     let encoded = |file: &Value, settings: Value| {
         write_json(directory.path(), "tokenizer.json", file);
@@ -286,7 +289,8 @@ fn settings_put_tokens_around_a_prompt() {
     // Where the tokenizer adds one itself there is no second.
     file["post_processor"] = json!({
         "type": "TemplateProcessing", "pair": [],
-        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A",
+            "type_id": 0}}],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [2], "tokens": ["<s>"]}}
     });
     assert_eq!(encoded(&file, of("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));

@@ -135,7 +135,8 @@ fn laws(dice: &mut Dice, vocabulary: usize) -> serde_json::Value {
 fn table(dice: &mut Dice) -> Result<()> {
     let vocabulary = 1 + dice.below(4);
     let file = |dice: &mut Dice| {
-        let mut document = json!({"vocabulary": vocabulary, "next": {"": laws(dice, vocabulary), "0": laws(dice, vocabulary)}});
+        let mut document = json!({"vocabulary": vocabulary, "next": {"": laws(dice, vocabulary),
+            "0": laws(dice, vocabulary)}});
         if dice.one_in(2) {
             mutation::json(dice, &mut document);
         }
@@ -183,8 +184,10 @@ fn pair(dice: &mut Dice) -> Result<()> {
         }
         "safetensors" => {
             let header = json!({
-                "target": {"dtype": "F64", "shape": [vocabulary], "data_offsets": [0, 8 * vocabulary]},
-                "draft": {"dtype": "F64", "shape": [vocabulary], "data_offsets": [8 * vocabulary, 16 * vocabulary]},
+                "target": {"dtype": "F64", "shape": [vocabulary], "data_offsets": [0,
+                    8 * vocabulary]},
+                "draft": {"dtype": "F64", "shape": [vocabulary], "data_offsets": [8 * vocabulary,
+                    16 * vocabulary]},
             });
             let header = header.to_string();
             let mut bytes = (header.len() as u64).to_le_bytes().to_vec();

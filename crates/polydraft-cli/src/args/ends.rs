@@ -10,7 +10,12 @@ use polydraft::Token;
 pub struct EndArgs {
     /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\
     /// for a backslash.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        value_parser = NonEmptyStringValueParser::new(),
+    )]
     stop: Vec<String>,
     /// Go on where the model would end the text.
     #[arg(long)]

@@ -15,15 +15,30 @@ pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
     /// nested-priority (the best), greedy-block, traversal, priority-block, spectr, specinfer,
     /// walk:RULE with any rule of 'list'. 'invariant' has for a seed the same text with every
     /// draft and tree, and accepts less. 'none' is plain decoding.
-    #[arg(long, value_name = "NAME", default_value = "nested-priority", value_parser = verifier::<R>)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "nested-priority",
+        value_parser = verifier::<R>,
+    )]
     verifier: VerifierName<R>,
     /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is
     /// given, 1 for a verifier of one path].
-    #[arg(long, short = 'k', value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long,
+        short = 'k',
+        value_name = "K",
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+    )]
     paths: Option<u32>,
     /// Tokens of each path, or levels of a k-ary or sequoia tree [default: as --tree auto finds
     /// best; 3 where --paths is given].
-    #[arg(long, short = 'd', value_name = "L", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(
+        long,
+        short = 'd',
+        value_name = "L",
+        value_parser = clap::value_parser!(u32).range(1..=256),
+    )]
     depth: Option<u32>,
     /// Where the tree branches: 'auto' chooses before each step and at each token what gives the
     /// most tokens per second, plain decoding included; 'auto:K,L' at most K paths of L tokens;

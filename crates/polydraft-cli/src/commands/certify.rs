@@ -44,16 +44,36 @@ pub struct Args<R: RuleRegistry = RuleKind> {
     #[arg(long, short = 'p', value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Vec<String>,
     /// Prompts to take from the file.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     max_prompts: u32,
     /// How often the first tokens are decoded, for each prompt.
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2000,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     runs: u32,
     /// How many first tokens are compared jointly.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=16),
+    )]
     first: u32,
     /// Tokens compared at temperature 0, for each prompt.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     greedy_tokens: u32,
     /// The probability that a lossless verifier fails.
     #[arg(long, value_name = "P", default_value_t = 1e-3, value_parser = probability)]
@@ -296,7 +316,8 @@ fn print(report: &Report) -> Result<()> {
     let compared = report.greedy_equal + report.greedy_ties + report.greedy_different;
     writeln!(
         out,
-        "temperature 0: {} of {compared} texts equal plain decoding, {} part at a tie within rounding, {} differ",
+        "temperature 0: {} of {compared} texts equal plain decoding, {} part at a tie within \
+         rounding, {} differ",
         report.greedy_equal, report.greedy_ties, report.greedy_different
     )?;
     if report.runs == 0 {
@@ -304,7 +325,8 @@ fn print(report: &Report) -> Result<()> {
     } else {
         writeln!(
             out,
-            "law: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of freedom, p = {}",
+            "law: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of \
+             freedom, p = {}",
             report.first_tokens,
             report.runs,
             report.prompts,
@@ -316,17 +338,25 @@ fn print(report: &Report) -> Result<()> {
     let verdict = match report.verdict {
         Verdict::Pass if report.runs == 0 => "pass: the texts are plain decoding's".to_owned(),
         Verdict::Pass if report.planted_fault => {
-            "pass, although a fault was planted: too few texts to find it; raise --runs or --max-prompts"
+            "pass, although a fault was planted: too few texts to find it; raise --runs or \
+             --max-prompts"
                 .to_owned()
         }
-        Verdict::Pass => format!("pass: no deviation at a false-alarm rate of {}", report.false_alarm),
+        Verdict::Pass => format!(
+            "pass: no deviation at a false-alarm rate of \
+            {}",
+            report.false_alarm
+        ),
         Verdict::Fail => format!(
             "FAIL: texts of the target itself would deviate so much with probability {}{}",
             probable(report.p_value),
             if report.greedy_different > 0 { ", or the texts at temperature 0 differ" } else { "" }
         ),
         Verdict::NotEnoughData => {
-            format!("not enough data: fewer than {ENOUGH} degrees of freedom; raise --runs or --max-prompts")
+            format!(
+                "not enough data: fewer than {ENOUGH} degrees of freedom; raise --runs or \
+                --max-prompts"
+            )
         }
     };
     writeln!(out, "{verdict}")?;

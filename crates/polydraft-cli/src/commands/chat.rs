@@ -144,7 +144,8 @@ impl Talk {
             Ok(tokens) if tokens.len() < room => tokens,
             Ok(tokens) => {
                 self.take_back(format_args!(
-                    "with this message the conversation has {} tokens, but the model's context holds {room}; /reset \
+                    "with this message the conversation has {} tokens, but the model's context \
+                     holds {room}; /reset \
                      begins anew",
                     tokens.len()
                 ));

@@ -32,10 +32,12 @@ Examples:
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
   polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
   polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
-  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1   # one text for every --draft
+  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1   # one text for every \
+  --draft
   polydraft generate --prompt 'pub struct' --verifier none --invariant --seed 1   # and for none
   printf '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
-  polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is the sky blue?'
+  polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is \
+  the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args<R: RuleRegistry = RuleKind> {
     /// The text to continue.
@@ -97,7 +99,12 @@ struct OutputArgs {
     json: bool,
     /// With --json: the log-probability of every token, of the model's own distribution, and the N
     /// likeliest in its place.
-    #[arg(long, value_name = "N", requires = "json", value_parser = RangedU64ValueParser::<usize>::new().range(0..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "json",
+        value_parser = RangedU64ValueParser::<usize>::new().range(0..=1000),
+    )]
     logprobs: Option<usize>,
 }
 
@@ -113,7 +120,8 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         && !verifier.build()?.races()
     {
         return Err(Usage::error(format_args!(
-            "--invariant goes with --verifier invariant and none: the text of {verifier} depends on the draft"
+            "--invariant goes with --verifier invariant and none: the text of {verifier} depends \
+             on the draft"
         )));
     }
     let mut run = Run::open(description, &Terminal)?;

@@ -25,7 +25,8 @@ use crate::output;
 Examples:
   polydraft inspect models/llama-8b
   polydraft inspect models/llama-8b models/llama-1b
-  polydraft inspect model.gguf self --dtype f32     # may its own weights in fewer bits draft for it?")]
+  polydraft inspect model.gguf self --dtype f32     # may its own weights in fewer bits draft for \
+  it?")]
 pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
@@ -102,7 +103,8 @@ pub fn run(args: Args) -> Result<()> {
         Err(_) if is_head(&path) => {
             let head = path.display();
             return Err(Usage::error(format_args!(
-                "{head} is a draft head, which is inspected beside its target: polydraft inspect TARGET {head}"
+                "{head} is a draft head, which is inspected beside its target: polydraft inspect \
+                 TARGET {head}"
             )));
         }
         // Of an architecture that candle does not compute, perhaps.

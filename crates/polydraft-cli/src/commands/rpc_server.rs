@@ -17,14 +17,22 @@ use crate::output::{self, Terminal};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft rpc-server --host 10.0.0.2                                       on the machine that is to help
-  polydraft generate --target big.gguf --rpc 10.0.0.2:50052 --prompt 'Once'   on the one that is asked")]
+  polydraft rpc-server --host 10.0.0.2                                       on the machine that \
+  is to help
+  polydraft generate --target big.gguf --rpc 10.0.0.2:50052 --prompt 'Once'   on the one that is \
+  asked")]
 pub struct Args {
     /// The address to listen at.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: Ipv4Addr,
     /// The port.
-    #[arg(long, short, value_name = "PORT", default_value_t = 50052, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        short,
+        value_name = "PORT",
+        default_value_t = 50052,
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
     port: u16,
     /// Threads that compute [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -34,7 +34,12 @@ pub struct Args {
     #[arg(long)]
     tokens: bool,
     /// With every token the N likeliest in its place.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = RangedU64ValueParser::<usize>::new().range(0..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = RangedU64ValueParser::<usize>::new().range(0..=1000),
+    )]
     top: usize,
     #[command(flatten)]
     models: ModelArgs,

@@ -24,7 +24,8 @@ Examples:
   polydraft serve                                       # the demo pair, on http://127.0.0.1:8000/v1
   polydraft serve --target models/qwen3-8b --draft models/qwen3-0.6b --parallel 8
   polydraft serve --host 0.0.0.0 --api-key-file key.txt
-  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"fn main() {\", \"max_tokens\": 32}'")]
+  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"fn main() {\", \"max_tokens\": \
+  32}'")]
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
@@ -61,7 +62,12 @@ struct ServerArgs {
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     cors: Vec<String>,
     /// Texts that are decoded together at most.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u32).range(1..=4096),
+    )]
     parallel: u32,
     /// Requests that may wait besides; more are sent away with status 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -72,7 +78,12 @@ struct ServerArgs {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     cache_memory: Option<u64>,
     /// Bytes of a request's body at most.
-    #[arg(long, value_name = "BYTES", default_value_t = 2 << 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 2 << 20,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     max_body: u32,
     /// Seconds that a stop gives requests to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]

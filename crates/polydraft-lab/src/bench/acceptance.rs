@@ -26,7 +26,8 @@ use crate::{Settings, Speculation};
 #[command(after_help = "\
 Example:
   polydraft-lab bench acceptance --save acceptance.json
-  polydraft generate --prompt 'fn main' --verifier traversal --tree sequoia:8 --acceptance acceptance.json")]
+  polydraft generate --prompt 'fn main' --verifier traversal --tree sequoia:8 --acceptance \
+  acceptance.json")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
@@ -36,7 +37,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Drafts at each node.
-    #[arg(long, value_name = "J", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "J",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=256),
+    )]
     children: u32,
     /// The verifier to measure with.
     #[arg(long, value_name = "NAME", default_value = "specinfer")]
@@ -45,7 +51,12 @@ pub struct Args {
     #[arg(long, value_name = "SCHEME", default_value = "without-replacement")]
     drafting: Drafting,
     /// Tokens to generate per prompt; before the last nothing is drafted.
-    #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(
+        long,
+        short = 'n',
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(2..),
+    )]
     max_tokens: u32,
     /// Rounds over all prompts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]

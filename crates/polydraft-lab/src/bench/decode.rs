@@ -37,7 +37,8 @@ pub use ways::{Way, way};
 #[command(after_help = "\
 Examples:
   polydraft-lab bench decode --verifiers token,block --depths 1,2,3,4,8
-  polydraft-lab bench decode --verifiers nested-priority --tree auto --paths 1,2,4 --depths 1,2,3,4,6
+  polydraft-lab bench decode --verifiers nested-priority --tree auto --paths 1,2,4 --depths \
+  1,2,3,4,6
   polydraft-lab bench decode --paths 2,4 --depths 4,8 --plot efficiency.svg --json > record.json
   polydraft-lab bench decode --target DIR --draft DIR --prompts questions.jsonl --rounds 3")]
 pub struct Args {
@@ -56,10 +57,24 @@ pub struct Args {
     )]
     verifiers: Vec<VerifierKind>,
     /// Numbers of paths to compare.
-    #[arg(long, short = 'k', value_name = "K,..", default_value = "2", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long,
+        short = 'k',
+        value_name = "K,..",
+        default_value = "2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+    )]
     paths: Vec<u32>,
     /// Depths of speculation to compare.
-    #[arg(long, short = 'd', value_name = "L,..", default_value = "2,4", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(
+        long,
+        short = 'd',
+        value_name = "L,..",
+        default_value = "2,4",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256),
+    )]
     depths: Vec<u32>,
     /// Another tree to compare, as for 'generate --tree', such as auto; with the verifiers that are
     /// exact for it. May be repeated.
@@ -72,7 +87,12 @@ pub struct Args {
     #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
     temperatures: Vec<f64>,
     /// Tokens to generate per prompt.
-    #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        short = 'n',
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     max_tokens: u32,
     /// Rounds over all prompts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
@@ -125,7 +145,8 @@ pub fn run(args: Args) -> Result<()> {
             if let Some(gap) = parting(models.engine.target(), prompt, expected, &got)? {
                 ensure!(
                     gap <= args.models.options().rounding(),
-                    "{} differs from plain decoding at temperature 0 on prompt {}, where their logits are {gap:e} apart",
+                    "{} differs from plain decoding at temperature 0 on prompt {}, where their \
+                     logits are {gap:e} apart",
                     way.name(),
                     number + 1
                 );

@@ -28,7 +28,8 @@ use super::solve_time::laws;
 #[command(after_help = "\
 Examples:
   polydraft-lab bench drafting
-  polydraft-lab bench drafting --counts 2,3,4,8 --temperature 0.6 --draft-temperature 0.3 --positions 500")]
+  polydraft-lab bench drafting --counts 2,3,4,8 --temperature 0.6 --draft-temperature 0.3 \
+  --positions 500")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
@@ -36,10 +37,21 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Positions.
-    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 300,
+        value_parser = clap::value_parser!(u32).range(2..=100_000),
+    )]
     positions: u32,
     /// Numbers of distinct drafts.
-    #[arg(long, value_name = "N,..", default_value = "2,3,4", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "N,..",
+        default_value = "2,3,4",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=64),
+    )]
     counts: Vec<u32>,
     /// Temperature of the target.
     #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
@@ -234,7 +246,8 @@ fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "largest acceptance of n drafts at a node, means over {} positions, of (draws) the median; temperature {} (draft {})",
+        "largest acceptance of n drafts at a node, means over {} positions, of (draws) the median; \
+         temperature {} (draft {})",
         report.positions, report.temperature, report.draft_temperature
     )?;
     let head = [

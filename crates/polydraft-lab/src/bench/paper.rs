@@ -38,7 +38,8 @@ pub use theirs::Source;
 Examples:
   polydraft-lab bench paper spectr --quick
   polydraft-lab bench paper gbv --save gbv.json --plot gbv
-  polydraft-lab bench paper canonical --target DIR --draft DIR --prompts questions.jsonl --seconds 600")]
+  polydraft-lab bench paper canonical --target DIR --draft DIR --prompts questions.jsonl --seconds \
+  600")]
 pub struct Args {
     /// The paper.
     #[arg(value_name = "NAME", required_unless_present = "from")]

@@ -36,15 +36,19 @@ pub use report::{KindScore, Report, Score, Texts};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Files have a JSON object a line:
-  {\"prompt\": \"2 + 2 =\", \"answer\": \"4\", \"check\": \"number\"}       check: exact (the default), prefix, number or regex
-  {\"question\": \"..\", \"answer\": \".. #### 72\"}                    GSM8K: the last number of the text counts
-  {\"turns\": [\"..\"], \"category\": \"math\", \"reference\": [\"..\"]}    Spec-Bench: those whose reference is a number
+  {\"prompt\": \"2 + 2 =\", \"answer\": \"4\", \"check\": \"number\"}       check: exact (the \
+  default), prefix, number or regex
+  {\"question\": \"..\", \"answer\": \".. #### 72\"}                    GSM8K: the last number of \
+  the text counts
+  {\"turns\": [\"..\"], \"category\": \"math\", \"reference\": [\"..\"]}    Spec-Bench: those \
+  whose reference is a number
   {\"prompt\": \"def f(..\", \"test\": \"..\", \"entry_point\": \"f\"}      HumanEval: with --run
 Examples:
   polydraft-lab bench quality
   polydraft-lab bench quality --target model.gguf --draft self --samples 16
   polydraft-lab bench quality --target DIR --draft DIR --prompts gsm8k.jsonl --chat -n 256
-  polydraft-lab bench quality --target DIR --draft DIR --prompts humaneval.jsonl --run 'timeout 5 podman run -i --rm python python -'")]
+  polydraft-lab bench quality --target DIR --draft DIR --prompts humaneval.jsonl --run 'timeout 5 \
+  podman run -i --rm python python -'")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
@@ -62,7 +66,12 @@ pub struct Args {
     #[arg(long, short = 't', value_name = "T,..", default_value = "0,1", value_delimiter = ',')]
     temperatures: Vec<f64>,
     /// Texts of each prompt in each way, above temperature 0.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+    )]
     samples: u32,
     /// Tokens of a text at most [default: 24 for short answers, else 256].
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -73,7 +82,13 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
     /// Seconds after which the command has failed.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600), requires = "run")]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=3600),
+        requires = "run",
+    )]
     run_seconds: u64,
     /// Seed of all texts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]

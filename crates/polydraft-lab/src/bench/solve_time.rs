@@ -1,4 +1,5 @@
-//! `polydraft-lab bench solve-time`: what it takes to find the best rule for a token, solver by solver.
+//! `polydraft-lab bench solve-time`: what it takes to find the best rule for a token, solver by
+//! solver.
 
 mod cell;
 mod dataset;
@@ -42,7 +43,8 @@ Examples:
   polydraft-lab bench solve-time                                  # everything, two to three minutes
   polydraft-lab bench solve-time --rows 10:2,100:2 --budget 1
   polydraft-lab bench solve-time --json --plot solve-time > solve-time.json
-Built with --features highs, linear programs are solved by HiGHS, as in the published tables; else by microlp.")]
+Built with --features highs, linear programs are solved by HiGHS, as in the published tables; else \
+by microlp.")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
@@ -50,10 +52,20 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Positions of text to take the laws of the two models from.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(0..=10_000),
+    )]
     positions: u32,
     /// Synthetic pairs of laws over 128,256 tokens.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(0..=1_000),
+    )]
     synthetic: u32,
     /// Rows as K:N, K tokens (or V for all) and N drafts.
     #[arg(
@@ -91,7 +103,8 @@ impl FromStr for Row {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "expected K:N such as 100:2 or V:4, with K at least 1 and N from 1 to 64, got {text:?}"
+                "expected K:N such as 100:2 or V:4, with K at least 1 and N from 1 to 64, got \
+                 {text:?}"
             )
         };
         let (tokens, drafts) = text.split_once(':').ok_or_else(expected)?;

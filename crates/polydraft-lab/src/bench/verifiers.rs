@@ -40,7 +40,8 @@ pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,wal
 Examples:
   polydraft-lab bench verifiers
   polydraft-lab bench verifiers --paths 2,4 --depths 4,8 --temperatures 0.6,1 --plot verifiers.svg
-  polydraft-lab bench verifiers --verifiers nested-priority,traversal,specinfer --paths '' --tree 4,2,1 --tree delayed:2,4,2
+  polydraft-lab bench verifiers --verifiers nested-priority,traversal,specinfer --paths '' --tree \
+  4,2,1 --tree delayed:2,4,2
   polydraft-lab bench verifiers --positions 20000 --save record.json --threads 2")]
 pub struct Args {
     #[command(flatten)]
@@ -58,10 +59,24 @@ pub struct Args {
     )]
     verifiers: Vec<VerifierKind>,
     /// Numbers of paths.
-    #[arg(long, short = 'k', value_name = "K,..", default_value = "4", value_delimiter = ',', value_parser = number)]
+    #[arg(
+        long,
+        short = 'k',
+        value_name = "K,..",
+        default_value = "4",
+        value_delimiter = ',',
+        value_parser = number,
+    )]
     paths: Vec<Option<usize>>,
     /// Depths of the paths.
-    #[arg(long, short = 'd', value_name = "L,..", default_value = "4", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(
+        long,
+        short = 'd',
+        value_name = "L,..",
+        default_value = "4",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256),
+    )]
     depths: Vec<u32>,
     /// Another tree, as for 'generate --tree'; with the verifiers that are exact for it. May be
     /// repeated. An empty --paths leaves only these.
@@ -75,21 +90,42 @@ pub struct Args {
     top_p: Vec<f64>,
     /// Positions to measure at, for each tree and each kind of sampling; at least two texts behind
     /// each prompt.
-    #[arg(long, value_name = "N", default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4000,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     positions: u32,
     /// Drafts at each position, where the tree is a number of paths.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=64),
+    )]
     drafts: u32,
     /// Measure at every so many tokens of a text: neighbours say much the same, and a text costs
     /// one pass a token.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with = "steps_of")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=4096),
+        conflicts_with = "steps_of",
+    )]
     every: u32,
     /// Measure at each step of a decode with this verifier, instead of anywhere in the target's
     /// text: what 'bench decode' measures.
     #[arg(long, value_name = "NAME")]
     steps_of: Option<VerifierKind>,
     /// Tokens of each text.
-    #[arg(long, short = 'n', default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        short = 'n',
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     max_tokens: u32,
     /// Seed of the texts and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
@@ -230,7 +266,8 @@ pub fn run(args: Args) -> Result<()> {
     let least = 2 * by_round(&extent, prompts.len(), &settings);
     if least > u64::from(extent.positions) {
         note(format_args!(
-            "note: about {least} positions, not {}: two texts behind each of {} prompts are the least",
+            "note: about {least} positions, not {}: two texts behind each of {} prompts are the \
+             least",
             extent.positions,
             prompts.len()
         ));
@@ -330,7 +367,8 @@ pub fn measure(
     }
     if let Some(Setting { tree, .. }) = settings.iter().find(|setting| setting.samples.is_empty()) {
         bail!(
-            "no position to measure at: all prompts leave no room for a text and a tree {tree}, or their texts end at once"
+            "no position to measure at: all prompts leave no room for a text and a tree {tree}, or \
+             their texts end at once"
         );
     }
     Ok(true)

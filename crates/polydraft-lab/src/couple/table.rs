@@ -73,7 +73,8 @@ pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
     if let Some(OffBy { law, acceptance }) = &report.off_by_at_most {
         writeln!(
             text,
-            "not exact   published bounds: law off by {law:.1e} in L1, acceptance by {acceptance:.1e}"
+            "not exact   published bounds: law off by {law:.1e} in L1, acceptance by \
+             {acceptance:.1e}"
         )?;
     }
     if let Some(Fallback { rule, reason }) = &report.fallback {

@@ -54,7 +54,8 @@ pub fn section(records: &[&Record]) -> Result<Section> {
             (distance + 0.5 / count, 1.358 / (count.sqrt() + 0.12 + 0.11 / count.sqrt()));
         if values.len() >= ENOUGH {
             let limit = format!(
-                "largest distance of the p-values from uniform; one set in twenty of {count} has more than {limit:.2}"
+                "largest distance of the p-values from uniform; one set in twenty of {count} has \
+                 more than {limit:.2}"
             );
             section.tile(format!("{distance:.2}"), limit);
         }

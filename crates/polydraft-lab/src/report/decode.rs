@@ -56,7 +56,8 @@ pub fn section(record: &Record) -> Result<Section> {
         };
         section.figure(
             &format!("Tokens per call against nodes{at}"),
-            "Nodes: distinct tokens drafted per call. The line is one token more than there are nodes: the bound of one path",
+            "Nodes: distinct tokens drafted per call. The line is one token more than there are \
+             nodes: the bound of one path",
             &against_nodes(&report, temperature),
         )?;
         section.figure(

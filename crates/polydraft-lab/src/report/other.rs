@@ -18,7 +18,8 @@ const KNOWN: [([&str; 2], &str); 6] = [
     (["/bodies", "/half_open"], "bench/hostile.py: the server among hostile clients"),
     (
         ["/alone_seconds", "/beside_seconds"],
-        "bench/first_token.py: the wait for a first token, alone and beside a long prompt that is read",
+        "bench/first_token.py: the wait for a first token, alone and beside a long prompt that is \
+         read",
     ),
     (
         ["/rows", "/draft_temperature"],

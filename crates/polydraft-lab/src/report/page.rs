@@ -98,7 +98,8 @@ impl Section {
         let svg = scaled(&chart.svg()?, chart.size(), caption);
         let wide = if chart.size().0 > 700 { " wide" } else { "" };
         self.parts.push(format!(
-            "<figure class=\"chart{wide}\"><figcaption>{}{}</figcaption><div class=\"draw\">{svg}</div>{}</figure>",
+            "<figure class=\"chart{wide}\"><figcaption>{}{}</figcaption><div \
+             class=\"draw\">{svg}</div>{}</figure>",
             escaped(caption),
             under(note),
             command(self.command.as_deref())
@@ -109,7 +110,8 @@ impl Section {
     /// A table, with the command that measured it.
     pub fn table(&mut self, caption: &str, note: &str, head: &[&str], rows: &[Vec<Cell>]) {
         let mut text = format!(
-            "<figure class=\"table\"><figcaption>{}{}</figcaption><div class=\"scroll\"><table><thead><tr>",
+            "<figure class=\"table\"><figcaption>{}{}</figcaption><div \
+             class=\"scroll\"><table><thead><tr>",
             escaped(caption),
             under(note)
         );
@@ -249,8 +251,10 @@ pub fn html(title: &str, sections: &[Section]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
+         'unsafe-inline'\">\n\
+         <meta name=\"color-scheme\" content=\"light \
+         dark\">\n<title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n\
          <header><h1>{title}</h1>\n<nav>"
     );
     let mut alike: HashMap<&str, usize> = HashMap::new();

@@ -28,7 +28,8 @@ pub fn section(record: &Record) -> Result<Section> {
             section.tile(
                 format!("{:+.2}", 100.0 * score.difference),
                 format!(
-                    "points between the scores at temperature {}, speculative less plain; 95 % interval {:+.2} to {:+.2}",
+                    "points between the scores at temperature {}, speculative less plain; 95 % \
+                     interval {:+.2} to {:+.2}",
                     score.temperature,
                     100.0 * score.interval.0,
                     100.0 * score.interval.1
@@ -45,7 +46,8 @@ pub fn section(record: &Record) -> Result<Section> {
     curves.push(Curve::guide("the same", [(0.0, 0.0), (100.0, 100.0)]));
     section.figure(
         "Right texts, by kind of prompt",
-        "Below the line plain decoding is ahead, above it speculative decoding; few prompts of a kind scatter",
+        "Below the line plain decoding is ahead, above it speculative decoding; few prompts of a \
+         kind scatter",
         &Curves::new("plain decoding, %", "speculative decoding, %", curves)
             .with_x(&[0.0, 100.0])
             .with_y(&[0.0, 100.0]),

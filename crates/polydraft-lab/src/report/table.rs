@@ -62,8 +62,10 @@ pub fn section(record: &Record) -> Result<Section> {
     let rows: Vec<Vec<Cell>> = rows.into_iter().map(|(_, cells)| cells).collect();
     section.table(
         "Speed of --tree auto",
-        "Tokens per second, plain → auto. Then its ratio to plain decoding by the clock, and by what passes cost, which has no noise \
-         of the machine in it; in brackets the same of fixed trees, each text with the one that was fastest in the others",
+        "Tokens per second, plain → auto. Then its ratio to plain decoding by the clock, and by \
+         what passes cost, which has no noise \
+         of the machine in it; in brackets the same of fixed trees, each text with the one that \
+         was fastest in the others",
         &head.iter().map(String::as_str).collect::<Vec<_>>(),
         &rows,
     );

@@ -47,7 +47,8 @@ impl std::fmt::Display for GaveUp {
             }
             Self::NotConverged { system, gradient, threshold, iterations } => write!(
                 f,
-                "the gradient of its {system} system is {gradient:.1e} after {iterations} iterations, above {threshold:.1e}"
+                "the gradient of its {system} system is {gradient:.1e} after {iterations} \
+                 iterations, above {threshold:.1e}"
             ),
         }
     }

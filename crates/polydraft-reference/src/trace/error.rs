@@ -43,7 +43,10 @@ pub enum Error {
         fits: String,
     },
     /// A trace that was recorded otherwise than what is to be added to it.
-    #[error("{}: {field}: recorded with {recorded}, not {got}; a trace holds one way to record", path.display())]
+    #[error(
+        "{}: {field}: recorded with {recorded}, not {got}; a trace holds one way to record",
+        path.display(),
+    )]
     Other {
         /// The trace.
         path: PathBuf,

@@ -239,7 +239,8 @@ impl Answer {
             (Shape::Chat, true) => "chat.completion.chunk",
         };
         let Self { id, created, model, .. } = self;
-        json!({ "id": id, "object": object, "created": created, "model": model, "choices": choices })
+        json!({ "id": id, "object": object, "created": created, "model": model,
+            "choices": choices })
     }
 
     fn logprobs(&mut self, number: usize, scores: &[Scored]) -> Value {
@@ -266,7 +267,8 @@ impl Answer {
         let logprobs = if scores.is_empty() { Value::Null } else { self.logprobs(index, &scores) };
         let choice = match self.shape {
             Shape::Completion => {
-                json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason })
+                json!({ "index": index, "text": text, "logprobs": logprobs,
+                    "finish_reason": finish_reason })
             }
             Shape::Chat => {
                 let mut delta = json!({});
@@ -281,7 +283,8 @@ impl Answer {
                 if !text.is_empty() {
                     delta["content"] = text.into();
                 }
-                json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason })
+                json!({ "index": index, "delta": delta, "logprobs": logprobs,
+                    "finish_reason": finish_reason })
             }
         };
         let mut chunk = self.frame(true, vec![choice]);
@@ -342,17 +345,20 @@ impl Reply for Answer {
             let logprobs = self.logprobs(index, &scores);
             match self.shape {
                 Shape::Completion => {
-                    json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason })
+                    json!({ "index": index, "text": text, "logprobs": logprobs,
+                        "finish_reason": finish_reason })
                 }
                 Shape::Chat => {
-                    let mut message = json!({ "role": "assistant", "content": text, "refusal": null });
+                    let mut message = json!({ "role": "assistant", "content": text,
+                        "refusal": null });
                     if !calls.is_empty() {
                         message["tool_calls"] = calls.iter().map(whole_call).collect();
                         if message["content"] == "" {
                             message["content"] = Value::Null;
                         }
                     }
-                    json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish_reason })
+                    json!({ "index": index, "message": message, "logprobs": logprobs,
+                        "finish_reason": finish_reason })
                 }
             }
         });

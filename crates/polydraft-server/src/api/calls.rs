@@ -327,11 +327,13 @@ mod tests {
     #[test]
     fn hermes() {
         let form = CallForm::Hermes;
-        let one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"}\\\"{\", \"b\": [{}]}}\n</tool_call>";
+        let one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"}\\\"{\", \"b\": \
+            [{}]}}\n</tool_call>";
         let add = ("add", "{\"a\": \"}\\\"{\", \"b\": [{}]}");
         assert_eq!(read(form, one), (String::new(), of(&[add])));
         let two = format!(
-            "Let me see.\n\n{one}\n<tool_call>{{ \"arguments\" : {{}}, \"name\":\"now\"}}</tool_call>\n"
+            "Let me see.\n\n{one}\n<tool_call>{{ \"arguments\" : {{}}, \
+             \"name\":\"now\"}}</tool_call>\n"
         );
         assert_eq!(read(form, &two), ("Let me see.".to_owned(), of(&[add, ("now", "{}")])));
         // Text as it stands, also where it looks like the beginning of a call.

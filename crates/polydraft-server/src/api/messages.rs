@@ -131,7 +131,8 @@ impl Calling {
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
         let object = serde_json::from_str(text).ok().filter(Value::is_object);
         let arguments = object.unwrap_or(Value::String(arguments));
-        let call = json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        let call = json!({ "id": id, "type": "function", "function": { "name": name,
+            "arguments": arguments } });
         self.0.insert(id, name);
         call
     }

@@ -49,13 +49,17 @@ pub fn description() -> Value {
         answer["description"] = what.into();
         answer
     };
-    let get = |what: &str, kind: &str| json!({ "get": { "summary": what, "responses": { "200": answer(what, kind) } } });
+    let get = |what: &str, kind: &str| {
+        json!({ "get": { "summary": what,
+        "responses": { "200": answer(what, kind) } } })
+    };
     let post = |what: &str, own: &str| {
         let mut body =
             content("application/json", json!({ "allOf": [schema("Common"), schema(own)] }));
         body["required"] = true.into();
         json!({ "post": { "summary": what, "requestBody": body, "responses": {
-            "200": answer("The answer; with \"stream\", chunks as server-sent events, the last one [DONE]", "application/json"),
+            "200": answer("The answer; with \"stream\", chunks as server-sent events, the last one \
+             [DONE]", "application/json"),
             "400": wrong("A parameter that is wrong, unknown or not supported: it is named"),
             "401": wrong("No key, or a wrong one"),
             "404": wrong("Another model than the one that is served"),
@@ -72,7 +76,8 @@ pub fn description() -> Value {
         "/v1/models": get("The model that is served", "application/json"),
         "/v1/completions": post("Texts that go on from prompts", "Completion"),
         "/v1/chat/completions": post("Answers to conversations", "Chat"),
-        "/v1/responses": post("Answers to conversations, in the newer form; nothing is stored", "Responses"),
+        "/v1/responses": post("Answers to conversations, in the newer form; nothing is stored",
+            "Responses"),
     });
     whole["components"]["securitySchemes"] =
         json!({ "key": { "type": "http", "scheme": "bearer" } });

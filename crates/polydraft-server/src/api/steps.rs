@@ -17,12 +17,17 @@ pub fn step(text: &Text, trace: &Trace) -> Value {
         .map(|node| {
             let drawn = node.drawn.as_ref().map(|drawn| {
                 let (id, text) = (drawn.token, token(drawn.token));
-                json!({ "parent": drawn.parent, "id": id, "text": text, "draft": drawn.draft, "target": drawn.target })
+                json!({ "parent": drawn.parent, "id": id, "text": text, "draft": drawn.draft,
+                    "target": drawn.target })
             });
             let (draft, target) = (law(&node.draft), law(&node.target));
-            let shares = node.shares.iter().map(|(id, parts)| json!({ "id": id, "text": token(*id), "parts": parts }));
+            let shares = node.shares.iter().map(|(id, parts)| {
+                json!({ "id": id, "text": token(*id),
+                "parts": parts })
+            });
             let shares: Value = shares.collect();
-            json!({ "drawn": drawn, "draws": node.draws, "draft": draft, "target": target, "overlap": node.overlap,
+            json!({ "drawn": drawn, "draws": node.draws, "draft": draft, "target": target,
+                "overlap": node.overlap,
                 "shares": shares })
         })
         .collect();

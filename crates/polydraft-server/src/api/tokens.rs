@@ -79,5 +79,6 @@ pub fn completion(text: &Text, scores: &[Scored], offset: &mut usize) -> Value {
     });
     let tops: Vec<Value> = tops.collect();
     let logprobs: Vec<f64> = scores.iter().map(|scored| scored.logprob.max(LEAST)).collect();
-    json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
+    json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops,
+        "text_offset": offsets })
 }

@@ -139,7 +139,8 @@ pub fn tools(
 pub fn form(app: &App) -> Result<CallForm, Problem> {
     let form = app.language.chat.as_ref().and_then(polydraft_text::ChatTemplate::calls);
     form.ok_or_else(|| {
-        let problem = "tools are not supported with this model: its chat template has none, or writes calls in a form that \
+        let problem = "tools are not supported with this model: its chat template has none, or \
+            writes calls in a form that \
                        is not known here";
         Problem::invalid(problem).code("unsupported_parameter")
     })

@@ -50,7 +50,8 @@ impl CallGrammar<'_> {
             let head = format!("{{\"name\": {}, \"{}\": ", json!(name), form.arguments());
             let tail = format!("}}{gap}{}", form.closing());
             let mut schema = schema.clone();
-            let space = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+            let space = json!({ "whitespace_flexible": false, "item_separator": ", ",
+                "key_separator": ": " });
             schema["x-guidance"] = space;
             lark += &format!(
                 "call_{number}: {} arguments_{number} {}\narguments_{number}: %json {schema}\n",

@@ -61,7 +61,8 @@ fn multiple(known: u64, schema: &Value) -> Result<u64, String> {
     };
     let known = own.map_or(Some(known), |own| common_multiple(known, own)).ok_or_else(|| {
         format!(
-            "multipleOf: expected numbers of at most {DECIMALS} decimals which have, taken as integers, no least common \
+            "multipleOf: expected numbers of at most {DECIMALS} decimals which have, taken as \
+             integers, no least common \
              multiple above {MULTIPLE}"
         )
     })?;

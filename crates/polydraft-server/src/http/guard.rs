@@ -47,7 +47,8 @@ pub async fn origin(State(app): State<Arc<App>>, request: Request, next: Next) -
         {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             let problem = Problem::invalid(format_args!(
-                "pages of {origin} may not ask this server; it lets them if it is started with --cors {origin}"
+                "pages of {origin} may not ask this server; it lets them if it is started with \
+                 --cors {origin}"
             ));
             problem.code("origin_not_allowed").status(StatusCode::FORBIDDEN).into_response()
         }

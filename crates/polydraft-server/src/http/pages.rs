@@ -17,7 +17,8 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/docs", HTML, include_str!("../../pages/docs.html")),
 ];
 /// What a page may load: what it has in itself, and this server's.
-const ALLOWED: &str = "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+const ALLOWED: &str = "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' \
+    'unsafe-inline'; img-src 'self' data:; \
                        frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
 /// Their routes.

@@ -32,7 +32,8 @@ pub const END: Token = 4;
 pub fn language() -> Language {
     let file = br#"{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "end": 4, "x": 5},
         "unk_token": "a"}, "pre_tokenizer": {"type": "Whitespace"},
-        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
     let text = Text::parse(file, "/secret/place/tokenizer.json").unwrap();
     let template = "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no such words') }}{% endif %}{{ m.content }} {% endfor %}";
@@ -135,8 +136,10 @@ pub fn start_calling() -> Running {
     let target = r#"{"vocabulary": 6, "next": {"": [0.5, 0.1, 0.1, 0.1, 0.1, 0.1], "3": [1, 0, 0, 0, 0, 0], "0": [0, 1, 0, 0, 0, 0],
         "1": [0, 0, 1, 0, 0, 0], "2": [0, 0, 0, 1, 0, 0], "2 3": [0, 0, 0, 0, 1, 0]}}"#;
     let file = br#"{"model": {"type": "WordLevel", "vocab": {"<tool_call>": 0, "{\"name\": \"f\",": 1, "\"arguments\": {\"a\":1}}": 2,
-        "</tool_call>": 3, "end": 4, "x": 5}, "unk_token": "</tool_call>"}, "pre_tokenizer": {"type": "Whitespace"},
-        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "</tool_call>": 3, "end": 4, "x": 5}, "unk_token": "</tool_call>"},
+            "pre_tokenizer": {"type": "Whitespace"},
+        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
     let text = Text::parse(file, "tokenizer.json").unwrap();
     let template = "{% for tool in tools %}a {% endfor %}{% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
@@ -151,9 +154,12 @@ pub fn start_calling() -> Running {
 /// A model whose tokens are bytes, so that there are grammars for it.
 pub fn start_bytes() -> Running {
     let file = br#"{"model": {"type": "BPE", "vocab": {"\"": 0, "a": 1, "{": 2, "}": 3, "end": 4, "b": 5}, "merges": []},
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
-        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": false},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": false},
+        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
     let text = Text::parse(file, "tokenizer.json").unwrap();
     let language = Language { vocabulary: text.vocabulary(6).unwrap(), text, ..language() };

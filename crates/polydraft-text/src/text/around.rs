@@ -31,7 +31,10 @@ pub(super) fn apply(tokenizer: &mut Tokenizer, special: &SpecialTokens) -> token
             .role(role)
             .and_then(|token| Some((token.to_owned(), tokenizer.token_to_id(token)?)));
         *side = Some(token.ok_or_else(|| {
-            format!("expected the {role} of {SETTINGS} among the tokens, for {setting} is true, got none")
+            format!(
+                "expected the {role} of {SETTINGS} among the tokens, for {setting} is true, \
+                got none"
+            )
         })?);
     }
     put(tokenizer, sides)

@@ -18,7 +18,8 @@ const MODELS: [&str; 7] = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "opt"
 pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     let model = MODELS[dice.below(MODELS.len())];
     let seed = |name: &str| read(&format!("crates/polydraft-models/tests/fixtures/{model}/{name}"));
-    let generation = json!({"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.7, "top_k": 5, "top_p": 0.9});
+    let generation = json!({"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.7,
+        "top_k": 5, "top_p": 0.9});
     let settings = json!({
         "bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true,
         "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",

@@ -26,41 +26,52 @@ fn part(dice: &mut Dice) -> (&'static str, Value) {
     let all = [
         (
             "truncation",
-            json!({"direction": "Right", "max_length": dice.below(9), "strategy": "LongestFirst", "stride": dice.below(20)}),
+            json!({"direction": "Right", "max_length": dice.below(9), "strategy": "LongestFirst",
+                "stride": dice.below(20)}),
         ),
         (
             "padding",
-            json!({"strategy": {"Fixed": 4_000_000_000u64}, "direction": "Left", "pad_to_multiple_of": 0, "pad_id": 0, "pad_type_id": 0, "pad_token": ""}),
+            json!({"strategy": {"Fixed": 4_000_000_000u64}, "direction": "Left",
+                "pad_to_multiple_of": 0, "pad_id": 0, "pad_type_id": 0, "pad_token": ""}),
         ),
         ("normalizer", json!({"type": "Replace", "pattern": {"Regex": regex}, "content": "x"})),
         (
             "normalizer",
-            json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Strip", "strip_left": true, "strip_right": true}, {"type": "Prepend", "prepend": "▁"}]}),
+            json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Strip",
+                "strip_left": true, "strip_right": true}, {"type": "Prepend", "prepend": "▁"}]}),
         ),
         (
             "normalizer",
-            json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true}),
+            json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                "strip_accents": null, "lowercase": true}),
         ),
         (
             "pre_tokenizer",
-            json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": dice.one_in(2)}),
+            json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated",
+                "invert": dice.one_in(2)}),
         ),
         (
             "pre_tokenizer",
-            json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false}),
+            json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first",
+                "split": false}),
         ),
         ("pre_tokenizer", json!({"type": "Digits", "individual_digits": true})),
         (
             "post_processor",
-            json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}}),
+            json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>",
+                "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+                "special_tokens": {}}),
         ),
         (
             "post_processor",
-            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+                "use_regex": true}),
         ),
         (
             "decoder",
-            json!({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}),
+            json!({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"},
+                "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip",
+                "content": " ", "start": 1, "stop": 0}]}),
         ),
         ("decoder", json!({"type": "WordPiece", "prefix": "##", "cleanup": true})),
         (
@@ -69,20 +80,26 @@ fn part(dice: &mut Dice) -> (&'static str, Value) {
         ),
         (
             "model",
-            json!({"type": "Unigram", "unk_id": dice.below(4), "vocab": [["a", -1.0], ["b", 1e-310], ["é", f64::MAX]], "byte_fallback": true}),
+            json!({"type": "Unigram", "unk_id": dice.below(4), "vocab": [["a", -1.0], ["b",
+                1e-310], ["é", f64::MAX]], "byte_fallback": true}),
         ),
         (
             "model",
-            json!({"type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "é", "max_input_chars_per_word": dice.below(100), "vocab": {"a": 0, "éb": 1}}),
+            json!({"type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "é",
+                "max_input_chars_per_word": dice.below(100), "vocab": {"a": 0, "éb": 1}}),
         ),
         ("model", json!({"type": "WordLevel", "unk_token": "?", "vocab": {"a": 0, "b": 0}})),
         (
             "model",
-            json!({"type": "BPE", "dropout": 0.5, "unk_token": "?", "continuing_subword_prefix": "é", "end_of_word_suffix": "</w>", "fuse_unk": true, "byte_fallback": true, "ignore_merges": true, "vocab": {"a": 0, "éb": 1, "ab": 2, "<0x41>": 3}, "merges": ["a éb"]}),
+            json!({"type": "BPE", "dropout": 0.5, "unk_token": "?",
+                "continuing_subword_prefix": "é", "end_of_word_suffix": "</w>", "fuse_unk": true,
+                "byte_fallback": true, "ignore_merges": true, "vocab": {"a": 0, "éb": 1, "ab": 2,
+                "<0x41>": 3}, "merges": ["a éb"]}),
         ),
         (
             "added_tokens",
-            json!([{"id": dice.below(300), "content": content, "single_word": true, "lstrip": true, "rstrip": true, "normalized": true, "special": true}]),
+            json!([{"id": dice.below(300), "content": content, "single_word": true, "lstrip": true,
+                "rstrip": true, "normalized": true, "special": true}]),
         ),
     ];
     let index = dice.below(all.len());
@@ -128,14 +145,28 @@ pub fn used(text: &Text, dice: &mut Dice) -> Result<()> {
 }
 
 const TEMPLATES: [&str; 8] = [
-    "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% endif %}{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles') }}{% endif %}{{ '[INST] ' + message['content'].strip() + ' [/INST]' }}{% endfor %}",
-    "{%- macro f(x, n) -%}{% if n > 0 %}{{ f(x ~ x, n - 1) }}{% else %}{{ x }}{% endif %}{%- endmacro -%}{{ f('ab', 6) }}",
-    "{% set ns = namespace(s='x', l=[]) %}{% for i in range(30) %}{% set ns.s = ns.s ~ i %}{% set ns.l = ns.l + [ns.s] %}{% endfor %}{{ ns.s }}{{ ns.l | tojson(indent=2) }}",
-    "{{ messages | map(attribute='content') | list | join(', ') | upper | replace('A', 'bb') | indent(4) }}{{ strftime_now('%Y') }}",
-    "{% for a, b in messages[0].items() %}{{ a.title() }}={{ '%s-%5d' | format(b, 3) }}{{ '{:>10}'.format(a) }}{% endfor %}{{ {'k': [1, 2, {'z': none}]} | tojson }}",
-    "{% set x %}{% for i in range(5) %}{{ i * 'ab' }}{{ 'ab' * i }}{% endfor %}{% endset %}{{ x | trim | batch(3, 'z') | list | length }}{{ x[::-1] }}{{ x.split('a') | unique | sort | first }}",
-    "{% filter upper %}{% block b %}{{ self.b }}{% endblock %}{% endfilter %}{% raw %}{{ x }}{% endraw %}{# c #}{% generation %}{{ messages[-1].content }}{% endgeneration %}{{ loop.index if loop is defined else 2 ** 10 // 3 }}",
+    "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
+     '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% \
+     endif %}",
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system = \
+     messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% endif %}{% for \
+     message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ \
+     raise_exception('roles') }}{% endif %}{{ '[INST] ' + message['content'].strip() + ' [/INST]' \
+     }}{% endfor %}",
+    "{%- macro f(x, n) -%}{% if n > 0 %}{{ f(x ~ x, n - 1) }}{% else %}{{ x }}{% endif %}{%- \
+     endmacro -%}{{ f('ab', 6) }}",
+    "{% set ns = namespace(s='x', l=[]) %}{% for i in range(30) %}{% set ns.s = ns.s ~ i %}{% set \
+     ns.l = ns.l + [ns.s] %}{% endfor %}{{ ns.s }}{{ ns.l | tojson(indent=2) }}",
+    "{{ messages | map(attribute='content') | list | join(', ') | upper | replace('A', 'bb') | \
+     indent(4) }}{{ strftime_now('%Y') }}",
+    "{% for a, b in messages[0].items() %}{{ a.title() }}={{ '%s-%5d' | format(b, 3) }}{{ \
+     '{:>10}'.format(a) }}{% endfor %}{{ {'k': [1, 2, {'z': none}]} | tojson }}",
+    "{% set x %}{% for i in range(5) %}{{ i * 'ab' }}{{ 'ab' * i }}{% endfor %}{% endset %}{{ x | \
+     trim | batch(3, 'z') | list | length }}{{ x[::-1] }}{{ x.split('a') | unique | sort | first \
+     }}",
+    "{% filter upper %}{% block b %}{{ self.b }}{% endblock %}{% endfilter %}{% raw %}{{ x }}{% \
+     endraw %}{# c #}{% generation %}{{ messages[-1].content }}{% endgeneration %}{{ loop.index if \
+     loop is defined else 2 ** 10 // 3 }}",
 ];
 
 /// Words that do much.

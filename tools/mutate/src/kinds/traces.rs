@@ -56,8 +56,10 @@ pub fn trace(dice: &mut Dice, folder: &Path) -> Result<()> {
 
 fn header(tree: &PolicyKind, vocabulary: usize) -> Result<Header> {
     Ok(serde_json::from_value(json!({
-        "format": "polydraft-trace", "version": 1, "target": "a", "draft": "b", "vocabulary": vocabulary,
-        "sampling": {}, "draft_sampling": {}, "tree": tree, "mass": 0.95, "texts": 1, "max_tokens": 4, "every": 2,
+        "format": "polydraft-trace", "version": 1, "target": "a", "draft": "b",
+            "vocabulary": vocabulary,
+        "sampling": {}, "draft_sampling": {}, "tree": tree, "mass": 0.95, "texts": 1,
+            "max_tokens": 4, "every": 2,
         "seed": 1, "made": null,
     }))?)
 }

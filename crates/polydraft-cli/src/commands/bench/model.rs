@@ -33,23 +33,51 @@ pub struct Args {
     model: Option<String>,
     /// Millions of parameters of the random model, about; 79 at least, with its vocabulary of 8,192
     /// tokens.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000), conflicts_with = "model")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 500,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=20_000),
+        conflicts_with = "model",
+    )]
     random: usize,
     /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has
     /// them].
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
     dtypes: Vec<Precision>,
     /// Tokens of one pass.
-    #[arg(long, value_name = "N,..", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N,..",
+        default_value = "1,2,4,8,16,32",
+        value_delimiter = ',',
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=256),
+    )]
     nodes: Vec<usize>,
     /// Texts decoded together, each by one token a pass.
-    #[arg(long, value_name = "N,..", default_value = "1,2,4,8", value_delimiter = ',', value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N,..",
+        default_value = "1,2,4,8",
+        value_delimiter = ',',
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=256),
+    )]
     sequences: Vec<usize>,
     /// Tokens of the context.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 256,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..),
+    )]
     context: usize,
     /// Passes of each kind.
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 15,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..),
+    )]
     passes: usize,
     /// Threads to compute with [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -321,7 +349,8 @@ impl Report {
         let gigabytes = |bytes: f64| bytes / 1e9;
         writeln!(
             out,
-            "{}\n{:.0} million parameters; memory {:.1} GB/s; reading the file of {:.2} GB {:.2} s; context {}\n",
+            "{}\n{:.0} million parameters; memory {:.1} GB/s; reading the file of {:.2} GB {:.2} \
+             s; context {}\n",
             self.made_by.machine,
             self.parameters as f64 / 1e6,
             gigabytes(self.memory_bytes_per_second),
@@ -331,7 +360,8 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{:<8} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass over so many tokens, relative to one",
+            "{:<8} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass over so many tokens, \
+             relative to one",
             "dtype", "load, s", "peak, GB", "held, GB", "tokens/s", "GB/s", "of memory"
         )?;
         for row in &self.results {

@@ -33,24 +33,41 @@ Examples:
   polydraft bench speed --target DIR --draft DIR --prompts questions.jsonl --temperature 0.7
   polydraft bench speed --target model.gguf --draft ngram --seconds 20
   polydraft bench speed --tree 3,2,1 --tree delayed:2,2,3
-  polydraft bench speed --costs costs.json --texts 50 --json    # by costs the same numbers every time")]
+  polydraft bench speed --costs costs.json --texts 50 --json    # by costs the same numbers every \
+  time")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// A JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]} [default: the project's own, Rust code].
+    /// A JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]} [default: the
+    /// project's own, Rust code].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Temperature of target and draft.
     #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
     temperature: f64,
     /// Tokens of each text.
-    #[arg(long, short = 'n', default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(
+        long,
+        short = 'n',
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(2..),
+    )]
     max_tokens: u32,
     /// Seconds to measure, about; every way gets one text at least.
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=86_400),
+    )]
     seconds: u64,
     /// So many texts of each way, however long they take.
-    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "seconds",
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     texts: Option<u32>,
     /// A tree to hold 'auto' against, as for 'generate --tree'; may be repeated [default:
     /// paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3].
@@ -377,7 +394,8 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
     let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
-        "a drafted token is accepted {:.0} % of the time; a pass of the draft costs {:.2} of the target's, and the target's \
+        "a drafted token is accepted {:.0} % of the time; a pass of the draft costs {:.2} of the \
+         target's, and the target's \
          pass over 4 tokens {:.2} of that over one, from which auto reckons {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
@@ -431,7 +449,8 @@ impl Report {
         if let Some(ratio) = self.tried_before {
             writeln!(
                 out,
-                "\nfixed trees, each text with the one that was fastest in the others: {ratio:.2}x, by costs {:.2}x",
+                "\nfixed trees, each text with the one that was fastest in the others: \
+                 {ratio:.2}x, by costs {:.2}x",
                 self.tried_before_by_costs.unwrap_or(1.0)
             )?;
         }

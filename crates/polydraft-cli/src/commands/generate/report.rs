@@ -160,7 +160,8 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     note(format_args!(
-        "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; before that {:.1} ms for the prompt",
+        "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; before that {:.1} ms for the \
+         prompt",
         share(s.draft_time),
         share(s.target_time),
         share(s.verify_time),
@@ -189,7 +190,8 @@ fn note_if_wrong(s: &Statistics, choices: &Choices) {
     let off = by_clock / by_costs.max(1e-9);
     if choices.draft_seconds > 0.0 && !(1.0 / WRONG..WRONG).contains(&off) {
         note(format_args!(
-            "note: beside the target drafts took {off:.1} times as long as the costs say by which --tree auto chose; if that \
+            "note: beside the target drafts took {off:.1} times as long as the costs say by which \
+             --tree auto chose; if that \
              stays so, have them measured anew: give --costs a new file, or remove those in {}",
             costs::folder()
                 .map_or_else(|| "the cache".to_owned(), |folder| folder.display().to_string())
@@ -207,7 +209,8 @@ fn chosen(choices: &Choices) -> String {
         return format!("tree: auto found plain decoding the fastest, in all {steps} steps");
     }
     format!(
-        "tree: auto drafted in {drawn} of {steps} steps (paths: {}; {:.1} tokens deep), {:.2} times as fast as plain by \
+        "tree: auto drafted in {drawn} of {steps} steps (paths: {}; {:.1} tokens deep), {:.2} \
+         times as fast as plain by \
          what passes cost",
         paths.join(", "),
         choices.depth,

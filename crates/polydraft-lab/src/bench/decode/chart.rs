@@ -103,7 +103,8 @@ fn notes(report: &Report, settings: &[Setting], warm: bool) -> Vec<String> {
     let told = match report.rounds {
         1 => "Filled: the highest; one round cannot tell what is as good".to_owned(),
         _ => format!(
-            "Filled: the highest, and what this run cannot tell from it (less than {TOLD_APART} standard errors of \
+            "Filled: the highest, and what this run cannot tell from it (less than {TOLD_APART} \
+             standard errors of \
              the difference); band: the highest with its error"
         ),
     };

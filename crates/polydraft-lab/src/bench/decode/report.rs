@@ -146,7 +146,8 @@ pub fn print(report: &Report) -> Result<()> {
     for r in &report.results {
         writeln!(
             out,
-            "{:<20} {:>4} {:>3} {:>3} {:>8.3}{:<8} {:>6.1} {:>9.0} {:>6.2}x   {:>3.0} % {:>5.0} % {:>7.0} %",
+            "{:<20} {:>4} {:>3} {:>3} {:>8.3}{:<8} {:>6.1} {:>9.0} {:>6.2}x   {:>3.0} % {:>5.0} % \
+             {:>7.0} %",
             r.tree.as_ref().map_or(r.verifier.clone(), |tree| format!("{} {tree}", r.verifier)),
             r.temperature,
             number(r.paths),

@@ -81,7 +81,8 @@ fn item(number: usize, line: Line, runs: bool) -> Result<Option<Item>> {
         Line { prompt: Some(prompt), test: Some(test), entry_point: Some(entry), .. } => {
             ensure!(
                 runs,
-                "this is a program to be written and run, as in HumanEval: nothing is run unless --run COMMAND says how"
+                "this is a program to be written and run, as in HumanEval: nothing is run unless \
+                 --run COMMAND says how"
             );
             let after = format!("\n{test}\ncheck({entry})\n");
             let stop = BEHIND.map(str::to_owned).to_vec();
@@ -107,7 +108,8 @@ fn item(number: usize, line: Line, runs: bool) -> Result<Option<Item>> {
             item(kind, prompt, check, stop, SHORT)
         }
         _ => bail!(
-            "expected \"prompt\" and \"answer\", or \"question\" and \"answer\" (GSM8K), \"turns\" and \"reference\" (Spec-Bench), \
+            "expected \"prompt\" and \"answer\", or \"question\" and \"answer\" (GSM8K), \"turns\" \
+             and \"reference\" (Spec-Bench), \
              or \"prompt\", \"test\" and \"entry_point\" (HumanEval)"
         ),
     }

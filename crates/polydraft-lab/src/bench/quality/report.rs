@@ -133,7 +133,8 @@ pub fn print(report: &Report) -> Result<()> {
     )?;
     writeln!(
         out,
-        "\n{:<14} {:>4} {:>8} {:>9} {:>12}   difference (95 % bootstrap interval over prompts), points",
+        "\n{:<14} {:>4} {:>8} {:>9} {:>12}   difference (95 % bootstrap interval over prompts), \
+         points",
         "right texts", "T", "prompts", "plain", "speculative"
     )?;
     for score in &report.scores {
@@ -161,7 +162,8 @@ pub fn print(report: &Report) -> Result<()> {
         if let Some(Texts { equal, ties, different }) = &score.texts {
             writeln!(
                 out,
-                "temperature 0: {equal} of {} texts equal plain decoding's, {ties} part at a tie within rounding, {different} differ",
+                "temperature 0: {equal} of {} texts equal plain decoding's, {ties} part at a tie \
+                 within rounding, {different} differ",
                 equal + ties + different
             )?;
         }

@@ -30,7 +30,8 @@ pub fn print(data: &Dataset, out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "\nacceptance (* the mean over the positions that it got to and solved, where the optimum is another)"
+        "\nacceptance (* the mean over the positions that it got to and solved, where the optimum \
+         is another)"
     )?;
     header(out, "(k, n)", "optimum")?;
     for row in &data.rows {
@@ -47,7 +48,8 @@ pub fn print(data: &Dataset, out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "\nbest acceptance within a time per token (where Global Resolution gives up, the fastest of the first three)"
+        "\nbest acceptance within a time per token (where Global Resolution gives up, the fastest \
+         of the first three)"
     )?;
     header(out, "ms/token", "")?;
     for limit in LIMITS {

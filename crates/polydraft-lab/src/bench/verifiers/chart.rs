@@ -16,7 +16,8 @@ pub fn chart(report: &Report) -> Dots {
         title: "Tokens per call of the target on the same drafts, by verifier".to_owned(),
         notes: vec![
             format!(
-                "{} prompts, {positions} positions in all; decisions enumerated; bars: standard error of the difference to \
+                "{} prompts, {positions} positions in all; decisions enumerated; bars: standard \
+                 error of the difference to \
                  the highest",
                 report.origin.prompts
             ),

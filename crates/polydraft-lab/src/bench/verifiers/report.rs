@@ -214,7 +214,8 @@ fn print(report: &Report) -> Result<()> {
         let cut = if *top_p < 1.0 { format!(", top-p {top_p}") } else { String::new() };
         writeln!(
             out,
-            "\n{tree}, temperature {temperature}{cut}: {drafts} drafts at {positions} positions of {texts} texts, \
+            "\n{tree}, temperature {temperature}{cut}: {drafts} drafts at {positions} positions of \
+             {texts} texts, \
              {nodes_per_call:.1} nodes"
         )?;
         let first = verifiers.first().map_or("", |row| row.verifier.as_str());

@@ -58,7 +58,8 @@ impl Response {
 
     fn part(&self) -> Value {
         let logprobs = tokens::chat(self.inner.tokenizer(), self.inner.scores());
-        json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [], "logprobs": logprobs })
+        json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [],
+            "logprobs": logprobs })
     }
 
     /// An item, whole or as it begins.
@@ -67,12 +68,14 @@ impl Response {
         match item {
             Item::Message => {
                 let content: Vec<Value> = whole.then(|| self.part()).into_iter().collect();
-                json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
+                json!({ "type": "message", "id": id, "status": status, "role": "assistant",
+                    "content": content })
             }
             Item::Call(number, _) => {
                 let call = &self.inner.calls()[number];
                 let arguments = if whole { &call.arguments } else { "" };
-                json!({ "type": "function_call", "id": id, "status": status, "call_id": call.id, "name": call.name,
+                json!({ "type": "function_call", "id": id, "status": status, "call_id": call.id,
+                    "name": call.name,
                     "arguments": arguments })
             }
         }
