@@ -4,9 +4,10 @@ mod bookkeeping;
 mod forced;
 mod growth;
 
+use polydraft::policy::{Costs, StepContext};
 use polydraft::{Chance, Distribution, DraftTree, NodeId, Outcome, PolicyKind, Token, race};
 
-use crate::costs::{self, Measured};
+use crate::costs;
 use crate::laws::{Changed, Pool, StepLaws};
 use crate::session::with_clocks;
 use crate::{
@@ -123,9 +124,8 @@ impl Engine {
 
     /// What steps cost here, and what to expect of drafts, in texts that begin with `text`; with
     /// none in made-up ones, where drafts may be worse than elsewhere. `request` makes requests of
-    /// a prompt and a policy: their sampling and their verifier are what is measured, with trees of
-    /// up to four paths, or as many as the verifier is exact for; where a pass takes longer than
-    /// 0.2 s, passes alone are measured. Sessions that are open go on as if nothing had been.
+    /// a prompt and a policy: their sampling and their verifier are what is measured. Sessions that
+    /// are open go on as if nothing had been.
     ///
     /// # Errors
     /// No drafter; failures of the models; requests that are refused.
@@ -133,16 +133,10 @@ impl Engine {
         &mut self,
         text: &[Token],
         request: &mut dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>>,
-    ) -> Result<Measured> {
-        let Some(drafter) = &mut self.drafter else { return no_drafter() };
-        let (target, drafter) = (self.target.as_mut(), drafter.as_mut());
-        let text = costs::text(text, target, drafter);
-        let like = request(text.clone(), PolicyKind::paths(1, 1))?;
-        let of_draft =
-            like.speculation.as_ref().map_or(&like.sampling, |speculation| &speculation.sampling);
-        let mut measured = costs::passes(target, drafter, &text, [&like.sampling, of_draft])?;
-        costs::steps(self, &text, &mut measured.costs, request)?;
-        Ok(measured)
+    ) -> Result<Costs> {
+        let Some(drafter) = &self.drafter else { return no_drafter() };
+        let follows = drafter.reads() == Reads::Kept;
+        Ok(Costs { follows, ..costs::measure(self, text, request)? })
     }
 
     /// Begins a session. Nothing is computed yet.
@@ -266,8 +260,10 @@ impl Engine {
         for session in sessions.iter_mut() {
             session.draft.clear(&mut self.pool.spare());
             if let Some(speculation) = &mut session.speculation {
-                speculation.policy.among(session.among);
-                speculation.policy.behind(self.target.len(session.target));
+                speculation.policy.begin_step(&StepContext {
+                    batch_size: session.among,
+                    context_length: self.target.len(session.target),
+                });
             }
         }
         let Some(drafter) = &self.drafter else { return Ok(()) };

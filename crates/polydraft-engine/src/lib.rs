@@ -9,7 +9,7 @@
 
 #[cfg(feature = "certify")]
 pub mod certify;
-pub mod costs;
+mod costs;
 pub mod drafter;
 pub mod engine;
 mod error;

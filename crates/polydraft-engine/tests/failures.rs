@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use polydraft::chance::Outcomes;
+use polydraft::policy::StepContext;
 use polydraft::{
     Chance, Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy,
     PolicyKind, Sampling, TargetLaws, Token, Verifier, VerifierKind, enumerate,
@@ -203,8 +204,8 @@ impl Policy for Attentive {
         Form::paths(64)
     }
 
-    fn among(&mut self, texts: usize) {
-        self.0 = texts;
+    fn begin_step(&mut self, context: &StepContext) {
+        self.0 = context.batch_size;
     }
 
     fn observe(&mut self, _: &Draft, _: &Outcome) {

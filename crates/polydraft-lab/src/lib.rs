@@ -10,6 +10,7 @@ mod efficiency;
 mod observe;
 mod plot;
 mod provenance;
+mod reckoned;
 mod replay;
 mod report;
 mod rules;

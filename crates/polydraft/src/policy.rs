@@ -29,12 +29,12 @@ use crate::{Distribution, Error, Result};
 
 pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
-pub use costs::{Costs, Guess, Longer, Passes};
+pub use costs::{Clocked, Costs, Passes, Sum};
 pub use delayed::Settings as Delayed;
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
 pub use paths::Settings as Paths;
-pub use reckoning::{Choices, Reckoned};
+pub use reckoning::{Choices, Reckoning};
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
 
@@ -45,6 +45,15 @@ pub enum Growth {
     Continue,
     /// The paths that came here are one, and these draws begin.
     Fresh(Draws),
+}
+
+/// What a policy is told before a step. It must not depend on what is drawn in the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepContext {
+    /// Sequences in the step's forward pass, this one among them.
+    pub batch_size: usize,
+    /// Tokens of the sequence so far.
+    pub context_length: usize,
 }
 
 /// Decides where a draft tree grows.
@@ -105,15 +114,16 @@ pub trait Policy: Send {
     /// The kinds of draws that its trees have, at most.
     fn form(&self) -> Form;
 
-    /// Is told before a step how many texts are in its pass, this one among them: what a row costs
-    /// depends on it. It must not depend on what is drawn in the step.
-    fn among(&mut self, _texts: usize) {}
-
-    /// Is told before a step how many tokens the text has so far: what a pass costs depends on it.
-    fn behind(&mut self, _tokens: usize) {}
+    /// Is told before a step what its costs depend on.
+    fn begin_step(&mut self, _context: &StepContext) {}
 
     /// Takes note of what became of a draft, between steps.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
+
+    /// Is told behind [`observe`](Self::observe) what the step took by the clock, with all the
+    /// sequences in it. Where it changes what is drawn in the same text, a seed does not give that
+    /// text again.
+    fn clock(&mut self, _seconds: f64) {}
 
     /// What it chose, if it chooses.
     fn choices(&self) -> Option<&Choices> {
@@ -230,7 +240,7 @@ crate::registry! {
     Fixed(fixed::Settings) = "fixed",
     /// Another tree, of which nodes are left out that are not likely to be reached.
     StopBelow(stop_below::Settings) = "stop-below",
-    /// Before each step and at each node what gives the most tokens per second.
+    /// One path, before each step and at each node as deep as gives the most tokens per second.
     Auto(auto::Settings) = "auto",
 }
 

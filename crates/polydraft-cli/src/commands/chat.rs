@@ -5,6 +5,7 @@ mod input;
 use std::io::Write;
 
 use anyhow::Result;
+use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Limits};
 use polydraft_text::Message;
 
@@ -124,7 +125,11 @@ pub fn run(args: Args) -> Result<()> {
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 talk.refuse(format_args!("{command} is no command: {HELP}"));
             }
-            message => talk.answer(message, &mut models)?,
+            message => {
+                let choices = talk.answer(message, &mut models)?;
+                let (file, settings) = (args.speculation.costs(), &mut talk.settings);
+                costs::learn(file, &args.models, &models, settings, choices.as_ref());
+            }
         }
     }
     // People have seen it.
@@ -142,10 +147,11 @@ struct Talk {
 }
 
 impl Talk {
-    fn answer(&mut self, message: &str, models: &mut Models) -> Result<()> {
+    /// Answers, if it can; what the policy chose.
+    fn answer(&mut self, message: &str, models: &mut Models) -> Result<Option<Choices>> {
         if message.contains('\0') {
             self.refuse("a message contains a zero byte");
-            return Ok(());
+            return Ok(None);
         }
         self.messages.push(Message::user(message));
         let room = models.engine.facts().context;
@@ -157,11 +163,11 @@ impl Talk {
                      begins anew",
                     tokens.len()
                 ));
-                return Ok(());
+                return Ok(None);
             }
             Err(error) => {
                 self.take_back(error);
-                return Ok(());
+                return Ok(None);
             }
         };
         let orderly = Orderly::begin();
@@ -185,7 +191,7 @@ impl Talk {
             s.block_efficiency(),
             s.prompt_time.as_secs_f64() * 1e3
         ));
-        Ok(())
+        Ok(made.statistics.choices)
     }
 
     /// Takes the last message back, and says why.

@@ -133,7 +133,7 @@ pub fn run(args: Args) -> Result<()> {
         &target,
         speculation.as_mut(),
     )?;
-    let settings = Settings { sampling: target, speculation };
+    let mut settings = Settings { sampling: target, speculation };
     settings.tell();
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
@@ -158,6 +158,13 @@ pub fn run(args: Args) -> Result<()> {
         models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
     let interrupted = orderly.asked();
     drop(orderly);
+    costs::learn(
+        args.speculation.costs(),
+        &args.models,
+        &models,
+        &mut settings,
+        generation.statistics.choices.as_ref(),
+    );
     printer.finish()?;
     if args.output.json {
         let text = if args.echo {

@@ -57,6 +57,7 @@ pub(super) fn record(
     clock.drafted();
     // Sessions in one pass share its time alike.
     let share = 1.0 / sessions.len().max(1) as f64;
+    let seconds = clock.elapsed().as_secs_f64();
     for (session, outcome) in sessions.iter_mut().zip(outcomes) {
         let Some(outcome) = outcome else { continue };
         let (step, emitted) = taken(session.draft.tree(), outcome, clock.time.scaled(share));
@@ -65,6 +66,7 @@ pub(super) fn record(
         if let Some(speculation) = &mut session.speculation {
             // Not before all models have it: a step that is undone must not change the next tree.
             speculation.policy.observe(&session.draft, outcome);
+            speculation.policy.clock(seconds);
             session.statistics.fallbacks += session.asides.fallbacks_of_step;
         }
         session.asides.traces.extend(session.asides.trace_of_step.take());

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::policy::{Auto, Costs, Reckoned};
+use polydraft::policy::{Auto, Costs};
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_engine::{Limits, Speculation as Drawn, Statistics};
 use rand::seq::SliceRandom;
@@ -17,6 +17,7 @@ use crate::interrupts::Orderly;
 use crate::models::{ModelArgs, Models};
 use crate::output::{self, Usage};
 use crate::provenance::MadeBy;
+use crate::reckoned::Reckoned;
 use crate::speculation::Speculation;
 use crate::texts::{self, Settings};
 use crate::{costs, prompts};
@@ -356,7 +357,7 @@ fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
 /// What to use, and why; `chain` are the texts that drafted one token a step.
 fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
     let auto = &results[1];
-    let (plain, pass) = (costs.target.at(1.0), costs.draft.at(1.0));
+    let (plain, pass) = (costs.target.at(1.0, 0), costs.draft.at(1.0, 0));
     let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
@@ -364,7 +365,7 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
          pass over 4 tokens {:.2} of that over one, from which auto reckons {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
-        costs.target.at(4.0) / plain,
+        costs.target.at(4.0, 0) / plain,
         auto.by_costs.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
@@ -420,9 +421,9 @@ impl Report {
         }
         for (name, passes) in [("target", &self.costs.target), ("draft", &self.costs.draft)] {
             let pairs: Vec<String> = passes
-                .pairs()
+                .known()
                 .iter()
-                .map(|(rows, seconds)| format!("{rows}: {:.2} ms", 1e3 * seconds))
+                .map(|(tokens, seconds, _)| format!("{tokens}: {:.2} ms", 1e3 * seconds))
                 .collect();
             write!(out, "\na pass of the {name} over so many tokens  {}", pairs.join("  "))?;
         }

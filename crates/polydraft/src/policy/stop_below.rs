@@ -13,7 +13,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Growth, Policy, PolicyKind};
+use super::{Described, Growth, Policy, PolicyKind, StepContext};
 use crate::draft::{Draft, Form, Path};
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
@@ -120,16 +120,16 @@ impl Policy for Cut {
         self.of.form()
     }
 
-    fn among(&mut self, texts: usize) {
-        self.of.among(texts);
-    }
-
-    fn behind(&mut self, tokens: usize) {
-        self.of.behind(tokens);
+    fn begin_step(&mut self, context: &StepContext) {
+        self.of.begin_step(context);
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
         self.of.observe(draft, outcome);
+    }
+
+    fn clock(&mut self, seconds: f64) {
+        self.of.clock(seconds);
     }
 
     fn choices(&self) -> Option<&super::Choices> {
