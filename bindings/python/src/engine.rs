@@ -162,7 +162,7 @@ impl PyEngine {
                 .speculation(speculation.with_sampling(of_draft))
                 .rng(chance::seeded(0)))
         };
-        let costs = work(py, || Ok(lock(&self.engine).costs(&text, &mut request)?.costs))?;
+        let costs = work(py, || Ok(lock(&self.engine).costs(&text, &mut request)?))?;
         let json =
             serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
         Ok(py.import("json")?.call_method1("loads", (json,))?)

@@ -1,195 +1,233 @@
-//! What passes of target and draft cost here, measured: what trees that choose themselves go by.
+//! What steps cost here, measured: what adaptive draft length goes by at first.
 //!
-//! Method: a text of 128 tokens; passes over 1, 2, 3, .. rows, in turn, the median of each; then
-//! whole steps (`costs/steps.rs`), and what a longer text adds (`costs/longer.rs`). It takes
-//! fifteen seconds at most where passes are not long.
+//! Problem: how much to draft hangs on the seconds of passes over 1, 2, 4, .. tokens and of the
+//! draft's passes, and a small model's pass is faster or slower by a third as its weights lie in
+//! the processor's cache or do not: passes of one model alone do not show that.
+//! Method: whole steps, plain ones and with chains of 1, 3, 7 and 11 tokens, in turn; of each kind
+//! the medians of the draft's seconds and of all others. Chains say what a pass of the draft takes,
+//! and what the first one of a step takes beyond that. Once more behind a long context: the
+//! difference is what each token of context adds. What became of the chains' first tokens is what
+//! to expect of the draft. The draft's passes over several tokens are taken to grow as the target's
+//! do. It takes two seconds at most where passes are not long; the clock corrects the rest
+//! ([`Costs::learn`]).
 
-mod longer;
-mod steps;
-mod timed;
-
-use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use polydraft::policy::{Costs, Guess, Longer, Passes};
-use polydraft::{PolicyKind, Sampling, Token};
+use polydraft::policy::{Costs, Passes};
+use polydraft::{PolicyKind, Token};
 
-use crate::{Drafter, Model, Reads, Request, Result};
-use longer::longer;
-pub(crate) use steps::steps;
-use timed::{Draft, Target, Timed};
-
-/// Rows of the passes that are measured: a staircase, whose steps are small where trees are.
-const TARGET: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 12, 16, 32];
-const DRAFT: [usize; 5] = [1, 2, 4, 8, 32];
-/// The same where a pass takes long ([`LONG`]).
-const FEW: [usize; 4] = [1, 4, 8, 16];
-const LONG: Duration = Duration::from_millis(200);
-/// Tokens of the text: as many as texts usually have before long, for every row attends to all of
-/// them.
-const TEXT: usize = 128;
-/// Passes of each kind: as many as fit in the time, within these.
-const PASSES: RangeInclusive<usize> = 3..=15;
-const TIME: Duration = Duration::from_millis(2500);
-/// Passes of one kind whose median is so many times the least tell of a machine that does something
-/// else.
-const BUSY: f64 = 1.4;
+use crate::{Engine, Request, Result, Session, Speculation};
 
 /// Makes the requests whose steps are measured.
 pub(crate) type Requests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
 
-/// What was measured, and how well.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
-    /// Seconds of passes.
-    pub costs: Costs,
-    /// Whether the machine was busy with something else: then the costs are worth little.
-    pub busy: bool,
+/// Tokens of the chains; 0 is a plain step.
+const CHAINS: [usize; 5] = [0, 1, 3, 7, 11];
+/// Tokens of the contexts.
+const CONTEXTS: [usize; 2] = [128, 1024];
+/// How long a context may take to be read, about, and its steps. One turn of all kinds is taken.
+const TIME: Duration = Duration::from_millis(800);
+/// Turns at most: the median of so many steps is off by a twentieth.
+const TURNS: usize = 12;
+
+/// Steps of one kind.
+struct Kind {
+    tokens: usize,
+    speculation: Option<Speculation>,
+    /// Seconds of the draft, and all others.
+    seconds: [Vec<f64>; 2],
 }
 
-/// Passes over 1, 2, 4, .. rows, each with the distributions that are made of it at every node.
-pub(crate) fn passes(
-    target: &mut dyn Model,
-    drafter: &mut dyn Drafter,
-    text: &[Token],
-    [of_target, of_draft]: [&Sampling; 2],
-) -> Result<Measured> {
-    let size = target.facts().vocabulary.size().max(1);
-    let context = target.facts().context.min(drafter.context());
-    let most = context.saturating_sub(text.len()).min(size).max(1);
+/// What was measured behind one context.
+struct Behind {
+    context: f64,
+    /// By tokens.
+    target: Vec<(usize, f64)>,
+    draft: f64,
+    first: f64,
+    /// Drafted tokens that were verified, and those that were rejected.
+    verified: [f64; 2],
+}
 
-    let follows = drafter.reads() == Reads::Kept;
-    let mut timed = Target { target: &mut *target, sampling: of_target };
-    let (of_target, busy) = by_rows(&mut timed, text, &TARGET, most)?;
-    let (of_draft, _) =
-        by_rows(&mut Draft { drafter, target, sampling: of_draft }, text, &DRAFT, most)?;
-    let ([target, more_of_target], [draft, more_of_draft]) = (of_target, of_draft);
-    let longer =
-        Box::new(Longer { than: text.len(), target: more_of_target, draft: more_of_draft });
-    let costs = Costs {
-        target,
-        draft,
-        first: 0.0,
-        verification: Passes::free(),
-        follows,
-        longer,
-        guess: Guess::default(),
+/// What steps cost behind a text; behind a made-up one if there is none.
+pub(crate) fn measure(
+    engine: &mut Engine,
+    text: &[Token],
+    request: &mut Requests,
+) -> Result<Costs> {
+    let (context, size) = (engine.facts().context, engine.facts().vocabulary.size().max(1));
+    let context = engine.draft_context().map_or(context, |most| most.min(context));
+    let token = |n: usize| text.get(n % text.len().max(1)).copied();
+    let prompt = |length: usize| -> Vec<Token> {
+        (0..length).map(|n| token(n).unwrap_or((n * 7919 % size) as Token)).collect()
     };
-    Ok(Measured { costs, busy })
-}
-
-/// Passes of one of both, what a token of the text adds to them, and whether the machine was busy.
-fn by_rows(
-    timed: &mut impl Timed,
-    text: &[Token],
-    rows: &[usize],
-    most: usize,
-) -> Result<([Passes; 2], bool)> {
-    timed.with_text(text, |timed, short| {
-        let reading = timed.pass(short, 1)?;
-        let (passes, busy) = repeat(rows, most, |rows| timed.pass(short, rows))?;
-        Ok(([Passes::new(passes)?, longer(timed, short, text, reading)?], busy))
+    let [short, long] = CONTEXTS.map(|length| length.min(context / 2));
+    let start = Instant::now();
+    let (reading, short) = behind(engine, prompt(short), request)?;
+    // A context that takes long to be read is left out: its passes are long, too.
+    let fits = reading.mul_f64(long as f64 / short.context) < TIME && start.elapsed() < 4 * TIME;
+    let long = match fits && long as f64 > 2.0 * short.context {
+        true => Some(behind(engine, prompt(long), request)?.1),
+        false => None,
+    };
+    let long = long.as_ref().unwrap_or(&short);
+    let line = |before: f64, after: f64| {
+        let slope = (after - before) / (long.context - short.context).max(1.0);
+        // What a shorter context saves is part of a pass, whatever was measured.
+        let most = 0.5 * before / short.context.max(1.0);
+        (before - slope.clamp(0.0, most) * short.context, slope.max(0.0))
+    };
+    let target = short.target.iter().map(|&(tokens, seconds)| {
+        let after = long.target.iter().find(|(behind, _)| *behind == tokens);
+        let (seconds, longer) = line(seconds, after.map_or(seconds, |(_, seconds)| *seconds));
+        (tokens, seconds, longer)
+    });
+    let target: Vec<(usize, f64, f64)> = target.collect();
+    let (seconds, longer) = line(short.draft, long.draft);
+    let draft = target.iter().map(|&(tokens, pass, _)| {
+        let grown = pass / target[0].1;
+        (tokens, grown * seconds, grown * longer)
+    });
+    let [verified, rejected] = short.verified;
+    Ok(Costs {
+        draft: Passes::new(draft.collect())?,
+        target: Passes::new(target)?,
+        first: short.first,
+        // Behind half a token of both kinds: never is not known from a few.
+        rejected: (rejected + 0.5) / (verified + 1.0),
+        ..Costs::default()
     })
 }
 
-/// The text, or a made-up one, as far as there is room.
-pub(crate) fn text(text: &[Token], target: &dyn Model, drafter: &dyn Drafter) -> Vec<Token> {
-    let (context, size) =
-        (target.facts().context.min(drafter.context()), target.facts().vocabulary.size());
-    let most = TEXT.min(context / 2);
-    match text {
-        [] => (0..most).map(|n| any_token(n, size.max(1))).collect(),
-        text => text[..most.min(text.len())].to_vec(),
+/// Steps of each kind in turn behind a prompt, as long as there is time; and how long the prompt
+/// took to be read.
+fn behind(
+    engine: &mut Engine,
+    prompt: Vec<Token>,
+    request: &mut Requests,
+) -> Result<(Duration, Behind)> {
+    let mut kinds = Vec::new();
+    for tokens in CHAINS {
+        let like = request(prompt.clone(), PolicyKind::chain(tokens.max(1)))?;
+        let speculation = like.speculation.filter(|_| tokens > 0);
+        kinds.push(Kind { tokens, speculation, seconds: Default::default() });
     }
-}
-
-/// Any tokens do: what a pass costs does not depend on them.
-fn any_token(n: usize, size: usize) -> Token {
-    (n * 7919 % size) as Token
-}
-
-fn timed(mut pass: impl FnMut() -> Result<()>) -> Result<f64> {
+    let (mut verified, length) = ([0.0; 2], prompt.len());
+    let mut session = engine.open(request(prompt, PolicyKind::chain(1))?)?;
+    session.speculation = None;
     let start = Instant::now();
-    pass()?;
-    Ok(start.elapsed().as_secs_f64())
-}
-
-/// Seconds by rows, as far as there is room for so many, and whether the machine was busy.
-fn repeat(
-    rows: &[usize],
-    most: usize,
-    mut pass: impl FnMut(usize) -> Result<f64>,
-) -> Result<(Vec<(usize, f64)>, bool)> {
-    // The first of each kind pays for memory and threads.
-    pass(1)?;
-    let long = pass(1)? > LONG.as_secs_f64();
-    let rows: Vec<usize> = if long { &FEW } else { rows }
-        .iter()
-        .copied()
-        .filter(|&rows| rows == 1 || rows < most)
-        .collect();
-    for &rows in rows.iter().filter(|_| !long) {
-        pass(rows)?;
-    }
-    let seconds = in_turn(&rows, PASSES, TIME, pass)?;
-    let least = seconds.iter().map(|seconds| seconds.iter().copied().fold(f64::INFINITY, f64::min));
-    let least: Vec<f64> = least.collect();
-    // What is usual, not the least: caches are rarely as warm.
-    let mut usual: Vec<f64> = seconds.into_iter().filter_map(median).collect();
-    let spread = usual.iter().zip(&least).map(|(usual, least)| usual / least).sum::<f64>();
-    let busy = spread / rows.len() as f64 > BUSY;
-    never_cheaper(&mut usual);
-    Ok((rows.into_iter().zip(usual).collect(), busy))
-}
-
-/// What passes over so many rows take, by rows: as many turns as fit in the time, within these.
-fn in_turn(
-    rows: &[usize],
-    turns: RangeInclusive<usize>,
-    time: Duration,
-    mut pass: impl FnMut(usize) -> Result<f64>,
-) -> Result<Vec<Vec<f64>>> {
-    let (mut seconds, start) = (vec![Vec::new(); rows.len()], Instant::now());
-    for turn in 0..*turns.end() {
-        if turn >= *turns.start() && start.elapsed() > time {
-            break;
+    let read = (|| -> Result<Duration> {
+        // What is left of the prompt is read in the first step.
+        engine.step(&mut [&mut session])?;
+        let (read, start) = (start.elapsed(), Instant::now());
+        for turns in 0..TURNS {
+            if turns > 0 && start.elapsed() > TIME {
+                break;
+            }
+            for kind in &mut kinds {
+                std::mem::swap(&mut session.speculation, &mut kind.speculation);
+                let taken = turn(engine, &mut session, kind, &mut verified);
+                std::mem::swap(&mut session.speculation, &mut kind.speculation);
+                taken?;
+            }
         }
-        for (&rows, seconds) in rows.iter().zip(&mut seconds) {
-            seconds.push(pass(rows)?);
-        }
+        Ok(read)
+    })();
+    let grown = session.tokens().len();
+    engine.close(session)?;
+    let mut most = 0.0_f64;
+    let (mut target, mut drafts) = (Vec::new(), Vec::new());
+    for Kind { tokens, seconds: [draft, rest], .. } in kinds {
+        let (Some(draft), Some(rest)) = (median(draft), median(rest)) else { continue };
+        // More is never cheaper: where it seems so, chance did it.
+        most = most.max(rest);
+        target.push((1 + tokens, most));
+        drafts.push((tokens as f64, draft));
     }
-    Ok(seconds)
+    let (one, last) = (drafts.get(1).copied().unwrap_or((1.0, 0.0)), drafts.last().copied());
+    let (tokens, seconds) = last.filter(|last| last.0 > 1.0).unwrap_or((2.0, 2.0 * one.1));
+    let draft = ((seconds - one.1) / (tokens - one.0)).clamp(0.0, one.1);
+    let context = (length + grown / 2) as f64;
+    Ok((read?, Behind { context, target, draft, first: one.1 - draft, verified }))
 }
 
-/// Between the two in the middle where there is none: of two samples the larger one is no middle.
+/// Two steps of one kind.
+fn turn(
+    engine: &mut Engine,
+    session: &mut Session,
+    kind: &mut Kind,
+    verified: &mut [f64; 2],
+) -> Result<()> {
+    // The first one finds the weights of the kind before it in the processor's cache.
+    for counts in [false, true] {
+        let (length, drafting) = (session.tokens().len(), session.statistics().draft_time);
+        let start = Instant::now();
+        engine.step(&mut [&mut *session])?;
+        let (seconds, draft) = (start.elapsed(), session.statistics().draft_time - drafting);
+        // Near the end of the context less is drafted.
+        if session.is_done() || session.draft.tree().len() != kind.tokens + 1 {
+            return Ok(());
+        }
+        let accepted = session.tokens().len() - length - 1;
+        verified[0] += kind.tokens.min(accepted + 1) as f64;
+        verified[1] += f64::from(u8::from(accepted < kind.tokens));
+        if counts {
+            kind.seconds[0].push(draft.as_secs_f64());
+            kind.seconds[1].push((seconds - draft).as_secs_f64());
+        }
+    }
+    Ok(())
+}
+
 fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
-    let (below, above) = (numbers.len().checked_sub(1)? / 2, numbers.len() / 2);
-    Some(0.5 * (numbers[below] + numbers[above]))
-}
-
-/// More is never cheaper: where it seems so, chance did it, and what was measured is met halfway
-/// from both sides.
-fn never_cheaper(seconds: &mut [f64]) {
-    let mut below = seconds.to_vec();
-    for n in (1..below.len()).rev() {
-        below[n - 1] = below[n - 1].min(below[n]);
-    }
-    let mut most = 0.0_f64;
-    for (seconds, below) in seconds.iter_mut().zip(below) {
-        most = most.max(*seconds);
-        *seconds = 0.5 * (most + below);
-    }
+    numbers.get(numbers.len() / 2).copied()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use polydraft::Sampling;
+    use rand::SeedableRng;
 
+    use super::*;
+    use crate::{Limits, ModelDrafter, NoText, TableModel};
+
+    /// A draft that is the target, and one that never says what the target says.
     #[test]
-    fn more_is_never_cheaper() {
-        let mut seconds = [1.0, 3.0, 2.0, 4.0];
-        never_cheaper(&mut seconds);
-        assert_eq!(seconds, [1.0, 2.5, 2.5, 4.0]);
+    fn what_became_of_chains_is_counted() {
+        let table = |next: &str| {
+            let json = format!(r#"{{"vocabulary": 4, "next": {{"": {next}}}}}"#);
+            TableModel::from_json("model", &json).unwrap()
+        };
+        let measured = |target: &str, draft: &str| {
+            let target = table(target);
+            let vocabulary = &crate::Model::facts(&target).vocabulary;
+            let drafter = ModelDrafter::new(Box::new(table(draft)), vocabulary).unwrap();
+            let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
+            let mut request = |prompt, tree: PolicyKind| {
+                let verifier: polydraft::VerifierKind = "block".parse()?;
+                let sampling = Sampling::default();
+                let speculation =
+                    Speculation { verifier: verifier.build()?, policy: tree.build()?, sampling };
+                Ok(Request {
+                    prompt,
+                    sampling,
+                    speculation: Some(speculation),
+                    limits: Limits::default(),
+                    text: Box::new(NoText),
+                    chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(0)),
+                })
+            };
+            engine.costs(&[0, 1], &mut request).unwrap()
+        };
+        let alike = measured("[0.5, 0.5, 0, 0]", "[0.5, 0.5, 0, 0]");
+        let apart = measured("[1, 0, 0, 0]", "[0, 0.5, 0.5, 0]");
+        assert!(alike.rejected < 0.01 && apart.rejected > 0.95, "{alike:?}, {apart:?}");
+        for costs in [&alike, &apart] {
+            let tokens: Vec<usize> = costs.target.known().iter().map(|pass| pass.0).collect();
+            assert_eq!(tokens, CHAINS.map(|chain| chain + 1));
+            assert!(costs.target.known().is_sorted_by(|one, more| one.1 <= more.1), "{costs:?}");
+            assert!(costs.draft.at(1.0, 128) > 0.0 && costs.target.at(1.0, 0) > 0.0, "{costs:?}");
+        }
     }
 }

@@ -13,7 +13,7 @@
 
 #[cfg(feature = "certify")]
 pub mod certify;
-pub mod costs;
+mod costs;
 pub mod drafter;
 mod emitted;
 pub mod engine;

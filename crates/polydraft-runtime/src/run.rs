@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use polydraft::coupling::RuleRegistry;
-use polydraft::policy::Costs;
+use polydraft::policy::{Choices, Costs};
 use polydraft::{Chance, RuleKind, Sampling, Token};
 use polydraft_engine::{Limits, Request};
 use serde::{Deserialize, Serialize};
@@ -107,6 +107,13 @@ impl<R: RuleRegistry> Run<R> {
         let Description { models, speculation, .. } = &self.description;
         let file = speculation.costs.as_deref();
         costs::find(file, models, &mut self.models, of, verifier, listener)
+    }
+
+    /// Takes note of what the clock said of a text, for the next one and for later runs.
+    pub fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
+        let Self { description, models, settings } = self;
+        let (file, options) = (description.speculation.costs.as_deref(), &description.models);
+        costs::learn(file, options, models, settings, choices, listener);
     }
 
     /// A request with these settings.

@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 
 use polydraft::conformance::tree::{ContextLaws, TargetOf, draw, random_pair};
 use polydraft::draft::{Draft, Form, Path};
-use polydraft::policy::{Costs, Growth, Guess, Longer, Passes};
-use polydraft::{
-    Distribution, Policy, PolicyKind, StepContext, Token, VerifierKind, verify::Outcome,
-};
+use polydraft::policy::{Costs, Growth, Passes, StepContext};
+use polydraft::{Distribution, Policy, PolicyKind, Token, VerifierKind, verify::Outcome};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -99,23 +97,17 @@ fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
 fn main() -> polydraft::Result<()> {
     // SmolLM2 in f32 with its own copy, measured on an EPYC.
     let target = [(1, 1.0), (3, 1.0), (5, 1.04), (6, 1.14), (8, 1.22), (16, 1.94), (32, 3.37)];
-    let longer = [(1, 1e-4), (8, 2e-4)];
-    let costs = Costs {
-        target: Passes::new(target.to_vec())?,
-        draft: Passes::new(vec![(1, 0.27), (4, 0.29), (32, 1.85)])?,
-        longer: Box::new(Longer {
-            than: 192,
-            target: Passes::new(longer.to_vec())?,
-            draft: Passes::new(longer.to_vec())?,
-        }),
-        guess: Guess { rejected: 0.3, unsure: 0.4 },
-        ..Costs::default()
+    let draft = [(1, 0.27), (4, 0.29), (32, 1.85)];
+    let passes = |known: &[(usize, f64)]| {
+        Passes::new(known.iter().map(|&(tokens, seconds)| (tokens, seconds, 1e-4)).collect())
     };
+    let (target, draft) = (passes(&target)?, passes(&draft)?);
+    let costs = Costs { target, draft, rejected: 0.3, ..Costs::default() };
     println!(
         "{:8} {:>6} {:>8} {:>9} {:>6} {:>6}",
         "tree", "alike", "growing", "observing", "nodes", "asked"
     );
-    for tree in ["auto", "auto:1"] {
+    for tree in ["auto", "auto:1,4"] {
         for alike in [0.2, 0.6, 0.9] {
             let [growing, observing, nodes, asked] = time(tree, &costs, alike)?;
             println!(

@@ -29,12 +29,12 @@ use crate::{Distribution, Error, Result};
 
 pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
-pub use costs::{Costs, Guess, Longer, Passes};
+pub use costs::{Clocked, Costs, Passes, Sum};
 pub use delayed::Settings as Delayed;
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
 pub use paths::Settings as Paths;
-pub use reckoning::{Choices, Reckoned};
+pub use reckoning::{Choices, Reckoning};
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
 
@@ -47,12 +47,12 @@ pub enum Growth {
     Fresh(Draws),
 }
 
-/// What a policy is told of a step before it. Nothing of it depends on what is drawn in the step.
+/// What a policy is told before a step. It must not depend on what is drawn in the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepContext {
-    /// Sequences in the target's pass, this one among them.
+    /// Sequences in the step's forward pass, this one among them.
     pub batch_size: usize,
-    /// Tokens that this sequence has so far.
+    /// Tokens of the sequence so far.
     pub context_length: usize,
 }
 
@@ -114,11 +114,16 @@ pub trait Policy: Send {
     /// The kinds of draws that its trees have, at most.
     fn form(&self) -> Form;
 
-    /// Is told before a step what its passes cost depends on.
+    /// Is told before a step what its costs depend on.
     fn begin_step(&mut self, _context: &StepContext) {}
 
     /// Takes note of what became of a draft, between steps.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
+
+    /// Is told behind [`observe`](Self::observe) what the step took by the clock, with all the
+    /// sequences in it. Where it changes what is drawn in the same text, a seed does not give that
+    /// text again.
+    fn clock(&mut self, _seconds: f64) {}
 
     /// What it chose, if it chooses.
     fn choices(&self) -> Option<&Choices> {
@@ -235,7 +240,7 @@ crate::registry! {
     Fixed(fixed::Settings) = "fixed",
     /// Another tree, of which nodes are left out that are not likely to be reached.
     StopBelow(stop_below::Settings) = "stop-below",
-    /// Before each step and at each node what gives the most tokens per second.
+    /// One path, before each step and at each node as deep as gives the most tokens per second.
     Auto(auto::Settings) = "auto",
 }
 

@@ -1,6 +1,7 @@
 //! `polydraft bench`: what models cost on this machine, and what to use for them.
 
 pub mod model;
+mod reckoned;
 pub mod speed;
 
 use anyhow::Result;

@@ -5,8 +5,9 @@ mod input;
 use std::io::Write;
 
 use anyhow::Result;
+use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Limits};
-use polydraft_runtime::{Description, Models, Run, SeededRng, Settings, seeded};
+use polydraft_runtime::{Description, Run, SeededRng, seeded};
 use polydraft_text::Message;
 
 use super::generate::printer::Printer;
@@ -71,23 +72,21 @@ pub fn run(args: Args) -> Result<()> {
     };
     let mut run = Run::open(description, &Terminal)?;
     run.measure(&Terminal)?;
-    let Run { mut models, settings, .. } = run;
     // Before the first question: a model without a template, or one whose template has no system
     // message.
-    models.language.encode_chat(&args::opening(args.system.as_deref(), "?"))?;
+    run.models.language.encode_chat(&args::opening(args.system.as_deref(), "?"))?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let mut talk = Talk {
-        settings,
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
-            end_tokens: models.language.answer_end_tokens(),
+            end_tokens: run.models.language.answer_end_tokens(),
             stop: Vec::new(),
         },
         rng: seeded(seed),
         messages: args.system.iter().map(Message::system).collect(),
         refused: 0,
     };
-    talk.settings.tell(&Terminal);
+    run.settings.tell(&Terminal);
     let mut input = Input::open()?;
     if input.is_terminal() {
         note(HELP);
@@ -115,7 +114,10 @@ pub fn run(args: Args) -> Result<()> {
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 talk.refuse(format_args!("{command} is no command: {HELP}"));
             }
-            message => talk.answer(message, &mut models)?,
+            message => {
+                let choices = talk.answer(message, &mut run)?;
+                run.learn(choices.as_ref(), &Terminal);
+            }
         }
     }
     // People have seen it.
@@ -124,7 +126,6 @@ pub fn run(args: Args) -> Result<()> {
 
 /// The conversation so far, and how it goes on.
 struct Talk {
-    settings: Settings,
     limits: Limits,
     rng: SeededRng,
     messages: Vec<Message>,
@@ -133,12 +134,14 @@ struct Talk {
 }
 
 impl Talk {
-    fn answer(&mut self, message: &str, models: &mut Models) -> Result<()> {
+    /// Answers, if it can; what the policy chose.
+    fn answer(&mut self, message: &str, run: &mut Run) -> Result<Option<Choices>> {
         if message.contains('\0') {
             self.refuse("a message contains a zero byte");
-            return Ok(());
+            return Ok(None);
         }
         self.messages.push(Message::user(message));
+        let Run { models, settings, .. } = run;
         let room = models.engine.facts().context;
         let tokens = match models.language.encode_chat_within(&self.messages, room) {
             Ok(tokens) if tokens.len() < room => tokens,
@@ -149,16 +152,16 @@ impl Talk {
                      begins anew",
                     tokens.len()
                 ));
-                return Ok(());
+                return Ok(None);
             }
             Err(error) => {
                 self.take_back(error);
-                return Ok(());
+                return Ok(None);
             }
         };
         let orderly = Orderly::begin();
         let mut printer = Printer::new(false, false);
-        let Self { settings, limits, rng, .. } = self;
+        let Self { limits, rng, .. } = self;
         let made = models.decode(&tokens, settings, limits, rng, &mut |piece| {
             printer.show(piece) && !orderly.asked()
         })?;
@@ -177,7 +180,7 @@ impl Talk {
             s.block_efficiency(),
             s.prompt_time.as_secs_f64() * 1e3
         ));
-        Ok(())
+        Ok(made.statistics.choices)
     }
 
     /// Takes the last message back, and says why.

@@ -156,6 +156,9 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
     let interrupted = orderly.asked();
     drop(orderly);
+    let choices = generation.statistics.choices.as_ref();
+    run.learn(choices, &Terminal);
+    let models = &mut run.models;
     printer.finish()?;
     if args.output.json {
         let text = if args.echo {

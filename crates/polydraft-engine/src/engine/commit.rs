@@ -52,11 +52,14 @@ pub(super) fn emit(
 ) {
     // Sequences in one pass share its time alike.
     let share = 1.0 / batch.len().max(1) as f64;
-    let time = clock.time().scaled(share);
+    let (time, seconds) = (clock.time().scaled(share), clock.elapsed().as_secs_f64());
     for (session, decided) in batch.iter_mut().zip(decided) {
         if let Some(decided) = decided {
             let room = models.room(session);
             take(session, decided, time, room);
+            if let Some(speculation) = &mut session.speculation {
+                speculation.policy.clock(seconds);
+            }
         }
     }
     let total = clock.elapsed().mul_f64(share);

@@ -39,8 +39,9 @@ pub fn section(record: &Record) -> Result<Section> {
             .with_x(&[1.0]),
     )?;
     let passes = |name: &str, passes: &Passes| {
-        let point = |&(rows, seconds): &(usize, f64)| Datum::at(rows as f64, 1e3 * seconds);
-        Curve::joined(name, passes.pairs().iter().map(point).collect())
+        let point =
+            |&(tokens, seconds, _): &(usize, f64, f64)| Datum::at(tokens as f64, 1e3 * seconds);
+        Curve::joined(name, passes.known().iter().map(point).collect())
     };
     section.figure(
         "What a pass costs",

@@ -1,98 +1,84 @@
-//! The tree that chooses itself: before each step, and at each node, what gives the most tokens per
-//! second.
+//! Adaptive draft length: before each step, and at each node, as many tokens of one path as give
+//! the most tokens per second; plain decoding where none do.
 //!
-//! Problem: how much to draft depends on what a pass costs (a staircase in its rows), on how good
-//! the drafts are in this text, and on how sure the draft is of the next token. Too much drafting
-//! is slower than none.
+//! Problem: how much to draft depends on what passes cost (a staircase in their tokens), on how
+//! good the draft is in this text, and on its confidence in the next token. Too much drafting is
+//! slower than none.
 //! Source: ours. Renewal reward: with λ the most tokens per second that can be had, drawing more is
-//! worth it while the tokens to be expected exceed λ times the seconds it costs. λ is what was
-//! reached so far, or what a chain is expected to reach where that is more. What passes cost is
-//! given ([`Costs`]); what acceptance to expect is fitted to this text ([`expect`]). Method:
-//! 1. Before a step: for each number of paths, the worth of asking the draft at all, averaged over
-//!    how sure it was at the last roots. The best number is taken; nothing is asked where none is
-//!    worth it.
-//! 2. At a node, the draft's distribution known: is there a depth up to which drawing is worth it?
-//!    And before the next pass of the draft: is it, averaged likewise? A pass may show that nothing
-//!    should be drawn, which is a part of its worth.
-//! 3. Where that says no, one token is drafted all the same while the past may have been bad luck
-//!    (one standard deviation, or two where a probe is cheap), and after that now and then, as
+//! worth it while the tokens to be expected exceed λ times the seconds that they cost. What passes
+//! cost is given ([`Costs`]), what acceptance to expect is fitted to the text ([`acceptance`]). λ
+//! is what the best chain of average nodes gives: the most of E/(c + d) over its lengths, with E
+//! tokens expected in a step of c seconds of the target and d of the draft.
+//! Method:
+//! 1. Before a step: is asking the draft worth its pass, as it was at the last roots on average? A
+//!    pass may show that nothing should be drawn, which is part of its worth.
+//! 2. At a node, the draft's distribution known: is there a length up to which drawing is worth it?
+//!    And before the next pass of the draft: is it, at a node of average acceptance?
+//! 3. Where asking is not worth it, one token is drafted now and then all the same, and where
+//!    drafts pay a few steps are plain now and then, so that the clock can compare them: each as
 //!    often as costs a hundredth of the time.
-//! 4. Among other texts in a pass ([`Policy::among`]) the costs are those of a pass in which all do
-//!    as this one does, in step with each other: a row more is then as many rows, whose step on the
-//!    staircase all of them pay and use. Trees shrink as texts join, down to none. A probe is one
-//!    text's alone, and all wait for it.
+//! 4. With other sequences in a pass the costs are those of a pass in which all do as this one
+//!    does, in step with each other. Drafts shrink as sequences join, down to none.
+//!
+//! Several paths are not considered. By costs they never beat the best chain in any of 54 cells of
+//! models, drafts, texts and temperatures (`docs/measurements.md`).
 //!
 //! All of it is a function of the past, of the distributions on the way to a node and of the one at
-//! it before anything is drawn, so every verifier that is exact for independent paths stays exact.
-//! Complexity: some thousand operations a step: 6 µs with three nodes of one path, 11 with as many
-//! of up to four, 26 with six (`cargo bench -p polydraft --bench policy`). Deviations: none.
+//! it before anything is drawn, so every verifier that is exact for one path stays exact. The clock
+//! changes nothing within a text: what it says goes into the costs of the next one
+//! ([`Costs::learn`]).
+//! Complexity: some hundred operations a step. Deviations: none.
 
-mod expect;
+mod acceptance;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::reckoning::Reckoning;
-use super::{Choices, Costs, Described, Growth, Policy, StepContext, numbers};
+use super::{Choices, Costs, Described, Growth, Policy, Reckoning, StepContext, numbers};
 use crate::draft::{Draft, DraftTree, Form, Path};
 use crate::drafting::Draws;
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
-use expect::Expected;
+use acceptance::Acceptance;
 
-/// Typed `auto`, `auto:K` for at most K paths, or `auto:K,L` for at most L tokens of each.
+/// Typed `auto`, `auto:K` or `auto:K,L` for at most L drafted tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Paths at most, from 1 to 4. Default 4.
+    /// Paths at most, from 1 to 4: one is drawn, however many are allowed. Default 1.
     pub paths: usize,
-    /// Tokens of a path at most, from 1 to 16. Default 16.
+    /// Drafted tokens at most, from 1 to 16. Default 16.
     pub depth: usize,
-    /// What passes cost, and what to expect of the draft.
+    /// What steps cost, and what to expect of the draft.
     pub costs: Costs,
 }
 
-/// Most paths that are considered: more are never worth their rows.
-const PATHS: usize = 4;
-/// Tokens of a path, at most.
+/// Drafted tokens, at most.
 const DEPTH: usize = 16;
-/// Roots that are remembered: with twice as many trees were no better, and thinking took twice as
-/// long.
-const ROOTS: usize = 16;
-/// The part of the time that may go into finding out whether drafting has become worth it.
+/// The part of what asking is expected to be worth that comes from the last root at which the
+/// draft was asked.
+const LAST: f64 = 0.125;
+/// Rejections that are expected of a draft of which nothing good is known: who expects less asks
+/// little, and does not learn that it was wrong.
+const USUAL: f64 = 0.5;
+/// The part of the time that may go into finding out whether plain decoding, or drafting, has
+/// become the better one.
 const PROBING: f64 = 0.01;
-/// The part that probes may have lost where the past may have been bad luck.
-const TRYING: f64 = 0.01;
-/// Plain steps that they may have lost besides: half of a hundredth of a text of some tens of
-/// tokens, and enough for several cheap probes. A draft whose first two tokens were rejected was
-/// given up for the rest of a text in which others like it made 1.3 of plain. On llama.cpp, whose
-/// pass over two rows in q8_0 takes as long as two and a half over one, a probe loses one and a
-/// half, and texts of 64 tokens lost up to a quarter.
+/// Plain steps that probes may lose besides: a draft whose first tokens were rejected, as happens
+/// to the best, is tried until it has lost so much.
 const FREE: f64 = 0.5;
-/// The part of what drafts have gained so far that probes may have lost besides: a text in which
-/// they paid is likely to be one again.
-const OF_GAINS: f64 = 0.25;
-/// Plain steps that they may have lost besides for each node by which the guess is trusted: a copy
-/// of the target whose first three tokens were rejected was given up for the rest of a text of
-/// which it would have guessed nine in ten.
-const OF_TRUST: f64 = 0.25;
-/// The part of a plain step that a probe may take and be tried for longer: near the point where
-/// drafts pay, trying costs next to nothing, and giving up at one standard deviation lost a
-/// twentieth.
-const CHEAP: f64 = 0.5;
-/// A text begins as if so many tokens had been decoded plainly.
-const START: f64 = 8.0;
-/// How fast the past is forgotten, a step.
-const DECAY: f64 = 0.98;
-/// What a tree must gain besides, in plain passes: costs are measured on a machine that is never
-/// quiet, and of many trees the one that seems best is likely to be one that was measured too
-/// cheap.
-const CAUTION: f64 = 0.03;
+/// Plain steps in a row where drafts pay. The first one does not count ([`Clocked::plain`]).
+///
+/// [`Clocked::plain`]: super::Clocked::plain
+const RUN: u32 = 3;
+/// The part of its time that a plain step in place of drafting loses at least, as far as its
+/// rhythm goes: where drafts gain next to nothing it would come all the time.
+const LOSS: f64 = 0.1;
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { paths: PATHS, depth: DEPTH, costs: Costs::default() }
+        Self { paths: 1, depth: DEPTH, costs: Costs::default() }
     }
 }
 
@@ -104,7 +90,7 @@ impl fmt::Display for Settings {
 
 impl Described for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        const EXPECTED: &str = "auto:K or auto:K,L, such as auto:2,8";
+        const EXPECTED: &str = "auto:K or auto:K,L, such as auto:1,8";
         match text.contains(',') {
             true => [self.paths, self.depth] = numbers(text, EXPECTED)?,
             false => [self.paths] = numbers(text, EXPECTED)?,
@@ -114,7 +100,7 @@ impl Described for Settings {
 
     fn build(&self) -> Result<Box<dyn Policy>> {
         for (setting, value, most, expected) in [
-            ("paths of an automatic tree", self.paths, PATHS, "from 1 to 4"),
+            ("paths of an automatic tree", self.paths, 4, "from 1 to 4"),
             ("depth of an automatic tree", self.depth, DEPTH, "from 1 to 16"),
         ] {
             if !(1..=most).contains(&value) {
@@ -126,14 +112,11 @@ impl Described for Settings {
     }
 
     fn describe(&self) -> String {
-        match self.paths {
-            1 => "one path, as deep as is worth it".to_owned(),
-            paths => format!("up to {paths} paths, as many and as deep as is worth it"),
-        }
+        "one path, as deep as is worth it".to_owned()
     }
 
     fn nodes(&self) -> f64 {
-        (self.paths * self.depth) as f64
+        self.depth as f64
     }
 
     fn most_draws(&self, _: usize) -> f64 {
@@ -146,219 +129,102 @@ impl Described for Settings {
 enum Plan {
     /// Nothing is asked of the draft.
     Plain,
-    /// So many paths, each as deep as is worth it.
-    Paths(usize),
+    /// A path, as deep as is worth it.
+    Draft,
     /// One token, worth it or not.
     Probe,
 }
 
 struct Auto {
-    /// Paths, and tokens of each, at most.
-    paths: usize,
     depth: usize,
-    expected: Expected,
-    /// How unsure the draft was at the last roots, the oldest overwritten first.
-    roots: Vec<f64>,
-    next_root: usize,
     reckoning: Reckoning,
-    /// Tokens, and time in plain steps of that time, the past forgotten by and by.
-    tokens: f64,
-    time: f64,
-    /// Tokens per second that more tokens must bring: what plain decoding gives, what was reached
-    /// so far, or what chains are expected to give, whatever is most. With the past alone time was
-    /// worth too little where a text begins, and trees were too deep.
+    acceptance: Acceptance,
+    plan: Plan,
+    /// λ: tokens per second that more tokens must bring.
     rate: f64,
+    /// Tokens that drawing was worth at the last roots, on average, nothing where it was not.
+    asked: f64,
     /// Seconds that probes lost.
     lost: f64,
-    plan: Plan,
-    /// Tokens that asking the draft is expected to gain, if it has read the text.
-    worth: f64,
-    /// The same of the steps since it was last asked.
-    missed: f64,
-    /// Seconds that the draft needs to read what was decided without it, up to where asking it was
-    /// last worth nothing.
-    reading: f64,
-    /// What one draw may meet where the draft is not asked yet.
-    ahead: Vec<Ahead>,
-}
-
-/// What draws may meet at a node: one of those that there were, each as likely.
-struct Ahead {
-    /// How unsure the draft was.
-    unsure: f64,
-    /// The probability that one draw is rejected here, and at nodes below.
-    here: f64,
-    later: f64,
-}
-
-/// Where a tree stands that may be drawn further.
-#[derive(Clone, Copy)]
-struct Standing {
-    /// Distinct tokens of a level, to be expected.
-    wide: f64,
-    depth: usize,
-    /// The probability that verification comes here.
-    reached: f64,
-    /// Seconds of verification that drawing here brings, and [`CAUTION`]: all of it at the root,
-    /// nothing where the tree has begun.
-    verification: f64,
+    /// Seconds since a step was plain, and plain steps that are due.
+    drafting: f64,
+    due: u32,
 }
 
 impl Auto {
-    fn new(settings: Settings) -> Self {
+    fn new(Settings { depth, costs, .. }: Settings) -> Self {
         let mut new = Self {
-            paths: settings.paths,
-            depth: settings.depth,
-            expected: Expected::new(settings.costs.guess),
-            roots: Vec::new(),
-            next_root: 0,
-            reckoning: Reckoning::new(settings.costs),
-            tokens: START,
-            time: START,
-            rate: 0.0,
-            lost: 0.0,
+            depth,
+            acceptance: Acceptance::new(costs.rejected.min(USUAL)),
+            reckoning: Reckoning::new(costs),
             plan: Plan::Plain,
-            worth: 0.0,
-            missed: 0.0,
-            reading: 0.0,
-            ahead: Vec::new(),
+            rate: 0.0,
+            asked: 0.0,
+            lost: 0.0,
+            drafting: 0.0,
+            due: 0,
         };
+        new.think();
+        new.asked = new.worth(0, 1.0, new.acceptance.average).max(0.0);
         new.think();
         new
     }
 
     /// Settles what is done in the next step.
     fn think(&mut self) {
-        self.rate = (self.tokens / self.time).max(self.best_chain()) / self.reckoning.target(1.0);
-        self.ahead = self.ahead(&self.expected);
-        (self.plan, self.worth) = self.plan();
+        let plain = self.reckoning.target(1);
+        self.rate = self.best_chain();
+        // With other sequences in the pass, or behind more context, not even a sure draft may pay.
+        let most = self.worth(0, 1.0, self.acceptance.rejection(0.0));
+        // Where asking takes next to nothing, as with n-grams, nothing is missed by it.
+        if self.asked.min(most) > self.rate * self.reckoning.first(false) - PROBING {
+            self.plan = if self.due > 0 { Plan::Plain } else { Plan::Draft };
+            return;
+        }
+        let seconds = self.reckoning.first(true) + self.reckoning.target(2) - plain;
+        let loss = seconds - (1.0 - self.acceptance.average) * plain;
+        let may = FREE * plain + PROBING * self.reckoning.choices().seconds;
+        self.plan = if self.lost + loss <= may { Plan::Probe } else { Plan::Plain };
     }
 
-    /// Tokens in the time of a plain step, of the best chain of nodes of average sureness; 1 where
-    /// plain decoding is better.
+    /// Tokens per second of the best chain of average nodes, or of plain decoding.
     fn best_chain(&self) -> f64 {
-        let (plain, accepted) = (self.reckoning.target(1.0), 1.0 - self.expected.average());
-        let (first, draft) = (self.reckoning.first_draft(), self.reckoning.draft(1.0));
-        let beside = self.reckoning.verification(1) + CAUTION * plain;
-        let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0_f64);
+        let accepted = 1.0 - self.acceptance.average;
+        let mut drafted = self.reckoning.first(false);
+        let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0 / self.reckoning.target(1));
         for depth in 1..=self.depth {
             reached *= accepted;
             tokens += reached;
-            let drafted = first + (depth - 1) as f64 * draft;
-            let seconds = self.reckoning.target(1.0 + depth as f64) + drafted + beside;
-            best = best.max(tokens * plain / seconds);
+            best = f64::max(best, tokens / (self.reckoning.target(1 + depth) + drafted));
+            drafted += self.reckoning.draft(1);
         }
         best
     }
 
-    /// Tokens gained, less what the seconds are worth, by drawing below a node and on from there,
-    /// to the best depth; `here` is the probability that all draws at the node are rejected,
-    /// `later` the same at nodes below.
-    fn worth(&self, at: Standing, here: f64, later: f64) -> f64 {
-        let rows = |depth: usize| self.reckoning.target(1.0 + depth as f64 * at.wide);
-        let (before, draft) = (rows(at.depth), self.reckoning.draft(at.wide));
-        let (mut accepted, mut gain, mut best) =
-            (at.reached * (1.0 - here), 0.0, f64::NEG_INFINITY);
-        for more in 1..=self.depth.saturating_sub(at.depth) {
+    /// Tokens gained, less what the seconds are worth, by drawing at a node and on from there to
+    /// the best depth; `reached` is the probability that verification comes to the node, `here`
+    /// that what is drawn there is rejected.
+    fn worth(&self, depth: usize, reached: f64, here: f64) -> f64 {
+        let (before, later) = (self.reckoning.target(1 + depth), self.acceptance.average);
+        let mut accepted = reached * (1.0 - here);
+        let (mut gain, mut drafted, mut best) = (0.0, 0.0, f64::NEG_INFINITY);
+        for depth in depth + 1..=self.depth {
             gain += accepted;
             accepted *= 1.0 - later;
-            let drafted = (more - 1) as f64 * draft;
-            let seconds = self.rate * (rows(at.depth + more) - before + drafted + at.verification);
-            best = best.max(gain - seconds);
+            let seconds = self.reckoning.target(1 + depth) - before + drafted;
+            best = f64::max(best, gain - self.rate * seconds);
             // More takes no less, and what can still be accepted is all that there is to gain.
-            if gain + accepted / later - seconds <= best {
+            if gain + accepted / later - self.rate * seconds <= best {
                 break;
             }
+            drafted += self.reckoning.draft(1);
         }
         best
     }
 
-    /// The standing at a root where the draft is so unsure.
-    fn root(&self, paths: usize, unsure: f64) -> Standing {
-        let wide = 1.0 + (paths - 1) as f64 * self.expected.differ(unsure);
-        let verification =
-            self.reckoning.verification(paths) + CAUTION * self.reckoning.target(1.0);
-        Standing { wide, depth: 0, reached: 1.0, verification }
-    }
-
-    /// What draws may meet where the draft is not asked yet: what they would at the last roots.
-    fn ahead(&self, expected: &Expected) -> Vec<Ahead> {
-        let ahead = |unsure| {
-            let here = expected.rejection(unsure);
-            // Sureness lasts: the nodes below are half like this one.
-            Ahead { unsure, here, later: 0.5 * (here + expected.average()) }
-        };
-        expected.ahead(&self.roots, ROOTS).map(ahead).collect()
-    }
-
-    /// What drawing is worth on average where it comes to one of these, and nothing where it will
-    /// turn out that the draft is too unsure.
-    fn unseen(ahead: &[Ahead], worth: impl Fn(&Ahead) -> f64) -> f64 {
-        ahead.iter().map(|node| worth(node).max(0.0)).sum::<f64>() / ahead.len() as f64
-    }
-
-    /// What asking the draft at a root is worth, with so many paths.
-    fn asking(&self, paths: usize, ahead: &[Ahead]) -> f64 {
-        let drawing = Self::unseen(ahead, |node| {
-            let here = self.expected.all_rejected(node.here, node.unsure, paths);
-            self.worth(self.root(paths, node.unsure), here, node.later)
-        });
-        drawing - self.rate * self.reckoning.first_draft()
-    }
-
-    /// What is done in the next step, and what asking the draft is worth.
-    fn plan(&self) -> (Plan, f64) {
-        // Fewer paths where more are worth no more.
-        let most =
-            |best: (f64, usize), next: (f64, usize)| if next.0 > best.0 { next } else { best };
-        let paths = if self.expected.differ(1.0) > 0.0 { self.paths } else { 1 };
-        let (worth, paths) = (1..=paths)
-            .map(|paths| (self.asking(paths, &self.ahead), paths))
-            .fold((f64::NEG_INFINITY, 1), most);
-        // It reads what was decided without it once, however often it is asked then: that is worth
-        // it when as much was missed.
-        let is_worth_reading = self.missed + worth.max(0.0) >= self.rate * self.reading - PROBING;
-        // Asking may cost next to nothing, as where n-grams draft: then nothing is missed by
-        // asking.
-        if worth > -PROBING && is_worth_reading {
-            return (Plan::Paths(paths), worth);
-        }
-        let plain = self.reckoning.target(1.0);
-        let (probe, since) = (self.reckoning.probe(), self.reckoning.unasked as f64 * plain);
-        let luck = if probe < CHEAP * plain { 2.0 } else { 1.0 };
-        let loss = probe - (1.0 - self.expected.average()) * plain;
-        let Choices { seconds, plain_seconds, .. } = self.reckoning.choices;
-        let gained = (plain_seconds - seconds).max(0.0);
-        let trusted = OF_TRUST * self.expected.trust() * plain;
-        let affordable =
-            self.lost + loss <= TRYING * seconds + FREE * plain + OF_GAINS * gained + trusted;
-        let unlucky = affordable && self.asking(1, &self.ahead(&self.expected.lucky(luck))) > 0.0;
-        let plan = if unlucky || probe <= PROBING * since { Plan::Probe } else { Plan::Plain };
-        (plan, worth)
-    }
-
-    /// The probability that all draws at a root are rejected, where the draft is so unsure.
-    fn rejection(&self, unsure: f64, paths: usize) -> f64 {
-        self.expected.all_rejected(self.expected.rejection(unsure), unsure, paths)
-    }
-
-    fn remember(&mut self, unsure: f64) {
-        match self.roots.get_mut(self.next_root) {
-            Some(old) => *old = unsure,
-            None => self.roots.push(unsure),
-        }
-        self.next_root = (self.next_root + 1) % ROOTS;
-    }
-
-    /// The standing at the end of a path in this step's tree.
-    fn standing(&self, path: &Path) -> Standing {
-        let Plan::Paths(paths) = self.plan else { return self.root(1, 0.0) };
-        let unsure: Vec<f64> = path.sureness().map(|sure| 1.0 - sure).collect();
-        let Some((&root, inner)) = unsure.split_last() else { return self.root(paths, 0.0) };
-        let inner: f64 =
-            inner.iter().map(|&unsure| 1.0 - self.expected.rejection(unsure)).product();
-        let reached = inner * (1.0 - self.rejection(root, paths));
-        Standing { depth: unsure.len(), reached, verification: 0.0, ..self.root(paths, root) }
+    /// The probability that verification comes to the end of a path.
+    fn reached(&self, path: &Path) -> f64 {
+        path.sureness().map(|sure| 1.0 - self.acceptance.rejection(1.0 - sure)).product()
     }
 }
 
@@ -368,89 +234,81 @@ impl Policy for Auto {
             (Plan::Plain, _) => false,
             (_, 0) => true,
             (Plan::Probe, _) => false,
-            (Plan::Paths(_), _) => {
-                let at = self.standing(path);
-                let drawing =
-                    Self::unseen(&self.ahead, |node| self.worth(at, node.here, node.later));
-                drawing > self.rate * self.reckoning.draft(at.wide)
+            (Plan::Draft, depth) => {
+                let worth = self.worth(depth, self.reached(path), self.acceptance.average);
+                worth > self.rate * self.reckoning.draft(1)
             }
         }
     }
 
     fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        let (unsure, average) = (1.0 - law.sureness(), self.expected.average());
-        match (self.plan, path.depth()) {
-            (Plan::Plain, _) => None,
-            (Plan::Probe, depth) => (depth == 0).then_some(Growth::Fresh(Draws::iid(1))),
-            (Plan::Paths(paths), 0) => {
-                let here = self.rejection(unsure, paths);
-                let worth = self.worth(self.root(paths, unsure), here, average);
-                (worth > 0.0).then_some(Growth::Fresh(Draws::iid(paths)))
-            }
-            (Plan::Paths(_), _) => {
-                let here = self.expected.rejection(unsure);
-                let worth = self.worth(self.standing(path), here, average) > 0.0;
-                worth.then_some(Growth::Continue)
-            }
-        }
+        let here = self.acceptance.rejection(1.0 - law.sureness());
+        let is_drawn = match (self.plan, path.depth()) {
+            (Plan::Plain, _) => false,
+            (Plan::Probe, depth) => depth == 0,
+            (Plan::Draft, depth) => self.worth(depth, self.reached(path), here) > 0.0,
+        };
+        is_drawn.then(|| match path.depth() {
+            0 => Growth::Fresh(Draws::iid(1)),
+            _ => Growth::Continue,
+        })
     }
 
     fn depth(&self) -> usize {
         match self.plan {
             Plan::Plain => 0,
             Plan::Probe => 1,
-            Plan::Paths(_) => self.depth,
+            Plan::Draft => self.depth,
         }
     }
 
     fn form(&self) -> Form {
-        Form::paths(self.paths)
+        Form::paths(1)
     }
 
     fn begin_step(&mut self, context: &StepContext) {
-        if self.reckoning.among(context.batch_size) {
-            self.think();
-        }
-        if self.reckoning.behind(context.context_length) {
-            self.think();
-        }
+        self.reckoning.begin_step(context);
+        self.think();
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
-        let seconds = self.reckoning.note(draft, outcome);
-        self.tokens = DECAY * self.tokens + (outcome.accepted.len() + 1) as f64;
-        self.time = DECAY * self.time + seconds / self.reckoning.target(1.0);
+        let plain = self.reckoning.target(1);
+        let seconds = self.reckoning.observe(draft, outcome);
         if self.plan == Plan::Probe {
-            self.lost += seconds - (outcome.accepted.len() + 1) as f64 * self.reckoning.target(1.0);
+            self.lost += seconds - (outcome.accepted.len() + 1) as f64 * plain;
         }
-        match draft.asked().is_empty() {
-            false => (self.missed, self.reading) = (0.0, 0.0),
-            true if self.worth > 0.0 => self.missed += self.worth,
-            true => self.reading = self.reckoning.reading(),
+        self.due = self.due.saturating_sub(1);
+        self.drafting = if draft.tree().len() > 1 { self.drafting + seconds } else { 0.0 };
+        let loss = (1.0 - 1.0 / self.reckoning.choices().gain()).max(LOSS);
+        if f64::from(RUN) * plain * loss < PROBING * self.drafting {
+            self.due = RUN;
         }
 
         let unsure = |node| draft.law(node).map(|law| 1.0 - law.sureness());
-        if let Some(law) = draft.law(DraftTree::ROOT) {
-            self.expected.see(law);
-        }
         if !draft.asked().is_empty() {
             // Where nothing was drawn, the draft was so unsure that nothing was worth it.
-            self.remember(unsure(DraftTree::ROOT).unwrap_or(1.0));
+            let rejection = unsure(DraftTree::ROOT).map(|unsure| self.acceptance.rejection(unsure));
+            let worth = rejection.map_or(0.0, |here| self.worth(0, 1.0, here).max(0.0));
+            self.asked += LAST * (worth - self.asked);
         }
         let ends =
             outcome.accepted.iter().map(|&node| (node, false)).chain([(DraftTree::ROOT, true)]);
         let mut node = DraftTree::ROOT;
         for (next, rejected) in ends {
-            if let (Some(unsure), Some(draws)) = (unsure(node), draft.draws(node)) {
-                self.expected.observe(unsure, draws.count, rejected);
+            if let Some(unsure) = unsure(node) {
+                self.acceptance.observe(unsure, rejected);
             }
             node = next;
         }
         self.think();
     }
 
+    fn clock(&mut self, seconds: f64) {
+        self.reckoning.clock(seconds);
+    }
+
     fn choices(&self) -> Option<&Choices> {
-        Some(&self.reckoning.choices)
+        Some(self.reckoning.choices())
     }
 }
 

@@ -1,235 +1,202 @@
-//! What passes cost, and what a draft is expected to be good for.
+//! What steps cost, what to expect of the draft, and what the clock said of both.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// Seconds of passes of target and draft, each with the distributions that it gives, and of a step
-/// beside them.
+/// Seconds of the passes of target and draft on one machine. All that a step takes beside the
+/// draft's passes counts as the target's: distributions, verification, caches cut back.
 ///
 /// ```
 /// use polydraft::policy::Passes;
 ///
-/// let passes = Passes::new(vec![(1, 1.0), (4, 1.5), (8, 2.5)])?;
-/// assert_eq!((passes.at(1.0), passes.at(6.0)), (1.0, 2.0));
+/// // By tokens: seconds without context, and seconds for every token of context.
+/// let passes = Passes::new(vec![(1, 1.0, 0.0), (4, 1.5, 0.001), (8, 2.5, 0.002)])?;
+/// assert_eq!((passes.at(1.0, 50), passes.at(6.0, 0), passes.at(8.0, 250)), (1.0, 2.0, 3.0));
 /// # Ok::<(), polydraft::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default)]
 pub struct Costs {
-    /// Of the target, by rows: 1 and the nodes of the tree.
+    /// Of the target, by tokens: 1 and those that are drafted.
     pub target: Passes,
-    /// Of the draft, by rows: the nodes of a level.
+    /// Of the draft, by tokens.
     pub draft: Passes,
     /// What the draft's first pass in a step takes beyond another: the target has just had the
-    /// caches. Whoever asks the draft pays it, drawn or not.
-    #[serde(default)]
+    /// caches.
     pub first: f64,
-    /// Of a step in which something is drawn, beside its passes, by the paths of its tree: draws,
-    /// verification, caches cut back. What a plain step takes beside its pass is not in it.
-    #[serde(default = "Passes::free")]
-    pub verification: Passes,
     /// Whether what was decided without the draft costs it nothing when it is asked again: it goes
     /// on behind what the target computed.
-    #[serde(default)]
     pub follows: bool,
-    /// What passes take more in longer texts.
-    #[serde(default)]
-    pub longer: Box<Longer>,
-    /// What to expect of the draft before anything is known of a text.
-    #[serde(default)]
-    pub guess: Guess,
-}
-
-/// What passes take more for every token that a text is longer: each row attends to all of them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Longer {
-    /// Tokens of the text with which passes were measured.
-    pub than: usize,
-    /// Seconds a token of passes of the target, by rows.
-    pub target: Passes,
-    /// Seconds a token of passes of the draft, by rows.
-    pub draft: Passes,
-}
-
-impl Default for Longer {
-    /// Nothing.
-    fn default() -> Self {
-        Self { than: 0, target: Passes::free(), draft: Passes::free() }
-    }
-}
-
-/// How often drafts were rejected, and how unsure the draft was there, on average over nodes that
-/// were verified.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Guess {
-    /// The part of single draws that were rejected, from 0 to 1.
+    /// The part of the drafted tokens that is rejected, before anything is known of a text; more
+    /// than every other one is not believed.
     pub rejected: f64,
-    /// 1 − the draft's sureness ([`Distribution::sureness`](crate::Distribution::sureness)), from 0
-    /// to 1.
-    pub unsure: f64,
+    /// What the clock said since these costs were measured or last corrected.
+    pub clock: Clocked,
 }
 
-impl Default for Guess {
-    fn default() -> Self {
-        Self { rejected: 0.5, unsure: 0.5 }
+/// Seconds of steps of one kind, by the clock and by the costs.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Sum {
+    /// So many steps.
+    pub steps: u64,
+    /// Seconds by the clock.
+    pub clock: f64,
+    /// Seconds by the costs.
+    pub costs: f64,
+}
+
+/// What the clock said of steps of one sequence alone.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Clocked {
+    /// Steps without drafted tokens behind another such step: weights are then where they are in
+    /// plain decoding. Of a small model the first step behind a draft takes a third longer.
+    pub plain: Sum,
+    /// Steps with drafted tokens.
+    pub drafted: Sum,
+}
+
+/// Plain steps without which a text says nothing: they tell how fast the machine was.
+const FEW: u64 = 4;
+/// Plain and drafted steps after which the clock is believed: one is off by a sixth on a virtual
+/// machine, the ratio of so many of both by 0.03.
+const ENOUGH: u64 = 64;
+/// The part by which drafted steps may be off: less is noise, and a seed is to give the same text
+/// as long as costs are not wrong.
+const TOLERANCE: f64 = 0.1;
+
+impl Clocked {
+    /// How many times as long as the costs say plain steps took, if there were some.
+    pub fn speed(&self) -> Option<f64> {
+        (self.plain.steps >= FEW).then(|| self.plain.clock / self.plain.costs)
     }
 }
 
 impl Default for Costs {
     /// Nobody's machine: a target bound by memory, and a draft of a tenth of it.
     fn default() -> Self {
-        let passes = |unit: f64| Passes::of(vec![(1, unit), (8, 1.3 * unit), (32, 3.0 * unit)]);
+        let passes = |seconds| {
+            Passes(vec![(1, seconds, 0.0), (8, 1.3 * seconds, 0.0), (32, 3.0 * seconds, 0.0)])
+        };
         Self {
             target: passes(1.0),
             draft: passes(0.1),
             first: 0.0,
-            verification: Passes::free(),
             follows: false,
-            longer: Box::default(),
-            guess: Guess::default(),
+            rejected: 0.5,
+            clock: Clocked::default(),
         }
     }
 }
 
 impl Costs {
-    /// Seconds of a pass of the target over so many rows, behind a text of so many tokens.
-    pub fn target(&self, rows: f64, tokens: usize) -> f64 {
-        self.behind(&self.target, &self.longer.target, rows, tokens)
-    }
-
-    /// Seconds of a pass of the draft, likewise.
-    pub fn draft(&self, rows: f64, tokens: usize) -> f64 {
-        self.behind(&self.draft, &self.longer.draft, rows, tokens)
-    }
-
-    /// Seconds of a step's passes of the draft over so many rows each, the first one first, behind
-    /// a text as long as that with which they were measured.
-    pub fn drafted(&self, passes: impl IntoIterator<Item = f64>) -> f64 {
-        let mut seconds = passes.into_iter().map(|rows| self.draft.at(rows));
-        let Some(root) = seconds.next() else { return 0.0 };
-        self.first + root + seconds.sum::<f64>()
-    }
-
-    fn behind(&self, passes: &Passes, longer: &Passes, rows: f64, tokens: usize) -> f64 {
-        let (pass, more) = (passes.at(rows), tokens as f64 - self.longer.than as f64);
-        // What a shorter text saves is part of the pass, whatever was measured.
-        (pass + more * longer.at(rows)).max(0.5 * pass)
+    /// Takes note of what the clock said of a text. Where it disagrees for long, drafted steps cost
+    /// from here on what it says relative to plain ones of the same texts; whether that is so.
+    pub fn learn(&mut self, text: &Clocked) -> bool {
+        let Some(speed) = text.speed() else { return false };
+        let Clocked { plain, drafted } = &mut self.clock;
+        for (sum, new) in [(&mut *plain, text.plain), (&mut *drafted, text.drafted)] {
+            sum.steps += new.steps;
+            sum.clock += new.clock / speed;
+            sum.costs += new.costs;
+        }
+        if plain.steps.min(drafted.steps) < ENOUGH {
+            return false;
+        }
+        let (ratio, pass) = (drafted.clock / drafted.costs, self.target.0[0].1);
+        self.clock = Clocked::default();
+        let is_wrong = (ratio - 1.0).abs() > TOLERANCE;
+        if is_wrong {
+            self.target.0[1..].iter_mut().for_each(|(_, seconds, longer)| {
+                (*seconds, *longer) = (pass.max(ratio * *seconds), ratio * *longer);
+            });
+            self.draft.0.iter_mut().for_each(|(_, seconds, longer)| {
+                (*seconds, *longer) = (ratio * *seconds, ratio * *longer);
+            });
+            self.first *= ratio;
+        }
+        is_wrong
     }
 
     pub(super) fn validate(&self) -> Result<()> {
-        let target = self.target.pairs();
-        if target.first().is_none_or(|(_, seconds)| *seconds <= 0.0) {
-            return Err(Error::Setting {
-                setting: "costs of the target",
-                expected: "more than no time",
-                got: format!("{target:?}"),
-            });
-        }
-        if !(self.first.is_finite() && self.first >= 0.0) {
-            return Err(Error::Setting {
-                setting: "costs of the draft's first pass",
-                expected: "no time or more",
-                got: self.first.to_string(),
-            });
-        }
-        let Guess { rejected, unsure } = self.guess;
-        match [rejected, unsure].iter().all(|part| (0.0..=1.0).contains(part)) {
-            true => Ok(()),
-            false => Err(Error::Setting {
-                setting: "guess of an automatic tree",
-                expected: "two numbers from 0 to 1",
-                got: format!("{:?}", self.guess),
-            }),
-        }
-    }
-}
-
-/// Seconds by rows of a pass, or by paths of a tree.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<(usize, f64)>", into = "Vec<(usize, f64)>")]
-pub struct Passes {
-    pairs: Vec<(usize, f64)>,
-    /// Of 0, 1, 2, .. rows: a tree is chosen by looking some thousand passes up.
-    table: Vec<f64>,
-}
-
-/// Rows up to which passes are looked up.
-const LOOKED_UP: usize = 128;
-
-impl Passes {
-    /// Pairs of rows and seconds.
-    ///
-    /// # Errors
-    /// No pair; rows that do not grow from 1 on; seconds that are no time.
-    pub fn new(pairs: Vec<(usize, f64)>) -> Result<Self> {
-        let grows = pairs.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        let times = pairs.iter().all(|(_, seconds)| seconds.is_finite() && *seconds >= 0.0);
-        if pairs.first().is_some_and(|(rows, _)| *rows == 1) && grows && times {
-            return Ok(Self::of(pairs));
+        let Self { target, first, rejected, .. } = self;
+        let is_right = target.0[0].1 > 0.0 && first.is_finite() && *first >= 0.0;
+        if is_right && (0.0..=1.0).contains(rejected) {
+            return Ok(());
         }
         Err(Error::Setting {
             setting: "costs",
-            expected: "pairs of rows and seconds, [[1, 0.01], [4, 0.012], ..], rows growing from 1 on",
-            got: format!("{pairs:?}"),
+            expected: "passes of the target that take time, a first pass of the draft that takes \
+                       no time or more, a part of rejected tokens from 0 to 1",
+            got: format!("{:?}, {first}, {rejected}", target.0),
+        })
+    }
+}
+
+/// Seconds of passes by tokens: without context, and more for every token of context, for each
+/// token attends to all of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Vec<f64>>", into = "Vec<(usize, f64, f64)>")]
+pub struct Passes(Vec<(usize, f64, f64)>);
+
+impl Passes {
+    /// Tokens, seconds without context, seconds for every token of context.
+    ///
+    /// # Errors
+    /// No pass; tokens that do not grow from 1 on; seconds that are no time.
+    pub fn new(passes: Vec<(usize, f64, f64)>) -> Result<Self> {
+        let grows = passes.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let is_time = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
+        let times = passes.iter().all(|pass| is_time(pass.1) && is_time(pass.2));
+        if passes.first().is_some_and(|(tokens, ..)| *tokens == 1) && grows && times {
+            return Ok(Self(passes));
+        }
+        Err(Error::Setting {
+            setting: "costs",
+            expected: "tokens, seconds and seconds for every token of context, [[1, 0.01, 1e-6], \
+                       [4, 0.012, 2e-6], ..], tokens growing from 1 on",
+            got: format!("{passes:?}"),
         })
     }
 
-    fn of(pairs: Vec<(usize, f64)>) -> Self {
-        let mut passes = Self { pairs, table: Vec::new() };
-        passes.table = (0..=LOOKED_UP).map(|rows| passes.between(rows as f64)).collect();
-        passes
+    /// Those that are known.
+    pub fn known(&self) -> &[(usize, f64, f64)] {
+        &self.0
     }
 
-    /// What takes no time.
-    pub fn free() -> Self {
-        Self::of(vec![(1, 0.0)])
-    }
-
-    /// The pairs.
-    pub fn pairs(&self) -> &[(usize, f64)] {
-        &self.pairs
-    }
-
-    /// Seconds of a pass over so many rows: on the line between two pairs; behind the last, in
-    /// proportion to it.
-    pub fn at(&self, rows: f64) -> f64 {
-        let below = rows as usize;
-        match self.table.get(below..below.saturating_add(2)) {
-            Some(ends) => ends[0] + (rows - below as f64) * (ends[1] - ends[0]),
-            None => self.between(rows),
-        }
-    }
-
-    fn between(&self, rows: f64) -> f64 {
-        let mut before = (0.0, 0.0);
-        for &(known, seconds) in &self.pairs {
-            let known = known as f64;
-            if rows <= known {
-                // Fewer rows than one there are not.
-                let part =
-                    if before.0 > 0.0 { (rows - before.0) / (known - before.0) } else { 1.0 };
-                return before.1 + part * (seconds - before.1);
+    /// Seconds of a pass over so many tokens behind so many: on the line between two that are
+    /// known; behind the last in proportion to it.
+    pub fn at(&self, tokens: f64, context: usize) -> f64 {
+        let behind = |(tokens, seconds, longer): (usize, f64, f64)| {
+            (tokens as f64, seconds + longer * context as f64)
+        };
+        let mut before = behind(self.0[0]);
+        for known in self.0.iter().copied().map(behind) {
+            if tokens <= known.0 {
+                let part = (tokens - before.0).max(0.0) / (known.0 - before.0).max(1.0);
+                return before.1 + part * (known.1 - before.1);
             }
-            before = (known, seconds);
+            before = known;
         }
-        before.1 * rows / before.0
+        before.1 * tokens / before.0
     }
 }
 
-impl TryFrom<Vec<(usize, f64)>> for Passes {
+/// With two numbers each where context takes no time.
+impl TryFrom<Vec<Vec<f64>>> for Passes {
     type Error = Error;
 
-    fn try_from(pairs: Vec<(usize, f64)>) -> Result<Self> {
-        Self::new(pairs)
+    fn try_from(passes: Vec<Vec<f64>>) -> Result<Self> {
+        let part = |pass: &Vec<f64>, part: usize| pass.get(part).copied().unwrap_or(0.0);
+        let passes =
+            passes.iter().map(|pass| (part(pass, 0) as usize, part(pass, 1), part(pass, 2)));
+        Self::new(passes.collect())
     }
 }
 
-impl From<Passes> for Vec<(usize, f64)> {
+impl From<Passes> for Vec<(usize, f64, f64)> {
     fn from(passes: Passes) -> Self {
-        passes.pairs
+        passes.0
     }
 }
 
@@ -237,35 +204,52 @@ impl From<Passes> for Vec<(usize, f64)> {
 mod tests {
     use super::*;
 
+    fn near(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-12, "{found} {expected}");
+    }
+
     #[test]
-    fn a_longer_text_takes_longer() {
-        let passes = |pairs: &[(usize, f64)]| Passes::new(pairs.to_vec()).unwrap();
-        let longer = Longer {
-            than: 100,
-            target: passes(&[(1, 0.001), (4, 0.004)]),
-            draft: passes(&[(1, 0.001)]),
-        };
-        let costs = Costs {
-            target: passes(&[(1, 1.0), (4, 2.0)]),
-            draft: passes(&[(1, 0.1)]),
-            longer: Box::new(longer),
-            ..Costs::default()
-        };
-        let near = |found: f64, expected: f64| {
-            assert!((found - expected).abs() < 1e-12, "{found} {expected}")
-        };
-        near(costs.target(1.0, 100), 1.0);
-        near(costs.target(1.0, 1100), 2.0);
-        near(costs.target(4.0, 600), 4.0);
-        near(costs.draft(2.0, 200), 0.4);
-        near(costs.target(1.0, 0), 0.9);
-        // A shorter one is never free.
-        near(costs.draft(1.0, 0), 0.05);
+    fn passes_are_lines_between_those_known() {
+        let passes = Passes::new(vec![(1, 0.9, 0.001), (4, 1.6, 0.004)]).unwrap();
+        near(passes.at(1.0, 100), 1.0);
+        near(passes.at(0.5, 100), 1.0);
+        near(passes.at(4.0, 600), 4.0);
+        near(passes.at(2.5, 0), 1.25);
+        near(passes.at(8.0, 0), 3.2);
+        let costs = Costs { target: passes, ..Costs::default() };
         let text = serde_json::to_string(&costs).unwrap();
         assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), costs);
-        // Files from before.
-        let before: Costs =
-            serde_json::from_str(r#"{"target": [[1, 1.0]], "draft": [[1, 0.1]]}"#).unwrap();
-        near(before.target(3.0, 5000), 3.0);
+        let least = r#"{"target": [[1, 1.0]], "draft": [[1, 0.1]]}"#;
+        near(serde_json::from_str::<Costs>(least).unwrap().target.at(3.0, 5000), 3.0);
+    }
+
+    /// A text on a machine of half the speed, in which drafted steps took so many times as long as
+    /// the costs say, beside plain ones.
+    fn text(ratio: f64) -> Clocked {
+        let sum = |costs: f64, ratio: f64| Sum { steps: 32, clock: 2.0 * ratio * costs, costs };
+        Clocked { plain: sum(32.0, 1.0), drafted: sum(50.0, ratio) }
+    }
+
+    #[test]
+    fn the_clock_is_believed_when_it_disagrees_for_long() {
+        let new = || Costs { first: 0.5, ..Costs::default() };
+        let mut costs = new();
+        assert!(!costs.learn(&text(1.3)));
+        assert_eq!(costs.target, new().target);
+        assert!(costs.learn(&text(1.3)));
+        near(costs.target.at(1.0, 0), 1.0);
+        near(costs.target.at(8.0, 0), 1.3 * 1.3);
+        near(costs.draft.at(1.0, 0), 0.13);
+        near(costs.first, 0.65);
+        assert_eq!(costs.clock, Clocked::default());
+        // Noise moves nothing, nor does the machine's speed, nor a text without plain steps.
+        let mut costs = new();
+        for _ in 0..10 {
+            assert!(!costs.learn(&text(1.08)));
+            assert!(!costs.learn(&Clocked { plain: Sum::default(), ..text(3.0) }));
+        }
+        // No pass over several tokens is faster than one over one.
+        assert!(costs.learn(&text(0.5)) || costs.learn(&text(0.5)));
+        near(costs.target.at(2.0, 0), 1.0);
     }
 }

@@ -128,6 +128,10 @@ impl Policy for Cut {
         self.of.observe(draft, outcome);
     }
 
+    fn clock(&mut self, seconds: f64) {
+        self.of.clock(seconds);
+    }
+
     fn choices(&self) -> Option<&super::Choices> {
         self.of.choices()
     }

@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::policy::{Auto, Costs, Reckoned};
+use polydraft::policy::{Auto, Costs};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Limits, Statistics};
 use polydraft_runtime::{Models, Settings, Speculation, Usage, costs, seeded};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
+use super::reckoned::Reckoned;
 use crate::args::ModelArgs;
 use crate::interrupts::Orderly;
 use crate::output::{self, Terminal};
@@ -390,7 +391,7 @@ fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
 /// What to use, and why; `chain` are the texts that drafted one token a step.
 fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
     let auto = &results[1];
-    let (plain, pass) = (costs.target.at(1.0), costs.draft.at(1.0));
+    let (plain, pass) = (costs.target.at(1.0, 0), costs.draft.at(1.0, 0));
     let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
@@ -399,7 +400,7 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
          pass over 4 tokens {:.2} of that over one, from which auto reckons {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
-        costs.target.at(4.0) / plain,
+        costs.target.at(4.0, 0) / plain,
         auto.by_costs.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
@@ -456,9 +457,9 @@ impl Report {
         }
         for (name, passes) in [("target", &self.costs.target), ("draft", &self.costs.draft)] {
             let pairs: Vec<String> = passes
-                .pairs()
+                .known()
                 .iter()
-                .map(|(rows, seconds)| format!("{rows}: {:.2} ms", 1e3 * seconds))
+                .map(|(tokens, seconds, _)| format!("{tokens}: {:.2} ms", 1e3 * seconds))
                 .collect();
             write!(out, "\na pass of the {name} over so many tokens  {}", pairs.join("  "))?;
         }

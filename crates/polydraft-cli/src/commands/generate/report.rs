@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::printer::legend;
 use crate::commands::score::TokenScore;
 use crate::output::note;
-use polydraft_runtime::costs;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -37,7 +36,7 @@ struct Stats {
     accepted_by_draft: Vec<f64>,
     /// Nodes that the verifier's own algorithm could not do, and another one did.
     fallbacks: u64,
-    /// What --tree auto chose, and what it thinks it gained.
+    /// What --tree auto chose, and what it gained.
     #[serde(skip_serializing_if = "Option::is_none")]
     auto: Option<Auto>,
     time_ms: Times,
@@ -50,6 +49,8 @@ struct Auto {
     choices: Choices,
     /// Times as fast as plain decoding, by the costs.
     gain: f64,
+    /// The same by the clock, where steps of the text tell.
+    gain_by_clock: Option<f64>,
 }
 
 /// Milliseconds. `total` runs from the end of the prompt; reading the prompt is apart.
@@ -85,7 +86,11 @@ impl<'a> Report<'a> {
             accepted_by_position: s.accepted_by_position(),
             accepted_by_draft: s.accepted_by_draft(),
             fallbacks: s.fallbacks,
-            auto: s.choices.clone().map(|choices| Auto { gain: choices.gain(), choices }),
+            auto: s.choices.clone().map(|choices| Auto {
+                gain: choices.gain(),
+                gain_by_clock: times_plain(s),
+                choices,
+            }),
             time_ms,
             tokens_per_second: s.tokens_per_second(),
         };
@@ -118,8 +123,9 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
         note(legend());
     }
     let seconds = s.total_time.as_secs_f64();
+    let faster = times_plain(s).map_or(String::new(), |times| format!(", {times:.2}× plain"));
     note(format_args!(
-        "{} tokens in {seconds:.2} s, {:.0} tokens/s; ended {reason}; seed {seed}",
+        "{} tokens in {seconds:.2} s, {:.0} tokens/s{faster}; ended {reason}; seed {seed}",
         s.tokens,
         s.tokens_per_second()
     ));
@@ -154,10 +160,6 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
             s.fallbacks
         ));
     }
-    if let Some(choices) = &s.choices {
-        note(chosen(choices));
-        note_if_wrong(s, choices);
-    }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     note(format_args!(
         "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; before that {:.1} ms for the \
@@ -169,51 +171,10 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     ));
 }
 
-/// How many times as long as the costs say drafts must have taken beside the rest, or that beside
-/// drafts, to be worth a note.
-const WRONG: f64 = 1.5;
-/// Seconds of steps that tell, and the share of them that drafts must have had: of cheap ones most
-/// is draws, which the costs count as verification.
-const TELLING: f64 = 1.0;
-const SHARE: f64 = 0.2;
-
-/// Costs that were kept may be those of a machine that was busy, or is another one by now.
-fn note_if_wrong(s: &Statistics, choices: &Choices) {
-    let shares = [
-        choices.draft_seconds / choices.seconds.max(1e-9),
-        s.draft_time.as_secs_f64() / s.total_time.as_secs_f64().max(1e-9),
-    ];
-    if s.total_time.as_secs_f64() < TELLING || shares.iter().all(|share| *share < SHARE) {
-        return;
-    }
-    let [by_costs, by_clock] = shares.map(|share| share / (1.0 - share).max(1e-9));
-    let off = by_clock / by_costs.max(1e-9);
-    if choices.draft_seconds > 0.0 && !(1.0 / WRONG..WRONG).contains(&off) {
-        note(format_args!(
-            "note: beside the target drafts took {off:.1} times as long as the costs say by which \
-             --tree auto chose; if that \
-             stays so, have them measured anew: give --costs a new file, or remove those in {}",
-            costs::folder()
-                .map_or_else(|| "the cache".to_owned(), |folder| folder.display().to_string())
-        ));
-    }
-}
-
-/// What a tree that chooses itself did.
-fn chosen(choices: &Choices) -> String {
-    let drawn: u64 = choices.by_paths.iter().sum();
-    let paths = choices.by_paths.iter().enumerate().filter(|(_, count)| **count > 0);
-    let paths: Vec<_> = paths.map(|(paths, count)| format!("{} in {count}", paths + 1)).collect();
-    let steps = choices.steps;
-    if drawn == 0 {
-        return format!("tree: auto found plain decoding the fastest, in all {steps} steps");
-    }
-    format!(
-        "tree: auto drafted in {drawn} of {steps} steps (paths: {}; {:.1} tokens deep), {:.2} \
-         times as fast as plain by \
-         what passes cost",
-        paths.join(", "),
-        choices.depth,
-        choices.gain()
-    )
+/// How many times as fast as plain decoding the text was, by the clock: where too few of its steps
+/// were plain, nobody knows.
+fn times_plain(s: &Statistics) -> Option<f64> {
+    let plain = s.choices.as_ref()?.plain_seconds_by_clock()?;
+    let drafted = s.choices.as_ref()?.clock.drafted.steps > 0;
+    drafted.then(|| plain / s.total_time.as_secs_f64().max(1e-9))
 }

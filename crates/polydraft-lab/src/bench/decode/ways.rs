@@ -1,7 +1,5 @@
 //! The ways to decode that are compared.
 
-use std::iter;
-
 use anyhow::Result;
 use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling};
@@ -81,17 +79,17 @@ impl Way {
     /// level, then one of the target. `None` for a tree that chooses itself, whose levels are not
     /// known.
     pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
-        let Some(speculation) = &self.speculation else { return Some(costs.target.at(1.0)) };
+        let Some(speculation) = &self.speculation else { return Some(costs.target.at(1.0, 0)) };
         if speculation.tree.clone().auto_mut().is_some() {
             return None;
         }
         let depth = speculation.tree.build().ok()?.depth();
-        let paths = self.paths_and_depth().map_or(1, |(paths, _)| paths);
         // The first level's law comes from one row; the others' from the nodes of the level before,
         // about as many in each.
         let level = (nodes / depth as f64).max(1.0);
-        let draft = costs.drafted(iter::once(1.0).chain(iter::repeat_n(level, depth - 1)));
-        Some(draft + costs.target.at(1.0 + nodes) + costs.verification.at(paths as f64))
+        let levels = (depth - 1) as f64 * costs.draft.at(level, 0);
+        let draft = costs.first + costs.draft.at(1.0, 0) + levels;
+        Some(draft + costs.target.at(1.0 + nodes, 0))
     }
 
     pub fn settings(&self) -> Settings {

@@ -1,0 +1,55 @@
+//! Any policy, with what its steps take by the costs beside it.
+
+use polydraft::draft::{Draft, Form, Path};
+use polydraft::policy::{Choices, Costs, Growth, Reckoning, StepContext};
+use polydraft::{Distribution, Outcome, Policy};
+
+/// A policy whose [`choices`](Policy::choices) are its steps, reckoned.
+pub struct Reckoned {
+    policy: Box<dyn Policy>,
+    reckoning: Reckoning,
+}
+
+impl Reckoned {
+    /// By these costs.
+    pub fn new(policy: Box<dyn Policy>, costs: Costs) -> Self {
+        Self { policy, reckoning: Reckoning::new(costs) }
+    }
+}
+
+impl Policy for Reckoned {
+    fn goes_on(&self, path: &Path) -> bool {
+        self.policy.goes_on(path)
+    }
+
+    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+        self.policy.draws(path, law)
+    }
+
+    fn depth(&self) -> usize {
+        self.policy.depth()
+    }
+
+    fn form(&self) -> Form {
+        self.policy.form()
+    }
+
+    fn begin_step(&mut self, context: &StepContext) {
+        self.reckoning.begin_step(context);
+        self.policy.begin_step(context);
+    }
+
+    fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
+        self.reckoning.observe(draft, outcome);
+        self.policy.observe(draft, outcome);
+    }
+
+    fn clock(&mut self, seconds: f64) {
+        self.reckoning.clock(seconds);
+        self.policy.clock(seconds);
+    }
+
+    fn choices(&self) -> Option<&Choices> {
+        Some(self.reckoning.choices())
+    }
+}
