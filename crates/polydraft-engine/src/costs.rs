@@ -186,11 +186,10 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use polydraft::Sampling;
     use rand::SeedableRng;
 
     use super::*;
-    use crate::{Limits, ModelDrafter, NoText, TableModel};
+    use crate::{ModelDrafter, TableModel};
 
     /// A draft that is the target, and one that never says what the target says.
     #[test]
@@ -206,17 +205,9 @@ mod tests {
             let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
             let mut request = |prompt, tree: PolicyKind| {
                 let verifier: polydraft::VerifierKind = "block".parse()?;
-                let sampling = Sampling::default();
-                let speculation =
-                    Speculation { verifier: verifier.build()?, policy: tree.build()?, sampling };
-                Ok(Request {
-                    prompt,
-                    sampling,
-                    speculation: Some(speculation),
-                    limits: Limits::default(),
-                    text: Box::new(NoText),
-                    chance: Box::new(rand_chacha::ChaCha8Rng::seed_from_u64(0)),
-                })
+                Ok(Request::new(prompt)
+                    .speculation(Speculation::new(verifier.build()?, tree.build()?)?)
+                    .rng(rand_chacha::ChaCha8Rng::seed_from_u64(0)))
             };
             engine.costs(&[0, 1], &mut request).unwrap()
         };
