@@ -24,7 +24,7 @@ use crate::{arrays, chance, models, tree, verify};
 /// likewise, or `"self"` (the target's own weights in 5 or 4 bits; `"self:q8_0"` in 8), or
 /// `"ngram"` (what the text has said before), or none for plain decoding. `dtype` and
 /// `draft_dtype`: how weights are held, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as
-/// the file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for.
+/// the file of a GGUF has them, else f32). `device`: `"cpu"`, which is all there is.
 /// `copies`: where a copy of the target's weights is kept for the next time, a folder, or `True`
 /// for the user's cache, or `False` for nowhere.
 ///
@@ -79,9 +79,14 @@ impl PyEngine {
         device: &str,
         copies: Copies,
     ) -> Result<Self> {
+        if device != "cpu" {
+            return Err(Failure::unsupported(format!(
+                "device: expected \"cpu\", got {device:?}; on a GPU the program computes through llama.cpp"
+            )));
+        }
         let named = draft.map(|draft| draft.extract::<String>().unwrap_or_default());
         let copy = named.as_deref().and_then(models::own_copy).transpose()?;
-        let options = Options { dtype, device, copy, copies: copies.clone() };
+        let options = Options { dtype, copy, copies: copies.clone() };
         let (target, language, copied) = model("target", py, target, &options)?;
         let vocabulary = target.facts().vocabulary.clone();
         let drafter: Option<Box<dyn Drafter>> = match (draft, copied) {
@@ -90,8 +95,7 @@ impl PyEngine {
             (Some(draft), None) => match named.as_deref().and_then(DrafterKind::named) {
                 Some(kind) => Some(kind.build(target.facts())?),
                 None => {
-                    let options =
-                        Options { dtype: draft_dtype.or(dtype), device, copy: None, copies };
+                    let options = Options { dtype: draft_dtype.or(dtype), copy: None, copies };
                     let (draft, _, _) = model("draft", py, draft, &options)?;
                     Some(Box::new(ModelDrafter::new(draft, &vocabulary)?))
                 }

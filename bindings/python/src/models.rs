@@ -13,8 +13,6 @@ use crate::errors::{Failure, Result};
 pub struct Options<'a> {
     /// How weights are held; none for what its file is for.
     pub dtype: Option<&'a str>,
-    /// Where to compute.
-    pub device: &'a str,
     /// How a copy that drafts is held, if there is to be one: a name, or nothing for the usual.
     pub copy: Option<Option<String>>,
     /// Where such a copy is kept for the next time.
@@ -54,7 +52,7 @@ pub use with::{Language, load, use_threads};
 mod with {
     use std::str::FromStr;
 
-    use polydraft_models::{DeviceName, LoadOptions, Opened, Precision, is_gguf};
+    use polydraft_models::{LoadOptions, Opened, Precision, is_gguf};
     use polydraft_text::Message;
 
     use super::*;
@@ -107,14 +105,13 @@ mod with {
     pub fn load(path: &Path, options: &Options<'_>) -> Result<Loaded> {
         let of_file = if is_gguf(path) { Precision::File } else { Precision::F32 };
         let precision: Precision = options.dtype.map_or(Ok(of_file), parsed)?;
-        let device: DeviceName = parsed(options.device)?;
         let opened = Opened::new(path)?;
         let copy = match &options.copy {
             None => None,
-            Some(None) => Some(opened.description.best_copy(precision, device)),
+            Some(None) => Some(opened.description.best_copy(precision)),
             Some(Some(kind)) => Some(parsed(kind)?),
         };
-        let how = LoadOptions { precision, device, copy, ..LoadOptions::default() };
+        let how = LoadOptions { precision, copy, ..LoadOptions::default() };
         let folder = match &options.copies {
             Copies::Kept(false) => None,
             Copies::Kept(true) => polydraft_models::Copies::of_user(),

@@ -5,23 +5,20 @@
 //! temperature. Published engines propose its most likely tokens as if they were certain.
 
 mod config;
-mod describe;
-mod load;
+pub(crate) mod describe;
+pub(crate) mod load;
 mod net;
 mod text;
-mod vocabulary;
+pub(crate) mod vocabulary;
 
 use std::ops::Range;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 use polydraft_engine::{Drafter, Error as EngineError, Model, Reads, Result, Sequence};
 
+use crate::error;
 use net::{Found, Net};
 use text::Text;
-
-pub use describe::HeadDescription;
-pub use load::{HeadOptions, is_head, load_head, load_head_beside};
-pub use vocabulary::read_tokens;
 
 /// Rows of a pass at most.
 const PASS: usize = 256;
@@ -73,12 +70,12 @@ impl Head {
         self.texts[sequence.number()].as_mut().expect("an open sequence")
     }
 
-    fn failed(&self, source: candle_core::Error) -> EngineError {
+    fn failed(&self, source: error::Error) -> EngineError {
         EngineError::Model { model: self.name.clone(), source: Box::new(source) }
     }
 
     /// One pass.
-    fn compute(&mut self, work: &[Work]) -> candle_core::Result<()> {
+    fn compute(&mut self, work: &[Work]) -> error::Result<()> {
         let (width, reads) = (self.net.width(), self.net.features);
         let text = |number: usize| self.texts[number].as_ref().expect("an open sequence");
         let told: Vec<f32> =
@@ -130,7 +127,7 @@ impl Drafter for Head {
     }
 
     fn open(&mut self) -> Result<Sequence> {
-        let cache = self.net.decoder.new_cache().map_err(|e| self.failed(e))?;
+        let cache = self.net.decoder.new_cache();
         let free = self.texts.iter().position(Option::is_none).unwrap_or_else(|| {
             self.texts.push(None);
             self.texts.len() - 1

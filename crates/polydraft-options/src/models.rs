@@ -9,8 +9,8 @@ use polydraft::{DraftTree, Token};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Facts, Model, ModelDrafter};
 use polydraft_llama::CacheType;
 use polydraft_models::{
-    DeviceName, Ends, Head, HeadOptions, LoadOptions, Loaded, Opened, Precision, TransformerModel,
-    is_gguf, is_head, load_head, load_head_beside, read_tokens,
+    Ends, Head, HeadOptions, LoadOptions, Loaded, Opened, Precision, TransformerModel, is_gguf,
+    is_head, load_head, load_head_beside, read_tokens,
 };
 use polydraft_text::{Language, LanguageModel};
 
@@ -58,8 +58,8 @@ pub struct ModelArgs {
     /// multiplied as f32 would be) [default: file for a .gguf file, else f32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
-    /// How the weights of the draft are held [default: as --dtype says; those of a draft head on a
-    /// CPU in q8_0]. The text has the target's law whatever the draft is held in.
+    /// How the weights of the draft are held [default: as --dtype says; those of a draft head in
+    /// q8_0]. The text has the target's law whatever the draft is held in.
     #[arg(long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,
     /// Where copies that --draft self made are kept, so that the next start need not make them
@@ -72,10 +72,6 @@ pub struct ModelArgs {
     /// exactly. A draft head's stay in f32.
     #[arg(long, value_name = "TYPE")]
     cache_type: Option<CacheType>,
-    /// Where to compute: cpu, cuda, cuda:N or metal; the latter need a program that was built for
-    /// them.
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceName::Cpu)]
-    device: DeviceName,
     /// Never ask the network: use what was downloaded before.
     #[arg(long)]
     offline: bool,
@@ -232,11 +228,7 @@ impl ModelArgs {
     fn target_backend(&self, path: &Path) -> Result<Backend> {
         let has_head = self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
         let own = self.draft.as_deref().map(OwnCopy::named).transpose()?.flatten();
-        let candle = match () {
-            _ if self.dtype.is_some() => Some("--dtype"),
-            _ if self.device != DeviceName::Cpu => Some("--device"),
-            _ => None,
-        };
+        let candle = self.dtype.map(|_| "--dtype");
         self.backend.of_target(path, candle, has_head || own.is_some())
     }
 
@@ -298,7 +290,8 @@ impl ModelArgs {
             words,
             held(self.dtype),
             held(self.draft_dtype),
-            self.device.to_string(),
+            // Where they are computed; costs that were kept before say it.
+            "cpu".to_owned(),
         ];
         all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
         all.extend(self.draft_layers.as_ref().map(|layers| format!("reads layers {layers:?}")));
@@ -387,7 +380,7 @@ impl ModelArgs {
         let failed = |error| advise(error).context(format!("loading the {role} model"));
         let clock = Instant::now();
         let opened = Opened::new(path).map_err(failed)?;
-        let beside = |own: OwnCopy| own.beside(&opened.description, precision, self.device);
+        let beside = |own: OwnCopy| own.beside(&opened.description, precision);
         let copy = match own {
             Own::No => None,
             Own::IfItHelps(own) => beside(own).ok(),
@@ -401,13 +394,7 @@ impl ModelArgs {
             ));
         }
         let mut copy = copy.map(|(copy, _)| copy);
-        let options = LoadOptions {
-            precision,
-            device: self.device,
-            memory: None,
-            cache: self.candle_cache()?,
-            copy,
-        };
+        let options = LoadOptions { precision, memory: None, cache: self.candle_cache()?, copy };
         let kept = copies::of(self.copies.as_deref());
         let kept = kept.and_then(|copies| copies.place(&opened.description, &options));
         let loaded = match opened.load_with(options, kept.as_ref()) {
@@ -426,9 +413,9 @@ impl ModelArgs {
             copies::keep(file, copy, loaded.was_kept);
         }
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), crate::threads::settled());
-        let (path, dtype, device) = (path.display(), precision, self.device);
+        let (path, dtype) = (path.display(), precision);
         detail(format_args!(
-            "{role}: {path} in {dtype} on {device}, {threads} threads; loaded in {seconds:.2} s"
+            "{role}: {path} in {dtype}, {threads} threads; loaded in {seconds:.2} s"
         ));
         Ok((loaded, copy))
     }
@@ -475,7 +462,6 @@ impl ModelArgs {
         let candle = match () {
             _ if self.draft_dtype.or(self.dtype).is_some() => Some("--dtype or --draft-dtype"),
             _ if self.draft_vocabulary.is_some() => Some("--draft-vocabulary"),
-            _ if self.device != DeviceName::Cpu => Some("--device"),
             _ => None,
         };
         self.backend.of_draft(path, candle)
@@ -514,11 +500,8 @@ impl ModelArgs {
     }
 
     fn head_options(&self, language: &Language) -> Result<HeadOptions> {
-        let precision = self.draft_dtype.unwrap_or(match self.device {
-            // Half a pass of wider weights; the text's law does not depend on it.
-            DeviceName::Cpu => Precision::Q8_0,
-            _ => self.dtype.unwrap_or_default(),
-        });
+        // Half a pass of wider weights; the text's law does not depend on it.
+        let precision = self.draft_dtype.unwrap_or(Precision::Q8_0);
         let (layers, tokens) = (self.draft_layers.clone(), self.draft_tokens(language)?);
         Ok(HeadOptions { precision, layers, tokens, memory: None })
     }
@@ -615,28 +598,19 @@ impl ModelArgs {
         demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
     }
 
-    /// Bytes that can be had on the device, where it says.
+    /// Bytes that can be had, where the system says.
     pub fn available_memory(&self) -> Option<u64> {
-        polydraft_models::available_memory(self.device)
+        polydraft_models::available_memory()
     }
 
-    /// How far apart a logit may be when computed in another pass. On a processor it is the same to
-    /// the last bit; on a card products that quantise their inputs turn the last bit of a sum into
-    /// a step of 1/127 of the largest input.
+    /// How far apart a logit may be when computed in another pass. With our own kernels it is the
+    /// same to the last bit.
     pub fn rounding(&self) -> f32 {
         let target = Path::new(self.target.as_deref().unwrap_or_default());
-        match self.precision(target) {
+        match self.target_backend(target) {
             // Its products depend on how many rows are in a pass.
-            _ if matches!(self.target_backend(target), Ok(Backend::Llama)) => 0.3,
-            _ if self.device == DeviceName::Cpu => 1e-3,
-            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Q8_0F32 => 1e-3,
-            // A file may hold such blocks too.
-            Precision::Q8_0
-            | Precision::Q4_0
-            | Precision::Q4_1
-            | Precision::Q5_1
-            | Precision::Q4K
-            | Precision::File => 0.1,
+            Ok(Backend::Llama) => 0.3,
+            _ => 1e-3,
         }
     }
 }
@@ -652,10 +626,6 @@ pub fn advise(error: polydraft_models::Error) -> anyhow::Error {
     match &error {
         Error::Memory { fits, .. } if !fits.is_empty() => anyhow!("{error}; choose with --dtype"),
         Error::Memory { .. } => anyhow!("{error}; no --dtype is small enough"),
-        Error::NotBuilt { feature, .. } => {
-            anyhow!("--device: {error}; build it with --features {feature}")
-        }
-        Error::Device { .. } => anyhow!("--device: {error}"),
         _ => error.into(),
     }
 }

@@ -1,7 +1,7 @@
 //! `--draft self`: the target's own weights, in fewer bits, as its draft.
 
 use anyhow::Result;
-use polydraft_models::{Bytes, Description, DeviceName, Precision};
+use polydraft_models::{Bytes, Description, Precision};
 
 use crate::output::Usage;
 
@@ -38,15 +38,14 @@ impl OwnCopy {
         }
     }
 
-    /// How it is held beside a target that is held so on a device, and what it takes; why it would
-    /// be no use, if it would not.
+    /// How it is held beside a target that is held so, and what it takes; why it would be no use,
+    /// if it would not.
     pub fn beside(
         self,
         target: &Description,
         precision: Precision,
-        device: DeviceName,
     ) -> Result<(Precision, Bytes), String> {
-        let copy = self.0.unwrap_or_else(|| target.best_copy(precision, device));
+        let copy = self.0.unwrap_or_else(|| target.best_copy(precision));
         let bytes = Bytes(target.copy_bytes(copy));
         match target.is_copy_small(copy, precision) {
             true => Ok((copy, bytes)),

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use polydraft_engine::{DrafterKind, Feature};
 use polydraft_models::{
-    Bytes, Description, DeviceName, HeadDescription, LoadOptions, Positions, Precision, Scaling,
+    Bytes, CacheType, Description, HeadDescription, LoadOptions, Positions, Precision, Scaling,
     available_memory, is_gguf, is_head,
 };
 use polydraft_options::own_copy::OwnCopy;
@@ -138,7 +138,7 @@ impl Report {
     fn new(model: &Description, draft: Option<Draft>) -> Self {
         let config = &model.config;
         let options = |precision| LoadOptions { precision, ..LoadOptions::default() };
-        let available = available_memory(DeviceName::Cpu);
+        let available = available_memory();
         let weights = Precision::ALL.map(|precision| Weights {
             dtype: precision.name(),
             bytes: model.weight_bytes(precision),
@@ -168,7 +168,7 @@ impl Report {
             chat_template: chat_template(model),
             published_sampling: sampling(model),
             weights: weights.into(),
-            cache_bytes_per_1000_tokens: model.cache_bytes(1_000, LoadOptions::default()),
+            cache_bytes_per_1000_tokens: model.cache_bytes(1_000, CacheType::default()),
             memory_available: available,
             draft,
         }
@@ -306,7 +306,7 @@ impl Draft {
     /// Its own weights, beside a target that is held so, or as it would be by default.
     fn own(target: &Description, own: OwnCopy, name: &str, held: Option<Precision>) -> Self {
         let precision = held.unwrap_or_else(|| models::default_precision(&target.directory));
-        let mut checked = own.beside(target, precision, DeviceName::Cpu);
+        let mut checked = own.beside(target, precision);
         if let (Err(problem), None) = (&mut checked, held) {
             problem.push_str("; with another --dtype it may be");
         }

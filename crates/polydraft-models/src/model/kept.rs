@@ -2,7 +2,7 @@
 
 use polydraft::Token;
 
-use super::SequenceLimits;
+use super::limits::SequenceLimits;
 use super::text::{Text, common};
 use crate::cache::Cache;
 
@@ -65,16 +65,15 @@ impl Kept {
     /// The text that knows the most of them: itself, if that is most of it, otherwise its
     /// beginning. So a text goes over to its continuation, but what many begin with is not taken
     /// from one that is much longer.
-    pub fn take(&mut self, tokens: &[Token]) -> candle_core::Result<Option<(Vec<Token>, Cache)>> {
+    pub fn take(&mut self, tokens: &[Token]) -> Option<(Vec<Token>, Cache)> {
         let best = (0..self.texts.len()).max_by_key(|&i| common(&self.texts[i].0, tokens));
-        let Some(best) = best else { return Ok(None) };
-        let (held, cache) = self.texts.remove(best);
+        let (held, cache) = self.texts.remove(best?);
         let known = common(&held, tokens);
         if 2 * known >= held.len() {
-            return Ok(Some((held, cache)));
+            return Some((held, cache));
         }
         let shared = cache.share(known);
         self.texts.push((held, cache));
-        Ok(Some((tokens[..known].to_vec(), shared?)))
+        Some((tokens[..known].to_vec(), shared))
     }
 }
