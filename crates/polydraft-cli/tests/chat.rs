@@ -182,7 +182,7 @@ fn inspect_tells_what_a_model_takes_and_who_can_draft() {
 }
 
 #[test]
-fn every_dtype_decodes_and_absent_devices_are_explained() {
+fn every_dtype_decodes() {
     let target = model("llama");
     let base = [
         "generate",
@@ -204,13 +204,6 @@ fn every_dtype_decodes_and_absent_devices_are_explained() {
     assert_eq!(wide, narrow);
     for dtype in ["f16", "q8_0", "q4_k"] {
         assert!(run(&[&base[..], &["--dtype", dtype]].concat(), "").0.status.success(), "{dtype}");
-    }
-    for (device, code, part) in
-        [("cuda:1", 1, "--features cuda"), ("metal", 1, "--features metal"), ("gpu", 2, "cuda:N")]
-    {
-        let (output, _, err) = run(&[&base[..], &["--device", device]].concat(), "");
-        assert_eq!(output.status.code(), Some(code), "{err}");
-        assert!(err.contains(part), "{err}");
     }
 }
 

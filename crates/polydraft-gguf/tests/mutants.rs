@@ -1,6 +1,8 @@
 //! Thousands of damaged files: an error or a file, no panic, and no more memory than the bytes
 //! justify.
 
+#![allow(unsafe_code)] // the allocator that counts
+
 mod fuzz_bodies;
 mod support;
 
@@ -32,11 +34,13 @@ fn count(change: isize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
+        // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
+        // SAFETY: the caller's promise.
         unsafe { System.dealloc(at, layout) }
     }
 }

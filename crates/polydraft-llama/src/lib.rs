@@ -5,7 +5,7 @@
 //! backend. The model is a [`Model`](polydraft_engine::Model) like any other: many texts in one
 //! cache, a tree behind each scored in one pass.
 //!
-//! What differs from a model on candle: a row's logits depend, in their last bits, on how many rows
+//! What differs from a model on our own kernels: a row's logits depend, in their last bits, on how many rows
 //! are in its pass, because llama.cpp picks its products by that number. So a text at temperature 0
 //! is plain decoding's up to ties within that rounding, and a seed gives the same text again only
 //! in the same company.

@@ -8,6 +8,8 @@
 //!    would have to be told.
 //! 4. Where it still ends or throws, that is an error of the call: see `calls`.
 
+#![allow(unsafe_code)]
+
 mod batch;
 mod calls;
 mod context;
@@ -94,6 +96,7 @@ fn position(number: usize) -> i32 {
     i32::try_from(number).expect("contexts are shorter")
 }
 
+// SAFETY: `native/` defines it so.
 unsafe extern "C" {
     /// Ends the process without waiting for threads that never end.
     fn polydraft_llama_leave(code: i32);

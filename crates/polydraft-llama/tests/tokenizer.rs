@@ -2,6 +2,7 @@
 //! (`models/ggml-vocab-*.gguf`), where POLYDRAFT_VOCABULARIES names their folder, and on a
 //! published model's, where POLYDRAFT_SMOLLM2 names its file.
 #![cfg(feature = "native")]
+#![allow(unsafe_code)]
 
 #[path = "../../polydraft-gguf/tests/support/mod.rs"]
 mod gguf;

@@ -1,110 +1,189 @@
-//! Keys and values of a text's tokens, and hidden states where they are watched, in slots that can
-//! be kept selectively.
+//! The KV cache of one sequence, and hidden states where they are watched, in slots that can be
+//! kept selectively.
 //!
-//! The caller counts: which slots are the context and which a speculative tree behind it. On a
-//! processor slots lie in pages, which texts with a common beginning share; elsewhere in two
-//! tensors a layer.
-
-pub(crate) mod numbers;
-pub(crate) mod pages;
-mod tensors;
+//! The caller counts: which slots are the context and which a speculative tree behind it. Slots lie
+//! in pages of [`PAGE`]. Sequences with a common beginning hold the same pages; one that writes to a
+//! page that others hold takes a copy first. So sharing costs nothing, whoever goes on, and a
+//! growing sequence moves nothing.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use candle_core::{DType, Device, Result};
+use polydraft_kernels::{Error, Layout, PAGE, Page, Result};
 
-pub use numbers::CacheType;
-pub(crate) use pages::Pages;
-pub(crate) use tensors::Tensors;
-
-/// The numbers of a token's keys, and of its values.
+/// What is kept of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
-    pub layers: usize,
-    /// Of keys and values.
-    pub heads: usize,
-    /// Numbers of a head.
-    pub head: usize,
+    /// Its keys and values.
+    pub layout: Layout,
     /// Numbers of the hidden states that are watched.
     pub watched: usize,
-    /// On a processor; on a card as they are computed.
-    pub held: CacheType,
 }
 
-/// The keys and values of one text.
+impl Form {
+    /// A slot's hidden states in its page.
+    fn states(&self, slot: usize) -> Range<usize> {
+        let first = slot % PAGE * self.watched;
+        first..first + self.watched
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.layout.page_bytes() + PAGE * self.watched * size_of::<f32>()
+    }
+}
+
+/// The KV cache of one sequence.
 #[derive(Debug)]
-pub(crate) enum Cache {
-    Pages(Pages),
-    Tensors(Tensors),
+pub(crate) struct Cache {
+    form: Form,
+    pages: Vec<Arc<Page>>,
+    /// Of each page its slots' hidden states, `[slots, watched]`.
+    states: Vec<Arc<Vec<f32>>>,
 }
 
 impl Cache {
     /// An empty one.
-    pub fn new(form: Form, dtype: DType, device: &Device) -> Result<Self> {
-        Ok(match device.is_cpu() {
-            true => Self::Pages(Pages::new(form)),
-            false => Self::Tensors(Tensors::new(form, dtype, device)?),
-        })
+    pub fn new(form: Form) -> Self {
+        Self { form, pages: Vec::new(), states: Vec::new() }
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.form.layout
+    }
+
+    pub fn pages(&self) -> &[Arc<Page>] {
+        &self.pages
     }
 
     /// Makes room for so many slots; what is there stays.
     pub fn reserve(&mut self, slots: usize) -> Result<()> {
-        match self {
-            Self::Pages(pages) => pages.reserve(slots),
-            Self::Tensors(tensors) => tensors.reserve(slots),
-        }
-    }
-
-    /// Moves the contents of `slots`, which ascend and are not below `start`, to the slots from
-    /// `start` on.
-    pub fn keep(&mut self, start: usize, slots: &[usize]) -> Result<()> {
-        if slots.iter().copied().eq(start..start + slots.len()) {
-            return Ok(());
-        }
-        match self {
-            Self::Pages(pages) => pages.keep(start, slots),
-            Self::Tensors(tensors) => tensors.keep(start, slots)?,
+        while self.pages.len() * PAGE < slots {
+            let (mut states, count) = (Vec::new(), PAGE * self.form.watched);
+            states.try_reserve_exact(count).map_err(Error::from)?;
+            states.resize(count, 0.0);
+            self.pages.push(Arc::new(Page::new(self.form.layout)?));
+            self.states.push(Arc::new(states));
         }
         Ok(())
     }
 
-    /// Another one with the contents of the first `slots`. Changes of the one are not seen in the
-    /// other.
-    pub fn share(&self, slots: usize) -> Result<Self> {
-        Ok(match self {
-            Self::Pages(pages) => Self::Pages(pages.share(slots)),
-            Self::Tensors(tensors) => Self::Tensors(tensors.copy(slots)?),
-        })
+    /// Writes the key and value, `[heads, head]` each, of one slot in one layer.
+    pub fn write(&mut self, layer: usize, slot: usize, key: &[f32], value: &[f32]) {
+        Arc::make_mut(&mut self.pages[slot / PAGE]).write(layer, slot % PAGE, key, value);
     }
 
-    /// Gives up what lies wholly behind the first `slots`, where that frees anything.
-    pub fn shorten(&mut self, slots: usize) {
-        if let Self::Pages(pages) = self {
-            pages.shorten(slots);
+    /// Moves the contents of `slots`, which ascend and are not below `start`, to the slots from
+    /// `start` on.
+    pub fn keep(&mut self, start: usize, slots: &[usize]) {
+        for (to, &from) in (start..).zip(slots).filter(|(to, from)| to != *from) {
+            let states = self.states_of(from).to_vec();
+            self.watch(to, 0, &states);
+            for layer in 0..self.form.layout.layers {
+                let [key, value] = self.pages[from / PAGE].read(layer, from % PAGE);
+                self.write(layer, to, &key, &value);
+            }
         }
+    }
+
+    /// Another one with the contents of the first `slots`. Changes of the one are not seen in the
+    /// other.
+    pub fn share(&self, slots: usize) -> Self {
+        let pages = slots.div_ceil(PAGE);
+        let (own, states) = (self.pages[..pages].to_vec(), self.states[..pages].to_vec());
+        Self { form: self.form, pages: own, states }
+    }
+
+    /// Gives up what lies wholly behind the first `slots`.
+    pub fn shorten(&mut self, slots: usize) {
+        self.pages.truncate(slots.div_ceil(PAGE));
+        self.states.truncate(slots.div_ceil(PAGE));
     }
 
     /// Writes the hidden states of a slot from number `first` on.
     pub fn watch(&mut self, slot: usize, first: usize, state: &[f32]) {
-        match self {
-            Self::Pages(pages) => pages.watch(slot, first, state),
-            Self::Tensors(tensors) => tensors.watch(slot, first, state),
+        if !state.is_empty() {
+            let own = self.form.states(slot).start + first;
+            Arc::make_mut(&mut self.states[slot / PAGE])[own..own + state.len()]
+                .copy_from_slice(state);
         }
+    }
+
+    fn states_of(&self, slot: usize) -> &[f32] {
+        &self.states[slot / PAGE][self.form.states(slot)]
     }
 
     /// The hidden states of these slots, `[slots, watched]`.
     pub fn watched(&self, slots: Range<usize>) -> Vec<f32> {
-        match self {
-            Self::Pages(pages) => slots.flat_map(|slot| pages.watched(slot)).copied().collect(),
-            Self::Tensors(tensors) => tensors.watched(slots).to_vec(),
+        slots.flat_map(|slot| self.states_of(slot)).copied().collect()
+    }
+
+    /// Bytes held, those that other sequences hold too included.
+    pub fn bytes(&self) -> usize {
+        self.pages.len() * self.form.page_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polydraft_kernels::CacheType;
+
+    use super::*;
+
+    /// A head that does not fill its lines.
+    const LAYOUT: Layout = Layout { layers: 2, heads: 2, head: 40, held: CacheType::F32 };
+
+    /// All of them halves too.
+    fn numbers(seed: usize) -> Vec<f32> {
+        (0..80).map(|i| ((7919 * seed + i) % 2048) as f32).collect()
+    }
+
+    fn filled(slots: usize, held: CacheType) -> Cache {
+        let mut cache = Cache::new(Form { layout: Layout { held, ..LAYOUT }, watched: 33 });
+        cache.reserve(slots).unwrap();
+        for slot in 0..slots {
+            for layer in 0..2 {
+                let (key, value) = (numbers(2 * slot + layer), numbers(500 + 2 * slot + layer));
+                cache.write(layer, slot, &key, &value);
+            }
+            cache.watch(slot, 0, &numbers(900 + slot)[..20]);
+            cache.watch(slot, 20, &numbers(900 + slot)[20..33]);
+        }
+        cache
+    }
+
+    fn holds(cache: &Cache, slot: usize, what: usize) -> bool {
+        (0..2).all(|layer| {
+            cache.pages[slot / PAGE].read(layer, slot % PAGE)
+                == [numbers(2 * what + layer), numbers(500 + 2 * what + layer)]
+        }) && cache.watched(slot..slot + 1) == numbers(900 + what)[..33]
+    }
+
+    #[test]
+    fn slots_move_to_where_they_are_kept() {
+        for held in CacheType::ALL {
+            let mut cache = filled(70, held);
+            cache.keep(30, &[30, 33, 34, 69]);
+            for (slot, what) in [(0, 0), (29, 29), (30, 30), (31, 33), (32, 34), (33, 69), (40, 40)]
+            {
+                assert!(holds(&cache, slot, what), "{held} {slot}");
+            }
         }
     }
 
-    /// Bytes held, those that other texts hold too included.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Pages(pages) => pages.bytes(),
-            Self::Tensors(tensors) => tensors.bytes(),
+    #[test]
+    fn what_is_shared_does_not_change() {
+        let mut cache = filled(70, CacheType::F32);
+        let mut other = cache.share(40);
+        assert_eq!(other.bytes(), cache.bytes() / 3 * 2);
+        for layer in 0..2 {
+            cache.write(layer, 33, &numbers(7), &numbers(8));
+            other.write(layer, 34, &numbers(9), &numbers(10));
         }
+        cache.watch(32, 0, &[7.0]);
+        assert!(holds(&other, 32, 32) && !holds(&cache, 32, 32));
+        assert!(holds(&other, 33, 33) && holds(&cache, 34, 34));
+        assert!(!holds(&other, 34, 34) && !holds(&cache, 33, 33));
+        other.shorten(32);
+        assert!(other.bytes() == cache.bytes() / 3 && holds(&other, 31, 31));
     }
 }

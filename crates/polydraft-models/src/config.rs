@@ -3,18 +3,17 @@
 //! One [`Config`] describes every family: what differs between them is data here, and `family/`
 //! says how each family's file is to be read.
 
+mod activation;
 mod gguf;
 mod rope;
 
-use std::path::Path;
+use polydraft_kernels::Activation;
+use polydraft_text::positive;
 
-use polydraft_text::{Fields, positive};
-use serde_json::Value;
-
+pub(crate) use activation::activation;
 pub use rope::{Frequencies, Rope, Scaling};
 
-use crate::family::{FAMILIES, Names};
-use crate::{Error, Result};
+use crate::names::Names;
 
 /// The shape of a decoder, in the terms of Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
@@ -130,45 +129,6 @@ pub struct FeedForward {
     pub gated: bool,
 }
 
-/// A function of single numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// x · sigmoid(x)
-    Silu,
-    /// x · Φ(x)
-    Gelu,
-    /// The approximation of `Gelu` by tanh.
-    GeluTanh,
-    /// max(x, 0)
-    Relu,
-}
-
-impl Activation {
-    const ALL: [(Self, &'static str); 5] = [
-        (Self::Silu, "silu"),
-        (Self::Gelu, "gelu"),
-        (Self::GeluTanh, "gelu_pytorch_tanh"),
-        (Self::GeluTanh, "gelu_new"),
-        (Self::Relu, "relu"),
-    ];
-
-    pub(crate) fn read(
-        fields: &Fields,
-        field: &str,
-        default: &str,
-    ) -> std::result::Result<Self, String> {
-        let name = fields.get::<String>(field)?.unwrap_or_else(|| default.to_owned());
-        Self::ALL
-            .iter()
-            .find(|(_, known)| *known == name)
-            .map(|(activation, _)| *activation)
-            .ok_or_else(|| {
-                let known: Vec<_> = Self::ALL.iter().map(|(_, name)| *name).collect();
-                format!("{field}: expected one of {}, got {name:?}", known.join(", "))
-            })
-    }
-}
-
 /// Which products add a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
@@ -181,36 +141,8 @@ pub struct Biases {
 }
 
 impl Config {
-    /// Reads and checks `config.json`.
-    ///
-    /// # Errors
-    /// A file that is missing or no such JSON; an architecture or a feature that is not known;
-    /// sizes that are absurd or contradict each other. The field is named.
-    pub fn read(path: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(path, polydraft_files::Kind::SETTINGS)
-            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        Self::parse(&text).map_err(|problem| Error::File { path: path.to_owned(), problem })
-    }
-
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        let fields = Fields::of(&value)?;
-        // The architecture first: another one's fields may be missing or mean something else.
-        let known = || {
-            let names: Vec<_> = FAMILIES.iter().map(|family| family.architecture).collect();
-            format!("architectures: expected one of the known architectures ({})", names.join(", "))
-        };
-        let name = value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
-        let name = name.ok_or_else(|| format!("{}, got none", known()))?;
-        let family = FAMILIES.iter().find(|family| family.architecture == name);
-        let family = family.ok_or_else(|| format!("{}, got {name:?}", known()))?;
-        let config = (family.read)(family, &fields)?;
-        config.check()?;
-        Ok(config)
-    }
-
     /// What no family may break.
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if !self.heads.is_multiple_of(self.key_value_heads) {
             return Err(format!(
                 "num_key_value_heads: expected a divisor of num_attention_heads = {}, got {}",

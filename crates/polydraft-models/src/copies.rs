@@ -6,7 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::{CopyFile, Description, LoadOptions, TransformerModel};
+use crate::copy_file::CopyFile;
+use crate::description::{Description, LoadOptions};
+use crate::model::TransformerModel;
 
 /// Copies of fewer bytes are made in no time: not kept where nobody named a folder.
 const WORTH_KEEPING: u64 = 16 << 20;

@@ -13,19 +13,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rayon::prelude::*;
-use safetensors::tensor::{Dtype, Metadata, TensorView};
+use safetensors::tensor::{Dtype, TensorView};
 
-use crate::packed::{Format, Packed};
-use crate::weights::{header, read_at};
-use crate::{Description, DeviceName, Error, LoadOptions, Result, TransformerModel};
+use crate::copy_reader::{CopyReader, SOURCE, sum};
+use crate::description::{Description, LoadOptions};
+use crate::error::Result;
+use crate::model::TransformerModel;
 
 /// To be raised when matrices lie in memory in another way, or are rounded in another.
 const LAYOUT: u32 = 1;
-/// Where the metadata says what a copy was made of; sums stand under the matrices' names.
-const SOURCE: &str = "made of";
-/// Bytes that are summed up by one thread.
-const PART: usize = 1 << 20;
 
 /// Where a copy is kept, and what it must have been made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +38,7 @@ impl CopyFile {
     /// copy, where it is made as fast as it would be read, and where it cannot be told whether the
     /// model is still the same.
     pub fn new(folder: &Path, model: &Description, options: &LoadOptions) -> Option<Self> {
-        let copy =
-            options.copy.filter(|copy| copy.is_searched() && options.device == DeviceName::Cpu)?;
+        let copy = options.copy.filter(|copy| copy.is_searched())?;
         let place = model.directory.canonicalize().ok()?;
         let held = format!("{copy} of {} in {}", place.display(), options.precision);
         let mut hasher = DefaultHasher::new();
@@ -89,63 +84,6 @@ impl CopyFile {
 
     /// Opens it, if it is of this model as it is now.
     pub(crate) fn open(&self) -> Result<CopyReader> {
-        let mut file = polydraft_files::open(&self.path)
-            .map_err(|source| Error::Read { path: self.path.clone(), source })?;
-        let (metadata, start) = header(&self.path, &mut file)?;
-        let reader = CopyReader { path: self.path.clone(), metadata, start };
-        let got = reader.said(SOURCE).unwrap_or("none");
-        match got == self.source {
-            true => Ok(reader),
-            false => {
-                let problem = format!("expected a copy {}, got {got}", self.source);
-                Err(Error::File { path: self.path.clone(), problem })
-            }
-        }
+        CopyReader::open(&self.path, &self.source)
     }
-}
-
-/// A file that has a copy.
-#[derive(Debug)]
-pub(crate) struct CopyReader {
-    path: PathBuf,
-    metadata: Metadata,
-    /// Where the matrices' bytes begin.
-    start: u64,
-}
-
-impl CopyReader {
-    fn said(&self, of: &str) -> Option<&str> {
-        self.metadata.metadata().as_ref()?.get(of).map(String::as_str)
-    }
-
-    /// Reads a matrix.
-    pub fn matrix(&self, name: &str, format: Format, shape: [usize; 2]) -> Result<Packed> {
-        let Some(info) = self.metadata.info(name) else {
-            return Err(self.wrong(name, "such a tensor"));
-        };
-        let [begin, end] = [info.data_offsets.0, info.data_offsets.1];
-        if (end - begin) as u64 != format.bytes(shape[0], shape[1]) {
-            return Err(self.wrong(name, &format!("{} bytes", format.bytes(shape[0], shape[1]))));
-        }
-        let matrix = Packed::of_bytes(format, shape, |at, bytes| {
-            read_at(&self.path, self.start + (begin + at) as u64, bytes)
-        })?;
-        match self.said(name) == Some(&sum(matrix.as_bytes())) {
-            true => Ok(matrix),
-            false => Err(self.wrong(name, "the bytes that were written")),
-        }
-    }
-
-    pub fn wrong(&self, name: &str, expected: &str) -> Error {
-        let (tensor, got) = (name.to_owned(), "something else".to_owned());
-        Error::Tensor { path: self.path.clone(), tensor, expected: expected.to_owned(), got }
-    }
-}
-
-/// A sum that shows what was damaged: of the sums of parts.
-fn sum(bytes: &[u8]) -> String {
-    let parts = bytes.par_chunks(PART).map(crc32fast::hash).collect::<Vec<_>>();
-    let mut all = crc32fast::Hasher::new();
-    parts.iter().for_each(|part| all.update(&part.to_le_bytes()));
-    format!("{:08x}", all.finalize())
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::{CacheType, DeviceName, Precision};
+use crate::precision::Precision;
 
 /// What can go wrong with a model on disk.
 #[derive(Debug, thiserror::Error)]
@@ -59,30 +59,6 @@ pub enum Error {
     /// What stands between text and tokens.
     #[error(transparent)]
     Text(#[from] polydraft_text::Error),
-    /// A device that this build knows nothing of.
-    #[error("device {device}: expected a build with the feature {feature}, got one without")]
-    NotBuilt {
-        /// The device.
-        device: DeviceName,
-        /// The feature of this crate that it needs.
-        feature: &'static str,
-    },
-    /// A device that is not there.
-    #[error("device {device}: {problem}")]
-    Device {
-        /// The device.
-        device: DeviceName,
-        /// Why it cannot be used.
-        problem: String,
-    },
-    /// Keys and values in a type of their own, where that is not offered.
-    #[error("device {device}: expected keys and values as they are computed there, got {got}")]
-    CacheOnCard {
-        /// The device.
-        device: DeviceName,
-        /// How they were to be held.
-        got: CacheType,
-    },
     /// A model that does not fit into memory.
     #[error(
         "{directory}: as {precision} this model needs {needed}, of which {available} are free{}", fitting(.fits)
@@ -102,21 +78,19 @@ pub enum Error {
     /// What a draft head asks of its target.
     #[error(transparent)]
     Target(#[from] polydraft_engine::Error),
-    /// Threads that run already.
-    #[error("threads to compute with: expected to start {expected}, got {got} that run already")]
-    Threads {
-        /// How many were asked for.
-        expected: usize,
-        /// How many there are.
-        got: usize,
-    },
-    /// A failure of the tensor library.
+    /// Numbers that do not fit together, or no memory for the KV cache.
     #[error(transparent)]
-    Compute(#[from] candle_core::Error),
+    Compute(#[from] polydraft_kernels::Error),
 }
 
 /// Result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<Error> for polydraft_engine::Error {
+    fn from(error: Error) -> Self {
+        Self::Model { model: "a model's files".to_owned(), source: Box::new(error) }
+    }
+}
 
 /// A number of bytes, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,11 +5,11 @@
 //! temperature. Published engines propose its most likely tokens as if they were certain.
 
 mod config;
-mod describe;
-mod load;
+pub(crate) mod describe;
+pub(crate) mod load;
 mod net;
 mod text;
-mod vocabulary;
+pub(crate) mod vocabulary;
 
 use std::ops::Range;
 
@@ -18,12 +18,9 @@ use polydraft_engine::{
     Drafter, Error as EngineError, Model, Reads, Result, Sequence, Sequences, Slots,
 };
 
+use crate::error;
 use net::{Found, Net};
 use text::Text;
-
-pub use describe::HeadDescription;
-pub use load::{HeadOptions, is_head, load_head, load_head_beside};
-pub use vocabulary::read_tokens;
 
 /// Rows of a pass at most.
 const PASS: usize = 256;
@@ -74,12 +71,12 @@ impl Head {
         &mut self.texts[sequence]
     }
 
-    fn failed(&self, source: candle_core::Error) -> EngineError {
+    fn failed(&self, source: error::Error) -> EngineError {
         EngineError::Model { model: self.name.clone(), source: Box::new(source) }
     }
 
     /// One pass.
-    fn compute(&mut self, work: &[Work]) -> candle_core::Result<()> {
+    fn compute(&mut self, work: &[Work]) -> error::Result<()> {
         let (width, reads) = (self.net.width(), self.net.features);
         let text = |sequence: Sequence| &self.texts[sequence];
         let told: Vec<f32> =
@@ -121,7 +118,7 @@ impl Sequences for Head {
     }
 
     fn open(&mut self) -> Result<Sequence> {
-        let cache = self.net.decoder.new_cache().map_err(|e| self.failed(e))?;
+        let cache = self.net.decoder.new_cache();
         Ok(self.texts.open(Text::new(cache)))
     }
 

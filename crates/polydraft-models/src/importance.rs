@@ -7,7 +7,7 @@
 //! much as the mean square of its column's inputs.
 //! Method: a text is read once ([`SAMPLE`]), and the squares of each matrix's inputs are added up
 //! by column. Then scales are searched for with which the weighed errors are least
-//! (`packed/search.rs`).
+//! (`quantise/search.rs` of the kernels).
 //! Complexity: one pass over the text. Deviations: none.
 //!
 //! Of SmolLM2's weights, moved off the grid of their 4-bit file, copies in q4_1 are accepted 0.67
@@ -16,7 +16,7 @@
 
 use std::sync::Mutex;
 
-use crate::rows::Rows;
+use polydraft_kernels::Rows;
 
 /// Prose, a dialogue, a list, code, some languages.
 pub(crate) const SAMPLE: &str = include_str!("importance/sample.txt");
@@ -29,14 +29,13 @@ pub(crate) struct Importance(Mutex<Vec<f32>>);
 
 impl Importance {
     /// Takes note of inputs `[rows, columns]`.
-    pub fn note(&self, inputs: &Rows) -> candle_core::Result<()> {
-        let (numbers, width) = (inputs.numbers()?, inputs.width()?);
-        let Ok(mut sums) = self.0.lock() else { return Ok(()) };
+    pub fn note(&self, inputs: &Rows) {
+        let (numbers, width) = (inputs.numbers(), inputs.width());
+        let Ok(mut sums) = self.0.lock() else { return };
         sums.resize(width, 0.0);
         for row in numbers.chunks_exact(width.max(1)) {
             sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x * x);
         }
-        Ok(())
     }
 
     /// By column, relative to their mean; none if nothing was noted, or not only numbers.
@@ -63,10 +62,10 @@ mod tests {
         let importance = Importance::default();
         assert_eq!(importance.weights(), None);
         for numbers in [vec![1.0, 0.0, -2.0, 0.0], vec![1.0, 0.0]] {
-            importance.note(&Rows::Host { numbers, width: 2 }).unwrap();
+            importance.note(&Rows::new(numbers, 2));
         }
         assert_eq!(importance.weights(), Some(vec![2.0 + LEAST, LEAST]));
-        importance.note(&Rows::Host { numbers: vec![f32::NAN, 1.0], width: 2 }).unwrap();
+        importance.note(&Rows::new(vec![f32::NAN, 1.0], 2));
         assert_eq!(importance.weights(), None);
     }
 }

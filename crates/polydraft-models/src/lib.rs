@@ -1,15 +1,18 @@
-//! Language models for polydraft on candle.
+//! Language models for polydraft, on its CPU kernels.
 //!
 //! [`load`] reads a directory in Hugging Face layout, of any family in [`architectures`], or a GGUF
-//! file. The forward pass is our own: the models of candle-transformers build their masks inside,
-//! take scalar positions and keep private caches, so they can neither score a tree nor take tokens
-//! back. What needs no tensors (tokenizer, chat template) is [`polydraft_text`]'s.
+//! file. The forward pass is our own: it scores trees of tokens and takes tokens back. What is
+//! computed with one token after the other is [`polydraft_kernels`]'s; what needs no tensors
+//! (tokenizer, chat template) is [`polydraft_text`]'s.
+
+#![forbid(unsafe_code)]
 
 mod cache;
 mod config;
 mod copies;
 mod copy_file;
-mod device;
+mod copy_reader;
+mod description;
 mod error;
 mod family;
 mod head;
@@ -17,30 +20,27 @@ mod importance;
 mod linear;
 mod load;
 mod model;
-mod packed;
-mod rows;
-mod threads;
+mod names;
+mod precision;
 mod transformer;
 mod weights;
 
-pub use cache::CacheType;
 pub use config::{
-    Activation, Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder,
-    Positions, Rope, Scaling,
+    Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
+    Scaling,
 };
 pub use copies::Copies;
 pub use copy_file::CopyFile;
-pub use device::{DeviceName, available_memory, give_back_memory, keep_memory};
+pub use description::{Description, LoadOptions, is_gguf};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
-pub use head::{
-    Head, HeadDescription, HeadOptions, is_head, load_head, load_head_beside, read_tokens,
-};
-pub use linear::Precision;
-pub use load::{Description, Ends, LoadOptions, Loaded, Opened, is_gguf, load};
+pub use head::Head;
+pub use head::describe::HeadDescription;
+pub use head::load::{HeadOptions, is_head, load_head, load_head_beside};
+pub use head::vocabulary::read_tokens;
+pub use load::{Ends, Loaded, Opened, load};
 pub use model::{SequenceLimits, TransformerModel};
-#[doc(hidden)]
-pub use packed::ProductProbe;
-pub use threads::use_threads;
-#[doc(hidden)]
-pub use transformer::AttentionProbe;
+pub use polydraft_kernels::{
+    Activation, CacheType, available_memory, give_back_memory, keep_memory, use_threads,
+};
+pub use precision::Precision;

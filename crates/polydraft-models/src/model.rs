@@ -1,11 +1,12 @@
 //! The engine's interface of a model with many sequences, on a transformer.
 //!
-//! On a processor everything that is computed for a token depends on the tokens before it in its
+//! Everything that is computed for a token depends on the tokens before it in its
 //! text and on nothing else, to the last bit: not on the other sequences of a pass, on the tree
 //! around it, on how a prompt was cut into passes, or on which text it was first computed for. So
 //! whatever was computed for a beginning can be used for every text that begins so.
 
 mod kept;
+mod limits;
 mod text;
 
 use std::any::Any;
@@ -13,41 +14,28 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_features, too_many_sequences};
 use polydraft_engine::prefix::{Cached, Source, common_prefix};
 use polydraft_engine::{
     Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Slots, Vocabulary,
 };
+use polydraft_kernels::Error as KernelError;
 
+use crate::config::Config;
+use crate::copy_reader::CopyReader;
+use crate::error;
 use crate::linear::Matrix;
+use crate::precision::Precision;
 use crate::transformer::Transformer;
 use crate::transformer::pass::Part;
-use crate::{Config, CopyFile, Precision};
 use kept::Kept;
+pub use limits::SequenceLimits;
 use text::Text;
 
 /// Tokens of a pass at most: enough to use the processor, few enough for small buffers. More are
 /// taken in several.
 const PASS: usize = 256;
-
-/// How many texts a model keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SequenceLimits {
-    /// Sequences that may be open at once.
-    pub open: usize,
-    /// Closed ones of which is kept what was computed, for texts that begin alike.
-    pub closed: usize,
-    /// Bytes that those may hold.
-    pub closed_bytes: usize,
-}
-
-impl Default for SequenceLimits {
-    fn default() -> Self {
-        Self { open: 256, closed: 16, closed_bytes: 1 << 30 }
-    }
-}
 
 /// A transformer with the texts that it is asked to continue.
 #[derive(Debug)]
@@ -68,7 +56,7 @@ impl TransformerModel {
         name: String,
         vocabulary: Vocabulary,
         transformer: Transformer,
-    ) -> crate::Result<Self> {
+    ) -> error::Result<Self> {
         let Config { context, hidden, .. } = transformer.config;
         let limits = SequenceLimits::default();
         let facts = Facts {
@@ -92,21 +80,21 @@ impl TransformerModel {
     /// The same model with its weights rounded to `precision`: a draft that needs no second model.
     /// Embeddings, norms and biases are shared; texts are not. To 4 bits they are rounded with
     /// scales that are searched for, and the errors that show in `text`, of which some hundred
-    /// tokens of any kind do, count most; on a card, and with no text, as they come.
+    /// tokens of any kind do, count most; with no text as they come.
     ///
     /// # Errors
-    /// A failure of the tensor library.
-    pub fn rounded(&mut self, precision: Precision, text: &[Token]) -> crate::Result<Self> {
+    /// Failures of the computation.
+    pub fn rounded(&mut self, precision: Precision, text: &[Token]) -> error::Result<Self> {
         let copy = self.transformer.rounded_for(precision, text)?;
         self.copied(precision, copy)
     }
 
     /// The same from a file where it was kept.
-    pub(crate) fn kept(&self, precision: Precision, file: &CopyFile) -> crate::Result<Self> {
-        self.copied(precision, self.transformer.kept(precision, &file.open()?)?)
+    pub(crate) fn kept(&self, precision: Precision, file: &CopyReader) -> error::Result<Self> {
+        self.copied(precision, self.transformer.kept(precision, file)?)
     }
 
-    fn copied(&self, precision: Precision, copy: Transformer) -> crate::Result<Self> {
+    fn copied(&self, precision: Precision, copy: Transformer) -> error::Result<Self> {
         Self::new(
             format!("{} in {precision}", self.facts.name),
             self.facts.vocabulary.clone(),
@@ -132,14 +120,16 @@ impl TransformerModel {
     /// # Errors
     /// No tokens, tokens that do not ascend or that the model does not have; failures of the
     /// computation.
-    pub fn cut_output(&mut self, tokens: &[Token]) -> crate::Result<()> {
+    pub fn cut_output(&mut self, tokens: &[Token]) -> error::Result<()> {
         if tokens.is_empty() || !tokens.is_sorted_by(|token, next| token < next) {
-            return Err(candle_core::Error::Msg(format!(
-                "logits to keep: expected tokens that ascend, got {tokens:?}"
-            ))
+            return Err(KernelError::Shape {
+                operation: "logits to keep",
+                expected: "tokens that ascend".to_owned(),
+                got: format!("{tokens:?}"),
+            }
             .into());
         }
-        let head = self.transformer.head().select(tokens, &self.transformer.device)?;
+        let head = self.transformer.head().select(tokens)?;
         self.transformer.set_head(Arc::new(head));
         self.outputs = Some(tokens.to_vec());
         Ok(())
@@ -149,8 +139,8 @@ impl TransformerModel {
     ///
     /// # Errors
     /// Failures of the computation.
-    pub fn embedding_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
-        rows_of(self.transformer.embedding(), tokens, &self.transformer.device)
+    pub fn embedding_rows(&self, tokens: &[Token]) -> error::Result<Vec<f32>> {
+        rows_of(self.transformer.embedding(), tokens)
     }
 
     /// What the last hidden state is multiplied with for the logits of tokens: `[tokens,
@@ -158,16 +148,13 @@ impl TransformerModel {
     ///
     /// # Errors
     /// Failures of the computation.
-    pub fn output_rows(&self, tokens: &[Token]) -> crate::Result<Vec<f32>> {
-        rows_of(self.transformer.head(), tokens, &self.transformer.device)
+    pub fn output_rows(&self, tokens: &[Token]) -> error::Result<Vec<f32>> {
+        rows_of(self.transformer.head(), tokens)
     }
 
     /// The weights of the norm behind the last layer, if there is one that has weights alone.
-    ///
-    /// # Errors
-    /// Failures of the computation.
-    pub fn last_norm(&self) -> crate::Result<Option<Vec<f32>>> {
-        Ok(self.transformer.last_norm()?)
+    pub fn last_norm(&self) -> Option<&[f32]> {
+        self.transformer.last_norm()
     }
 
     /// Numbers in a row of logits.
@@ -213,12 +200,12 @@ impl TransformerModel {
         &mut self.texts[sequence]
     }
 
-    fn failed(&self, source: candle_core::Error) -> EngineError {
+    fn failed(&self, source: error::Error) -> EngineError {
         EngineError::Model { model: self.facts.name.clone(), source: Box::new(source) }
     }
 
     /// Computes all `work`, so many rows at a time that buffers stay small.
-    fn compute(&mut self, mut work: Vec<Work>) -> candle_core::Result<()> {
+    fn compute(&mut self, mut work: Vec<Work>) -> error::Result<()> {
         work.sort_unstable_by_key(|work| work.sequence);
         work.dedup_by_key(|work| work.sequence);
         while work.iter().any(|work| work.next < work.end) {
@@ -265,28 +252,27 @@ impl TransformerModel {
 
     /// What is known of the beginning of `tokens` from another text, where that is more than of the
     /// sequence's own.
-    fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) -> candle_core::Result<()> {
+    fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) {
         let own = common_prefix(self.text(sequence).held(), tokens);
         let open = self.texts.iter().filter(|(other, _)| *other != sequence);
         let open = open.map(|(other, text)| (other, text.held()));
         let (held, cache) = match self.kept.closed.source(tokens, own, open) {
-            None => return Ok(()),
-            Some(Source::Open(other, shared)) => self.text(other).beginning(shared)?,
+            None => return,
+            Some(Source::Open(other, shared)) => self.text(other).beginning(shared),
             Some(Source::Cache) => match self.kept.closed.take(tokens) {
-                None => return Ok(()),
+                None => return,
                 Some(Cached::Whole(held, cache)) => (held, cache),
                 Some(Cached::Prefix(shared, cache)) => {
-                    (tokens[..shared].to_vec(), cache.share(shared)?)
+                    (tokens[..shared].to_vec(), cache.share(shared))
                 }
             },
         };
         self.text_mut(sequence).adopt(held, cache);
-        Ok(())
     }
 }
 
-fn rows_of(matrix: &Matrix, tokens: &[Token], device: &Device) -> crate::Result<Vec<f32>> {
-    Ok(matrix.rows(tokens, device, DType::F32)?.into_numbers()?)
+fn rows_of(matrix: &Matrix, tokens: &[Token]) -> error::Result<Vec<f32>> {
+    Ok(matrix.rows(tokens)?.into_numbers())
 }
 
 /// Slots of a text that are to be computed.
@@ -303,7 +289,7 @@ impl Sequences for TransformerModel {
         if self.texts.len() >= self.facts.sequences {
             return too_many_sequences(&self.facts);
         }
-        let cache = self.transformer.new_cache().map_err(|e| self.failed(e))?;
+        let cache = self.transformer.new_cache();
         Ok(self.texts.open(Text::new(cache)))
     }
 
@@ -328,7 +314,7 @@ impl Sequences for TransformerModel {
             return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
         }
         if self.text(sequence).tokens().is_empty() {
-            self.adopt(sequence, tokens).map_err(|e| self.failed(e))?;
+            self.adopt(sequence, tokens);
         }
         self.text_mut(sequence).extend(tokens);
         Ok(())
@@ -371,7 +357,8 @@ impl Sequences for TransformerModel {
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.text_mut(sequence).commit(tree, path).map_err(|e| self.failed(e))
+        self.text_mut(sequence).commit(tree, path);
+        Ok(())
     }
 }
 
@@ -381,8 +368,7 @@ impl Model for TransformerModel {
     }
 
     fn follow(&mut self, leader: &dyn Model) -> bool {
-        // On a card every step would copy all that the leader keeps.
-        self.follows = self.transformer.device.is_cpu() && self.original(leader).is_some();
+        self.follows = self.original(leader).is_some();
         self.follows
     }
 
@@ -395,8 +381,7 @@ impl Model for TransformerModel {
     ) -> Result<()> {
         let Some(leader) = self.original(leader).filter(|_| self.follows) else { return Ok(()) };
         let text = leader.text(of);
-        let (held, cache) =
-            text.beginning(known.min(text.computed())).map_err(|e| self.failed(e))?;
+        let (held, cache) = text.beginning(known.min(text.computed()));
         self.text_mut(sequence).follow(held, cache);
         Ok(())
     }

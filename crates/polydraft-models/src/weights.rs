@@ -1,6 +1,8 @@
 //! The tensors of a model, each read from its file once: of a directory or of a GGUF file.
 
+mod element;
 mod gguf;
+mod listed;
 pub(crate) mod pickle;
 mod safetensors;
 
@@ -8,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use polydraft_gguf::{Gguf, ModelDescription, TensorType};
-use rayon::prelude::*;
+use polydraft_kernels::{Blocks, Format, Read};
 
-use crate::packed::{Blocks, Format, Read};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use element::Element;
 use gguf::Blocked;
+pub(crate) use listed::Listed;
 use safetensors::Files;
 pub(crate) use safetensors::{header, read_at};
 
@@ -27,81 +30,11 @@ pub(crate) enum Weights {
     Gguf(gguf::File),
 }
 
-/// What a header says of a tensor.
-pub(crate) struct Listed {
-    pub name: String,
-    pub shape: Vec<usize>,
-    /// The type's name.
-    pub stored: String,
-    /// In which it loses nothing.
-    pub exact: Format,
-}
-
-impl Listed {
-    /// How many numbers it has; shapes are strangers' claims.
-    pub fn numbers(&self) -> u64 {
-        self.shape.iter().fold(1, |n, s| n.saturating_mul(*s as u64))
-    }
-}
-
 /// Rows of a matrix: its name, its rows, and how many of them are wanted, from the first on.
 pub(crate) struct Part {
     pub name: String,
     pub rows: usize,
     pub wanted: usize,
-}
-
-/// Numbers that are read at once.
-const PIECE: usize = 1 << 18;
-
-/// A number that weights are held as.
-pub(crate) trait Element: Copy + Default + Send + Sync {
-    fn from_f32(bytes: [u8; 4]) -> Self;
-    fn from_f16(bytes: [u8; 2]) -> Self;
-    fn from_bf16(bytes: [u8; 2]) -> Self;
-    fn is_finite(self) -> bool;
-    fn widened(self) -> f32;
-}
-
-macro_rules! element {
-    ($type:ty, $f32:expr, $f16:expr, $bf16:expr) => {
-        impl Element for $type {
-            #[inline(always)]
-            fn from_f32(bytes: [u8; 4]) -> Self {
-                $f32(f32::from_le_bytes(bytes))
-            }
-            #[inline(always)]
-            fn from_f16(bytes: [u8; 2]) -> Self {
-                $f16(f16::from_le_bytes(bytes))
-            }
-            #[inline(always)]
-            fn from_bf16(bytes: [u8; 2]) -> Self {
-                $bf16(bf16::from_le_bytes(bytes))
-            }
-            #[inline(always)]
-            fn is_finite(self) -> bool {
-                <$type>::is_finite(self)
-            }
-            #[inline(always)]
-            fn widened(self) -> f32 {
-                f32::from(self)
-            }
-        }
-    };
-}
-element!(f32, |x: f32| x, f16::to_f32, bf16::to_f32);
-element!(f16, f16::from_f32, |x: f16| x, |x: bf16| f16::from_f32(x.to_f32()));
-element!(bf16, bf16::from_f32, |x: f16| bf16::from_f32(x.to_f32()), |x: bf16| x);
-
-/// The first number that is none.
-fn not_finite<T: Element>(values: &[T]) -> Option<(usize, f32)> {
-    // All of them first: this is what happens, and vectors do it.
-    let finite = values.iter().fold(true, |finite, value| finite & value.is_finite());
-    if finite {
-        return None;
-    }
-    let at = values.iter().position(|value| !value.is_finite())?;
-    Some((at, values[at].widened()))
 }
 
 impl Weights {
@@ -300,15 +233,6 @@ impl Rows {
         }
         Ok(())
     }
-
-    /// All of them in f32.
-    pub fn all(&self) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; self.count() * self.columns];
-        let piece = (PIECE / self.columns).max(1);
-        let pieces = values.par_chunks_mut(piece * self.columns).enumerate();
-        pieces.try_for_each(|(number, values)| self.read(number * piece, values))?;
-        Ok(values)
-    }
 }
 
 impl Read<Error> for &Rows {
@@ -346,6 +270,7 @@ impl Blocks<Error> for Rows {
             }
         }
         // A row of some part was asked about.
-        Error::Compute(candle_core::Error::Msg(format!("expected finite scales, got {got}")))
+        let problem = format!("expected finite scales, got {got}");
+        Error::File { path: PathBuf::new(), problem }
     }
 }

@@ -4,7 +4,6 @@ mod common;
 
 use std::path::Path;
 
-use candle_core::DType;
 use common::*;
 use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Engine, Model, ModelDrafter, Sequences, Speculation};
@@ -22,7 +21,7 @@ const TEXT: [Token; 9] = [5, 17, 3, 3, 40, 22, 9, 51, 60];
 #[test]
 fn a_copy_is_the_model_loaded_in_fewer_bits() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(3, DType::BF16));
+    write_model(directory.path(), &tensors(3, Dtype::BF16));
     for copy in [Precision::Q8_0, Precision::Bf16] {
         // An embedding of its own is in f32 beside quantised matrices either way.
         let mut loaded = with_copy(directory.path(), Precision::F32, copy);
@@ -87,7 +86,7 @@ fn what_counts_is_kept_in_four_bits() {
 #[test]
 fn a_tied_embedding_is_shared_and_its_head_is_not() {
     let directory = tempfile::tempdir().unwrap();
-    let mut tensors = tensors(4, DType::F32);
+    let mut tensors = tensors(4, Dtype::F32);
     tensors.remove("lm_head.weight");
     write_model(directory.path(), &tensors);
     change_config(directory.path(), |config| config["tie_word_embeddings"] = true.into());
@@ -103,7 +102,7 @@ fn a_tied_embedding_is_shared_and_its_head_is_not() {
 #[test]
 fn it_drafts_without_changing_the_text() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(5, DType::F32));
+    write_model(directory.path(), &tensors(5, Dtype::F32));
     for (precision, copy) in [(Precision::F32, Precision::Q4_0), (Precision::Q8_0, Precision::Q4_1)]
     {
         let Loaded { model, copy, language, .. } = with_copy(directory.path(), precision, copy);
@@ -132,7 +131,7 @@ fn it_drafts_without_changing_the_text() {
 #[test]
 fn it_goes_on_behind_what_the_model_computed() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(7, DType::BF16));
+    write_model(directory.path(), &tensors(7, Dtype::BF16));
     let loaded = with_copy(directory.path(), Precision::Bf16, Precision::Bf16);
     let (mut model, mut copy) = (loaded.model, loaded.copy.unwrap());
     let mut other = load(directory.path(), LoadOptions::default()).unwrap().model;
@@ -189,7 +188,7 @@ fn it_goes_on_behind_what_the_model_computed() {
 #[test]
 fn its_memory_is_counted() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(6, DType::F32));
+    write_model(directory.path(), &tensors(6, Dtype::F32));
     let description = Description::read(directory.path()).unwrap();
     let alone = LoadOptions::default();
     let both = LoadOptions { copy: Some(Precision::Q8_0), ..alone };
@@ -217,7 +216,7 @@ fn a_copy_that_was_kept_is_the_one_that_was_made() {
     let (directory, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // Nobody has to make the folder.
     let folder = &folder.path().join("copies");
-    write_model(directory.path(), &tensors(7, DType::F32));
+    write_model(directory.path(), &tensors(7, Dtype::F32));
     let logits = |loaded: Loaded| alone(&mut Single::new(loaded.copy.unwrap()), &TEXT);
     for (precision, copy) in [
         (Precision::F32, Precision::Q4_0),
@@ -247,7 +246,7 @@ fn a_copy_that_was_kept_is_the_one_that_was_made() {
 #[test]
 fn a_copy_of_another_model_or_with_other_bytes_is_made_anew() {
     let (directory, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    write_model(directory.path(), &tensors(8, DType::F32));
+    write_model(directory.path(), &tensors(8, Dtype::F32));
     let options = LoadOptions { copy: Some(Precision::Q5_1), ..LoadOptions::default() };
     let (file, made) = kept(directory.path(), folder.path(), options);
     let expected = alone(&mut Single::new(made.copy.unwrap()), &TEXT);
@@ -282,7 +281,7 @@ fn a_copy_of_another_model_or_with_other_bytes_is_made_anew() {
     std::fs::write(file.path(), &whole).unwrap();
     assert!(load().was_kept);
     // The model's weights change, and nothing else.
-    write_model(directory.path(), &tensors(9, DType::F32));
+    write_model(directory.path(), &tensors(9, Dtype::F32));
     let loaded = load();
     assert!(!loaded.was_kept);
     assert_ne!(alone(&mut Single::new(loaded.copy.unwrap()), &TEXT), expected);

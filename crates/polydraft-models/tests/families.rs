@@ -2,11 +2,9 @@
 
 mod common;
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
 use common::*;
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_models::{Precision, architectures};
@@ -47,9 +45,9 @@ impl Case {
             });
             expected = variant.with_extension("safetensors");
         }
-        let found = candle_core::safetensors::load(expected, &Device::Cpu).unwrap();
-        let integers = |name: &str| found[name].to_vec1::<i64>().unwrap();
-        let rows = |name: &str| found[name].to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap();
+        let found = read_tensors(&expected);
+        let integers = |name: &str| found[name].integers();
+        let rows = |name: &str| found[name].rows();
         let mut tree = DraftTree::new();
         for (parent, token) in integers("tree_parents").into_iter().zip(integers("tree_tokens")) {
             // Equal siblings are one node in our trees; the fixtures have none.
@@ -303,14 +301,13 @@ fn every_tensor_is_compared() {
     for folder in fixtures() {
         let case = Case::read(&folder, None);
         let path = case.directory.path().join("model.safetensors");
-        let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+        let tensors = read_tensors(&path);
         for name in tensors.keys() {
-            let mut changed: HashMap<String, Tensor> = tensors.clone();
+            let mut changed = tensors.clone();
             let old = &tensors[name];
             // Another order keeps sizes and means: only a comparison of what belongs where can
             // tell.
-            let values: Vec<f32> =
-                old.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            let values = old.values();
             let rotated: Vec<f32> = values
                 .iter()
                 .cycle()
@@ -318,9 +315,8 @@ fn every_tensor_is_compared() {
                 .take(values.len())
                 .copied()
                 .collect();
-            let rotated = Tensor::from_vec(rotated, old.dims(), &Device::Cpu).unwrap();
-            changed.insert(name.clone(), rotated.to_dtype(DType::BF16).unwrap());
-            candle_core::safetensors::save(&changed, &path).unwrap();
+            changed.insert(name.clone(), Tensor::new(&rotated, &old.shape, Dtype::BF16));
+            write_tensors(&changed, &path);
             let last = case.logits.last().unwrap();
             let worst = distance(&alone(&mut case.open(Precision::F32), &case.tokens), last);
             // Softmax takes no notice of what all keys have in common.
@@ -338,12 +334,12 @@ fn every_tensor_is_compared() {
 fn files_that_leave_out_a_prefix_are_read() {
     let case = Case::named("opt");
     let path = case.directory.path().join("model.safetensors");
-    let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
-    let renamed: HashMap<String, Tensor> = tensors
+    let tensors = read_tensors(&path);
+    let renamed: Tensors = tensors
         .into_iter()
         .map(|(name, t)| (name.trim_start_matches("model.").to_owned(), t))
         .collect();
-    candle_core::safetensors::save(&renamed, &path).unwrap();
+    write_tensors(&renamed, &path);
     assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
 }
 

@@ -4,16 +4,15 @@
 mod common;
 #[path = "../../polydraft-gguf/tests/support/mod.rs"]
 mod gguf;
+#[path = "../../polydraft-kernels/tests/support/reference.rs"]
+mod reference;
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{DType, Device, Tensor};
 use common::*;
 use gguf::Writer;
-use polydraft_gguf::Gguf;
+use polydraft_gguf::{Gguf, TensorType};
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -42,11 +41,11 @@ const NAMES: [(&str, &str); 11] = [
 struct Pair {
     directory: tempfile::TempDir,
     config: Value,
-    tensors: HashMap<String, Tensor>,
+    tensors: Tensors,
 }
 
 /// How a tensor is written, by its name in the file.
-type Kinds<'a> = &'a dyn Fn(&str) -> GgmlDType;
+type Kinds<'a> = &'a dyn Fn(&str) -> TensorType;
 
 impl Pair {
     fn new(fixture: &str, change: impl FnOnce(&mut Value)) -> Self {
@@ -59,11 +58,7 @@ impl Pair {
         let config =
             serde_json::from_slice(&fs::read(directory.path().join("config.json")).unwrap())
                 .unwrap();
-        let tensors = candle_core::safetensors::load(
-            directory.path().join("model.safetensors"),
-            &Device::Cpu,
-        )
-        .unwrap();
+        let tensors = read_tensors(&directory.path().join("model.safetensors"));
         Self { directory, config, tensors }
     }
 
@@ -168,19 +163,18 @@ impl Pair {
                 continue;
             }
             let name = renamed(name, gemma);
-            let mut tensor = tensor.to_dtype(DType::F32).unwrap();
+            let mut values = tensor.values();
             if gemma && name.contains("norm") {
-                tensor = (tensor + 1.0).unwrap();
+                values.iter_mut().for_each(|value| *value += 1.0);
             }
             if self.architecture() == "llama"
                 && (name.contains("attn_q.") || name.contains("attn_k."))
             {
-                tensor = interleaved(&tensor, self.head());
+                values = interleaved(&values, tensor.shape[0], self.head());
             }
-            let dimensions: Vec<u64> =
-                tensor.dims().iter().rev().map(|size| *size as u64).collect();
-            let kind = if dimensions.len() == 1 { GgmlDType::F32 } else { kinds(&name) };
-            let (number, blocks) = blocks(&tensor, kind);
+            let dimensions: Vec<u64> = tensor.shape.iter().rev().map(|size| *size as u64).collect();
+            let kind = if dimensions.len() == 1 { TensorType::F32 } else { kinds(&name) };
+            let (number, blocks) = blocks(&values, kind);
             writer = writer.tensor(&name, number, &dimensions, &blocks);
         }
         let path = self.directory.path().join("model.gguf");
@@ -189,7 +183,7 @@ impl Pair {
     }
 
     fn plain(&self) -> PathBuf {
-        self.write(self.keys(), &|_| GgmlDType::F32)
+        self.write(self.keys(), &|_| TensorType::F32)
     }
 }
 
@@ -208,27 +202,32 @@ fn renamed(name: &str, gemma: bool) -> String {
 
 /// As llama.cpp's converter permutes queries and keys: of every head reshaped to `[2, head / 2,
 /// ..]` the first two dimensions change places.
-fn interleaved(tensor: &Tensor, head: usize) -> Tensor {
-    let dims = tensor.dims().to_vec();
-    let parts = tensor.reshape((dims[0] / head, 2, head / 2, ())).unwrap();
-    parts.transpose(1, 2).unwrap().contiguous().unwrap().reshape(dims).unwrap()
+fn interleaved(values: &[f32], rows: usize, head: usize) -> Vec<f32> {
+    let row = |at: usize| {
+        // Of its head, and of it the pair and which of the two.
+        let (first, pair, second) = (at / head * head, at % head / 2, at % 2);
+        let from = first + second * (head / 2) + pair;
+        &values[from * values.len() / rows..][..values.len() / rows]
+    };
+    (0..rows).flat_map(row).copied().collect()
 }
 
 /// The number of the type, and the bytes.
-fn blocks(tensor: &Tensor, kind: GgmlDType) -> (u32, Vec<u8>) {
-    let values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+fn blocks(values: &[f32], kind: TensorType) -> (u32, Vec<u8>) {
     let number = match kind {
-        GgmlDType::F32 => return (0, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
-        GgmlDType::F16 => 1,
-        GgmlDType::BF16 => 30,
-        GgmlDType::Q4_0 => 2,
-        GgmlDType::Q4_1 => 3,
-        GgmlDType::Q5_0 => 6,
-        GgmlDType::Q5_1 => 7,
-        GgmlDType::Q8_0 => 8,
+        TensorType::F32 => return (0, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+        TensorType::BF16 => {
+            let halves = values.iter().map(|v| half::bf16::from_f32(*v));
+            return (30, halves.flat_map(half::bf16::to_le_bytes).collect());
+        }
+        TensorType::Q4_0 => 2,
+        TensorType::Q4_1 => 3,
+        TensorType::Q5_0 => 6,
+        TensorType::Q5_1 => 7,
+        TensorType::Q8_0 => 8,
         other => panic!("{other:?}"),
     };
-    (number, QTensor::quantize(tensor, kind).unwrap().data().unwrap().into_owned())
+    (number, reference::quantised(kind, values))
 }
 
 const TEXT: [u32; 14] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4];
@@ -271,7 +270,7 @@ fn every_family_gives_what_its_safetensors_give() {
             assert_eq!(logits(&pair.plain(), precision), expected, "{fixture}, {precision}");
         }
         // Bytes of bf16, of which the fixtures' weights are.
-        let half = pair.write(pair.keys(), &|_| GgmlDType::BF16);
+        let half = pair.write(pair.keys(), &|_| TensorType::BF16);
         for precision in [Precision::F32, Precision::Bf16, Precision::File] {
             assert_eq!(logits(&half, precision), expected, "{fixture} in bf16, {precision}");
         }
@@ -279,8 +278,8 @@ fn every_family_gives_what_its_safetensors_give() {
         let mixed = pair.write(pair.keys(), &|name| match name.contains("attn_k")
             || name.contains("ffn_up")
         {
-            true => GgmlDType::BF16,
-            false => GgmlDType::F32,
+            true => TensorType::BF16,
+            false => TensorType::F32,
         });
         assert_eq!(logits(&mixed, Precision::File), expected, "{fixture}, mixed");
     }
@@ -323,7 +322,7 @@ fn stretched_rotations_are_those_of_the_config() {
             .u32("llama.rope.scaling.original_context_length", 400);
     for (pair, keys) in [(linear, keys), (yarn, yarn_keys)] {
         let expected = logits(pair.directory.path(), Precision::F32);
-        let path = pair.write(keys, &|_| GgmlDType::F32);
+        let path = pair.write(keys, &|_| TensorType::F32);
         let found = logits(&path, Precision::F32);
         let worst = found.iter().zip(&expected).fold(0f32, |w, (a, b)| w.max(distance(a, b)));
         assert!(worst < 1e-5, "{worst:e}");
@@ -345,7 +344,7 @@ fn stretched_rotations_are_those_of_the_config() {
         .collect();
     let keys = pair.keys().f32_tensor("rope_freqs.weight", &[divisors.len() as u64], &divisors);
     let expected = logits(pair.directory.path(), Precision::F32);
-    let found = logits(&pair.write(keys, &|_| GgmlDType::F32), Precision::F32);
+    let found = logits(&pair.write(keys, &|_| TensorType::F32), Precision::F32);
     let worst = found.iter().zip(&expected).fold(0f32, |w, (a, b)| w.max(distance(a, b)));
     assert!(worst < 1e-4, "{worst:e}");
 }
@@ -353,17 +352,17 @@ fn stretched_rotations_are_those_of_the_config() {
 #[test]
 fn blocks_are_held_as_they_are() {
     for (kind, precision) in [
-        (GgmlDType::Q8_0, Precision::Q8_0),
-        (GgmlDType::Q4_0, Precision::Q4_0),
-        (GgmlDType::Q4_1, Precision::Q4_1),
-        (GgmlDType::Q5_1, Precision::Q5_1),
+        (TensorType::Q8_0, Precision::Q8_0),
+        (TensorType::Q4_0, Precision::Q4_0),
+        (TensorType::Q4_1, Precision::Q4_1),
+        (TensorType::Q5_1, Precision::Q5_1),
     ] {
         for fixture in ["llama", "llama-biases", "qwen3"] {
             let pair = pair(fixture);
             // An embedding of its own is held in f32 beside quantised matrices.
             let tied = pair.config["tie_word_embeddings"].as_bool().unwrap();
             let kinds = |name: &str| {
-                if !tied && name.contains("token_embd") { GgmlDType::F32 } else { kind }
+                if !tied && name.contains("token_embd") { TensorType::F32 } else { kind }
             };
             let path = pair.write(pair.keys(), &kinds);
             // The same blocks, made of the directory's weights on loading.
@@ -380,16 +379,14 @@ fn blocks_are_held_as_they_are() {
             );
             // In f32 they are what the file says: as a directory of those numbers.
             let mut tensors = pair.tensors.clone();
-            for (name, tensor) in tensors.iter_mut().filter(|(_, tensor)| tensor.rank() == 2) {
-                let wide = tensor.to_dtype(DType::F32).unwrap();
-                let held = QTensor::quantize(&wide, kinds(&renamed(name, false))).unwrap();
-                *tensor = held.dequantize(&Device::Cpu).unwrap();
+            for (name, tensor) in tensors.iter_mut().filter(|(_, tensor)| tensor.shape.len() == 2) {
+                let held = match kinds(&renamed(name, false)) {
+                    TensorType::F32 => tensor.values(),
+                    kind => reference::widened(kind, &reference::quantised(kind, &tensor.values())),
+                };
+                *tensor = Tensor::new(&held, &tensor.shape, Dtype::F32);
             }
-            candle_core::safetensors::save(
-                &tensors,
-                pair.directory.path().join("model.safetensors"),
-            )
-            .unwrap();
+            write_tensors(&tensors, &pair.directory.path().join("model.safetensors"));
             let expected = logits(pair.directory.path(), Precision::F32);
             assert_eq!(logits(&path, Precision::F32), expected, "{fixture}, {kind:?} in f32");
         }
@@ -397,7 +394,7 @@ fn blocks_are_held_as_they_are() {
     // The numbers of f32, but for inputs rounded to 8 bits; of a type too that nothing is rounded
     // to.
     let pair = pair("llama");
-    for kind in [GgmlDType::Q5_0, GgmlDType::Q5_1] {
+    for kind in [TensorType::Q5_0, TensorType::Q5_1] {
         let path = pair.write(pair.keys(), &|_| kind);
         let [file, wide] = [Precision::File, Precision::F32].map(|p| logits(&path, p));
         let worst = file.iter().zip(&wide).fold(0f32, |w, (a, b)| w.max(distance(a, b)));
@@ -448,7 +445,7 @@ fn what_is_wrong_is_named() {
     let cut = message(&path);
     assert!(cut.contains("model.gguf") && cut.contains("expected"), "{cut}");
     // A scale that is none.
-    let path = pair.write(pair.keys(), &|_| GgmlDType::Q8_0);
+    let path = pair.write(pair.keys(), &|_| TensorType::Q8_0);
     let mut broken = fs::read(&path).unwrap();
     let at = Gguf::open(&path).unwrap().tensor("blk.1.ffn_up.weight").unwrap().offset() as usize;
     broken[at..at + 2].copy_from_slice(&[0, 0x7c]);
@@ -489,7 +486,7 @@ fn files_that_lie_are_refused_or_work() {
     let (mut refused, mut worked) = (0, 0);
     for fixture in ["llama", "gemma3"] {
         let pair = pair(fixture);
-        let path = pair.write(pair.keys(), &|_| GgmlDType::Q8_0);
+        let path = pair.write(pair.keys(), &|_| TensorType::Q8_0);
         let bytes = fs::read(&path).unwrap();
         let header =
             Gguf::open(&path).unwrap().tensors().map(|tensor| tensor.offset()).min().unwrap()

@@ -5,7 +5,6 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use candle_core::{DType, Device};
 use common::heads::*;
 use common::*;
 use polydraft::{DraftTree, NodeId, Sampling, Token};
@@ -24,18 +23,17 @@ struct Expected {
 
 impl Expected {
     fn read(name: &str, count: usize) -> Self {
-        let found =
-            candle_core::safetensors::load(folder(name).join("expected.safetensors"), &Device::Cpu)
-                .unwrap();
-        let text =
-            found["tokens"].to_vec1::<i64>().unwrap().into_iter().map(|t| t as Token).collect();
-        let logits = found["logits"].to_dtype(DType::F64).unwrap().to_vec3::<f64>().unwrap();
-        let law = |logits: &Vec<f64>| {
+        let found = read_tensors(&folder(name).join("expected.safetensors"));
+        let text = found["tokens"].integers().into_iter().map(|t| t as Token).collect();
+        let [_, places, width] = found["logits"].shape[..] else { panic!("no steps") };
+        let logits: Vec<f64> = found["logits"].values().into_iter().map(f64::from).collect();
+        let law = |logits: &[f64]| {
             let top = logits[..count].iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
             let sum: f64 = logits[..count].iter().map(|x| (x - top).exp()).sum();
             logits[..count].iter().map(|x| x - top - sum.ln()).collect()
         };
-        let laws = logits.iter().map(|step| step.iter().map(law).collect()).collect();
+        let steps = logits.chunks_exact(places * width);
+        let laws = steps.map(|step| step.chunks_exact(width).map(law).collect()).collect();
         Self { text, laws }
     }
 }
@@ -280,10 +278,8 @@ fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
 }
 
 /// All but what says which tokens are in the draft vocabulary, which nobody needs.
-fn tensors_of(path: &Path) -> std::collections::HashMap<String, candle_core::Tensor> {
-    let file = candle_core::safetensors::BufferedSafetensors::new(fs::read(path).unwrap()).unwrap();
-    let names = file.tensors().into_iter().map(|(name, _)| name).filter(|name| name != "t2d");
-    names.map(|name| (name.clone(), file.load(&name, &Device::Cpu).unwrap())).collect()
+fn tensors_of(path: &Path) -> Tensors {
+    read_tensors(path).into_iter().filter(|(name, _)| name != "t2d").collect()
 }
 
 fn described(directory: &Path) -> polydraft_models::Result<HeadDescription> {
@@ -303,7 +299,6 @@ fn message(directory: &Path) -> String {
 
 #[test]
 fn malformed_heads_are_refused_by_name() {
-    use candle_core::Tensor;
     use serde_json::json;
     let tensor = |name: &str,
                   tensor: &str,
@@ -313,12 +308,11 @@ fn malformed_heads_are_refused_by_name() {
             let path = directory.join("model.safetensors");
             let mut tensors = tensors_of(&path);
             let old = tensors.remove(tensor);
-            let old =
-                old.unwrap_or_else(|| Tensor::zeros((1, 96), DType::F32, &Device::Cpu).unwrap());
+            let old = old.unwrap_or_else(|| Tensor::zeros(&[1, 96], Dtype::F32));
             if let Some(new) = change(&old) {
                 tensors.insert(tensor.to_owned(), new);
             }
-            candle_core::safetensors::save(&tensors, path).unwrap();
+            write_tensors(&tensors, &path);
         });
         let found = message(directory.path());
         for part in [&[tensor], expected].concat() {
@@ -326,7 +320,7 @@ fn malformed_heads_are_refused_by_name() {
         }
         directory
     };
-    let shorter = |x: &Tensor| Some(x.narrow(0, 0, x.dim(0).unwrap() - 1).unwrap());
+    let shorter = |x: &Tensor| Some(x.shorter());
     tensor(
         "specforge",
         "fc.weight",
@@ -351,9 +345,9 @@ fn malformed_heads_are_refused_by_name() {
     tensor("specforge", "d2t", &|_| None, &["expected shape [24]", "no tensor of that name"]);
     let numbers = |change: fn(&mut Vec<i64>)| {
         move |x: &Tensor| {
-            let mut numbers = x.to_vec1::<i64>().unwrap();
+            let mut numbers = x.integers();
             change(&mut numbers);
-            Some(Tensor::new(numbers, &Device::Cpu).unwrap())
+            Some(Tensor::whole(&numbers))
         }
     };
     tensor(
@@ -375,12 +369,7 @@ fn malformed_heads_are_refused_by_name() {
         &numbers(|d| d.truncate(9)),
         &["expected shape [24], got shape [9]"],
     );
-    tensor(
-        "specforge",
-        "d2t",
-        &|x| Some(x.to_dtype(DType::F32).unwrap()),
-        &["type I64", "got type F32"],
-    );
+    tensor("specforge", "d2t", &|x| Some(x.to_dtype(Dtype::F32)), &["type I64", "got type F32"]);
 
     let field = |name: &str, path: &str, value: serde_json::Value, expected: &str| {
         let directory = changed(name, |directory| {

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
 use common::*;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ fn message(directory: &Path) -> String {
 /// A good directory, changed by `change`; the error must contain all of `expected`.
 fn refuses(change: impl FnOnce(&Path), expected: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(1, DType::F32));
+    write_model(directory.path(), &tensors(1, Dtype::F32));
     change(directory.path());
     let message = message(directory.path());
     for part in expected {
@@ -30,16 +29,16 @@ fn change_field(directory: &Path, field: &str, value: Value) {
     change_config(directory, |config| config[field] = value);
 }
 
-fn change_tensors(directory: &Path, change: impl FnOnce(&mut HashMap<String, Tensor>)) {
-    let mut all = tensors(1, DType::F32);
+fn change_tensors(directory: &Path, change: impl FnOnce(&mut Tensors)) {
+    let mut all = tensors(1, Dtype::F32);
     change(&mut all);
-    candle_core::safetensors::save(&all, directory.join("model.safetensors")).unwrap();
+    write_tensors(&all, &directory.join("model.safetensors"));
 }
 
 #[test]
 fn shards_give_the_same_model() {
     let (whole, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let all = tensors(4, DType::F32);
+    let all = tensors(4, Dtype::F32);
     write_model(whole.path(), &all);
     write_model(sharded.path(), &all);
     fs::remove_file(sharded.path().join("model.safetensors")).unwrap();
@@ -51,7 +50,7 @@ fn shards_give_the_same_model() {
     }
     for (i, shard) in shards.iter().enumerate() {
         let path = sharded.path().join(format!("part-{i}.safetensors"));
-        candle_core::safetensors::save(shard, path).unwrap();
+        write_tensors(shard, &path);
     }
     write_json(sharded.path(), "model.safetensors.index.json", &json!({ "weight_map": map }));
     let logits = |path: &Path| alone(&mut open(path, Precision::F32), &[1, 2, 3]);
@@ -66,14 +65,12 @@ fn shards_give_the_same_model() {
 
 #[test]
 fn sixteen_bits_are_widened_exactly() {
-    for dtype in [DType::BF16, DType::F16] {
+    for dtype in [Dtype::BF16, Dtype::F16] {
         let (narrow, wide) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let rounded = tensors(5, dtype);
         write_model(narrow.path(), &rounded);
-        let widened: HashMap<String, Tensor> = rounded
-            .iter()
-            .map(|(name, t)| (name.clone(), t.to_dtype(DType::F32).unwrap()))
-            .collect();
+        let widened: Tensors =
+            rounded.iter().map(|(name, t)| (name.clone(), t.to_dtype(Dtype::F32))).collect();
         write_model(wide.path(), &widened);
         let logits = |path: &Path| alone(&mut open(path, Precision::F32), &[1, 2, 3]);
         assert_eq!(logits(narrow.path()), logits(wide.path()));
@@ -83,7 +80,7 @@ fn sixteen_bits_are_widened_exactly() {
 #[test]
 fn quantising_changes_little() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(6, DType::F32));
+    write_model(directory.path(), &tensors(6, Dtype::F32));
     let logits = |precision| alone(&mut open(directory.path(), precision), &[1, 2, 3, 4]);
     let (full, quantised) = (logits(Precision::F32), logits(Precision::Q8_0));
     let difference = distance(&full, &quantised);
@@ -93,13 +90,13 @@ fn quantising_changes_little() {
 #[test]
 fn a_tied_embedding_is_one_tensor() {
     let directory = tempfile::tempdir().unwrap();
-    let mut all = tensors(7, DType::F32);
+    let mut all = tensors(7, Dtype::F32);
     all.insert("lm_head.weight".into(), all["model.embed_tokens.weight"].clone());
     write_model(directory.path(), &all);
     let untied = alone(&mut open(directory.path(), Precision::F32), &[1, 2]);
     change_field(directory.path(), "tie_word_embeddings", json!(true));
     all.remove("lm_head.weight");
-    candle_core::safetensors::save(&all, directory.path().join("model.safetensors")).unwrap();
+    write_tensors(&all, &directory.path().join("model.safetensors"));
     assert_eq!(untied, alone(&mut open(directory.path(), Precision::F32), &[1, 2]));
     open(directory.path(), Precision::Q8_0);
 }
@@ -122,7 +119,7 @@ fn missing_parts_are_named() {
 #[test]
 fn every_cut_of_the_weights_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(1, DType::BF16));
+    write_model(directory.path(), &tensors(1, Dtype::BF16));
     let path = directory.path().join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -148,7 +145,7 @@ fn every_cut_of_the_weights_is_refused() {
 #[test]
 fn corrupt_headers_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(1, DType::F32));
+    write_model(directory.path(), &tensors(1, Dtype::F32));
     let path = directory.path().join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     for size in [u64::MAX, u64::MAX / 2, 1 << 40, bytes.len() as u64] {
@@ -239,7 +236,7 @@ fn a_description_compares_shapes() {
     }
     // One that is not there at all.
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(1, DType::F32));
+    write_model(directory.path(), &tensors(1, Dtype::F32));
     let name = "model.layers.1.mlp.up_proj.weight";
     change_tensors(directory.path(), |all| drop(all.remove(name)));
     let message = Description::read(directory.path()).map(drop).unwrap_err().to_string();
@@ -248,22 +245,22 @@ fn a_description_compares_shapes() {
 
 #[test]
 fn tensors_that_contradict_the_config_are_named() {
-    let wrong_shape = Tensor::zeros((3, 4), DType::F32, &Device::Cpu).unwrap();
+    let wrong_shape = Tensor::zeros(&[3, 4], Dtype::F32);
     refuses(
         |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), wrong_shape))),
         &["model.norm.weight", "expected shape [32]", "got shape [3, 4]"],
     );
-    let integers = Tensor::zeros(32, DType::U32, &Device::Cpu).unwrap();
+    let integers = Tensor::zeros(&[32], Dtype::U32);
     refuses(
         |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), integers))),
         &["model.norm.weight", "F32, F16 or BF16", "U32"],
     );
-    let not_a_number = Tensor::new(&[f32::NAN; 32], &Device::Cpu).unwrap();
+    let not_a_number = Tensor::new(&[f32::NAN; 32], &[32], Dtype::F32);
     refuses(
         |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), not_a_number))),
         &["model.norm.weight", "finite", "NaN at entry 0"],
     );
-    let more = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
+    let more = Tensor::zeros(&[3], Dtype::F32);
     let beyond = more.clone();
     refuses(
         |d| change_tensors(d, |all| drop(all.insert("model.layers.2.mlp.bias".into(), more))),
@@ -352,7 +349,7 @@ fn tokenizers_that_do_not_fit_are_named() {
 #[test]
 fn end_tokens_come_from_either_file() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(1, DType::F32));
+    write_model(directory.path(), &tensors(1, Dtype::F32));
     let ends = || load(directory.path(), LoadOptions::default()).unwrap().language.end_tokens;
     assert_eq!(ends(), [3, 5]);
     write_json(directory.path(), "generation_config.json", &json!({ "eos_token_id": 7 }));
@@ -366,7 +363,7 @@ fn end_tokens_come_from_either_file() {
 #[test]
 fn models_that_do_not_fit_say_what_would() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(1, DType::F32));
+    write_model(directory.path(), &tensors(1, Dtype::F32));
     let message = |precision, memory| {
         let options = LoadOptions { precision, memory: Some(memory), ..LoadOptions::default() };
         load(directory.path(), options).map(|_| ()).map_err(|e| e.to_string())
@@ -391,7 +388,7 @@ fn other_formats_of_weights_are_pointed_out() {
 #[test]
 fn published_sampling_is_read_and_not_applied() {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(1, DType::F32));
+    write_model(directory.path(), &tensors(1, Dtype::F32));
     let sampling = |value: Value| {
         write_json(directory.path(), "generation_config.json", &value);
         load(directory.path(), LoadOptions::default()).unwrap().language.sampling

@@ -29,7 +29,7 @@ pub fn use_threads(threads: usize) -> Result<()> {
 
 /// Bytes of memory that can be had, where the system says.
 pub fn available_memory() -> Option<u64> {
-    polydraft_models::available_memory(polydraft_models::DeviceName::Cpu)
+    polydraft_models::available_memory()
 }
 
 /// This many threads, or one per core where nothing is asked for, and never more than that.

@@ -1,7 +1,7 @@
 //! `--draft self`: the target's own weights, in fewer bits, as its draft.
 
 use anyhow::Result;
-use polydraft_models::{Bytes, Description, DeviceName, Precision};
+use polydraft_models::{Bytes, Description, Precision};
 
 use crate::Usage;
 
@@ -54,7 +54,7 @@ impl SelfDraft {
         target: &Description,
         precision: Precision,
     ) -> Result<(Precision, Bytes), String> {
-        let copy = self.0.unwrap_or_else(|| target.best_copy(precision, DeviceName::Cpu));
+        let copy = self.0.unwrap_or_else(|| target.best_copy(precision));
         let bytes = Bytes(target.copy_bytes(copy));
         match target.is_copy_small(copy, precision) {
             true => Ok((copy, bytes)),

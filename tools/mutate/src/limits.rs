@@ -1,5 +1,7 @@
 //! Memory, counted: more than a gigabyte above what a process began an input with cannot be had.
 
+#![allow(unsafe_code)]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
 

@@ -135,7 +135,7 @@ fn start(args: &Args, first: u64, step: u64, end: u64, folder: &Path) -> Result<
         let name = clap::ValueEnum::to_possible_value(&only).context("a kind without a name")?;
         command.args(["--only", name.get_name()]);
     }
-    command.env("RAYON_NUM_THREADS", "1").env("CANDLE_NUM_THREADS", "1");
+    command.env("RAYON_NUM_THREADS", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().context("cannot start a worker")
 }

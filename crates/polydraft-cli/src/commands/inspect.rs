@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use polydraft_engine::{DrafterKind, Feature};
 use polydraft_models::{
-    Bytes, Description, DeviceName, HeadDescription, LoadOptions, Positions, Precision, Scaling,
+    Bytes, CacheType, Description, HeadDescription, LoadOptions, Positions, Precision, Scaling,
     available_memory, is_gguf, is_head,
 };
 use polydraft_runtime::{SelfDraft, Usage, default_precision, places};
@@ -143,7 +143,7 @@ impl Report {
     fn new(model: &Description, draft: Option<Draft>) -> Self {
         let config = &model.config;
         let options = |precision| LoadOptions { precision, ..LoadOptions::default() };
-        let available = available_memory(DeviceName::Cpu);
+        let available = available_memory();
         let weights = Precision::ALL.map(|precision| Weights {
             dtype: precision.name(),
             bytes: model.weight_bytes(precision),
@@ -173,7 +173,7 @@ impl Report {
             chat_template: chat_template(model),
             published_sampling: sampling(model),
             weights: weights.into(),
-            cache_bytes_per_1000_tokens: model.cache_bytes(1_000, LoadOptions::default()),
+            cache_bytes_per_1000_tokens: model.cache_bytes(1_000, CacheType::default()),
             memory_available: available,
             draft,
         }

@@ -31,6 +31,7 @@ const STACK: usize = 8 << 20;
 /// Bytes of what an exception says.
 const SAID: usize = 500;
 
+// SAFETY: the crate's C++ defines it so.
 unsafe extern "C-unwind" {
     /// Calls `work(data)`. Returns 1 if it threw, with the reason in `what`, which has room for
     /// `most` bytes.
@@ -180,6 +181,8 @@ pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Str
         work: Option<F>,
         value: Option<T>,
     }
+    /// # Safety
+    /// `state` is a `State<F, T>` that nobody else uses meanwhile.
     unsafe extern "C-unwind" fn go<F: FnOnce() -> T, T>(state: *mut c_void) {
         // SAFETY: `attempt` lends its own state, and waits.
         let state = unsafe { &mut *state.cast::<State<F, T>>() };

@@ -69,6 +69,7 @@ impl Drop for Context {
         if !has_ended() {
             // SAFETY: it was made by llama.cpp, and nobody else has it.
             let context = unsafe { Carried::new(self.context.as_ptr()) };
+            // SAFETY: as above; this is its last use.
             let _ = call(move || attempt(|| unsafe { throwing::llama_free(context.take()) }));
         }
     }
@@ -175,11 +176,11 @@ impl Context {
         let of_call = layers.to_vec();
         let watch = move || {
             let context = context.take();
-            // SAFETY: as above; the layers were checked.
             attempt(|| {
-                of_call
-                    .iter()
-                    .for_each(|layer| unsafe { throwing::polydraft_llama_watch(context, *layer) })
+                for layer in &of_call {
+                    // SAFETY: as above; the layers were checked.
+                    unsafe { throwing::polydraft_llama_watch(context, *layer) }
+                }
             })
         };
         call(watch)?.map_err(|problem| Error::Pass { rows: 0, problem })?;

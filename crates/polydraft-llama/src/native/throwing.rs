@@ -8,6 +8,7 @@ use llama_cpp_sys_2::{
     llama_model, llama_model_params, llama_model_quantize_params, llama_pos, llama_seq_id,
 };
 
+// SAFETY: llama.cpp's headers and the crate's C++ declare them so.
 unsafe extern "C-unwind" {
     /// From now on the context keeps what goes into this layer, for every token of a pass.
     pub fn polydraft_llama_watch(context: *mut llama_context, layer: u32);

@@ -22,6 +22,7 @@ impl Drop for Weights {
             // SAFETY: it was made by llama.cpp and nobody else has it; contexts are gone before
             // (see `Context`). Servers may be told, and may be lost: then it is not freed.
             let model = unsafe { Carried::new(self.0.as_ptr()) };
+            // SAFETY: as above; this is its last use.
             let _ = call(move || attempt(|| unsafe { throwing::llama_model_free(model.take()) }));
         }
     }

@@ -2,11 +2,12 @@
 
 use polydraft_gguf::{ModelDescription, RopeScaling, RopeSettings};
 
+use polydraft_kernels::Activation;
+
 use super::{
-    Activation, Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, Rope,
-    Scaling,
+    Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, Rope, Scaling,
 };
-use crate::family::Names;
+use crate::names::Names;
 
 /// The names of every architecture; those in a layer without its number.
 const NAMES: Names = Names {

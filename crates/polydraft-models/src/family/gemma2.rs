@@ -3,10 +3,11 @@
 //!
 //! Source: Gemma Team 2024.
 
-use super::{
-    Activation, Config, Family, Fields, LLAMA_NAMES, Names, NormKind, NormOrder, Result,
-    llama_like, set_window, sliding_window,
-};
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, llama_like, set_window, sliding_window};
+use crate::config::{Config, NormKind, NormOrder, activation};
+use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "Gemma2ForCausalLM", read };
 
@@ -33,8 +34,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
 pub(super) fn gemma_like(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
     // Published files carry a hidden_act too, which is not what the model computes.
-    config.feed_forward.activation =
-        Activation::read(fields, "hidden_activation", "gelu_pytorch_tanh")?;
+    config.feed_forward.activation = activation(fields, "hidden_activation", "gelu_pytorch_tanh")?;
     config.head = fields.size_or("head_dim", 256, 1 << 12)?;
     let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
     config.attention.scale = scalar.powf(-0.5);

@@ -3,7 +3,11 @@
 //!
 //! Source: Gemma Team 2025.
 
-use super::{Config, Family, Fields, Positions, Result, Rope, gemma2, set_window, sliding_window};
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, set_window, sliding_window};
+use super::gemma2;
+use crate::config::{Config, Positions, Rope};
 
 pub(super) const FAMILY: Family = Family { architecture: "Gemma3ForCausalLM", read };
 

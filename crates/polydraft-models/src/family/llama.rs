@@ -2,7 +2,10 @@
 //!
 //! Source: Touvron et al. 2023; Dubey et al. 2024.
 
-use super::{Biases, Config, Family, Fields, Result, llama_like};
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, llama_like};
+use crate::config::{Biases, Config};
 
 pub(super) const FAMILY: Family = Family { architecture: "LlamaForCausalLM", read };
 

@@ -4,10 +4,13 @@
 //!
 //! Source: Zhang et al. 2022.
 
-use super::{
-    Activation, Attention, Biases, Config, Family, FeedForward, Fields, Names, NormKind, NormOrder,
-    Positions, Result, end_tokens,
+use polydraft_text::{Fields, end_tokens};
+
+use super::common::{Family, Result};
+use crate::config::{
+    Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, activation,
 };
+use crate::names::Names;
 
 pub(super) const FAMILY: Family = Family { architecture: "OPTForCausalLM", read };
 
@@ -65,7 +68,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         norm_order: if before { NormOrder::Before } else { NormOrder::After },
         final_norm: before && !fields.flag("_remove_final_layer_norm", false)?,
         feed_forward: FeedForward {
-            activation: Activation::read(fields, "activation_function", "relu")?,
+            activation: activation(fields, "activation_function", "relu")?,
             gated: false,
         },
         biases: Biases { query_key_value: bias, output: bias, feed_forward: bias },

@@ -3,7 +3,10 @@
 //!
 //! Source: Yang et al. 2024.
 
-use super::{Config, Family, Fields, Result, llama_like, set_window, sliding_window};
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, llama_like, set_window, sliding_window};
+use crate::config::Config;
 
 pub(super) const FAMILY: Family = Family { architecture: "Qwen2ForCausalLM", read };
 

@@ -3,7 +3,10 @@
 //! Source: Yang et al. 2025.
 
 use super::qwen2::upper_windows;
-use super::{Config, Family, Fields, Result, llama_like};
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, llama_like};
+use crate::config::Config;
 
 pub(super) const FAMILY: Family = Family { architecture: "Qwen3ForCausalLM", read };
 

@@ -12,8 +12,10 @@ use polydraft_engine::Feature;
 use polydraft_text::Fields;
 use serde_json::Value;
 
-use crate::family::{Family, LLAMA_NAMES, Names, llama_like};
-use crate::{Biases, Config, Error, Result};
+use crate::config::{Biases, Config};
+use crate::error::{Error, Result};
+use crate::family::common::{Family, llama_like};
+use crate::names::{LLAMA_NAMES, Names};
 
 /// Names of the tensors once they are brought into one form.
 pub(super) const NAMES: Names = Names {

@@ -6,8 +6,9 @@ use polydraft_engine::Feature;
 
 use super::config::Kind;
 use super::load::Headers;
+use crate::config::Config;
+use crate::error::Result;
 use crate::weights::Listed;
-use crate::{Config, Result};
 
 /// A draft head beside the target that it is meant for.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,20 +6,22 @@ use std::sync::Arc;
 
 use polydraft::Token;
 use polydraft_engine::{Facts, Feature, Model};
+use polydraft_kernels::{CacheType, available_memory};
 
 use super::Head;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES, default_features, in_order};
 use super::net::{Combine, Join, Net};
-use crate::cache::CacheType;
-use crate::config::Positions;
-use crate::device::available_memory;
+use crate::config::{Config, Positions};
+use crate::description::{Sizes, check_memory};
+use crate::error::{Error, Result};
 use crate::linear::{Linear, Matrix};
-use crate::load::{Sizes, check_memory};
+use crate::load::Ends;
+use crate::model::TransformerModel;
+use crate::precision::Precision;
 use crate::transformer::load::Loader;
-use crate::transformer::norm::Norms;
+use crate::transformer::norms::Norms;
 use crate::transformer::{Place, Transformer};
 use crate::weights::{Part, Weights};
-use crate::{Config, DeviceName, Ends, Error, Precision, Result, TransformerModel};
 
 /// How to load a head.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -100,13 +102,11 @@ fn read(
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, reads, tokens } =
         Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
-    check_size(directory, trunk, facts, options, &weights, &config.layers)?;
+    check_size(directory, facts, options, &weights, &config.layers)?;
 
     let hidden = config.layers.hidden;
     let precision = options.precision;
-    let device = trunk.device.clone();
-    let dtype = precision.compute(&device);
-    let mut loader = Loader { config: &config.layers, weights, precision, device: &device, dtype };
+    let mut loader = Loader { config: &config.layers, weights, precision };
     let width = reads.len() * trunk.config.hidden;
     let (join, first) = match &config.kind {
         Kind::Eagle1 => {
@@ -143,8 +143,7 @@ fn read(
     let place = Place::Rotary(rope.frequencies(config.layers.head), None);
     loader.weights.finish(is_unread)?;
 
-    let mut decoder =
-        Transformer::of_parts(config.layers.clone(), embedding, place, layers, &device, dtype);
+    let mut decoder = Transformer::of_parts(config.layers.clone(), embedding, place, layers);
     decoder.set_norm(norm);
     decoder.set_head(output);
     let net = Net {
@@ -163,7 +162,6 @@ fn read(
 /// That there is memory enough for its weights and a context of 1,000 tokens.
 fn check_size(
     directory: &Path,
-    trunk: &Transformer,
     facts: &Facts,
     options: &HeadOptions,
     weights: &Weights,
@@ -175,10 +173,8 @@ fn check_size(
     }
     let cache = config.cache_bytes(CacheType::default().bytes());
     let cache = cache.saturating_mul(facts.context.min(1_000) as u64);
-    // How much a card has is not known.
-    let free = || if trunk.device.is_cpu() { available_memory(DeviceName::Cpu) } else { None };
     let needed = |precision| sizes.bytes(precision).saturating_add(cache);
-    check_memory(directory, options.precision, options.memory.or_else(free), needed)
+    check_memory(directory, options.precision, options.memory.or_else(available_memory), needed)
 }
 
 /// Whether nobody needs a tensor of this name.
@@ -379,7 +375,7 @@ fn output(loader: &mut Loader, trunk: &Transformer, tokens: &Tokens) -> Result<A
             loader.stacked(&[Part { name, rows: tokens.count, wanted: tokens.count }], hidden)?;
         return Ok(Arc::new(match tokens.rows.len() == tokens.count && tokens.rows.is_sorted() {
             true => all,
-            false => all.select(&tokens.rows, loader.device)?,
+            false => all.select(&tokens.rows)?,
         }));
     }
     if trunk.config.embedding != hidden {
@@ -389,8 +385,8 @@ fn output(loader: &mut Loader, trunk: &Transformer, tokens: &Tokens) -> Result<A
     match every {
         true => Ok(Arc::clone(trunk.head())),
         false => {
-            let own = trunk.head().select(&tokens.ids, loader.device)?;
-            let rounded = own.rounded(loader.precision, loader.device, None)?;
+            let own = trunk.head().select(&tokens.ids)?;
+            let rounded = own.rounded(loader.precision, None)?;
             Ok(Arc::new(if rounded.bytes() < own.bytes() { rounded } else { own }))
         }
     }

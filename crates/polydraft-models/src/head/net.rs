@@ -12,16 +12,15 @@
 //! mlp(rms(x)), logits = the target's output·x, the state left: x.
 //! Complexity: that of a layer and of the output matrix, for each row.
 
-use candle_core::Result;
 use polydraft::Token;
 use polydraft_engine::Feature;
+use polydraft_kernels::{Norm, Rows};
 
 use super::config::{FedBack, Residual};
+use crate::error::Result;
 use crate::linear::Linear;
-use crate::rows::Rows;
 use crate::transformer::Transformer;
-use crate::transformer::norm::Norm;
-use crate::transformer::pass::{Part, positions, tokens, wanted};
+use crate::transformer::pass::{Part, positions, reserve, tokens, wanted};
 
 /// Weights and shape.
 #[derive(Debug)]
@@ -66,9 +65,12 @@ impl Combine {
         let x = match self.norms.len() {
             0 => x,
             count => {
-                let width = x.width()? / count;
-                let part = |(i, norm): (usize, &Norm)| norm.forward(&x.columns(i * width, width)?);
-                Rows::beside(&self.norms.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?)?
+                let width = x.width() / count;
+                let mut parts = Vec::with_capacity(count);
+                for (i, norm) in self.norms.iter().enumerate() {
+                    parts.push(norm.forward(&x.columns(i * width, width))?);
+                }
+                Rows::beside(&parts)?
             }
         };
         self.fc.forward(&x)
@@ -96,28 +98,23 @@ impl Net {
         if features.is_empty() {
             return Ok(features);
         }
-        combine.forward(self.rows(features, self.features)?)?.into_numbers()
-    }
-
-    fn rows(&self, numbers: Vec<f32>, width: usize) -> Result<Rows> {
-        Rows::new(numbers, width, &self.decoder.device, self.decoder.dtype)
+        Ok(combine.forward(Rows::new(features, self.features))?.into_numbers())
     }
 
     /// Computes the tokens of all parts from states `[tokens, hidden]`.
     pub fn forward(&self, parts: &mut [Part], states: Vec<f32>) -> Result<Found> {
         let decoder = &self.decoder;
-        for part in &mut *parts {
-            part.cache.reserve(part.start + part.tokens.len())?;
-        }
-        let ways = decoder.ways(parts, &positions(parts))?;
-        let state = self.rows(states, self.width())?;
-        let token = decoder.embedding().rows(&tokens(parts), &decoder.device, decoder.dtype)?;
+        let config = &decoder.config;
+        reserve(parts)?;
+        let rotations = decoder.rotations(&positions(parts));
+        let state = Rows::new(states, self.width());
+        let token = decoder.embedding().rows(&tokens(parts))?;
 
         let first = &decoder.layers[0];
         let mut x = match &self.join {
             Join::Embedding(fc) => {
                 let x = fc.forward(&Rows::beside(&[token, state])?)?;
-                first.attention_norms.around(x, |x| decoder.attend(0, x, &ways, parts))?
+                first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
             }
             Join::Features { token_norm, state_norm, residual, .. } => {
                 let normed = state_norm.forward(&state)?;
@@ -126,28 +123,27 @@ impl Net {
                     Residual::NormedState => normed.clone(),
                 };
                 let joined = Rows::beside(&[token_norm.forward(&token)?, normed])?;
-                from.add(&decoder.attend(0, &joined, &ways, parts)?)?
+                from.add(&first.attend(config, &joined, &rotations, parts)?)?
             }
         };
-        x = first.mlp_norms.around(x, |x| decoder.feed_forward(first, x))?;
-        for (i, layer) in decoder.layers.iter().enumerate().skip(1) {
-            x = layer.attention_norms.around(x, |x| decoder.attend(i, x, &ways, parts))?;
-            x = layer.mlp_norms.around(x, |x| decoder.feed_forward(layer, x))?;
+        x = first.mlp_norms.around(x, |x| first.feed_forward(config, x))?;
+        for layer in decoder.layers.iter().skip(1) {
+            x = layer.forward(config, x, &rotations, parts)?;
         }
         self.read_out(x, parts)
     }
 
     fn read_out(&self, x: Rows, parts: &[Part]) -> Result<Found> {
         let decoder = &self.decoder;
-        let Some(x) = wanted(x, parts)? else {
+        let Some(x) = wanted(x, parts) else {
             return Ok(Found { logits: Vec::new(), states: Vec::new() });
         };
         let normed = decoder.normed(x.clone())?;
-        let logits = decoder.head().forward(&normed)?.scaled(self.logit_scale)?.into_numbers()?;
+        let logits = decoder.head().forward(&normed)?.scaled(self.logit_scale).into_numbers();
         let state = match &self.join {
             Join::Features { fed_back: FedBack::AfterNorm, .. } => normed,
             _ => x,
         };
-        Ok(Found { logits, states: state.into_numbers()? })
+        Ok(Found { logits, states: state.into_numbers() })
     }
 }

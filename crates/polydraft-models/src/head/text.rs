@@ -8,9 +8,10 @@
 use std::ops::Range;
 
 use polydraft::{DraftTree, Token};
+use polydraft_kernels::Mask;
 
 use crate::cache::Cache;
-use crate::transformer::pass::{Part, Sight};
+use crate::transformer::pass::Part;
 
 #[derive(Debug)]
 pub(super) struct Text {
@@ -144,24 +145,24 @@ impl Text {
     /// Their tokens and what they see.
     pub fn part(&mut self, slots: &Range<usize>, tree: &DraftTree) -> Part<'_> {
         let mut tokens = Vec::with_capacity(slots.len());
-        let mut sights = Vec::with_capacity(slots.len());
+        let mut masks = Vec::with_capacity(slots.len());
         let root = self.told - 1;
         for slot in slots.clone() {
             if slot <= root {
                 tokens.push(self.tokens[slot + 1]);
-                sights.push(Sight { context: slot + 1, path: Vec::new() });
+                masks.push(Mask { context: slot + 1, path: Vec::new() });
             } else {
                 let node = slot - root;
                 tokens.push(tree.token(node));
                 let path = tree.path(node).into_iter().map(|node| root + node).collect();
-                sights.push(Sight { context: root + 1, path });
+                masks.push(Mask { context: root + 1, path });
             }
         }
         // Whatever stands in these slots is no longer what was computed before.
         self.computed = self.computed.min(slots.start);
         let from = self.root().unwrap_or(usize::MAX);
         let wanted = slots.end.saturating_sub(slots.start.max(from));
-        Part { cache: &mut self.cache, start: slots.start, tokens, sights, wanted }
+        Part { cache: &mut self.cache, start: slots.start, tokens, masks, wanted }
     }
 
     /// Takes note of slots that are computed, with what was found for those that wanted it.

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use polydraft::Token;
 
+use crate::error::{Error, Result};
 use crate::weights::pickle;
-use crate::{Error, Result};
 
 /// Reads token ids: a JSON list, or a list as PyTorch saves it, in which form FR-Spec publishes its
 /// own.

@@ -4,7 +4,7 @@
 use polydraft_engine::PrefixCache;
 use polydraft_engine::prefix::Reuse;
 
-use super::SequenceLimits;
+use super::limits::SequenceLimits;
 use super::text::Text;
 use crate::cache::Cache;
 

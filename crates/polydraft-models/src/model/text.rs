@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::prefix::common_prefix;
+use polydraft_kernels::Mask;
 
 use crate::cache::Cache;
-use crate::transformer::pass::{Part, Sight};
+use crate::transformer::pass::Part;
 
 /// A text and, behind it, a tree. Slots of the cache: token i lies in slot i, node i of the tree in
 /// slot `tokens - 1 + i`, the root as node 0 among them.
@@ -65,8 +66,8 @@ impl Text {
     }
 
     /// The first of its tokens that are computed, so many, and a cache that holds them.
-    pub fn beginning(&self, tokens: usize) -> candle_core::Result<(Vec<Token>, Cache)> {
-        Ok((self.held[..tokens].to_vec(), self.cache.share(tokens)?))
+    pub fn beginning(&self, tokens: usize) -> (Vec<Token>, Cache) {
+        (self.held[..tokens].to_vec(), self.cache.share(tokens))
     }
 
     /// Takes another cache, which holds these tokens, in place of its own, and drops the tree.
@@ -112,18 +113,18 @@ impl Text {
         self.held.truncate(slots.start.min(length));
         self.computed = self.computed.min(self.held.len());
         let mut tokens = Vec::with_capacity(slots.len());
-        let mut sights = Vec::with_capacity(slots.len());
+        let mut masks = Vec::with_capacity(slots.len());
         for slot in slots.clone() {
             match tree {
                 Some(tree) if slot >= length => {
                     let node = slot + 1 - length;
                     tokens.push(tree.token(node));
                     let path = tree.path(node).into_iter().map(|node| length - 1 + node).collect();
-                    sights.push(Sight { context: length, path });
+                    masks.push(Mask { context: length, path });
                 }
                 _ => {
                     tokens.push(self.tokens[slot]);
-                    sights.push(Sight { context: slot + 1, path: Vec::new() });
+                    masks.push(Mask { context: slot + 1, path: Vec::new() });
                 }
             }
         }
@@ -133,7 +134,7 @@ impl Text {
             None => 0,
             Some(_) => slots.end.saturating_sub(slots.start.max(length - 1)),
         };
-        Part { cache: &mut self.cache, start: slots.start, tokens, sights, wanted }
+        Part { cache: &mut self.cache, start: slots.start, tokens, masks, wanted }
     }
 
     /// Takes note of a part that is computed, with the logits that it wanted.
@@ -153,7 +154,7 @@ impl Text {
     }
 
     /// Appends a path of the tree, keeps what was computed for it and drops the rest of the tree.
-    pub fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) -> candle_core::Result<()> {
+    pub fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) {
         let length = self.tokens.len();
         let scored = path.iter().take_while(|&&node| node < self.scored);
         let slots: Vec<usize> = scored.map(|&node| length - 1 + node).collect();
@@ -161,10 +162,9 @@ impl Text {
         self.scored = 0;
         if !slots.is_empty() {
             self.held.truncate(length);
-            self.cache.keep(length, &slots)?;
+            self.cache.keep(length, &slots);
             self.held.extend_from_slice(&tokens[..slots.len()]);
         }
         self.extend(&tokens);
-        Ok(())
     }
 }

@@ -4,12 +4,16 @@
 
 use std::sync::Arc;
 
-use super::pass::{Part, Sight};
-use super::{Layer, Transformer};
-use crate::copy_file::CopyReader;
+use polydraft_kernels::Mask;
+
+use super::Transformer;
+use super::layer::Layer;
+use super::pass::Part;
+use crate::copy_reader::CopyReader;
+use crate::error::{Error, Result};
 use crate::importance::{Importance, TOKENS};
 use crate::linear::{Linear, Matrix};
-use crate::{Error, Precision, Result};
+use crate::precision::Precision;
 
 /// Tokens whose logits are made when a text is read: enough to know the inputs of the matrix that
 /// makes them.
@@ -24,7 +28,7 @@ impl Transformer {
     /// the copy can make use of that.
     pub fn rounded_for(&mut self, precision: Precision, tokens: &[u32]) -> Result<Self> {
         let tokens = &tokens[..tokens.len().min(TOKENS).min(self.config.context)];
-        if !precision.is_searched() || !self.device.is_cpu() || tokens.is_empty() {
+        if !precision.is_searched() || tokens.is_empty() {
             return self.rounded(precision);
         }
         self.listen(|| Some(Importance::default()));
@@ -50,15 +54,15 @@ impl Transformer {
     }
 
     fn read(&self, tokens: &[u32]) -> Result<()> {
-        let mut cache = self.new_cache()?;
-        let sights =
-            (0..tokens.len()).map(|place| Sight { context: place, path: vec![place] }).collect();
+        let mut cache = self.new_cache();
+        let masks =
+            (0..tokens.len()).map(|place| Mask { context: place, path: vec![place] }).collect();
         let wanted = tokens.len().min(LOGITS);
         self.forward(&mut [Part {
             cache: &mut cache,
             start: 0,
             tokens: tokens.to_vec(),
-            sights,
+            masks,
             wanted,
         }])?;
         Ok(())
@@ -69,7 +73,7 @@ impl Transformer {
     pub fn rounded(&self, precision: Precision) -> Result<Self> {
         self.with(|_, matrix, inputs| {
             let weights = inputs.and_then(Importance::weights);
-            matrix.rounded(precision, &self.device, weights.as_deref())
+            matrix.rounded(precision, weights.as_deref())
         })
     }
 
@@ -89,13 +93,13 @@ impl Transformer {
         let mut all = Vec::new();
         for (number, layer) in self.layers.iter().enumerate() {
             for (name, linear) in layer.products() {
-                all.extend(linear.matrix.bytes_by_name(format!("{number}.{name}")));
+                all.extend(linear.matrix.bytes_by_name(&format!("{number}.{name}")));
             }
         }
         for (name, matrix) in PROJECTIONS.into_iter().zip(self.projections.iter().flatten()) {
-            all.extend(matrix.bytes_by_name(name.to_owned()));
+            all.extend(matrix.bytes_by_name(name));
         }
-        all.extend(self.head().bytes_by_name(HEAD.to_owned()));
+        all.extend(self.head().bytes_by_name(HEAD));
         all
     }
 
@@ -111,6 +115,7 @@ impl Transformer {
                 Ok::<_, Error>(Linear { matrix, bias: of.bias.clone(), inputs: None })
             });
             Ok(Layer {
+                number,
                 attention_norms: of.attention_norms.clone(),
                 query_key_value: query_key_value?,
                 head_norms: of.head_norms.clone(),
@@ -136,22 +141,8 @@ impl Transformer {
             norm: self.norm.clone(),
             head: Some(Arc::new(make(HEAD, self.head(), self.head_inputs.as_ref())?)),
             head_inputs: None,
-            device: self.device.clone(),
-            dtype: self.dtype,
             watched: Vec::new(),
             held: self.held,
         })
-    }
-}
-
-impl Layer {
-    /// All that is multiplied with, by name.
-    fn products(&self) -> [(&'static str, &Linear); 4] {
-        [
-            ("query_key_value", &self.query_key_value),
-            ("output", &self.output),
-            ("mlp_in", &self.mlp_in),
-            ("mlp_out", &self.mlp_out),
-        ]
     }
 }

@@ -2,24 +2,22 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use polydraft_kernels::{CacheType, Norm, Rows};
 
-use super::norm::{Norm, Norms};
-use super::{Layer, Place, Transformer};
-use crate::cache::CacheType;
-use crate::config::{NormKind, NormOrder, Positions};
+use super::layer::Layer;
+use super::norms::Norms;
+use super::{Place, Transformer};
+use crate::config::{Config, NormKind, NormOrder, Positions};
+use crate::error::Result;
 use crate::linear::{Linear, Matrix};
-use crate::rows::Rows;
+use crate::precision::Precision;
 use crate::weights::{Part, Weights};
-use crate::{Config, Precision, Result};
 
 /// Reads the tensors of one model.
 pub(crate) struct Loader<'a> {
     pub config: &'a Config,
     pub weights: Weights,
     pub precision: Precision,
-    pub device: &'a Device,
-    pub dtype: DType,
 }
 
 impl Transformer {
@@ -29,8 +27,6 @@ impl Transformer {
         embedding: Arc<Matrix>,
         place: Place,
         layers: Vec<Layer>,
-        device: &Device,
-        dtype: DType,
     ) -> Self {
         Self {
             config,
@@ -41,8 +37,6 @@ impl Transformer {
             norm: None,
             head: None,
             head_inputs: None,
-            device: device.clone(),
-            dtype,
             watched: Vec::new(),
             held: CacheType::default(),
         }
@@ -57,12 +51,10 @@ impl Transformer {
         vocabulary: usize,
         layers: usize,
         precision: Precision,
-        device: &Device,
     ) -> Result<Self> {
         let names = config.names;
         weights.prepend(names.prefix());
-        let dtype = precision.compute(device);
-        let mut loader = Loader { config, weights, precision, device, dtype };
+        let mut loader = Loader { config, weights, precision };
         let (embedding, head) = loader.embeddings(vocabulary)?;
         let projections = match config.embedding == config.hidden {
             true => None,
@@ -107,8 +99,6 @@ impl Transformer {
             norm,
             head: head.map(Arc::new),
             head_inputs: None,
-            device: device.clone(),
-            dtype,
             watched: Vec::new(),
             held: CacheType::default(),
         })
@@ -158,6 +148,7 @@ impl Loader<'_> {
             }
         };
         Ok(Layer {
+            number,
             attention_norms,
             query_key_value: self.linear(
                 &[(query, queries), (key, keys), (value, keys)],
@@ -201,16 +192,13 @@ impl Loader<'_> {
                 self.weights.vector(&format!("{name}.weight"), width)?
             }
         };
-        let weight = self.row(weight)?;
         Ok(match self.config.norm {
             NormKind::Rms | NormKind::RmsPlusOne => Norm::Rms { weight, epsilon },
             NormKind::Layer => {
                 let bias = self.weights.vector(&format!("{name}.bias"), width)?;
-                Norm::Layer { weight, bias: self.row(bias)?, epsilon }
+                Norm::Layer { weight, bias, epsilon }
             }
-            NormKind::LayerPlain => {
-                Norm::Layer { weight, bias: self.row(vec![0.0; width])?, epsilon }
-            }
+            NormKind::LayerPlain => Norm::Layer { weight, bias: vec![0.0; width], epsilon },
         })
     }
 
@@ -230,7 +218,8 @@ impl Loader<'_> {
         for (name, rows) in parts {
             bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
         }
-        Ok(Linear { matrix, bias: Some(self.row(bias)?), inputs: None })
+        let width = bias.len();
+        Ok(Linear { matrix, bias: Some(Rows::new(bias, width)), inputs: None })
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
@@ -238,19 +227,12 @@ impl Loader<'_> {
     }
 
     pub fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
-        Matrix::load(&mut self.weights, parts, columns, self.precision, self.device)
+        Matrix::load(&mut self.weights, parts, columns, self.precision)
     }
 
     /// A matrix that is only read by rows.
     pub fn looked_up(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
-        let precision = self.precision.for_lookup();
-        Matrix::load(&mut self.weights, parts, columns, precision, self.device)
-    }
-
-    /// One row.
-    fn row(&self, values: Vec<f32>) -> Result<Rows> {
-        let width = values.len();
-        Ok(Rows::new(values, width, self.device, self.dtype)?)
+        Matrix::load(&mut self.weights, parts, columns, self.precision.for_lookup())
     }
 }
 

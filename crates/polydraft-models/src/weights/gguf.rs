@@ -8,10 +8,11 @@ use polydraft_gguf::{
     DEQUANTIZED, ExpectedTensor, Gguf, ModelDescription, RopePairs, Tensor, TensorRole, TensorType,
     interleaved,
 };
+use polydraft_kernels::Format;
 
-use super::{Element, Listed, not_finite};
-use crate::packed::Format;
-use crate::{Error, Result};
+use super::element::{Element, not_finite};
+use super::listed::Listed;
+use crate::error::{Error, Result};
 
 /// A file that has exactly the tensors of its model.
 #[derive(Debug)]

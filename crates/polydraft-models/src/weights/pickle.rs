@@ -12,7 +12,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, TensorInfo};
 use zip::{CompressionMethod, ZipArchive};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 use objects::{Object, Objects, Place, Read};
 
 /// Bytes of the pickle at most. The list of a head's tensors takes a few thousand, one of a

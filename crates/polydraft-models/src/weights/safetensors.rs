@@ -5,12 +5,14 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use polydraft_kernels::Format;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 
-use super::{Element, Listed, not_finite, pickle};
-use crate::packed::Format;
-use crate::{Error, Result};
+use super::element::{Element, not_finite};
+use super::listed::Listed;
+use super::pickle;
+use crate::error::{Error, Result};
 
 /// One safetensors file.
 #[derive(Debug)]

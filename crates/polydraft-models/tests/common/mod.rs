@@ -2,18 +2,20 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod heads;
+pub mod tensors;
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::{Model, Sequence, Sequences};
 use polydraft_models::{LoadOptions, Precision, TransformerModel, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
+#[allow(unused_imports)] // each test file uses its part
+pub use tensors::{Dtype, Tensor, Tensors, read_tensors, write_tensors};
 
 pub const VOCABULARY: usize = 96;
 const HIDDEN: usize = 32;
@@ -46,7 +48,7 @@ pub fn config() -> Value {
 }
 
 /// Random tensors that fit [`config`], weights and embeddings untied.
-pub fn tensors(seed: u64, dtype: DType) -> HashMap<String, Tensor> {
+pub fn tensors(seed: u64, dtype: Dtype) -> Tensors {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut random = |dims: &[usize]| {
         let scale = if dims.len() == 1 { 0.3 } else { 3.0 / (dims[1] as f32).sqrt() };
@@ -54,7 +56,7 @@ pub fn tensors(seed: u64, dtype: DType) -> HashMap<String, Tensor> {
         let count = dims.iter().product();
         let values: Vec<f32> =
             (0..count).map(|_| base + scale * (rng.random::<f32>() - 0.5)).collect();
-        Tensor::from_vec(values, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+        Tensor::new(&values, dims, dtype)
     };
     let mut all = HashMap::new();
     all.insert("model.embed_tokens.weight".to_owned(), random(&[VOCABULARY, HIDDEN]));
@@ -122,11 +124,11 @@ pub fn write_json(directory: &Path, name: &str, value: &Value) {
 }
 
 /// A complete model directory.
-pub fn write_model(directory: &Path, tensors: &HashMap<String, Tensor>) {
+pub fn write_model(directory: &Path, tensors: &Tensors) {
     fs::create_dir_all(directory).unwrap();
     write_json(directory, "config.json", &config());
     write_json(directory, "tokenizer.json", &tokenizer(VOCABULARY));
-    candle_core::safetensors::save(tensors, directory.join("model.safetensors")).unwrap();
+    write_tensors(tensors, &directory.join("model.safetensors"));
 }
 
 /// A model with one text.
@@ -181,7 +183,7 @@ pub fn open(directory: &Path, options: impl Into<LoadOptions>) -> Single {
 
 pub fn random_model(seed: u64, precision: Precision) -> Single {
     let directory = tempfile::tempdir().unwrap();
-    write_model(directory.path(), &tensors(seed, DType::F32));
+    write_model(directory.path(), &tensors(seed, Dtype::F32));
     open(directory.path(), precision)
 }
 

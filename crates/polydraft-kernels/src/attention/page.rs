@@ -1,0 +1,153 @@
+//! A page of the KV cache: the keys and values of a few slots, for every layer.
+
+use super::lines::{CacheType, Line, Numbers, PAGE};
+use crate::error::Result;
+use crate::fetch::Prefetch;
+
+/// How the keys and values of a page lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Layers of the model.
+    pub layers: usize,
+    /// Heads of keys, and of values.
+    pub heads: usize,
+    /// Numbers of a head.
+    pub head: usize,
+    /// In which type they are held.
+    pub held: CacheType,
+}
+
+impl Layout {
+    /// Lines that a head's value fills.
+    pub(crate) fn value_lines(&self) -> usize {
+        self.head.div_ceil(PAGE)
+    }
+
+    fn block_lines(&self) -> usize {
+        self.head + PAGE * self.value_lines()
+    }
+
+    /// The first line of a head's keys in one layer.
+    fn keys(&self, layer: usize, head: usize) -> usize {
+        (layer * self.heads + head) * self.block_lines()
+    }
+
+    /// The first line of its values.
+    fn values(&self, layer: usize, head: usize) -> usize {
+        self.keys(layer, head) + self.head
+    }
+
+    fn lines(&self) -> usize {
+        self.layers * self.heads * self.block_lines()
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.lines() * PAGE * self.held.bytes()
+    }
+}
+
+/// The keys and values of [`PAGE`] slots. For every layer and head a block: of each number of a key
+/// one line, with the page's slots side by side; then of each slot's value as many lines as it
+/// fills.
+///
+/// ```
+/// use polydraft_kernels::{CacheType, Layout, Page};
+///
+/// let layout = Layout { layers: 1, heads: 1, head: 2, held: CacheType::F32 };
+/// let mut page = Page::new(layout)?;
+/// page.write(0, 5, &[1.0, 2.0], &[3.0, 4.0]);
+/// assert_eq!(page.read(0, 5), [[1.0, 2.0], [3.0, 4.0]]);
+/// # Ok::<(), polydraft_kernels::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Page {
+    layout: Layout,
+    numbers: Numbers,
+}
+
+impl Page {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new(layout: Layout) -> Result<Self> {
+        Ok(Self { layout, numbers: Numbers::new(layout.held, layout.lines())? })
+    }
+
+    /// The keys of one head in one layer, `[head, slots]`; in `room` where they are held in fewer
+    /// bits.
+    #[inline(always)]
+    pub(super) fn keys<'a>(
+        &'a self,
+        layer: usize,
+        head: usize,
+        room: &'a mut Vec<Line>,
+    ) -> &'a [Line] {
+        self.numbers.lines(self.layout.keys(layer, head), self.layout.head, room)
+    }
+
+    /// Its values, `[slots, head]`, each slot's in whole lines; likewise.
+    #[inline(always)]
+    pub(super) fn values<'a>(
+        &'a self,
+        layer: usize,
+        head: usize,
+        room: &'a mut Vec<Line>,
+    ) -> &'a [Line] {
+        let count = PAGE * self.layout.value_lines();
+        self.numbers.lines(self.layout.values(layer, head), count, room)
+    }
+
+    /// The lines of [`keys`](Self::keys), and those of [`values`](Self::values), as they are held.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, layer: usize, head: usize) -> [Prefetch; 2] {
+        let values = PAGE * self.layout.value_lines();
+        [
+            self.numbers.prefetch(self.layout.keys(layer, head), self.layout.head),
+            self.numbers.prefetch(self.layout.values(layer, head), values),
+        ]
+    }
+
+    /// Writes the key and value, `[heads, head]` each, of one slot in one layer.
+    ///
+    /// # Panics
+    /// A layer or a slot that the page does not have; a key or a value that is too short.
+    pub fn write(&mut self, layer: usize, slot: usize, key: &[f32], value: &[f32]) {
+        let layout @ Layout { heads, head, .. } = self.layout;
+        for number in 0..heads {
+            let own = number * head..(number + 1) * head;
+            self.numbers.set_column(layout.keys(layer, number), slot, &key[own.clone()]);
+            let first = layout.values(layer, number) + slot * layout.value_lines();
+            self.numbers.set_row(first, &value[own]);
+        }
+    }
+
+    /// The key and value of one slot in one layer.
+    ///
+    /// # Panics
+    /// A layer or a slot that the page does not have.
+    pub fn read(&self, layer: usize, slot: usize) -> [Vec<f32>; 2] {
+        let layout @ Layout { heads, head, .. } = self.layout;
+        let (mut key, mut value) =
+            (Vec::with_capacity(heads * head), Vec::with_capacity(heads * head));
+        for number in 0..heads {
+            let keys = layout.keys(layer, number);
+            key.extend((keys..keys + head).map(|line| self.numbers.get(line, slot)));
+            let first = layout.values(layer, number) + slot * layout.value_lines();
+            value.extend((0..head).map(|i| self.numbers.get(first + i / PAGE, i % PAGE)));
+        }
+        [key, value]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_take_half() {
+        let bytes = |held| Layout { layers: 2, heads: 2, head: 40, held }.page_bytes();
+        assert_eq!(bytes(CacheType::F32), 2 * bytes(CacheType::F16));
+    }
+}

@@ -1,0 +1,20 @@
+//! How queries meet keys.
+
+use super::page::Layout;
+
+/// How queries meet keys in one layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// The layer's number.
+    pub layer: usize,
+    /// How keys and values lie in their pages.
+    pub layout: Layout,
+    /// Heads of queries, a multiple of those of keys.
+    pub heads: usize,
+    /// Numbers from one token's queries to the next one's.
+    pub stride: usize,
+    /// How many tokens, itself included, a token sees, if not all.
+    pub window: Option<usize>,
+    /// Scores x become c · tanh(x / c).
+    pub softcap: Option<f32>,
+}

@@ -1,0 +1,225 @@
+//! Products with a large matrix, held in 32, 16, 8 or 4 bits: what decoding does all day.
+//!
+//! Reading the weights is the cost of decoding. A product that packs or streams them more than once
+//! makes a tree of eight nodes several times as dear as one token, and fewer bits are less time. So
+//! they are laid out once, on loading, as the products want them (`tiles`): in f32, bf16 or f16
+//! (`exact`), or in blocks of integers (`blocks` and `planes`, rounded in `quantise`), for products
+//! with inputs in f32 (`exact`) or rounded to 8 bits too (`inputs`, `integer`). Threads share the
+//! tiles (`pool`). Every product gives a row of inputs the same result, to the bit, in whatever
+//! company it comes: trees of different shapes give a node the same logits.
+
+mod block;
+mod blocks;
+mod exact;
+mod file;
+mod format;
+mod inputs;
+mod integer;
+mod matrix;
+mod output;
+mod planes;
+mod quantise;
+mod read;
+mod round;
+mod tiles;
+
+use std::convert::Infallible;
+
+use crate::error::{Error, Result};
+use crate::rows::Rows;
+use block::Block;
+use blocks::{Q4_0, Q4_1, Q4K, Q8_0};
+use exact::{Bf16, F16, F32};
+pub use format::Format;
+use format::with_format;
+use matrix::{Exact, Integer, Matrix, Selected, Tiled};
+use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
+pub use read::{Blocks, Read};
+use tiles::{Fill, Tiles};
+
+/// A matrix `[out, in]`, and how it is held.
+#[derive(Debug)]
+pub struct Packed(Box<dyn Matrix>, Format);
+
+impl Packed {
+    /// Reads rows, a tile at a time on all threads, straight into their place; formats of fewer
+    /// bits round them, unless they lie in the file in the same blocks.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    ///
+    /// # Panics
+    /// Columns that are no multiple of the format's [`Format::unit`].
+    pub fn load<E: Send>(
+        format: Format,
+        out: usize,
+        columns: usize,
+        rows: impl Read<E>,
+    ) -> std::result::Result<Self, E> {
+        Self::load_weighed(format, Source { out, columns, rows: &rows, weights: None })
+    }
+
+    fn load_weighed<E: Send>(
+        format: Format,
+        from: Source<impl Read<E>>,
+    ) -> std::result::Result<Self, E> {
+        let columns = from.columns;
+        assert!(columns.is_multiple_of(format.unit()), "{format} of {columns} columns");
+        macro_rules! make {
+            ($products:ident, $piece:ident, $make:ident) => {
+                $make::<$products<$piece>, E>(from)?
+            };
+        }
+        Ok(Self(with_format!(format, make), format))
+    }
+
+    /// The numbers that are held, rounded to another format; errors count by column as `weights`
+    /// say, if they are given.
+    pub fn rounded(&self, format: Format, weights: Option<&[f32]>) -> Self {
+        let [out, columns] = self.0.shape();
+        let weights = weights.filter(|weights| weights.len() == columns);
+        let rows = &Selected { of: &*self.0, numbers: |row: usize| row };
+        let rounded: std::result::Result<_, Infallible> =
+            Self::load_weighed(format, Source { out, columns, rows, weights });
+        match rounded {
+            Ok(rounded) => rounded,
+            Err(never) => match never {},
+        }
+    }
+
+    /// A matrix as it lay in memory before ([`as_bytes`](Self::as_bytes)): `read` takes the place
+    /// of the first byte and the bytes.
+    ///
+    /// # Errors
+    /// Bytes that cannot be read.
+    pub fn of_bytes<E: Send>(
+        format: Format,
+        [out, columns]: [usize; 2],
+        read: impl Fn(usize, &mut [u8]) -> std::result::Result<(), E> + Sync,
+    ) -> std::result::Result<Self, E> {
+        macro_rules! make {
+            ($products:ident, $piece:ident, $make:ident) => {
+                Box::new($products::of(Tiles::<$piece>::of_bytes(out, columns, read)?))
+            };
+        }
+        let matrix: Box<dyn Matrix> = with_format!(format, make);
+        Ok(Self(matrix, format))
+    }
+
+    /// As it lies in memory: for this program on this machine.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// Rows, and the width of one.
+    pub fn shape(&self) -> [usize; 2] {
+        self.0.shape()
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// That these are numbers of rows.
+    fn check(&self, ids: &[u32]) -> Result<()> {
+        let [out, _] = self.0.shape();
+        match ids.iter().find(|id| **id as usize >= out) {
+            None => Ok(()),
+            Some(id) => Err(Error::Shape {
+                operation: "packed matrix",
+                expected: format!("rows below {out}"),
+                got: id.to_string(),
+            }),
+        }
+    }
+
+    /// The rows of the matrix at `ids [n]`: `[n, in]`.
+    ///
+    /// # Errors
+    /// Rows that it does not have.
+    pub fn rows(&self, ids: &[u32]) -> Result<Rows> {
+        self.check(ids)?;
+        let [_, columns] = self.0.shape();
+        let mut numbers = Vec::with_capacity(ids.len() * columns);
+        ids.iter().for_each(|id| self.0.row(*id as usize, &mut numbers));
+        Ok(Rows::new(numbers, columns))
+    }
+
+    /// The rows at `ids` as a matrix of their own, held in the same way where numbers can be
+    /// rounded to it, else in `Q8_0`.
+    ///
+    /// # Errors
+    /// Rows that it does not have.
+    pub fn select(&self, ids: &[u32]) -> Result<Self> {
+        self.check(ids)?;
+        let [_, columns] = self.0.shape();
+        let format = if self.1.is_only_read() { Format::Q8_0 } else { self.1 };
+        let rows = Selected { of: &*self.0, numbers: |row: usize| ids[row] as usize };
+        match Self::load::<Infallible>(format, ids.len(), columns, rows) {
+            Ok(selected) => Ok(selected),
+            Err(never) => match never {},
+        }
+    }
+
+    /// y `[rows, out]` for x `[rows, in]`.
+    ///
+    /// # Panics
+    /// An x of another length.
+    pub fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
+        assert_eq!(x.len(), rows * self.0.shape()[1]);
+        self.0.product(x, rows)
+    }
+
+    /// Likewise.
+    ///
+    /// # Errors
+    /// Rows of another width.
+    pub fn forward(&self, x: &Rows) -> Result<Rows> {
+        let [out, columns] = self.0.shape();
+        if x.width() != columns {
+            return Err(Error::Shape {
+                operation: "packed product",
+                expected: format!("{columns} columns"),
+                got: x.width().to_string(),
+            });
+        }
+        Ok(Rows::new(self.product(x.numbers(), x.count()), out))
+    }
+}
+
+/// What a matrix is made of.
+struct Source<'a, R> {
+    out: usize,
+    columns: usize,
+    rows: &'a R,
+    /// How much errors count, by column.
+    weights: Option<&'a [f32]>,
+}
+
+/// In which every number of the file can be held, at most rounded by itself.
+fn plain<M: Tiled<Piece: Fill>, E: Send>(
+    Source { out, columns, rows, weights }: Source<impl Read<E>>,
+) -> std::result::Result<Box<dyn Matrix>, E> {
+    Ok(Box::new(M::of(Tiles::load(out, columns, rows, weights)?)))
+}
+
+/// In blocks as a file has them, or rounded to such.
+fn rounded<M: Tiled<Piece: Block + Fill>, E: Send>(
+    Source { out, columns, rows, weights }: Source<impl Read<E>>,
+) -> std::result::Result<Box<dyn Matrix>, E> {
+    Ok(Box::new(M::of(Tiles::held(out, columns, rows, weights)?)))
+}
+
+/// In blocks as a file has them; in f32 what it has otherwise.
+fn filed<M: Tiled<Piece: Block>, E: Send>(
+    Source { out, columns, rows, .. }: Source<impl Read<E>>,
+) -> std::result::Result<Box<dyn Matrix>, E> {
+    Ok(match rows.blocks(<M::Piece as Block>::KIND) {
+        Some(blocks) => Box::new(M::of(Tiles::from_file(out, columns, blocks)?)),
+        None => Box::new(Exact::of(Tiles::<F32>::load(out, columns, rows, None)?)),
+    })
+}
+
+#[cfg(test)]
+mod tests;

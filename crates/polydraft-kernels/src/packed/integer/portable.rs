@@ -1,0 +1,32 @@
+//! The product of a tile in plain Rust, for processors without a kernel of their own, and what
+//! kernels are tested against.
+
+use crate::packed::block::{Block, COLUMNS};
+use crate::packed::inputs::Input;
+use crate::packed::tiles::TILE;
+
+pub(super) fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
+    let rows = y.len();
+    y.fill([0.0; TILE]);
+    for (w, x) in w.iter().zip(x.chunks_exact(rows * B::PARTS)) {
+        for (part, x) in x.chunks_exact(rows).enumerate() {
+            let numbers = w.numbers(part);
+            for lane in 0..TILE {
+                let numbers: [i32; COLUMNS] = numbers.of(lane, B::OFFSET);
+                for (span, numbers) in numbers.chunks_exact(COLUMNS / B::SPANS).enumerate() {
+                    let scale = w.scales(part, span).of(lane);
+                    let minimum = w.minima(part, span).map(|m| m.of(lane));
+                    for (x, y) in x.iter().zip(&mut *y) {
+                        let inputs = &x.numbers[span * numbers.len()..];
+                        let products = numbers.iter().zip(inputs).map(|(w, x)| w * i32::from(*x));
+                        let sum: i32 = products.sum();
+                        y[lane] = (sum as f32).mul_add(scale * x.scale, y[lane]);
+                        if let Some(minimum) = minimum {
+                            y[lane] = minimum.mul_add(x.spans[span].sum, y[lane]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

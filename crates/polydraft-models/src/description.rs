@@ -1,0 +1,255 @@
+//! What a model in a directory in Hugging Face layout, or in a GGUF file, is: all that can be said
+//! without reading its weights.
+
+mod shapes;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use polydraft_gguf::{Gguf, ModelDescription};
+use polydraft_kernels::{CacheType, Format, available_memory};
+use polydraft_text::Language;
+
+use crate::config::Config;
+use crate::error::{Bytes, Error, Result};
+use crate::precision::Precision;
+use crate::weights::{Listed, Weights};
+
+/// A copy must take less than this of what the model's own matrices take: its passes would be no
+/// faster.
+const COPY_SHARE: f64 = 0.7;
+
+/// How to load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoadOptions {
+    /// How weight matrices are held.
+    pub precision: Precision,
+    /// Bytes that the model may take, with its copy; `None` is what the system says is free, if it
+    /// says.
+    pub memory: Option<u64>,
+    /// How keys and values are held, of the model and of its copy.
+    pub cache: CacheType,
+    /// How a copy of the weights is held besides, to draft for the model: see
+    /// [`TransformerModel::rounded`](crate::TransformerModel::rounded).
+    pub copy: Option<Precision>,
+}
+
+impl From<Precision> for LoadOptions {
+    /// All else by default.
+    fn from(precision: Precision) -> Self {
+        Self { precision, ..Self::default() }
+    }
+}
+
+/// Everything about a model but its weights: what can be said without reading them.
+#[derive(Debug)]
+pub struct Description {
+    /// Where it is: a directory, or a GGUF file.
+    pub directory: PathBuf,
+    /// Its shape.
+    pub config: Config,
+    /// Its tokenizer, and all else between text and tokens.
+    pub language: Language,
+    /// Numbers in all tensors.
+    pub parameters: u64,
+    /// How matrices are stored, for example `BF16`; of several types the one of most numbers first.
+    pub stored: String,
+    /// The files that the weights are in.
+    pub files: Vec<PathBuf>,
+    sizes: Sizes,
+}
+
+/// Tensors that are not read yet.
+#[derive(Debug, Default)]
+pub(crate) struct Sizes {
+    matrices: Vec<Sized>,
+    /// Bytes of all else, which is held in f32.
+    rest: u64,
+}
+
+impl Sizes {
+    pub fn add(&mut self, tensor: &Listed, looked_up: bool) {
+        match <[usize; 2]>::try_from(&tensor.shape[..]) {
+            Ok(shape) => self.matrices.push(Sized { shape, exact: tensor.exact, looked_up }),
+            Err(_) => self.rest = self.rest.saturating_add(tensor.numbers().saturating_mul(4)),
+        }
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self, precision: Precision) -> u64 {
+        let matrices = self.matrices.iter().map(|matrix| matrix.bytes(precision));
+        matrices.fold(self.rest, u64::saturating_add)
+    }
+}
+
+/// A matrix that is not read yet.
+#[derive(Debug)]
+struct Sized {
+    shape: [usize; 2],
+    /// In which it loses nothing.
+    exact: Format,
+    /// Only read by rows.
+    looked_up: bool,
+}
+
+impl Sized {
+    fn bytes(&self, precision: Precision) -> u64 {
+        let [rows, columns] = self.shape;
+        let precision = if self.looked_up { precision.for_lookup() } else { precision };
+        let format = match precision {
+            Precision::File => self.exact,
+            precision => precision.fitting(columns).format(),
+        };
+        format.bytes(rows, columns)
+    }
+}
+
+impl Description {
+    /// Reads everything but the weights.
+    ///
+    /// # Errors
+    /// As for [`load`](crate::load), but for what only the weights can show.
+    pub fn read(path: &Path) -> Result<Self> {
+        Ok(Self::open(path)?.0)
+    }
+
+    /// With the weights, of which no more than the headers are read.
+    pub(crate) fn open(path: &Path) -> Result<(Self, Weights)> {
+        let (config, language, mut weights) = match is_gguf(path) {
+            true => open_file(path)?,
+            false => open_directory(path)?,
+        };
+        let mut model = Self {
+            directory: path.to_owned(),
+            config,
+            language,
+            parameters: 0,
+            stored: String::new(),
+            files: weights.files(),
+            sizes: Sizes::default(),
+        };
+        if path.is_dir() {
+            weights.prepend(model.config.names.prefix());
+            shapes::check(path, &model.config, &weights)?;
+        }
+        let mut types: BTreeMap<String, u64> = BTreeMap::new();
+        for tensor in weights.tensors() {
+            let numbers = tensor.numbers();
+            model.parameters = model.parameters.saturating_add(numbers);
+            let looked_up = model.config.is_looked_up(&tensor.name);
+            model.sizes.add(&tensor, looked_up);
+            if tensor.shape.len() == 2 && !looked_up {
+                let count = types.entry(tensor.stored).or_default();
+                *count = count.saturating_add(numbers);
+            }
+        }
+        let mut types: Vec<_> = types.into_iter().collect();
+        types.sort_by_key(|(_, numbers)| std::cmp::Reverse(*numbers));
+        let names: Vec<String> = types.into_iter().map(|(name, _)| name).collect();
+        model.stored = names.join(", ");
+        Ok((model, weights))
+    }
+
+    /// Bytes that the weights take.
+    pub fn weight_bytes(&self, precision: Precision) -> u64 {
+        self.sizes.bytes(precision)
+    }
+
+    /// Bytes that a copy in fewer bits takes besides, which shares all that is not multiplied with.
+    pub fn copy_bytes(&self, precision: Precision) -> u64 {
+        let multiplied = self.sizes.matrices.iter().filter(|matrix| !matrix.looked_up);
+        multiplied.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
+    }
+
+    /// Whether a copy is so much smaller than the model's own matrices, held in `precision`, that
+    /// its passes are faster.
+    pub fn is_copy_small(&self, copy: Precision, precision: Precision) -> bool {
+        self.copy_bytes(copy) as f64 <= COPY_SHARE * self.copy_bytes(precision) as f64
+    }
+
+    /// How a copy that drafts for a model in `precision` is best held; it may be that even this one
+    /// is not small enough.
+    pub fn best_copy(&self, precision: Precision) -> Precision {
+        let kinds = Precision::OF_COPY;
+        let small = kinds.iter().find(|copy| self.is_copy_small(**copy, precision));
+        small.or(kinds.last()).copied().unwrap_or_default()
+    }
+
+    /// Bytes that the keys and values of so many tokens take.
+    pub fn cache_bytes(&self, tokens: usize, cache: CacheType) -> u64 {
+        self.config.cache_bytes(cache.bytes()).saturating_mul(tokens as u64)
+    }
+
+    /// Bytes that weights and a context of 1,000 tokens take, those of a copy included.
+    pub fn needed_bytes(&self, options: LoadOptions) -> u64 {
+        let tokens = self.config.context.min(1_000);
+        let cache = self.cache_bytes(tokens, options.cache);
+        let copy = options.copy.map_or(0, |copy| self.copy_bytes(copy).saturating_add(cache));
+        self.weight_bytes(options.precision).saturating_add(cache).saturating_add(copy)
+    }
+
+    /// That there is memory enough.
+    pub(crate) fn check_memory(&self, options: LoadOptions) -> Result<()> {
+        let available = options.memory.or_else(available_memory);
+        let needed = |precision| self.needed_bytes(LoadOptions { precision, ..options });
+        check_memory(&self.directory, options.precision, available, needed)
+    }
+}
+
+/// That what is `needed` in a precision is `available`, as far as that is known.
+pub(crate) fn check_memory(
+    directory: &Path,
+    precision: Precision,
+    available: Option<u64>,
+    needed: impl Fn(Precision) -> u64,
+) -> Result<()> {
+    let Some(available) = available.filter(|available| needed(precision) > *available) else {
+        return Ok(());
+    };
+    let fits =
+        Precision::ALL.into_iter().map(|p| (p, Bytes(needed(p)))).filter(|(_, n)| n.0 <= available);
+    Err(Error::Memory {
+        directory: directory.to_owned(),
+        precision,
+        needed: Bytes(needed(precision)),
+        available: Bytes(available),
+        fits: fits.collect(),
+    })
+}
+
+/// Whether a path is that of a GGUF file: by its ending, also where there is nothing.
+pub fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
+}
+
+fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
+    let weights = Weights::open(known(directory)?)?;
+    let config = Config::read(&directory.join("config.json"))?;
+    let language = Language::read(directory, config.vocabulary, &config.end_tokens)?;
+    Ok((config, language, weights))
+}
+
+fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
+    if !path.exists() {
+        return Err(Error::Directory { path: path.to_owned(), got: "nothing there" });
+    }
+    let gguf = Gguf::open(path)?;
+    let model = ModelDescription::read(&gguf)?;
+    let wrong = |problem| Error::File { path: path.to_owned(), problem };
+    let config = Config::of_gguf(&model).map_err(wrong)?;
+    let language = Language::from_gguf(&gguf, config.vocabulary)?;
+    let config = Config { end_tokens: language.end_tokens.clone(), ..config };
+    Ok((config, language, Weights::of_gguf(gguf, &model)?))
+}
+
+/// That this is a model's directory, before its other files are asked for.
+fn known(directory: &Path) -> Result<&Path> {
+    if !directory.is_dir() {
+        let got = if directory.exists() { "another file" } else { "nothing there" };
+        return Err(Error::Directory { path: directory.to_owned(), got });
+    }
+    match directory.join("config.json").exists() {
+        true => Ok(directory),
+        false => Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" }),
+    }
+}

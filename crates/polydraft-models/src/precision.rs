@@ -1,0 +1,133 @@
+//! How weight matrices are held: in full or in fewer bits.
+
+use std::fmt;
+use std::str::FromStr;
+
+use polydraft_kernels::Format;
+
+/// How weight matrices are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// 32 bits: the model as published, in the plainest form.
+    #[default]
+    F32,
+    /// 16 bits. They are widened as they are read, and all arithmetic is in 32 bits: a model
+    /// published in f16 gives what `F32` gives, in half the memory.
+    F16,
+    /// 16 bits with the range of 32; otherwise as `F16`.
+    Bf16,
+    /// 8 bits in blocks of 32 with a scale. What is sampled exactly is then another model: the
+    /// quantised one, whose products take their inputs rounded to 8 bits in blocks of 32 with a
+    /// scale too.
+    Q8_0,
+    /// The weights of `Q8_0`, with products in f32: the model sampled is the quantised one, its
+    /// inputs as they are. Slower for several tokens.
+    Q8_0F32,
+    /// 4 bits in blocks of 32 with a scale; inputs rounded as for `Q8_0`.
+    Q4_0,
+    /// 4 bits in blocks of 32 with a scale and a minimum; inputs rounded as for `Q8_0`.
+    Q4_1,
+    /// 5 bits in blocks of 32 with a scale and a minimum; inputs rounded as for `Q8_0`.
+    Q5_1,
+    /// 4 bits in blocks of 256 with two levels of scales and minima; inputs rounded as for `Q8_0`.
+    /// Matrices that such blocks do not fit into are held in `Q8_0`. Slow to load: good scales are
+    /// searched for.
+    Q4K,
+    /// Each matrix as its file has it, in about the bytes that it has there: no weight is rounded.
+    /// What is in blocks of integers is multiplied as `Q8_0` is, its inputs rounded.
+    File,
+}
+
+impl Precision {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q8_0,
+        Self::Q8_0F32,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_1,
+        Self::Q4K,
+        Self::File,
+    ];
+
+    /// The name that users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Q8_0 => "q8_0",
+            Self::Q8_0F32 => "q8_0-f32",
+            Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
+            Self::Q5_1 => "q5_1",
+            Self::Q4K => "q4_k",
+            Self::File => "file",
+        }
+    }
+
+    /// Whether numbers are rounded to blocks of integers.
+    pub fn is_quantised(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::File)
+    }
+
+    /// How a copy of a model that drafts for it is best held: the first of these that is small
+    /// enough. Five bits with a minimum, or four: with scales that were searched for, small models'
+    /// are accepted 0.9 and 0.8 of the time then.
+    pub(crate) const OF_COPY: [Self; 3] = [Self::Q5_1, Self::Q4_1, Self::Q4_0];
+
+    /// Whether its scales are searched for where it is known what errors count.
+    pub(crate) fn is_searched(self) -> bool {
+        matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q5_1 | Self::Q4K)
+    }
+
+    /// How a matrix is held that is only read by rows: never quantised.
+    pub(crate) fn for_lookup(self) -> Self {
+        if self.is_quantised() { Self::F32 } else { self }
+    }
+
+    /// The format of a matrix that it is held in so.
+    pub(crate) fn format(self) -> Format {
+        match self {
+            // What is held as in the file is asked for by what is exact there.
+            Self::F32 | Self::File => Format::F32,
+            Self::F16 => Format::F16,
+            Self::Bf16 => Format::Bf16,
+            Self::Q8_0 => Format::Q8_0,
+            Self::Q8_0F32 => Format::Q8_0F32,
+            Self::Q4_0 => Format::Q4_0,
+            Self::Q4_1 => Format::Q4_1,
+            Self::Q5_1 => Format::Q5_1,
+            Self::Q4K => Format::Q4K,
+        }
+    }
+
+    /// What a matrix of so many columns is held in.
+    pub(crate) fn fitting(self, columns: usize) -> Self {
+        [self, Self::Q8_0]
+            .into_iter()
+            .find(|p| columns.is_multiple_of(p.format().unit()))
+            .unwrap_or(Self::F32)
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names: Vec<_> = Self::ALL.iter().map(|p| p.name()).collect();
+        Self::ALL
+            .into_iter()
+            .find(|p| p.name() == name)
+            .ok_or_else(|| format!("expected one of {}, got {name:?}", names.join(", ")))
+    }
+}

@@ -1,0 +1,30 @@
+//! Where a block has its norms.
+
+use polydraft_kernels::{Norm, Rows};
+
+use crate::error::Result;
+
+/// The norms of a block f: x becomes after(x + behind(f(before(x)))).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Norms {
+    pub before: Option<Norm>,
+    pub behind: Option<Norm>,
+    pub after: Option<Norm>,
+}
+
+impl Norms {
+    pub fn around(&self, x: Rows, block: impl FnOnce(&Rows) -> Result<Rows>) -> Result<Rows> {
+        let mut y = match &self.before {
+            None => block(&x)?,
+            Some(norm) => block(&norm.forward(&x)?)?,
+        };
+        if let Some(norm) = &self.behind {
+            y = norm.forward(&y)?;
+        }
+        let x = x.add(&y)?;
+        match &self.after {
+            None => Ok(x),
+            Some(norm) => Ok(norm.forward(&x)?),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Tensors as safetensors files have them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use half::{bf16, f16};
+pub use safetensors::Dtype;
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+pub type Tensors = HashMap<String, Tensor>;
+
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Tensor {
+    /// Of numbers, rounded to a type.
+    pub fn new(values: &[f32], shape: &[usize], dtype: Dtype) -> Self {
+        assert_eq!(values.len(), shape.iter().product::<usize>());
+        let bytes = match dtype {
+            Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Dtype::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+            Dtype::BF16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+            other => panic!("{other:?}"),
+        };
+        Self { dtype, shape: shape.to_vec(), bytes }
+    }
+
+    /// Of whole numbers.
+    pub fn whole(numbers: &[i64]) -> Self {
+        let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Self { dtype: Dtype::I64, shape: vec![numbers.len()], bytes }
+    }
+
+    /// Zeros of 32 bits.
+    pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
+        Self { dtype, shape: shape.to_vec(), bytes: vec![0; 4 * shape.iter().product::<usize>()] }
+    }
+
+    /// The numbers, widened.
+    pub fn values(&self) -> Vec<f32> {
+        let pairs = || self.bytes.as_chunks::<2>().0.iter();
+        match self.dtype {
+            Dtype::F32 => {
+                self.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+            }
+            Dtype::F16 => pairs().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
+            Dtype::BF16 => pairs().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
+            Dtype::I64 => self.integers().into_iter().map(|x| x as f32).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Rows of the numbers, widened.
+    pub fn rows(&self) -> Vec<Vec<f32>> {
+        let [_, width] = self.shape[..] else { panic!("{:?}", self.shape) };
+        self.values().chunks_exact(width).map(<[f32]>::to_vec).collect()
+    }
+
+    /// Whole numbers.
+    pub fn integers(&self) -> Vec<i64> {
+        assert_eq!(self.dtype, Dtype::I64);
+        self.bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect()
+    }
+
+    /// Rounded to another type, or widened.
+    pub fn to_dtype(&self, dtype: Dtype) -> Self {
+        Self::new(&self.values(), &self.shape, dtype)
+    }
+
+    /// All of the first dimension but its last.
+    pub fn shorter(&self) -> Self {
+        let mut shape = self.shape.clone();
+        let row = self.bytes.len() / shape[0];
+        shape[0] -= 1;
+        let bytes = self.bytes[..shape[0] * row].to_vec();
+        Self { dtype: self.dtype, shape, bytes }
+    }
+}
+
+pub fn read_tensors(path: &Path) -> Tensors {
+    let bytes = fs::read(path).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = |(name, view): (&str, TensorView)| {
+        let (shape, bytes) = (view.shape().to_vec(), view.data().to_vec());
+        (name.to_owned(), Tensor { dtype: view.dtype(), shape, bytes })
+    };
+    tensors.iter().map(tensor).collect()
+}
+
+pub fn write_tensors(tensors: &Tensors, path: &Path) {
+    let views = tensors.iter().map(|(name, Tensor { dtype, shape, bytes })| {
+        (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}
