@@ -30,9 +30,9 @@ def case(paths, depth, vocabulary, seed):
             draft_rows[node] = (level + random.normal(size=vocabulary)).astype(np.float32)
         return np.stack([draft_rows[node] for node in nodes])
 
-    chance = polydraft.Chance(seed)
+    rng = polydraft.Rng(seed)
     while nodes := draft.frontier():
-        draft.grow(rows(nodes), chance)
+        draft.grow(rows(nodes), rng)
     rows([node for node in range(len(draft)) if node not in target_rows])
     return (
         draft,

@@ -24,11 +24,11 @@ pub enum Row<'a> {
 
 impl Row<'_> {
     /// The law of these logits. Models compute in single precision, and so does the softmax.
-    pub fn law(self, sampling: &Sampling) -> polydraft::Result<Distribution> {
+    pub fn distribution(self, sampling: &Sampling) -> polydraft::Result<Distribution> {
         match self {
-            Self::F32(logits) => pool::law(logits, sampling),
+            Self::F32(logits) => pool::probs(logits, sampling),
             Self::F64(logits) => {
-                pool::law(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>(), sampling)
+                pool::probs(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>(), sampling)
             }
         }
     }

@@ -5,14 +5,14 @@ use std::hint::black_box;
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-use polydraft::{Distribution, NodeId, Sampling, TargetLaws};
+use polydraft::{Distribution, NodeId, Sampling, TargetDistributions};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
 use crate::arrays::{Row, Rows};
-use crate::chance::seeded;
 use crate::draft::PyDraft;
 use crate::errors::{Failure, Result, lock, work};
+use crate::random::seeded;
 use crate::verify::PyVerifier;
 
 /// Laws made in memory that is used again, when they are asked for.
@@ -22,17 +22,19 @@ struct Lazy<'a> {
     made: Vec<OnceLock<Distribution>>,
 }
 
-impl TargetLaws for Lazy<'_> {
+impl TargetDistributions for Lazy<'_> {
     fn target(&self, node: NodeId) -> polydraft::Result<&Distribution> {
-        if let Some(law) = self.made[node].get() {
-            return Ok(law);
+        if let Some(probs) = self.made[node].get() {
+            return Ok(probs);
         }
         let logits = self.target[node];
-        let law = match lock(&self.spare[node]).take() {
-            Some(mut law) => law.set_from_logits(logits, &Sampling::default()).map(|()| law)?,
+        let probs = match lock(&self.spare[node]).take() {
+            Some(mut probs) => {
+                probs.set_from_logits(logits, &Sampling::default()).map(|()| probs)?
+            }
             None => Distribution::from_logits(logits, &Sampling::default())?,
         };
-        Ok(self.made[node].get_or_init(|| law))
+        Ok(self.made[node].get_or_init(|| probs))
     }
 }
 
@@ -55,24 +57,24 @@ pub fn _rust_step(
     work(py, || {
         let mut working = verifier.build()?;
         let nodes: Vec<NodeId> =
-            (0..draft.tree().len()).filter(|node| draft.law(*node).is_some()).collect();
-        let law = |logits: &[f32]| Distribution::from_logits(logits, &Sampling::default());
+            (0..draft.tree().len()).filter(|node| draft.distribution(*node).is_some()).collect();
+        let probs = |logits: &[f32]| Distribution::from_logits(logits, &Sampling::default());
         let mut drawn = nodes
             .iter()
-            .map(|node| law(draft_rows[*node]))
+            .map(|node| probs(draft_rows[*node]))
             .collect::<polydraft::Result<Vec<_>>>()?;
         let mut spare = target_rows
             .iter()
-            .map(|row| law(row).map(Some))
+            .map(|row| probs(row).map(Some))
             .collect::<polydraft::Result<Vec<_>>>()?;
         seeds
             .into_iter()
             .map(|seed| {
                 let mut random = seeded(seed);
-                let memory = spare.iter_mut().map(|law| Mutex::new(law.take())).collect();
+                let memory = spare.iter_mut().map(|probs| Mutex::new(probs.take())).collect();
                 let clock = Instant::now();
-                drawn.par_iter_mut().zip(&nodes).try_for_each(|(law, node)| {
-                    law.set_from_logits(black_box(draft_rows[*node]), &Sampling::default())
+                drawn.par_iter_mut().zip(&nodes).try_for_each(|(probs, node)| {
+                    probs.set_from_logits(black_box(draft_rows[*node]), &Sampling::default())
                 })?;
                 let lazy = Lazy {
                     target: &target_rows,
@@ -81,8 +83,8 @@ pub fn _rust_step(
                 };
                 let outcome = black_box(working.verify(draft, &lazy, &mut random)?);
                 let seconds = clock.elapsed().as_secs_f64();
-                for (node, law) in lazy.made.into_iter().enumerate() {
-                    spare[node] = law.into_inner().or_else(|| lock(&lazy.spare[node]).take());
+                for (node, probs) in lazy.made.into_iter().enumerate() {
+                    spare[node] = probs.into_inner().or_else(|| lock(&lazy.spare[node]).take());
                 }
                 let accepted = outcome.accepted.iter().map(|&node| draft.tree().token(node));
                 Ok((seconds, accepted.chain([outcome.token]).collect()))

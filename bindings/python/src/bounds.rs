@@ -55,7 +55,7 @@ pub fn acceptance_bounds(
     let (target, draft) =
         (distribution::given("target", target)?, Owned::new(draft, drafts, "iid")?);
     let problem = Problem::new(&target, draft.get()?)?;
-    Ok(acceptance::bounds(problem.target, problem.proposal.law(0), drafts))
+    Ok(acceptance::bounds(problem.target, problem.proposal.distribution(0), drafts))
 }
 
 /// The most tokens per call of the target that any verifier can emit on average: of `paths`
@@ -76,8 +76,8 @@ pub fn optimal_block_efficiency(
             vocabulary: target.vocabulary(),
             depth,
             paths,
-            target: &|context| Ok(target.model.law(context).clone()),
-            draft: &|context| Ok(draft.model.law(context).clone()),
+            target: &|context| Ok(target.model.distribution(context).clone()),
+            draft: &|context| Ok(draft.model.distribution(context).clone()),
         };
         Ok(multi_path_optimum(&problem, &Limits { seconds, ..Limits::default() })?)
     })

@@ -4,16 +4,16 @@ use std::sync::Mutex;
 
 use polydraft::conformance::statistics::GTest;
 use polydraft::{DraftTree, Sampling, Token};
-use polydraft_engine::certify::{Counts, WrongResidual, compare, count_texts};
+use polydraft_engine::certify::{Counts, WrongResidual, compare, count_sequences};
 use polydraft_engine::{Engine, Limits, Model, Request, Speculation};
 use pyo3::prelude::*;
 use rand::Rng;
 
-use crate::chance::seeded;
 use crate::distribution::PySampling;
 use crate::engine::PyEngine;
 use crate::errors::{Failure, Result, lock, work};
 use crate::names::Named;
+use crate::random::seeded;
 use crate::tree::{self, PyTree};
 use crate::verify::{self, PyVerifier};
 
@@ -92,7 +92,7 @@ impl Test<'_> {
     }
 
     /// Decodes the first `length` tokens `runs` times and compares their law with the target's.
-    fn law(
+    fn distribution(
         &self,
         engine: &Mutex<Engine>,
         prompt: &[Token],
@@ -106,7 +106,8 @@ impl Test<'_> {
         let mut counts = Counts::new();
         for _ in 0..runs {
             interrupted()?;
-            for (text, count) in count_texts(&mut lock(engine), length, 1, &mut next, &mut || true)?
+            for (text, count) in
+                count_sequences(&mut lock(engine), length, 1, &mut next, &mut || true)?
             {
                 *counts.entry(text).or_default() += count;
             }
@@ -193,7 +194,7 @@ pub fn certify(
     let greedy_only = sampling.temperature == 0.0;
     work(py, || {
         let engine = &engine.engine;
-        let (mut law, mut equal, mut ties, mut different) = (GTest::default(), 0, 0, 0);
+        let (mut probs, mut equal, mut ties, mut different) = (GTest::default(), 0, 0, 0);
         for (number, prompt) in prompts.iter().enumerate() {
             interrupted()?;
             match test.greedy(&mut lock(engine), prompt, greedy_tokens, seed)? {
@@ -203,19 +204,19 @@ pub fn certify(
             }
             if !greedy_only {
                 let seed = seed ^ (number as u64) << 32;
-                law = law.and(test.law(engine, prompt, first, runs, seed)?);
+                probs = probs.and(test.distribution(engine, prompt, first, runs, seed)?);
             }
         }
-        let p_value = law.p_value();
+        let p_value = probs.p_value();
         let verdict = match () {
             () if p_value < false_alarm || different > 0 => "fail",
-            () if !greedy_only && law.freedom < ENOUGH => "not-enough-data",
+            () if !greedy_only && probs.freedom < ENOUGH => "not-enough-data",
             () => "pass",
         };
         Ok(PyCertificate {
             verdict,
-            statistic: law.statistic,
-            freedom: law.freedom,
+            statistic: probs.statistic,
+            freedom: probs.freedom,
             p_value,
             greedy_equal: equal,
             greedy_ties: ties,

@@ -13,21 +13,21 @@ use crate::{tree, verify};
 
 /// What a verifier does with the drafts of one tree: expected tokens per draft
 /// (`block_efficiency`), the largest difference between the probability of a text and that under
-/// the target (`law_deviation`: rounding, or the verifier is wrong), and the number of different
+/// the target (`deviation`: rounding, or the verifier is wrong), and the number of different
 /// drafts (`trees`).
 #[pyclass(name = "Exact", module = "polydraft", frozen, get_all)]
 pub struct PyExact {
     block_efficiency: f64,
-    law_deviation: f64,
+    deviation: f64,
     trees: usize,
 }
 
 #[pymethods]
 impl PyExact {
     fn __repr__(&self) -> String {
-        let Self { block_efficiency, law_deviation, trees } = self;
+        let Self { block_efficiency, deviation, trees } = self;
         format!(
-            "Exact(block_efficiency={block_efficiency}, law_deviation={law_deviation:.1e}, \
+            "Exact(block_efficiency={block_efficiency}, deviation={deviation:.1e}, \
              trees={trees})"
         )
     }
@@ -66,11 +66,11 @@ fn enumerated<T: Send>(
 ///
 /// >>> target = TableModel({(): [0.5, 0.3, 0.2], (0,): [0.1, 0.8, 0.1]})
 /// >>> draft = TableModel({(): [0.2, 0.3, 0.5]})
-/// >>> found = exact_law("nested-priority", "paths:2,2", target, draft)
-/// >>> found.law_deviation < 1e-12
+/// >>> found = exact_distribution("nested-priority", "paths:2,2", target, draft)
+/// >>> found.deviation < 1e-12
 /// True
 #[pyfunction]
-pub fn exact_law(
+pub fn exact_distribution(
     py: Python<'_>,
     verifier: &Bound<'_, PyAny>,
     tree: &Bound<'_, PyAny>,
@@ -82,7 +82,7 @@ pub fn exact_law(
     })?;
     Ok(PyExact {
         block_efficiency: found.block_efficiency,
-        law_deviation: found.law_deviation,
+        deviation: found.deviation,
         trees: found.trees,
     })
 }
@@ -90,7 +90,7 @@ pub fn exact_law(
 /// The law of what one step emits: a dictionary from the emitted tokens (tuples, of one token or
 /// more) to their probability.
 #[pyfunction]
-pub fn emitted_law(
+pub fn emitted_distribution(
     py: Python<'_>,
     verifier: &Bound<'_, PyAny>,
     tree: &Bound<'_, PyAny>,

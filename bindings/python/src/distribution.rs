@@ -7,8 +7,8 @@ use polydraft::{Distribution, Sampling, Token};
 use pyo3::prelude::*;
 
 use crate::arrays::{Row, Rows};
-use crate::chance;
 use crate::errors::{Failure, Result, work};
+use crate::random;
 
 /// How a model's logits become the distribution that tokens are drawn from: temperature (0 takes
 /// the largest logit always), then top-k, top-p and min-p, in the order of Hugging Face
@@ -82,19 +82,19 @@ impl PySampling {
 /// polydraft.errors.InvalidInput: distribution: the entries should sum to 1 within 7e-7, got 0.9
 #[pyclass(name = "Distribution", module = "polydraft", frozen)]
 pub struct PyDistribution {
-    pub law: Arc<Distribution>,
+    pub probs: Arc<Distribution>,
 }
 
 impl From<Distribution> for PyDistribution {
-    fn from(law: Distribution) -> Self {
-        Self { law: Arc::new(law) }
+    fn from(probs: Distribution) -> Self {
+        Self { probs: Arc::new(probs) }
     }
 }
 
 impl PyDistribution {
     /// That another one is over the same tokens.
     fn check(&self, other: &Self) -> Result<()> {
-        let (expected, got) = (self.law.vocabulary(), other.law.vocabulary());
+        let (expected, got) = (self.probs.vocabulary(), other.probs.vocabulary());
         match got == expected {
             true => Ok(()),
             false => Err(Failure::input(format!(
@@ -132,7 +132,7 @@ impl PyDistribution {
         let (rows, sampling) =
             (Rows::one("logits", logits)?, sampling.unwrap_or_default().settings);
         let row = rows.slices()?[0];
-        work(py, || Ok(row.law(&sampling)?.into()))
+        work(py, || Ok(row.distribution(&sampling)?.into()))
     }
 
     /// All probability on one token.
@@ -144,26 +144,26 @@ impl PyDistribution {
     /// Number of tokens, of probability 0 or not.
     #[getter]
     fn vocabulary(&self) -> usize {
-        self.law.vocabulary()
+        self.probs.vocabulary()
     }
 
     /// Number of tokens of positive probability.
     #[getter]
     fn support_size(&self) -> usize {
-        self.law.support_size()
+        self.probs.support_size()
     }
 
     /// The probability of a token; 0 outside the vocabulary.
     fn probability(&self, token: Token) -> f64 {
-        self.law.probability(token)
+        self.probs.probability(token)
     }
 
     /// All probabilities: f64, shape `[vocabulary]`.
     fn to_numpy<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
-        PyArray1::from_vec(py, self.law.to_vec())
+        PyArray1::from_vec(py, self.probs.to_vec())
     }
 
-    /// `numpy.asarray(law)` gives `to_numpy()`.
+    /// `numpy.asarray(probs)` gives `to_numpy()`.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         &self,
@@ -189,81 +189,81 @@ impl PyDistribution {
         &self,
         py: Python<'py>,
     ) -> (Bound<'py, PyArray1<Token>>, Bound<'py, PyArray1<f64>>) {
-        let (tokens, mass): (Vec<_>, Vec<_>) = self.law.support().unzip();
+        let (tokens, mass): (Vec<_>, Vec<_>) = self.probs.support().unzip();
         (PyArray1::from_vec(py, tokens), PyArray1::from_vec(py, mass))
     }
 
     /// The likeliest token, the lowest id on a tie.
     fn argmax(&self) -> Token {
-        self.law.argmax()
+        self.probs.argmax()
     }
 
     /// The `count` likeliest tokens, likeliest first.
     fn most_likely(&self, count: usize) -> Vec<Token> {
-        self.law.most_likely(count)
+        self.probs.most_likely(count)
     }
 
-    /// Draws a token. `chance` is a `Chance` or a seed.
-    #[pyo3(signature = (chance=None))]
-    fn sample<'py>(&self, py: Python<'py>, chance: Option<&Bound<'py, PyAny>>) -> Result<Token> {
-        let chance = chance::given(py, chance)?;
-        let mut chance = chance.try_borrow_mut().map_err(PyErr::from)?;
-        Ok(self.law.sample(&mut chance.source))
+    /// Draws a token. `rng` is a `RandomSource` or a seed.
+    #[pyo3(signature = (rng=None))]
+    fn sample<'py>(&self, py: Python<'py>, rng: Option<&Bound<'py, PyAny>>) -> Result<Token> {
+        let rng = random::given(py, rng)?;
+        let mut rng = rng.try_borrow_mut().map_err(PyErr::from)?;
+        Ok(self.probs.sample(&mut rng.source))
     }
 
     /// Half the sum of absolute differences.
     fn total_variation(&self, other: &Self) -> Result<f64> {
         self.check(other)?;
-        Ok(self.law.total_variation(&other.law))
+        Ok(self.probs.total_variation(&other.probs))
     }
 
     /// The sum of minima: the acceptance of a single draft.
     fn overlap(&self, other: &Self) -> Result<f64> {
         self.check(other)?;
-        Ok(self.law.overlap(&other.law))
+        Ok(self.probs.overlap(&other.probs))
     }
 
     /// The probability that two draws are equal.
     fn collision(&self) -> f64 {
-        self.law.collision()
+        self.probs.collision()
     }
 
     fn __len__(&self) -> usize {
-        self.law.vocabulary()
+        self.probs.vocabulary()
     }
 
     fn __eq__(&self, other: &Self) -> bool {
-        self.law == other.law
+        self.probs == other.probs
     }
 
     fn __repr__(&self) -> String {
-        let likeliest = self.law.most_likely(3);
+        let likeliest = self.probs.most_likely(3);
         let shown: Vec<String> = likeliest
             .iter()
-            .map(|token| format!("{token}: {:.4}", self.law.probability(*token)))
+            .map(|token| format!("{token}: {:.4}", self.probs.probability(*token)))
             .collect();
-        format!("Distribution({} tokens; {}, ..)", self.law.vocabulary(), shown.join(", "))
+        format!("Distribution({} tokens; {}, ..)", self.probs.vocabulary(), shown.join(", "))
     }
 }
 
 /// A distribution, or an array of probabilities.
 pub fn given(what: &'static str, value: &Bound<'_, PyAny>) -> Result<Arc<Distribution>> {
-    if let Ok(law) = value.cast::<PyDistribution>() {
-        return Ok(law.get().law.clone());
+    if let Ok(probs) = value.cast::<PyDistribution>() {
+        return Ok(probs.get().probs.clone());
     }
     let rows = Rows::one(what, value)?;
     Ok(Arc::new(Distribution::new(rows.slices()?[0].to_vec())?))
 }
 
 /// Several laws: a distribution for each, or rows of logits.
-pub enum Laws<'py> {
+pub enum Distributions<'py> {
     /// Given as they are.
     Made(Vec<Arc<Distribution>>),
     /// To be made where somebody looks.
     Logits(Rows<'py>, Sampling),
 }
 
-impl<'py> Laws<'py> {
+impl<'py> Distributions<'py> {
     /// From a list of distributions, or from logits, `[rows, vocabulary]`, to which `sampling` is
     /// applied.
     pub fn new(
@@ -275,7 +275,7 @@ impl<'py> Laws<'py> {
             && !list.is_empty()
         {
             return match sampling {
-                None => Ok(Self::Made(list.iter().map(|law| law.law.clone()).collect())),
+                None => Ok(Self::Made(list.iter().map(|probs| probs.probs.clone()).collect())),
                 Some(_) => Err(Failure::input(format!(
                     "{what}: expected logits to apply a sampling to, got distributions"
                 ))),
@@ -285,27 +285,27 @@ impl<'py> Laws<'py> {
     }
 
     /// What can be looked at without the interpreter.
-    pub fn view(&self) -> Result<LawsView<'_>> {
+    pub fn view(&self) -> Result<DistributionsView<'_>> {
         Ok(match self {
-            Self::Made(laws) => LawsView::Made(laws),
-            Self::Logits(rows, sampling) => LawsView::Logits(rows.slices()?, *sampling),
+            Self::Made(distributions) => DistributionsView::Made(distributions),
+            Self::Logits(rows, sampling) => DistributionsView::Logits(rows.slices()?, *sampling),
         })
     }
 }
 
 /// Several laws, as Rust sees them.
-pub enum LawsView<'a> {
+pub enum DistributionsView<'a> {
     /// Made.
     Made(&'a [Arc<Distribution>]),
     /// To be made.
     Logits(Vec<Row<'a>>, Sampling),
 }
 
-impl LawsView<'_> {
+impl DistributionsView<'_> {
     /// How many there are.
     pub fn len(&self) -> usize {
         match self {
-            Self::Made(laws) => laws.len(),
+            Self::Made(distributions) => distributions.len(),
             Self::Logits(rows, _) => rows.len(),
         }
     }
@@ -313,16 +313,16 @@ impl LawsView<'_> {
     /// Number of tokens of one of them.
     pub fn vocabulary(&self, index: usize) -> usize {
         match self {
-            Self::Made(laws) => laws[index].vocabulary(),
+            Self::Made(distributions) => distributions[index].vocabulary(),
             Self::Logits(rows, _) => rows[index].len(),
         }
     }
 
     /// One of them, of one's own.
-    pub fn law(&self, index: usize) -> polydraft::Result<Distribution> {
+    pub fn distribution(&self, index: usize) -> polydraft::Result<Distribution> {
         match self {
-            Self::Made(laws) => Ok((*laws[index]).clone()),
-            Self::Logits(rows, sampling) => rows[index].law(sampling),
+            Self::Made(distributions) => Ok((*distributions[index]).clone()),
+            Self::Logits(rows, sampling) => rows[index].distribution(sampling),
         }
     }
 }

@@ -5,10 +5,10 @@ use polydraft::{Draft, DraftTree, Drafting, Draws, Growth, NodeId, Policy, Token
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
-use crate::distribution::{Laws, PyDistribution, PySampling};
+use crate::distribution::{Distributions, PyDistribution, PySampling};
 use crate::errors::{Failure, Result, lock, work};
 use crate::tree::{self, PyTree};
-use crate::{arrays, chance, pool};
+use crate::{arrays, pool, random};
 
 /// A tree of drafted tokens that knows how each was drawn.
 ///
@@ -21,7 +21,7 @@ use crate::{arrays, chance, pool};
 ///
 /// >>> draft = Draft("paths:3,2")
 /// >>> while (nodes := draft.frontier()):
-/// ...     draft.grow([[0.0, 1.0, 2.0]] * len(nodes), chance=1)
+/// ...     draft.grow([[0.0, 1.0, 2.0]] * len(nodes), rng=1)
 /// >>> draft.form, draft.depths.max()
 /// ('3 i.i.d. paths', np.int64(2))
 ///
@@ -43,9 +43,9 @@ const MOST_DRAWS: u64 = 1 << 20;
 
 impl Drop for PyDraft {
     fn drop(&mut self) {
-        let mut laws = Vec::new();
-        self.draft.clear(&mut laws);
-        pool::give_back(laws);
+        let mut distributions = Vec::new();
+        self.draft.clear(&mut distributions);
+        pool::give_back(distributions);
     }
 }
 
@@ -101,14 +101,14 @@ impl PyDraft {
         }
     }
 
-    /// Draws below the nodes of `frontier()`. `laws` has the draft's logits there, `[nodes,
+    /// Draws below the nodes of `frontier()`. `distributions` has the draft's logits there, `[nodes,
     /// vocabulary]`, to which `sampling` is applied, or a list of distributions.
-    #[pyo3(signature = (laws, chance=None, sampling=None))]
+    #[pyo3(signature = (distributions, rng=None, sampling=None))]
     fn grow<'py>(
         &mut self,
         py: Python<'py>,
-        laws: &Bound<'py, PyAny>,
-        chance: Option<&Bound<'py, PyAny>>,
+        distributions: &Bound<'py, PyAny>,
+        rng: Option<&Bound<'py, PyAny>>,
         sampling: Option<PySampling>,
     ) -> Result<()> {
         let Some(tree) = &self.tree else {
@@ -117,8 +117,8 @@ impl PyDraft {
             ));
         };
         let policy = &tree.get().policy;
-        let laws = Laws::new("laws", laws, sampling)?;
-        let view = laws.view()?;
+        let distributions = Distributions::new("laws", distributions, sampling)?;
+        let view = distributions.view()?;
         let nodes = tree.get().with(py, |policy| self.frontier_of(policy))?;
         if view.len() != nodes.len() {
             let message = format!(
@@ -128,17 +128,17 @@ impl PyDraft {
             );
             return Err(Failure::input(message));
         }
-        let chance = chance::given(py, chance)?;
-        let mut chance = chance.try_borrow_mut().map_err(PyErr::from)?;
-        let (source, draft) = (&mut chance.source, &mut self.draft);
+        let rng = random::given(py, rng)?;
+        let mut rng = rng.try_borrow_mut().map_err(PyErr::from)?;
+        let (source, draft) = (&mut rng.source, &mut self.draft);
         let before = draft.tree().len();
         work(py, || {
             // All laws first: where one is none, nothing has been drawn.
-            let made = (0..nodes.len()).into_par_iter().map(|row| view.law(row));
+            let made = (0..nodes.len()).into_par_iter().map(|row| view.distribution(row));
             let made: Vec<_> = made.collect::<polydraft::Result<_>>()?;
             let policy = lock(policy);
-            for (node, law) in nodes.into_iter().zip(made) {
-                pool::give_back(draft.grow(node, law, policy.as_ref(), source)?);
+            for (node, probs) in nodes.into_iter().zip(made) {
+                pool::give_back(draft.grow(node, probs, policy.as_ref(), source)?);
             }
             Ok(())
         })?;
@@ -155,11 +155,11 @@ impl PyDraft {
     /// >>> Draft.from_paths([[1, 2, 3], [1, 4, 0]], logits).tokens
     /// array([0, 1, 2, 4, 3, 0], dtype=uint32)
     #[staticmethod]
-    #[pyo3(signature = (tokens, laws, root=0, sampling=None))]
+    #[pyo3(signature = (tokens, distributions, root=0, sampling=None))]
     fn from_paths(
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
-        laws: &Bound<'_, PyAny>,
+        distributions: &Bound<'_, PyAny>,
         root: Token,
         sampling: Option<PySampling>,
     ) -> Result<Self> {
@@ -173,11 +173,11 @@ impl PyDraft {
                 "tokens: expected paths of one length, shape [paths, depth]",
             ));
         }
-        let rows: Vec<Laws<'_>> = laws
+        let rows: Vec<Distributions<'_>> = distributions
             .try_iter()?
-            .map(|path| Laws::new("laws", &path?, sampling.clone()))
+            .map(|path| Distributions::new("laws", &path?, sampling.clone()))
             .collect::<Result<_>>()?;
-        let views: Vec<_> = rows.iter().map(Laws::view).collect::<Result<_>>()?;
+        let views: Vec<_> = rows.iter().map(Distributions::view).collect::<Result<_>>()?;
         if views.len() != paths.len() || views.iter().any(|view| view.len() != depth) {
             return Err(Failure::input(format!(
                 "laws: expected shape [{}, {depth}, vocabulary], a row for each token",
@@ -197,15 +197,15 @@ impl PyDraft {
                 };
                 let through: Vec<Vec<usize>> = nodes.iter().map(|node| here(*node)).collect();
                 let made: Vec<_> =
-                    through.par_iter().map(|paths| views[paths[0]].law(level)).collect();
-                for ((node, through), law) in nodes.into_iter().zip(through).zip(made) {
+                    through.par_iter().map(|paths| views[paths[0]].distribution(level)).collect();
+                for ((node, through), probs) in nodes.into_iter().zip(through).zip(made) {
                     let drawn: Vec<Token> =
                         through.iter().map(|path| paths[*path][level]).collect();
                     let growth = match level {
                         0 => Growth::Fresh(Draws::iid(drawn.len())),
                         _ => Growth::Continue,
                     };
-                    draft.record(node, law?, growth, &drawn)?;
+                    draft.record(node, probs?, growth, &drawn)?;
                     for (path, token) in through.into_iter().zip(drawn) {
                         ends[path] = draft.tree().child(node, token).unwrap_or(node);
                     }
@@ -221,7 +221,7 @@ impl PyDraft {
     /// first, whose own are not looked at but for `tokens[0]`.
     ///
     /// `tokens` and `parents`: shape `[nodes]`, parents first, the children of a node in the order
-    /// of their draws; `laws`: the draft's logits that a node's *children* were drawn from,
+    /// of their draws; `distributions`: the draft's logits that a node's *children* were drawn from,
     /// `[nodes, vocabulary]`, to which `sampling` is applied; rows of leaves are not looked at, and
     /// those behind the last node with children may be missing. `counts`: how often each node was
     /// drawn (default: once), 2^20 in all at most. `scheme`: how children are drawn
@@ -231,13 +231,13 @@ impl PyDraft {
     /// if it is true.
     #[staticmethod]
     #[pyo3(name = "given")]
-    #[pyo3(signature = (tokens, parents, laws, counts=None, scheme="iid", begins=None, sampling=None))]
+    #[pyo3(signature = (tokens, parents, distributions, counts=None, scheme="iid", begins=None, sampling=None))]
     #[allow(clippy::too_many_arguments)]
     fn taken(
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
         parents: &Bound<'_, PyAny>,
-        laws: &Bound<'_, PyAny>,
+        distributions: &Bound<'_, PyAny>,
         counts: Option<&Bound<'_, PyAny>>,
         scheme: &str,
         begins: Option<Vec<bool>>,
@@ -276,8 +276,8 @@ impl PyDraft {
                 }
             }
         }
-        let laws = Laws::new("laws", laws, sampling)?;
-        let view = laws.view()?;
+        let distributions = Distributions::new("laws", distributions, sampling)?;
+        let view = distributions.view()?;
         let last =
             (0..nodes).rev().find(|node| !children[*node].is_empty()).map_or(0, |node| node + 1);
         if view.len() < last {
@@ -289,9 +289,9 @@ impl PyDraft {
         let draft = work(py, || {
             let drawn_at: Vec<NodeId> =
                 (0..nodes).filter(|node| !children[*node].is_empty()).collect();
-            let made: Vec<_> = drawn_at.par_iter().map(|node| view.law(*node)).collect();
+            let made: Vec<_> = drawn_at.par_iter().map(|node| view.distribution(*node)).collect();
             let mut draft = Draft::new();
-            for (node, law) in drawn_at.into_iter().zip(made) {
+            for (node, probs) in drawn_at.into_iter().zip(made) {
                 let fresh = node == DraftTree::ROOT
                     || begins.as_ref().map_or(scheme != Drafting::Iid, |begins| begins[node]);
                 let drawn: Vec<Token> = children[node]
@@ -302,7 +302,7 @@ impl PyDraft {
                     true => Growth::Fresh(Draws { scheme, count: drawn.len() }),
                     false => Growth::Continue,
                 };
-                draft.record(node, law?, growth, &drawn)?;
+                draft.record(node, probs?, growth, &drawn)?;
                 let numbered = draft.tree().children(node).eq(children[node].iter().copied());
                 if !numbered {
                     return Err(Failure::input(format!(
@@ -379,8 +379,8 @@ impl PyDraft {
     }
 
     /// The law that the children of a node were drawn from; none at a leaf.
-    fn law(&self, node: NodeId) -> Option<PyDistribution> {
-        self.draft.law(node).map(|law| law.clone().into())
+    fn distribution(&self, node: NodeId) -> Option<PyDistribution> {
+        self.draft.distribution(node).map(|probs| probs.clone().into())
     }
 
     /// The kinds of draws in it, for people; verifiers go by it.

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 
 use polydraft::{PolicyKind, Token};
 use polydraft_engine::{
-    Drafter, DrafterKind, Engine, Facts, Limits, Model, ModelDrafter, NoText, Request, Speculation,
+    Drafter, DrafterKind, Engine, Limits, Model, ModelDrafter, ModelInfo, NoDetokenizer, Request,
+    Speculation,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -16,7 +17,7 @@ use crate::models::{Copies, Language, Options};
 use crate::names::Named;
 use crate::session::{self, PyGeneration, PySession};
 use crate::tables::PyTableModel;
-use crate::{arrays, chance, models, tree, verify};
+use crate::{arrays, models, random, tree, verify};
 
 /// A target, what drafts for it, and any number of sessions.
 ///
@@ -88,13 +89,13 @@ impl PyEngine {
                     Some(target) => (target, None),
                     None => one("target", py, target, &how)?,
                 };
-                let facts = target.facts();
-                let drafter = draft.map(|draft| drafter(py, facts, draft, &how)).transpose()?;
+                let info = target.info();
+                let drafter = draft.map(|draft| drafter(py, info, draft, &how)).transpose()?;
                 (Engine::new(target, drafter), language)
             }
         };
         let drafts = engine.drafter().is_some();
-        let (vocabulary, context) = (engine.facts().vocabulary.size(), engine.facts().context);
+        let (vocabulary, context) = (engine.info().vocabulary.size(), engine.info().context);
         Ok(Self { engine: Mutex::new(engine), language, drafts, vocabulary, context })
     }
 
@@ -160,7 +161,7 @@ impl PyEngine {
             Ok(Request::new(prompt)
                 .sampling(sampling)
                 .speculation(speculation.with_sampling(of_draft))
-                .rng(chance::seeded(0)))
+                .rng(random::seeded(0)))
         };
         let costs = work(py, || Ok(lock(&self.engine).costs(&text, &mut request)?))?;
         let json =
@@ -219,8 +220,8 @@ impl PyEngine {
             .sampling(sampling)
             .speculation(speculation)
             .limits(Limits { max_tokens, end_tokens: end_tokens.unwrap_or_else(of_model), stop })
-            .text(text.unwrap_or_else(|| Box::new(NoText)))
-            .rng(chance::seeded(seed));
+            .text(text.unwrap_or_else(|| Box::new(NoDetokenizer)))
+            .rng(random::seeded(seed));
         let session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
         Ok(PySession::new(slf.clone().unbind(), session))
     }
@@ -290,7 +291,7 @@ fn opened(
 /// What drafts for a table, or a table that drafts.
 fn drafter(
     py: Python<'_>,
-    target: &Facts,
+    target: &ModelInfo,
     draft: &Bound<'_, PyAny>,
     how: &Options<'_>,
 ) -> Result<Box<dyn Drafter>> {

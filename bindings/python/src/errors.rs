@@ -56,7 +56,7 @@ impl From<polydraft_engine::Error> for Failure {
     fn from(error: polydraft_engine::Error) -> Self {
         use polydraft_engine::Error;
         match error {
-            Error::Law(error) => error.into(),
+            Error::EmittedDistribution(error) => error.into(),
             Error::PromptTooLong { .. }
             | Error::EmptyPrompt
             | Error::VocabularySize { .. }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
-use polydraft_engine::{Engine, Model, TextStream};
+use polydraft_engine::{Detokenizer, Engine, Model};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
@@ -48,12 +48,12 @@ mod with {
     impl Language {
         /// The tokens of a text.
         pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
-            Ok(self.0.text.encode(text)?)
+            Ok(self.0.tokenizer.encode(text)?)
         }
 
         /// The text of tokens.
         pub fn decode(&self, tokens: &[Token]) -> Result<String> {
-            Ok(self.0.text.decode(tokens)?)
+            Ok(self.0.tokenizer.decode(tokens)?)
         }
 
         /// The tokens that end a text.
@@ -77,8 +77,8 @@ mod with {
         }
 
         /// The text of tokens behind a prompt, as they come.
-        pub fn stream(&self, prompt: &[Token]) -> Box<dyn TextStream> {
-            Box::new(self.0.text.stream(prompt))
+        pub fn stream(&self, prompt: &[Token]) -> Box<dyn Detokenizer> {
+            Box::new(self.0.tokenizer.stream(prompt))
         }
     }
 
@@ -166,7 +166,7 @@ mod without {
             match *self {}
         }
 
-        pub fn stream(&self, _: &[Token]) -> Box<dyn TextStream> {
+        pub fn stream(&self, _: &[Token]) -> Box<dyn Detokenizer> {
             match *self {}
         }
     }

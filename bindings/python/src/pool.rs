@@ -13,17 +13,17 @@ const MOST: usize = 128;
 static SPARE: Mutex<Vec<Distribution>> = Mutex::new(Vec::new());
 
 /// The law of these logits.
-pub fn law(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribution> {
+pub fn probs(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribution> {
     let spare = lock(&SPARE).pop();
     match spare {
         None => Distribution::from_logits(logits, sampling),
-        Some(mut law) => law.set_from_logits(logits, sampling).map(|()| law),
+        Some(mut probs) => probs.set_from_logits(logits, sampling).map(|()| probs),
     }
 }
 
 /// Takes laws that nobody needs any more.
-pub fn give_back(laws: impl IntoIterator<Item = Distribution>) {
+pub fn give_back(distributions: impl IntoIterator<Item = Distribution>) {
     let mut spare = lock(&SPARE);
     let room = MOST.saturating_sub(spare.len());
-    spare.extend(laws.into_iter().take(room));
+    spare.extend(distributions.into_iter().take(room));
 }

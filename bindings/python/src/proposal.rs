@@ -8,30 +8,32 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::distribution::{self, PyDistribution};
 use crate::errors::{Failure, Result, work};
-use crate::{arrays, chance};
+use crate::{arrays, random};
 
 /// Laws of drafts with how these are drawn.
 pub struct Owned {
     draws: Draws,
-    laws: Vec<Distribution>,
+    distributions: Vec<Distribution>,
 }
 
 impl Owned {
     /// From a law, or a list of one for each draft where the scheme is `distinct`.
-    pub fn new(laws: &Bound<'_, PyAny>, count: usize, scheme: &str) -> Result<Self> {
+    pub fn new(distributions: &Bound<'_, PyAny>, count: usize, scheme: &str) -> Result<Self> {
         let scheme: Drafting = scheme.parse()?;
-        let many = laws.is_instance_of::<PyList>() || laws.is_instance_of::<PyTuple>();
-        let several = many && laws.get_item(0).is_ok_and(|first| first.extract::<f64>().is_err());
-        let laws: Vec<Arc<Distribution>> = match several {
-            true => laws
+        let many =
+            distributions.is_instance_of::<PyList>() || distributions.is_instance_of::<PyTuple>();
+        let several =
+            many && distributions.get_item(0).is_ok_and(|first| first.extract::<f64>().is_err());
+        let distributions: Vec<Arc<Distribution>> = match several {
+            true => distributions
                 .try_iter()?
-                .map(|law| distribution::given("draft", &law?))
+                .map(|probs| distribution::given("draft", &probs?))
                 .collect::<Result<_>>()?,
-            false => vec![distribution::given("draft", laws)?],
+            false => vec![distribution::given("draft", distributions)?],
         };
         let owned = Self {
             draws: Draws { scheme, count },
-            laws: laws.into_iter().map(Arc::unwrap_or_clone).collect(),
+            distributions: distributions.into_iter().map(Arc::unwrap_or_clone).collect(),
         };
         owned.get()?;
         Ok(owned)
@@ -39,7 +41,7 @@ impl Owned {
 
     /// As the library has it.
     pub fn get(&self) -> polydraft::Result<Proposal<'_>> {
-        Proposal::new(self.draws, &self.laws)
+        Proposal::new(self.draws, &self.distributions)
     }
 }
 
@@ -77,10 +79,10 @@ impl PyProposal {
     }
 
     /// The law that draft `index` comes from.
-    fn law(&self, index: usize) -> Result<PyDistribution> {
+    fn distribution(&self, index: usize) -> Result<PyDistribution> {
         let count = self.owned.draws.count;
         match index < count {
-            true => Ok(self.owned.get()?.law(index).clone().into()),
+            true => Ok(self.owned.get()?.distribution(index).clone().into()),
             false => {
                 Err(Failure::input(format!("draft: expected an index below {count}, got {index}")))
             }
@@ -88,12 +90,12 @@ impl PyProposal {
     }
 
     /// Draws a tuple. It is shorter where fewer tokens can be drawn.
-    #[pyo3(signature = (chance=None))]
-    fn draw<'py>(&self, py: Python<'py>, chance: Option<&Bound<'py, PyAny>>) -> Result<Vec<Token>> {
-        let chance = chance::given(py, chance)?;
-        let mut chance = chance.try_borrow_mut().map_err(PyErr::from)?;
+    #[pyo3(signature = (rng=None))]
+    fn draw<'py>(&self, py: Python<'py>, rng: Option<&Bound<'py, PyAny>>) -> Result<Vec<Token>> {
+        let rng = random::given(py, rng)?;
+        let mut rng = rng.try_borrow_mut().map_err(PyErr::from)?;
         let mut drafts = Vec::new();
-        self.owned.get()?.draw(&mut chance.source, &mut drafts);
+        self.owned.get()?.draw(&mut rng.source, &mut drafts);
         Ok(drafts)
     }
 

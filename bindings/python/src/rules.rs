@@ -8,11 +8,11 @@ use polydraft::{Distribution, Problem, Token, couple};
 use polydraft_reference::{RuleKind, emitted};
 use pyo3::prelude::*;
 
-use crate::chance::{PyChance, Source};
 use crate::errors::{Result, lock, work};
 use crate::names::Named;
 use crate::proposal::Owned;
-use crate::{arrays, chance, distribution};
+use crate::random::{PyRng, Source};
+use crate::{arrays, distribution, random};
 
 /// A rule prepared for one node: the target's law there, and how drafts were drawn.
 /// `polydraft.couple` makes it.
@@ -40,13 +40,13 @@ impl PyEmission {
 
 /// The law of an emitted token: `probabilities`, f64 of shape `[vocabulary]`, and the probability
 /// that a draft is `accepted`.
-#[pyclass(name = "Law", module = "polydraft", frozen, get_all)]
-pub struct PyLaw {
+#[pyclass(name = "EmittedDistribution", module = "polydraft", frozen, get_all)]
+pub struct PyEmittedDistribution {
     probabilities: Py<PyArray1<f64>>,
     accepted: f64,
 }
 
-impl PyLaw {
+impl PyEmittedDistribution {
     fn new(py: Python<'_>, probabilities: Vec<f64>, accepted: f64) -> Self {
         Self { probabilities: PyArray1::from_vec(py, probabilities).unbind(), accepted }
     }
@@ -111,12 +111,12 @@ impl PyCoupling {
     fn random<T: Send>(
         &self,
         py: Python<'_>,
-        chance: Option<&Bound<'_, PyAny>>,
+        rng: Option<&Bound<'_, PyAny>>,
         job: impl FnOnce(&mut Coupling<'_>, &mut Source) -> Result<T> + Send,
     ) -> Result<T> {
-        let chance: Bound<'_, PyChance> = chance::given(py, chance)?;
-        let mut chance = chance.try_borrow_mut().map_err(PyErr::from)?;
-        let source = &mut chance.source;
+        let rng: Bound<'_, PyRng> = random::given(py, rng)?;
+        let mut rng = rng.try_borrow_mut().map_err(PyErr::from)?;
+        let source = &mut rng.source;
         work(py, || self.with(|coupling| job(coupling, source)))
     }
 }
@@ -124,21 +124,17 @@ impl PyCoupling {
 #[pymethods]
 impl PyCoupling {
     /// The probability that a draft is accepted: by formula, else by enumeration, else estimated,
-    /// which alone uses `chance`.
-    #[pyo3(signature = (chance=None))]
-    fn acceptance(
-        &self,
-        py: Python<'_>,
-        chance: Option<&Bound<'_, PyAny>>,
-    ) -> Result<PyAcceptance> {
-        let found = self.random(py, chance, |coupling, source| Ok(coupling.acceptance(source)))?;
+    /// which alone uses `rng`.
+    #[pyo3(signature = (rng=None))]
+    fn acceptance(&self, py: Python<'_>, rng: Option<&Bound<'_, PyAny>>) -> Result<PyAcceptance> {
+        let found = self.random(py, rng, |coupling, source| Ok(coupling.acceptance(source)))?;
         Ok(PyAcceptance { probability: found.probability, standard_error: found.standard_error })
     }
 
     /// Draws the drafts of this node.
-    #[pyo3(signature = (chance=None))]
-    fn draw(&self, py: Python<'_>, chance: Option<&Bound<'_, PyAny>>) -> Result<Vec<Token>> {
-        self.random(py, chance, |_, source| {
+    #[pyo3(signature = (rng=None))]
+    fn draw(&self, py: Python<'_>, rng: Option<&Bound<'_, PyAny>>) -> Result<Vec<Token>> {
+        self.random(py, rng, |_, source| {
             let mut drafts = Vec::new();
             self.drafts.get()?.draw(source, &mut drafts);
             Ok(drafts)
@@ -147,34 +143,38 @@ impl PyCoupling {
 
     /// Decides what to emit for these drafts, which were drawn as the node says: token ids, shape
     /// `[drafts]`.
-    #[pyo3(signature = (drafts, chance=None))]
+    #[pyo3(signature = (drafts, rng=None))]
     fn emit(
         &self,
         py: Python<'_>,
         drafts: &Bound<'_, PyAny>,
-        chance: Option<&Bound<'_, PyAny>>,
+        rng: Option<&Bound<'_, PyAny>>,
     ) -> Result<PyEmission> {
         let drafts = arrays::tokens("drafts", drafts)?;
         let emission =
-            self.random(py, chance, |coupling, source| Ok(coupling.emit(&drafts, source)?))?;
+            self.random(py, rng, |coupling, source| Ok(coupling.emit(&drafts, source)?))?;
         Ok(PyEmission { token: emission.token, accepted: emission.accepted })
     }
 
     /// The exact law of the emitted token given these drafts.
-    fn law(&self, py: Python<'_>, drafts: &Bound<'_, PyAny>) -> Result<PyLaw> {
+    fn distribution(
+        &self,
+        py: Python<'_>,
+        drafts: &Bound<'_, PyAny>,
+    ) -> Result<PyEmittedDistribution> {
         let drafts = arrays::tokens("drafts", drafts)?;
-        let law = work(py, || self.with(|coupling| Ok(coupling.law(&drafts)?)))?;
-        Ok(PyLaw::new(py, law.probabilities, law.accepted))
+        let probs = work(py, || self.with(|coupling| Ok(coupling.distribution(&drafts)?)))?;
+        Ok(PyEmittedDistribution::new(py, probs.probabilities, probs.accepted))
     }
 
     /// The law of the emitted token over all drafts, every decision followed to its end: the
     /// target's, if the rule is exact.
-    fn emitted(&self, py: Python<'_>) -> Result<PyLaw> {
+    fn emitted(&self, py: Python<'_>) -> Result<PyEmittedDistribution> {
         let all = work(py, || {
             let problem = Problem::new(&self.target, self.drafts.get()?)?;
             Ok(emitted(lock(&self.rule).as_mut(), problem)?)
         })?;
-        Ok(PyLaw::new(py, all.law, all.acceptance))
+        Ok(PyEmittedDistribution::new(py, all.probs, all.acceptance))
     }
 
     /// Why another rule does this one's work here, if so.

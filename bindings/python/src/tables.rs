@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use polydraft::conformance::tree::{ContextLaws, random_pair};
+use polydraft::conformance::tree::{ContextDistributions, random_pair};
 use polydraft::{Distribution, Token};
 use polydraft_engine::{Model, TableModel};
 use pyo3::prelude::*;
@@ -17,12 +17,12 @@ use crate::errors::{Failure, Result, work};
 
 /// A model of explicit probabilities, for exact tests and for teaching.
 ///
-/// `TableModel(laws)`: a dictionary from contexts (tuples of token ids) to next-token
+/// `TableModel(distributions)`: a dictionary from contexts (tuples of token ids) to next-token
 /// probabilities, shape `[vocabulary]`. A context is looked up by its longest suffix that is
 /// listed; `()` must be.
 ///
 /// >>> model = TableModel({(): [0.5, 0.5], (1,): [0.25, 0.75]})
-/// >>> model.law([0, 1]).probability(0)
+/// >>> model.distribution([0, 1]).probability(0)
 /// 0.25
 #[pyclass(name = "TableModel", module = "polydraft", frozen)]
 pub struct PyTableModel {
@@ -39,11 +39,11 @@ impl PyTableModel {
 #[pymethods]
 impl PyTableModel {
     #[new]
-    fn new(laws: &Bound<'_, PyDict>) -> Result<Self> {
+    fn new(distributions: &Bound<'_, PyDict>) -> Result<Self> {
         let mut next = BTreeMap::new();
-        for (context, law) in laws {
+        for (context, probs) in distributions {
             let context = arrays::tokens("context", &context)?;
-            let rows = Rows::one("probabilities", &law)?;
+            let rows = Rows::one("probabilities", &probs)?;
             next.insert(context, rows.slices()?[0].to_vec());
         }
         Self::made(next)
@@ -64,19 +64,19 @@ impl PyTableModel {
     /// Number of tokens.
     #[getter]
     pub fn vocabulary(&self) -> usize {
-        self.model.facts().vocabulary.size()
+        self.model.info().vocabulary.size()
     }
 
     /// The law of the next token after a context of token ids.
-    fn law(&self, context: &Bound<'_, PyAny>) -> Result<PyDistribution> {
+    fn distribution(&self, context: &Bound<'_, PyAny>) -> Result<PyDistribution> {
         let context = arrays::tokens("context", context)?;
-        Ok(self.model.law(&context).clone().into())
+        Ok(self.model.distribution(&context).clone().into())
     }
 }
 
-impl ContextLaws for PyTableModel {
-    fn law(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
-        Ok(self.model.law(text))
+impl ContextDistributions for PyTableModel {
+    fn distribution(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
+        Ok(self.model.distribution(text))
     }
 }
 
@@ -114,8 +114,10 @@ pub fn random_tables(
     work(py, || {
         let mut random = rand_chacha::ChaCha12Rng::seed_from_u64(seed);
         let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
-        let table = |laws: std::collections::HashMap<Vec<Token>, Distribution>| {
-            PyTableModel::made(laws.into_iter().map(|(text, law)| (text, law.to_vec())).collect())
+        let table = |distributions: std::collections::HashMap<Vec<Token>, Distribution>| {
+            PyTableModel::made(
+                distributions.into_iter().map(|(text, probs)| (text, probs.to_vec())).collect(),
+            )
         };
         Ok((table(pair.target)?, table(pair.draft)?))
     })

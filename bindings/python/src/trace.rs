@@ -137,7 +137,7 @@ impl PyShard {
         let before = texts.get(text).and_then(|text| text.tokens[..at].last());
         let root = before.or(self.shard.prompt().last()).copied().unwrap_or(0);
         let draft = Py::new(py, PyDraft::taken_over(draft, root))?;
-        let target = target.into_iter().map(|law| Py::new(py, PyDistribution::from(law)));
+        let target = target.into_iter().map(|probs| Py::new(py, PyDistribution::from(probs)));
         Ok(PyPosition { text, at, draft, target: target.collect::<PyResult<_>>()? })
     }
 

@@ -2,18 +2,18 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use polydraft::{Distribution, DraftTree, NodeId, Outcome, TargetLaws, Token, Verifier};
+use polydraft::{Distribution, DraftTree, NodeId, Outcome, TargetDistributions, Token, Verifier};
 use polydraft_reference::VerifierKind;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use rayon::prelude::*;
 
-use crate::chance::{self, PyChance, Source};
-use crate::distribution::{Laws, LawsView, PySampling};
+use crate::distribution::{Distributions, DistributionsView, PySampling};
 use crate::draft::PyDraft;
 use crate::errors::{Failure, Result, lock, work};
 use crate::names::{self, Named};
 use crate::pool;
+use crate::random::{self, PyRng, Source};
 use crate::tree::PyTree;
 
 /// What a verifier decided: the `accepted` nodes from a child of the root downwards, one more
@@ -51,42 +51,42 @@ impl PyOutcome {
 
 /// Laws that are made when a verifier first looks.
 struct Lazy<'a> {
-    laws: &'a LawsView<'a>,
+    distributions: &'a DistributionsView<'a>,
     made: Vec<OnceLock<Distribution>>,
 }
 
 impl<'a> Lazy<'a> {
-    fn new(laws: &'a LawsView<'a>, draft: &polydraft::Draft) -> Result<Self> {
+    fn new(distributions: &'a DistributionsView<'a>, draft: &polydraft::Draft) -> Result<Self> {
         let nodes = draft.tree().len();
-        if laws.len() < nodes {
-            let got = laws.len();
+        if distributions.len() < nodes {
+            let got = distributions.len();
             return Err(Failure::input(format!(
                 "target: expected {nodes} rows, one for each node of the draft, got {got}"
             )));
         }
-        if let Some(expected) = draft.law(DraftTree::ROOT).map(Distribution::vocabulary)
+        if let Some(expected) = draft.distribution(DraftTree::ROOT).map(Distribution::vocabulary)
             && let Some(got) =
-                (0..nodes).map(|node| laws.vocabulary(node)).find(|size| *size != expected)
+                (0..nodes).map(|node| distributions.vocabulary(node)).find(|size| *size != expected)
         {
             return Err(Failure::input(format!(
                 "target: expected {expected} tokens, as the draft has, got {got}"
             )));
         }
-        Ok(Self { laws, made: vec![OnceLock::new(); nodes] })
+        Ok(Self { distributions, made: vec![OnceLock::new(); nodes] })
     }
 }
 
-impl TargetLaws for Lazy<'_> {
+impl TargetDistributions for Lazy<'_> {
     fn target(&self, node: NodeId) -> polydraft::Result<&Distribution> {
-        if let LawsView::Made(laws) = self.laws {
-            return Ok(&laws[node]);
+        if let DistributionsView::Made(distributions) = self.distributions {
+            return Ok(&distributions[node]);
         }
         let cell = &self.made[node];
         match cell.get() {
-            Some(law) => Ok(law),
+            Some(probs) => Ok(probs),
             None => {
-                let law = self.laws.law(node)?;
-                Ok(cell.get_or_init(|| law))
+                let probs = self.distributions.distribution(node)?;
+                Ok(cell.get_or_init(|| probs))
             }
         }
     }
@@ -127,13 +127,13 @@ impl PyVerifier {
     fn decide(
         &self,
         draft: &polydraft::Draft,
-        target: &LawsView<'_>,
+        target: &DistributionsView<'_>,
         source: &mut Source,
     ) -> Result<PyOutcome> {
-        let laws = Lazy::new(target, draft)?;
+        let distributions = Lazy::new(target, draft)?;
         let mut verifier = self.take()?;
         let before = verifier.fallbacks();
-        let outcome = verifier.verify(draft, &laws, source)?;
+        let outcome = verifier.verify(draft, &distributions, source)?;
         *lock(&self.fallbacks) += verifier.fallbacks() - before;
         lock(&self.idle).push(verifier);
         let accepted = outcome.accepted.iter().map(|&node| draft.tree().token(node));
@@ -190,21 +190,21 @@ impl PyVerifier {
 
     /// Decides on a draft. `target`: the target's logits at the draft's nodes, `[nodes,
     /// vocabulary]`, to which `sampling` is applied, made into laws only where the verifier looks;
-    /// or a list of distributions. `chance` is a `Chance` or a seed.
-    #[pyo3(signature = (draft, target, chance=None, sampling=None))]
+    /// or a list of distributions. `rng` is a `RandomSource` or a seed.
+    #[pyo3(signature = (draft, target, rng=None, sampling=None))]
     fn verify<'py>(
         &self,
         py: Python<'py>,
         draft: PyRef<'py, PyDraft>,
         target: &Bound<'py, PyAny>,
-        chance: Option<&Bound<'py, PyAny>>,
+        rng: Option<&Bound<'py, PyAny>>,
         sampling: Option<PySampling>,
     ) -> Result<PyOutcome> {
-        let laws = Laws::new("target", target, sampling)?;
-        let view = laws.view()?;
-        let chance = chance::given(py, chance)?;
-        let mut chance = chance.try_borrow_mut().map_err(PyErr::from)?;
-        let (draft, source) = (&draft.draft, &mut chance.source);
+        let distributions = Distributions::new("target", target, sampling)?;
+        let view = distributions.view()?;
+        let rng = random::given(py, rng)?;
+        let mut rng = rng.try_borrow_mut().map_err(PyErr::from)?;
+        let (draft, source) = (&draft.draft, &mut rng.source);
         work(py, || self.decide(draft, &view, source))
     }
 
@@ -219,21 +219,22 @@ impl PyVerifier {
         chances: &Bound<'py, PyAny>,
         sampling: Option<PySampling>,
     ) -> Result<Py<PyList>> {
-        let targets: Vec<Laws<'py>> = targets
+        let targets: Vec<Distributions<'py>> = targets
             .try_iter()?
-            .map(|target| Laws::new("target", &target?, sampling.clone()))
+            .map(|target| Distributions::new("target", &target?, sampling.clone()))
             .collect::<Result<_>>()?;
-        let chances: Vec<Bound<'py, PyChance>> =
-            chances.try_iter()?.map(|one| chance::given(py, Some(&one?))).collect::<Result<_>>()?;
+        let chances: Vec<Bound<'py, PyRng>> =
+            chances.try_iter()?.map(|one| random::given(py, Some(&one?))).collect::<Result<_>>()?;
         if targets.len() != drafts.len() || chances.len() != drafts.len() {
             let (drafts, targets, chances) = (drafts.len(), targets.len(), chances.len());
             return Err(Failure::input(format!(
-                "batch: expected a target and a chance for each of {drafts} drafts, got {targets} \
+                "batch: expected a target and a rng for each of {drafts} drafts, got {targets} \
                  and {chances}"
             )));
         }
-        let views: Vec<LawsView<'_>> = targets.iter().map(Laws::view).collect::<Result<_>>()?;
-        let mut chances: Vec<PyRefMut<'py, PyChance>> = chances
+        let views: Vec<DistributionsView<'_>> =
+            targets.iter().map(Distributions::view).collect::<Result<_>>()?;
+        let mut chances: Vec<PyRefMut<'py, PyRng>> = chances
             .iter()
             .map(|one| one.try_borrow_mut().map_err(PyErr::from))
             .collect::<PyResult<_>>()?;
@@ -241,7 +242,7 @@ impl PyVerifier {
             .iter()
             .zip(&views)
             .zip(&mut chances)
-            .map(|((draft, view), chance)| (&draft.draft, view, &mut chance.source))
+            .map(|((draft, view), rng)| (&draft.draft, view, &mut rng.source))
             .collect();
         let outcomes = work(py, || {
             let decided =

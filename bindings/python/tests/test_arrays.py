@@ -42,8 +42,8 @@ def test_read_only_and_strided_rows():
     rows[:] = LOGITS
     rows.flags.writeable = False
     draft = polydraft.Draft("paths:2,1")
-    draft.grow(rows[:1], chance=1)
-    outcome = polydraft.verify(draft, np.broadcast_to(LOGITS, (len(draft), 3)), chance=1)
+    draft.grow(rows[:1], rng=1)
+    outcome = polydraft.verify(draft, np.broadcast_to(LOGITS, (len(draft), 3)), rng=1)
     assert len(outcome.accepted) == 1
 
 
@@ -78,9 +78,9 @@ def test_fields_of_records():
     draft = polydraft.Draft("paths:2,1")
     for wrong in (PACKED["row"][:1], PACKED["row"][:2]):
         with pytest.raises(InvalidInput, match="lie behind each other|addresses"):
-            draft.grow(wrong, chance=1)
-    draft.grow(padded["row"][1:], chance=1)
-    assert draft.law(0).argmax() == 2
+            draft.grow(wrong, rng=1)
+    draft.grow(padded["row"][1:], rng=1)
+    assert draft.distribution(0).argmax() == 2
     assert polydraft.Distribution.from_logits(padded["row"][0]).argmax() == 1
     assert polydraft.Distribution.from_logits(PACKED["row"][1].copy()).argmax() == 1
     assert polydraft.Distribution.from_logits(np.ascontiguousarray(PACKED["one"])).argmax() == 7
@@ -130,7 +130,7 @@ def test_the_interpreter_goes_on_meanwhile():
     ticker.start()
     asker.start()
     start = time.perf_counter()
-    polydraft.exact_law("nested-priority", tree, target, draft)
+    polydraft.exact_distribution("nested-priority", tree, target, draft)
     end = time.perf_counter()
     done.set()
     ticker.join()

@@ -1,7 +1,7 @@
 import numpy as np
 import polydraft
 import pytest
-from polydraft import Chance, Distribution, Sampling
+from polydraft import Rng, Distribution, Sampling
 from polydraft.errors import Error, InvalidInput
 
 
@@ -74,7 +74,7 @@ def test_settings_out_of_range(settings):
 
 def test_a_seed_gives_the_same_again():
     law = Distribution([0.2] * 5)
-    one, other = Chance(11), Chance(11)
+    one, other = Rng(11), Rng(11)
     assert [law.sample(one) for _ in range(50)] == [law.sample(other) for _ in range(50)]
     counts = np.bincount([law.sample(one) for _ in range(5000)], minlength=5)
     assert polydraft.g_test([0.2] * 5, counts.tolist())[2] > 1e-3
@@ -82,20 +82,20 @@ def test_a_seed_gives_the_same_again():
 
 def test_chances_are_checked():
     with pytest.raises(InvalidInput, match="weights"):
-        Chance(1).pick([1.0, float("nan")])
+        Rng(1).pick([1.0, float("nan")])
     # None of them can be taken; a sum beyond all numbers would take the last always.
     for weights in ([], [0.0, 0.0], [1.0, -1.0], [1e308, 1e308]):
         with pytest.raises(InvalidInput, match="weights"):
-            Chance(1).pick(weights)
+            Rng(1).pick(weights)
         with pytest.raises(InvalidInput, match="weights"):
-            Chance.every().pick(weights)
-    assert {Chance(seed).pick([0.0, 1e-320, 0.0]) for seed in range(20)} == {1}
+            Rng.every().pick(weights)
+    assert {Rng(seed).pick([0.0, 1e-320, 0.0]) for seed in range(20)} == {1}
     with pytest.raises(InvalidInput, match="seed"):
         Distribution([1.0]).sample("seed")
     for probability in (-0.1, 2.0, float("nan")):
-        for chance in (Chance(1), Chance.every()):
+        for rng in (Rng(1), Rng.every()):
             with pytest.raises(InvalidInput, match="probability: expected one from 0 to 1"):
-                chance.coin(probability)
-    assert Chance(1).coin(1.0) and not Chance(1).coin(0.0)
+                rng.coin(probability)
+    assert Rng(1).coin(1.0) and not Rng(1).coin(0.0)
     with pytest.raises(polydraft.errors.Unsupported, match="advance"):
-        Chance(1).advance()
+        Rng(1).advance()

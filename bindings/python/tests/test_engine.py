@@ -105,7 +105,7 @@ def test_the_law_of_the_loop():
         counts[tuple(engine.generate([], tree="2,1", max_tokens=3, seed=seed).tokens)] += 1
     law = np.zeros((3, 3, 3))
     for text in np.ndindex(3, 3, 3):
-        law[text] = np.prod([target.law(text[:i]).probability(text[i]) for i in range(3)])
+        law[text] = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(3)])
     assert polydraft.g_test(law.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
 
 

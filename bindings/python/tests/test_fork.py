@@ -10,7 +10,7 @@ def step(seed):
     """A draft and a decision, on all threads."""
     draft = Draft("paths:8,2")
     while nodes := draft.frontier():
-        draft.grow([[0.0, 1.0, 2.0]] * len(nodes), chance=seed)
+        draft.grow([[0.0, 1.0, 2.0]] * len(nodes), rng=seed)
     [outcome] = Verifier().verify_batch([draft], [[[2.0, 1.0, 0.0]] * len(draft)], [seed])
     return draft.tokens.tolist(), outcome.tokens
 

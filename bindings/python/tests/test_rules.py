@@ -25,7 +25,7 @@ def test_every_rule_has_the_targets_law(rule, scheme):
     best = polydraft.optimal_acceptance(TARGET, laws, drafts, scheme)
     assert emitted.accepted <= best + tolerance
     proposal = polydraft.Proposal(laws, drafts, scheme)
-    mixed = sum(p * coupling.law(tuple_).probabilities for p, tuple_ in proposal.tuples())
+    mixed = sum(p * coupling.distribution(tuple_).probabilities for p, tuple_ in proposal.tuples())
     assert mixed == pytest.approx(TARGET, abs=tolerance)
 
 
@@ -49,10 +49,10 @@ def test_proposals():
     assert sum(p for p, _ in tuples) == pytest.approx(1)
     assert all(proposal.probability(drafts) == pytest.approx(p) for p, drafts in tuples)
     assert proposal.probability([1, 1]) == 0 and proposal.probability([1]) == 0
-    assert (proposal.count, proposal.scheme, proposal.law(0).argmax()) == (2, "without-replacement", 2)
+    assert (proposal.count, proposal.scheme, proposal.distribution(0).argmax()) == (2, "without-replacement", 2)
     assert sorted(set(proposal.draw(3))) == sorted(proposal.draw(3))
     with pytest.raises(InvalidInput, match="below 2"):
-        proposal.law(2)
+        proposal.distribution(2)
     with pytest.raises(polydraft.errors.TooLarge, match="tuples"):
         polydraft.Proposal([0.01] * 100, 8).tuples()
 
@@ -79,9 +79,9 @@ def test_settings_and_names():
 
 def test_emissions_follow_the_law():
     coupling = polydraft.couple("k-seq", TARGET, DRAFT, 2)
-    chance, counts = polydraft.Chance(4), np.zeros(3, dtype=int)
+    rng, counts = polydraft.Rng(4), np.zeros(3, dtype=int)
     for _ in range(4000):
-        counts[coupling.emit(coupling.draw(chance), chance).token] += 1
+        counts[coupling.emit(coupling.draw(rng), rng).token] += 1
     assert polydraft.g_test(TARGET.tolist(), counts.tolist())[2] > 1e-3
 
 
@@ -89,4 +89,4 @@ def test_the_best_block_efficiency_bounds_every_verifier():
     target, draft = polydraft.random_tables(2, 3, seed=3)
     best = polydraft.optimal_block_efficiency(target, draft, paths=2, depth=2)
     for verifier in ["nested-priority", "spectr", "traversal", "greedy-block"]:
-        assert polydraft.exact_law(verifier, "paths:2,2", target, draft).block_efficiency <= best + 1e-9
+        assert polydraft.exact_distribution(verifier, "paths:2,2", target, draft).block_efficiency <= best + 1e-9

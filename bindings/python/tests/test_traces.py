@@ -65,8 +65,8 @@ def test_positions_are_drafts_and_laws():
             for node, law in enumerate(position.target):
                 tokens, mass = law.support()
                 assert mass.sum() == pytest.approx(1) and np.all(np.diff(tokens.astype(int)) > 0)
-                assert (draft.law(node) is None) == (node in draft.leaves())
-            outcome = Verifier("nested-priority").verify(draft, position.target, chance=1)
+                assert (draft.distribution(node) is None) == (node in draft.leaves())
+            outcome = Verifier("nested-priority").verify(draft, position.target, rng=1)
             assert 1 <= len(outcome.tokens) <= 3
             seen += 1
     assert seen == trace.positions == expected()["positions"]

@@ -35,20 +35,20 @@ def test_models_that_take_trees(pair):
 @pytest.mark.parametrize("tree", TREES)
 def test_a_tree_is_scored_as_its_paths(pair, tree):
     """Three steps, the cache cut back between them, against a run over every path alone."""
-    model, random, chance = pair[0], np.random.default_rng(5), polydraft.Chance(2)
+    model, random, rng = pair[0], np.random.default_rng(5), polydraft.Rng(2)
     trees, rows = scoring.Trees(model, range(30)), scoring.Rows(model, range(30))
     with torch.no_grad():
         for _ in range(3):
             draft = polydraft.Draft(tree)
             while nodes := draft.frontier():
-                draft.grow(random.normal(size=(len(nodes), 64)).astype(np.float32), chance)
+                draft.grow(random.normal(size=(len(nodes), 64)).astype(np.float32), rng)
             nodes = range(len(draft))
             levels = [[node for node in nodes if draft.depths[node] == depth] for depth in range(draft.depths.max() + 1)]
             one = torch.cat([trees.logits(draft, level) for level in levels])
             other = rows.logits(draft, [node for level in levels for node in level])
             assert (one - other).abs().max() < 1e-4 * other.abs().max()
             verifier = "walk:naive" if "/" in tree else "nested-priority"
-            outcome = polydraft.verify(draft, other[np.argsort(sum(levels, []))].contiguous(), chance, verifier=verifier)
+            outcome = polydraft.verify(draft, other[np.argsort(sum(levels, []))].contiguous(), rng, verifier=verifier)
             trees.commit(draft, outcome)
             rows.commit(draft, outcome)
             assert trees.text == rows.text and trees.cache.get_seq_length() == trees.cached
@@ -161,9 +161,9 @@ def test_the_law_by_enumeration(verifier, tree, length, options):
     model = tiny.llama(vocabulary=3, layers=2, width=16, seed=4, scale=0.4)
     draft, ids = tiny.first_layers(model), torch.tensor([[1, 2]])
 
-    def experiment(chance):
+    def experiment(rng):
         text = speculate(
-            model, draft, ids, do_sample=True, max_new_tokens=length, verifier=verifier, tree=tree, seed=chance,
+            model, draft, ids, do_sample=True, max_new_tokens=length, verifier=verifier, tree=tree, seed=rng,
             **{"top_k": 0, **options},
         )  # fmt: skip
         return tuple(text[0, 2:].tolist())

@@ -1,7 +1,7 @@
 import numpy as np
 import polydraft
 import pytest
-from polydraft import Chance, Draft, Sampling, TableModel, Tree, Verifier
+from polydraft import Rng, Draft, Sampling, TableModel, Tree, Verifier
 from polydraft.errors import InvalidInput, TooLarge, Unsupported
 
 TREES = ["paths:2,2", "delayed:1,2,1", "2,2/without-replacement", "2,1/top-k", "stop-below:0.3,paths:2,2", "auto:2,2"]
@@ -14,11 +14,11 @@ def test_every_law_is_the_targets(verifier, tree):
     target, draft = polydraft.random_tables(2, 3, seed=2)
     if not Verifier(verifier).supports(tree):
         with pytest.raises(Unsupported, match="expected"):
-            polydraft.exact_law(verifier, tree, target, draft)
+            polydraft.exact_distribution(verifier, tree, target, draft)
         return
-    found = polydraft.exact_law(verifier, tree, target, draft)
-    assert found.law_deviation < 1e-10 and found.block_efficiency >= 1
-    emitted = polydraft.emitted_law(verifier, tree, target, draft)
+    found = polydraft.exact_distribution(verifier, tree, target, draft)
+    assert found.deviation < 1e-10 and found.block_efficiency >= 1
+    emitted = polydraft.emitted_distribution(verifier, tree, target, draft)
     assert sum(emitted.values()) == pytest.approx(1)
     length = sum(len(text) * p for text, p in emitted.items())
     assert length == pytest.approx(found.block_efficiency)
@@ -34,18 +34,18 @@ def logits(rng, nodes, vocabulary=6):
     return rng.normal(size=(nodes, vocabulary)).astype(np.float32) * 2
 
 
-def grown(tree, rng, chance, vocabulary=6, **options):
+def grown(tree, rng, rng, vocabulary=6, **options):
     """A draft, and the logits that it was drawn from, by node."""
     draft, laws = Draft(tree, **options), {}
     while nodes := draft.frontier():
         rows = logits(rng, len(nodes), vocabulary)
         laws.update(zip(nodes, rows))
-        draft.grow(rows, chance)
+        draft.grow(rows, rng)
     return draft, laws
 
 
 def test_drafts_by_level():
-    draft, _ = grown("paths:4,3", np.random.default_rng(1), Chance(1), root=5)
+    draft, _ = grown("paths:4,3", np.random.default_rng(1), Rng(1), root=5)
     assert draft.tokens[0] == 5 and draft.parents[0] == -1 and draft.counts[0] == 0
     assert draft.form == "4 i.i.d. paths" and draft.depths.max() == 3
     for level in (1, 2, 3):
@@ -53,8 +53,8 @@ def test_drafts_by_level():
     mask = draft.mask()
     for node in range(len(draft)):
         assert np.flatnonzero(mask[node]).tolist() == sorted([0, *draft.path(node)])
-    assert all(draft.law(node) is None for node in draft.leaves())
-    shallow, _ = grown("paths:4,3", np.random.default_rng(1), Chance(1), depth=2)
+    assert all(draft.distribution(node) is None for node in draft.leaves())
+    shallow, _ = grown("paths:4,3", np.random.default_rng(1), Rng(1), depth=2)
     assert shallow.depths.max() == 2
     with pytest.raises(InvalidInput, match="below"):
         draft.path(len(draft))
@@ -67,7 +67,7 @@ def test_what_others_drew_is_what_is_drawn_here(tree):
     """The same arrays, handed in as if an engine had drawn them, give the same decisions."""
     rng = np.random.default_rng(7)
     for seed in range(20):
-        draft, rows = grown(tree, rng, Chance(seed))
+        draft, rows = grown(tree, rng, Rng(seed))
         laws = np.zeros((len(draft), 6), dtype=np.float32)
         for node, row in rows.items():
             laws[node] = row
@@ -92,7 +92,7 @@ def test_paths_of_others():
     rng = np.random.default_rng(3)
     row = {}
 
-    def law(text):
+    def distribution(text):
         return row.setdefault(tuple(text), rng.normal(size=5).astype(np.float32))
 
     paths = [[1, 2, 0], [1, 2, 3], [4, 0, 0], [1, 3, 3]]
@@ -103,7 +103,7 @@ def test_paths_of_others():
     assert draft.form == "4 i.i.d. paths"
     for node in range(len(draft)):
         text = draft.tokens[draft.path(node)].tolist()
-        if (drawn := draft.law(node)) is not None:
+        if (drawn := draft.distribution(node)) is not None:
             assert drawn == polydraft.Distribution.from_logits(law(text))
     with pytest.raises(InvalidInput, match="one length"):
         Draft.from_paths([[1, 2], [1]], laws)
@@ -148,7 +148,7 @@ def test_what_the_draft_never_says_cannot_have_been_drawn():
 
 def test_batches_are_their_parts():
     rng = np.random.default_rng(9)
-    drafts = [grown("paths:3,3", rng, Chance(seed), vocabulary=40)[0] for seed in range(16)]
+    drafts = [grown("paths:3,3", rng, Rng(seed), vocabulary=40)[0] for seed in range(16)]
     targets = [logits(rng, len(draft), 40) for draft in drafts]
     sampling = Sampling(temperature=0.8, top_p=0.9)
     alone = [polydraft.verify(d, t, i, sampling=sampling).tokens for i, (d, t) in enumerate(zip(drafts, targets))]
@@ -158,14 +158,14 @@ def test_batches_are_their_parts():
     for row, target in zip(padded, targets):
         row[: len(target)] = target
     assert [o.tokens for o in polydraft.verify(drafts, padded, list(range(16)), sampling=sampling)] == alone
-    with pytest.raises(TypeError, match="16 chances"):
+    with pytest.raises(TypeError, match="16 rngs"):
         polydraft.verify(drafts, targets, 1)
     with pytest.raises(InvalidInput, match="for each of 16 drafts"):
         polydraft.verify(drafts, targets[1:], list(range(16)))
 
 
 def test_refusals():
-    draft, _ = grown("paths:2,2", np.random.default_rng(1), Chance(1))
+    draft, _ = grown("paths:2,2", np.random.default_rng(1), Rng(1))
     with pytest.raises(Unsupported, match="verifier token: expected a single path, got 2 i.i.d. paths"):
         polydraft.verify(draft, logits(np.random.default_rng(1), len(draft)), verifier="token")
     with pytest.raises(InvalidInput, match=f"expected {len(draft)} rows"):
@@ -173,7 +173,7 @@ def test_refusals():
     with pytest.raises(InvalidInput, match="expected 6 tokens, as the draft has, got 5"):
         polydraft.verify(draft, logits(np.random.default_rng(1), len(draft), 5))
     broken = Draft("paths:2,2")
-    broken.grow(np.zeros((1, 4)), chance=1)
+    broken.grow(np.zeros((1, 4)), rng=1)
     nodes, rows = broken.frontier(), np.zeros((len(broken.frontier()), 4))
     rows[-1, 2] = np.nan
     with pytest.raises(InvalidInput, match="entry 2"):
@@ -194,21 +194,21 @@ def test_a_loop_of_ones_own_is_enumerated():
     target, draft = polydraft.random_tables(2, 3, seed=8)
     length = 3
 
-    def experiment(chance):
+    def experiment(rng):
         text = ()
         while len(text) < length:
             drawn = Draft("paths:2,1", depth=length - len(text) - 1)
             while nodes := drawn.frontier():
-                drawn.grow([draft.law(text + tuple(drawn.tokens[drawn.path(n)])) for n in nodes], chance)
-            laws = [target.law(text + tuple(drawn.tokens[drawn.path(n)])) for n in range(len(drawn))]
-            text += tuple(polydraft.verify(drawn, laws, chance).tokens)
+                drawn.grow([draft.distribution(text + tuple(drawn.tokens[drawn.path(n)])) for n in nodes], rng)
+            laws = [target.distribution(text + tuple(drawn.tokens[drawn.path(n)])) for n in range(len(drawn))]
+            text += tuple(polydraft.verify(drawn, laws, rng).tokens)
         return text
 
     runs = polydraft.enumerate_decisions(experiment)
     assert sum(p for p, _ in runs) == pytest.approx(1)
     for text in np.ndindex(2, 2, 2):
         got = sum(p for p, emitted in runs if emitted == text)
-        expected = np.prod([target.law(text[:i]).probability(text[i]) for i in range(length)])
+        expected = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(length)])
         assert got == pytest.approx(expected, abs=1e-12)
 
 
@@ -216,14 +216,14 @@ def test_trees_that_learn():
     """`auto` looks at what became of drafts: with a draft that is always right it drafts more than with one that never is."""
     drafted = {}
     for right in (True, False):
-        tree, chance, nodes = Tree("auto"), Chance(1), []
+        tree, rng, nodes = Tree("auto"), Rng(1), []
         for _ in range(60):
             draft = Draft(tree)
             law = np.array([0.0, 9.0, 0.0, 0.0], dtype=np.float32)
             while frontier := draft.frontier():
-                draft.grow(np.repeat(law[None], len(frontier), 0), chance)
+                draft.grow(np.repeat(law[None], len(frontier), 0), rng)
             target = np.repeat(law[None] if right else -law[None], len(draft), 0)
-            tree.observe(draft, polydraft.verify(draft, target, chance))
+            tree.observe(draft, polydraft.verify(draft, target, rng))
             nodes.append(len(draft) - 1)
         drafted[right] = sum(nodes[30:])
     assert drafted[True] > 3 * drafted[False]
@@ -242,11 +242,11 @@ def test_settings():
 
 def test_tables():
     model = TableModel({(): [0.5, 0.5], (1,): [0.25, 0.75]})
-    assert model.vocabulary == 2 and model.law([0, 1]).probability(1) == 0.75
-    assert TableModel.from_json('{"vocabulary": 2, "next": {"": [1, 0]}}').law([]).argmax() == 0
+    assert model.vocabulary == 2 and model.distribution([0, 1]).probability(1) == 0.75
+    assert TableModel.from_json('{"vocabulary": 2, "next": {"": [1, 0]}}').distribution([]).argmax() == 0
     with pytest.raises(InvalidInput, match="fallback"):
         TableModel({(1,): [0.5, 0.5]})
     with pytest.raises(InvalidInput, match="expected 2 probabilities, got 1"):
         TableModel({(): [0.5, 0.5], (1,): [1.0]})
     with pytest.raises(polydraft.errors.TooLarge, match="drafts"):
-        polydraft.exact_law("nested-priority", "paths:9,9", model, model)
+        polydraft.exact_distribution("nested-priority", "paths:9,9", model, model)

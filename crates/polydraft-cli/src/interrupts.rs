@@ -1,6 +1,6 @@
 //! Ctrl-C and SIGTERM: who is at work may end in order, and temporary files go in any case.
 //!
-//! The first interrupt asks a command that looks ([`Orderly`]) to end with what it has. Where none
+//! The first interrupt asks a command that looks ([`InterruptGuard`]) to end with what it has. Where none
 //! looks, and at the second one, the program ends at once, with the exit code that shells give to
 //! an interrupted program.
 
@@ -20,9 +20,9 @@ static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// As long as this lives, an interrupt is a question.
 #[derive(Debug)]
-pub struct Orderly(());
+pub struct InterruptGuard(());
 
-impl Orderly {
+impl InterruptGuard {
     /// From now on [`asked`](Self::asked) is looked at.
     pub fn begin() -> Self {
         listen();
@@ -37,7 +37,7 @@ impl Orderly {
     }
 }
 
-impl Drop for Orderly {
+impl Drop for InterruptGuard {
     fn drop(&mut self) {
         ORDERLY.fetch_sub(1, Ordering::SeqCst);
     }

@@ -21,8 +21,8 @@ struct Line {
 
 /// The tokens of prompts, each within the target's context.
 pub fn encode(prompts: &[String], models: &Models) -> Result<Vec<Vec<Token>>> {
-    let context = models.engine.facts().context;
-    let encode = |prompt: &String| Ok(models.language.text.encode_within(prompt, context)?);
+    let context = models.engine.info().context;
+    let encode = |prompt: &String| Ok(models.language.tokenizer.encode_within(prompt, context)?);
     prompts.iter().map(encode).collect()
 }
 

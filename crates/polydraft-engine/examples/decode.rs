@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     let target = TableModel::from_json("target", TARGET)?;
     let draft = TableModel::from_json("draft", DRAFT)?;
     // Here it is seen whether both have the same tokens.
-    let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?;
+    let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary)?;
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
 
     let mut first = engine.open(request(0, 1)?)?;

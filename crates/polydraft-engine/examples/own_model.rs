@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
-    DrafterKind, Engine, Facts, Generation, Limits, Model, Request, Result, Sequence, Sequences,
-    Slots, Speculation, Vocabulary,
+    DrafterKind, Engine, Generation, Limits, Model, ModelInfo, Request, Result, Sequence,
+    Sequences, Slots, Speculation, Vocabulary,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -23,7 +23,7 @@ type Context = Vec<Token>;
 
 /// Which byte followed which few.
 struct Chain {
-    facts: Facts,
+    info: ModelInfo,
     /// Logits by context, each of shape `[256]`; the empty context is always there.
     next: HashMap<Context, Vec<f32>>,
     sequences: Slots<Tokens>,
@@ -48,7 +48,7 @@ impl Chain {
         }
         // A byte that never followed may not follow: its logit is −∞.
         let logits = |counts: [u32; 256]| counts.iter().map(|&count| (count as f32).ln()).collect();
-        let facts = Facts {
+        let info = ModelInfo {
             name: format!("chain of order {ORDER}"),
             vocabulary: Vocabulary::numbered(256),
             context: usize::MAX,
@@ -57,7 +57,7 @@ impl Chain {
             sequences: usize::MAX,
         };
         let next = counts.into_iter().map(|(context, counts)| (context, logits(counts))).collect();
-        Self { facts, next, sequences: Slots::default() }
+        Self { info, next, sequences: Slots::default() }
     }
 
     /// The longest end of a text that was seen.
@@ -117,8 +117,8 @@ impl Sequences for Chain {
 }
 
 impl Model for Chain {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
@@ -143,7 +143,7 @@ fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Ge
 fn main() -> Result<()> {
     let target = Chain::of(include_str!("../src/model.rs"));
     // No second model: what the text has said before drafts for it.
-    let drafter = "ngram".parse::<DrafterKind>()?.build(target.facts())?;
+    let drafter = "ngram".parse::<DrafterKind>()?.build(target.info())?;
     let mut engine = Engine::new(Box::new(target), Some(drafter));
 
     let generation = generate(&mut engine, true, 1.0)?;

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 
 use polydraft::conformance::statistics::{EXPECTED, GTest};
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Form, Outcome, Sampling, TargetLaws, Token, Verifier,
+    Distribution, Draft, DraftTree, Form, Outcome, RandomSource, Sampling, TargetDistributions,
+    Token, Verifier,
 };
 
 use crate::{Engine, Model, Request, Result};
@@ -26,7 +27,7 @@ pub type Counts = HashMap<Vec<Token>, u64>;
 ///
 /// # Errors
 /// Those of the engine and of `request`.
-pub fn count_texts<'c, E: From<crate::Error>>(
+pub fn count_sequences<'c, E: From<crate::Error>>(
     engine: &mut Engine,
     length: usize,
     runs: usize,
@@ -107,9 +108,9 @@ impl Cells<'_> {
             return Ok((0.0, 0));
         }
         let mut rest = (probability, seen);
-        let law = law_after(self.target, self.sampling, &[self.prompt, text].concat())?;
+        let probs = distribution_after(self.target, self.sampling, &[self.prompt, text].concat())?;
         let runs = self.runs;
-        for (token, p) in law.support().filter(|(_, p)| probability * p * runs >= EXPECTED) {
+        for (token, p) in probs.support().filter(|(_, p)| probability * p * runs >= EXPECTED) {
             text.push(token);
             rest = (rest.0 - probability * p, rest.1 - self.seen(text));
             let (left, count) = self.divide(text, probability * p, length - 1)?;
@@ -129,18 +130,18 @@ impl Cells<'_> {
 ///
 /// # Errors
 /// Failures of the model; logits that make no distribution.
-pub fn law_after(
+pub fn distribution_after(
     model: &mut dyn Model,
     sampling: &Sampling,
     text: &[Token],
 ) -> Result<Distribution> {
     let sequence = model.open()?;
-    let law = model.extend(sequence, text).and_then(|()| {
+    let probs = model.extend(sequence, text).and_then(|()| {
         model.score(&[(sequence, &DraftTree::new())])?;
         Ok(Distribution::from_logits(model.logits(sequence, DraftTree::ROOT), sampling)?)
     });
     model.close(sequence);
-    law
+    probs
 }
 
 /// A verifier that is wrong on purpose, to see that a test finds it: after a rejection it draws
@@ -156,12 +157,12 @@ impl Verifier for WrongResidual {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> polydraft::Result<Outcome> {
-        let mut outcome = self.0.verify(draft, target, chance)?;
+        let mut outcome = self.0.verify(draft, target, rng)?;
         let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-        outcome.token = target.target(end)?.sample(chance);
+        outcome.token = target.target(end)?.sample(rng);
         Ok(outcome)
     }
 }

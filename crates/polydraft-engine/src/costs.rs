@@ -55,7 +55,7 @@ pub(crate) fn measure(
     text: &[Token],
     request: &mut Requests,
 ) -> Result<Costs> {
-    let (context, size) = (engine.facts().context, engine.facts().vocabulary.size().max(1));
+    let (context, size) = (engine.info().context, engine.info().vocabulary.size().max(1));
     let context = engine.draft_context().map_or(context, |most| most.min(context));
     let token = |n: usize| text.get(n % text.len().max(1)).copied();
     let prompt = |length: usize| -> Vec<Token> {
@@ -200,7 +200,7 @@ mod tests {
         };
         let measured = |target: &str, draft: &str| {
             let target = table(target);
-            let vocabulary = &crate::Model::facts(&target).vocabulary;
+            let vocabulary = &crate::Model::info(&target).vocabulary;
             let drafter = ModelDrafter::new(Box::new(table(draft)), vocabulary).unwrap();
             let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
             let mut request = |prompt, tree: PolicyKind| {

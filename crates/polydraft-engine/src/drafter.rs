@@ -12,14 +12,14 @@ pub mod ngram;
 
 use polydraft::{Distribution, NodeId, Sampling};
 
-use crate::{Facts, Model, Result, Sequence, Sequences};
+use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 
 pub use kind::DrafterKind;
 pub use model::ModelDrafter;
 
 /// What a drafter reads of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reads {
+pub enum DrafterInput {
     /// Its tokens.
     Tokens,
     /// The target's hidden states too, of every token.
@@ -41,13 +41,13 @@ pub enum Reads {
 /// use polydraft_engine::{DrafterKind, Model, Sequences, TableModel};
 ///
 /// let target = TableModel::from_json("target", r#"{"vocabulary": 4, "next": {"": [1, 0, 0, 0]}}"#)?;
-/// let mut drafter = "ngram".parse::<DrafterKind>()?.build(target.facts())?;
+/// let mut drafter = "ngram".parse::<DrafterKind>()?.build(target.info())?;
 /// let text = drafter.open()?;
 /// drafter.extend(text, &[1, 2, 3, 1, 2, 3, 1, 2])?;
 /// drafter.score(&[(text, &DraftTree::new())])?;
 /// // What followed 1 2 before.
-/// let law = drafter.distribution(text, DraftTree::ROOT, &Sampling::default(), None)?;
-/// assert_eq!(law.argmax(), 3);
+/// let probs = drafter.distribution(text, DraftTree::ROOT, &Sampling::default(), None)?;
+/// assert_eq!(probs.argmax(), 3);
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 pub trait Drafter: Sequences {
@@ -63,11 +63,11 @@ pub trait Drafter: Sequences {
     }
 
     /// Is shown the target that it drafts for, before a text is open.
-    fn meet(&mut self, _target: &dyn Model) {}
+    fn attach(&mut self, _target: &dyn Model) {}
 
     /// What it reads of a text.
-    fn reads(&self) -> Reads {
-        Reads::Tokens
+    fn reads(&self) -> DrafterInput {
+        DrafterInput::Tokens
     }
 
     /// Reads what `target` has computed of its text `of`, the same one: of the first `known`
@@ -103,5 +103,5 @@ pub trait Drafter: Sequences {
 /// What every drafter's settings have.
 pub(crate) trait DrafterSettings {
     /// Makes the drafter for a target of these facts.
-    fn build(&self, target: &Facts) -> Result<Box<dyn Drafter>>;
+    fn build(&self, target: &ModelInfo) -> Result<Box<dyn Drafter>>;
 }

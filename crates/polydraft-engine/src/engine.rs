@@ -10,8 +10,8 @@ mod verify;
 
 use polydraft::Token;
 
-use crate::laws::Pool;
-use crate::{Drafter, Error, Facts, Generation, Model, Piece, Request, Result, Session};
+use crate::distributions::Pool;
+use crate::{Drafter, Error, Generation, Model, ModelInfo, Piece, Request, Result, Session};
 use clock::Clock;
 use commit::{commit, emit};
 use force::force;
@@ -29,7 +29,7 @@ use verify::{score, verify};
 /// let table = |json| TableModel::from_json("example", json);
 /// let target = table(r#"{"vocabulary": 2, "next": {"": [0.9, 0.1], "0": [0.2, 0.8]}}"#)?;
 /// let draft = table(r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
-/// let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary)?;
+/// let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary)?;
 /// let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
 ///
 /// let verifier: VerifierKind = "nested-priority".parse()?;
@@ -52,14 +52,14 @@ impl Engine {
     /// Without a drafter there is plain decoding only.
     pub fn new(target: Box<dyn Model>, mut drafter: Option<Box<dyn Drafter>>) -> Self {
         if let Some(drafter) = &mut drafter {
-            drafter.meet(target.as_ref());
+            drafter.attach(target.as_ref());
         }
         Self { models: Models { target, drafter }, pool: Pool::default() }
     }
 
     /// What is known of the target.
-    pub fn facts(&self) -> &Facts {
-        self.models.target.facts()
+    pub fn info(&self) -> &ModelInfo {
+        self.models.target.info()
     }
 
     /// The target itself, for those who want its logits.
@@ -82,7 +82,7 @@ impl Engine {
     pub fn sequences(&self) -> usize {
         let drafter =
             self.models.drafter.as_ref().map_or(usize::MAX, |drafter| drafter.sequences());
-        self.models.target.facts().sequences.min(drafter)
+        self.models.target.info().sequences.min(drafter)
     }
 
     /// How many tokens of a text drafts can follow, if there is a drafter.
@@ -102,7 +102,7 @@ impl Engine {
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token.
     pub fn admits(&self, prompt: &[Token]) -> Result<()> {
-        let Facts { context, begins, .. } = self.models.target.facts();
+        let ModelInfo { context, begins, .. } = self.models.target.info();
         if prompt.len() >= *context {
             return Err(Error::PromptTooLong { prompt: prompt.len(), context: *context });
         }

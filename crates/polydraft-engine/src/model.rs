@@ -9,7 +9,7 @@ use crate::{Error, Result, Sequence, Sequences, Vocabulary};
 
 /// What is known of a model without asking it to compute.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct ModelInfo {
     /// A short name for messages.
     pub name: String,
     /// The tokens. Rows of logits have one entry for each.
@@ -26,7 +26,7 @@ pub struct Facts {
 
 /// A hidden state that a model has of every token: `[hidden]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Feature {
+pub enum HiddenState {
     /// The residual stream after so many layers, no norm applied: 0 is the embedded token, and as
     /// many as there are layers is what the last norm gets.
     After(usize),
@@ -63,12 +63,12 @@ pub enum Feature {
 /// `examples/own_model.rs` is one of one's own.
 pub trait Model: Sequences + Any {
     /// What is known of it.
-    fn facts(&self) -> &Facts;
+    fn info(&self) -> &ModelInfo;
 
-    /// From now on goes on behind what `leader` computes ([`catch_up`](Self::catch_up)), if it can,
+    /// From now on goes on behind what `leader` computes ([`sync_kv_cache`](Self::sync_kv_cache)), if it can,
     /// as a copy of it in fewer bits: their keys and values are of the same shape, and the leader's
     /// are the better ones. Whether it does.
-    fn follow(&mut self, _leader: &dyn Model) -> bool {
+    fn share_kv_cache(&mut self, _leader: &dyn Model) -> bool {
         false
     }
 
@@ -77,7 +77,7 @@ pub trait Model: Sequences + Any {
     ///
     /// # Errors
     /// Failures of the computation.
-    fn catch_up(
+    fn sync_kv_cache(
         &mut self,
         _sequence: Sequence,
         _leader: &dyn Model,
@@ -102,8 +102,8 @@ pub trait Model: Sequences + Any {
     ///
     /// # Errors
     /// A model that has no such states, or an open sequence.
-    fn watch(&mut self, _features: &[Feature]) -> Result<()> {
-        no_features(self.facts(), "a model that gives them")
+    fn capture_hidden_states(&mut self, _features: &[HiddenState]) -> Result<()> {
+        no_hidden_states(self.info(), "a model that gives them")
     }
 
     /// The watched states of committed tokens that are computed, behind each other as they were
@@ -112,8 +112,8 @@ pub trait Model: Sequences + Any {
     ///
     /// # Errors
     /// Tokens that are not computed; a model that watches nothing.
-    fn features(&self, _sequence: Sequence, _tokens: Range<usize>) -> Result<Vec<f32>> {
-        no_features(self.facts(), "a model that gives them")
+    fn hidden_states(&self, _sequence: Sequence, _tokens: Range<usize>) -> Result<Vec<f32>> {
+        no_hidden_states(self.info(), "a model that gives them")
     }
 }
 
@@ -121,18 +121,14 @@ pub trait Model: Sequences + Any {
 ///
 /// # Errors
 /// Always.
-pub fn too_many_sequences<T>(facts: &Facts) -> Result<T> {
-    Err(Error::TooManySequences { model: facts.name.clone(), most: facts.sequences })
+pub fn too_many_sequences<T>(info: &ModelInfo) -> Result<T> {
+    Err(Error::TooManySequences { model: info.name.clone(), most: info.sequences })
 }
 
 /// The error of hidden states that a model does not give.
 ///
 /// # Errors
 /// Always.
-pub fn no_features<T>(facts: &Facts, expected: &'static str) -> Result<T> {
-    Err(Error::Setting {
-        setting: "hidden states of the target",
-        expected,
-        got: facts.name.clone(),
-    })
+pub fn no_hidden_states<T>(info: &ModelInfo, expected: &'static str) -> Result<T> {
+    Err(Error::Setting { setting: "hidden states of the target", expected, got: info.name.clone() })
 }

@@ -7,9 +7,11 @@
 
 use std::time::Duration;
 
-use polydraft::{Distribution, Draft, DraftTree, NodeId, Outcome, TargetLaws, Token, Verifier};
+use polydraft::{
+    Distribution, Draft, DraftTree, NodeId, Outcome, TargetDistributions, Token, Verifier,
+};
 
-use crate::laws::StepLaws;
+use crate::distributions::StepDistributions;
 use crate::{Emitted, Result};
 
 /// Listens to the steps of a session, see [`Session::observe`](crate::Session::observe).
@@ -77,7 +79,7 @@ pub struct VerifiedStep<'a> {
     pub outcome: &'a Outcome,
     /// Who decided; none in plain decoding.
     pub verifier: Option<&'a dyn Verifier>,
-    pub(crate) target: &'a StepLaws<'a>,
+    pub(crate) target: &'a StepDistributions<'a>,
 }
 
 impl<'a> VerifiedStep<'a> {
@@ -96,7 +98,7 @@ impl<'a> VerifiedStep<'a> {
     }
 
     /// The same at all nodes.
-    pub fn distributions(&self) -> &'a dyn TargetLaws {
+    pub fn distributions(&self) -> &'a dyn TargetDistributions {
         self.target
     }
 

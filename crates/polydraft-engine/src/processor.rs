@@ -21,7 +21,7 @@ use polydraft::Token;
 /// prompt's not among them, and those drafted on the `path` to the node. Logits have the shape
 /// `[vocabulary]`; −∞ forbids a token. On every path that it allows one token must stay possible;
 /// it is not asked about paths behind a token that ends the text.
-pub trait Processor: Send + Sync {
+pub trait LogitsProcessor: Send + Sync {
     /// Changes them.
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]);
 
@@ -36,7 +36,7 @@ pub trait Processor: Send + Sync {
 /// OpenAI's biases and penalties.
 ///
 /// ```
-/// use polydraft_engine::{Penalties, Processor};
+/// use polydraft_engine::{Penalties, LogitsProcessor};
 ///
 /// let penalties = Penalties { bias: vec![(2, 1.0)], frequency: 0.5, presence: 0.25 };
 /// let mut logits = [0.0; 3];
@@ -61,7 +61,7 @@ impl Penalties {
     }
 }
 
-impl Processor for Penalties {
+impl LogitsProcessor for Penalties {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         for &(token, bias) in &self.bias {
             logits[token as usize] += bias;

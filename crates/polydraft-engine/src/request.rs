@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use polydraft::{Chance, DraftTree, NodeId, Policy, Sampling, Token, Verifier};
+use polydraft::{DraftTree, NodeId, Policy, RandomSource, Sampling, Token, Verifier};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::{NoText, Result, TextStream};
+use crate::{Detokenizer, NoDetokenizer, Result};
 
 /// When to stop.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -112,8 +112,8 @@ pub struct Request<'c> {
     pub(crate) sampling: Sampling,
     pub(crate) speculation: Option<Speculation>,
     pub(crate) limits: Limits,
-    pub(crate) text: Box<dyn TextStream + 'c>,
-    rng: Option<Box<dyn Chance + Send + 'c>>,
+    pub(crate) text: Box<dyn Detokenizer + 'c>,
+    rng: Option<Box<dyn RandomSource + Send + 'c>>,
 }
 
 impl<'c> Request<'c> {
@@ -124,7 +124,7 @@ impl<'c> Request<'c> {
             sampling: Sampling::default(),
             speculation: None,
             limits: Limits::default(),
-            text: Box::new(NoText),
+            text: Box::new(NoDetokenizer),
             rng: None,
         }
     }
@@ -156,17 +156,17 @@ impl<'c> Request<'c> {
     }
 
     /// How tokens become text.
-    pub fn text(self, text: impl TextStream + 'c) -> Self {
+    pub fn text(self, text: impl Detokenizer + 'c) -> Self {
         Self { text: Box::new(text), ..self }
     }
 
     /// The random decisions; a seeded generator makes the text reproducible.
-    pub fn rng(self, rng: impl Chance + Send + 'c) -> Self {
+    pub fn rng(self, rng: impl RandomSource + Send + 'c) -> Self {
         Self { rng: Some(Box::new(rng)), ..self }
     }
 
     /// The generator that was given, or one that is seeded by the operating system.
-    pub(crate) fn take_rng(&mut self) -> Box<dyn Chance + Send + 'c> {
+    pub(crate) fn take_rng(&mut self) -> Box<dyn RandomSource + Send + 'c> {
         let unpredictable = || ChaCha12Rng::seed_from_u64(RandomState::new().hash_one(0));
         self.rng.take().unwrap_or_else(|| Box::new(unpredictable()))
     }

@@ -51,14 +51,14 @@ pub fn score(
     top: usize,
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Vec<Scored>> {
-    if from == 0 && !tokens.is_empty() && !model.facts().begins {
+    if from == 0 && !tokens.is_empty() && !model.info().begins {
         return Err(Error::EmptyPrompt);
     }
     let mut scored = Vec::new();
     while from + scored.len() < tokens.len() {
         let next = from + scored.len();
         // The window ends at most a context after it begins, the tokens to be scored included.
-        let context = model.facts().context.max(2);
+        let context = model.info().context.max(2);
         let begin = if next < context { 0 } else { next - context / 2 };
         let end = tokens.len().min(begin + context);
         let sequence = model.open()?;
@@ -178,9 +178,9 @@ mod tests {
         let scored = score(&mut model, &tokens, 1, 2, &mut |_| true).unwrap();
         assert_eq!(scored.len(), 199);
         for (pair, scored) in tokens.windows(2).zip(&scored) {
-            let law = [[0.9f64, 0.1], [0.2, 0.8]][pair[0] as usize];
+            let probs = [[0.9f64, 0.1], [0.2, 0.8]][pair[0] as usize];
             assert!(
-                (scored.logprob - law[pair[1] as usize].ln()).abs() < 1e-5,
+                (scored.logprob - probs[pair[1] as usize].ln()).abs() < 1e-5,
                 "{pair:?}: {scored:?}"
             );
             assert_eq!(scored.top[0].0, pair[0]);

@@ -40,7 +40,7 @@ impl Sequence {
 /// use polydraft::DraftTree;
 /// use polydraft_engine::{DrafterKind, Model, Result, Sequences, TableModel};
 ///
-/// /// Reads tokens, and makes ready what follows them.
+/// /// DrafterInput tokens, and makes ready what follows them.
 /// fn read(sequences: &mut dyn Sequences, tokens: &[u32]) -> Result<usize> {
 ///     let sequence = sequences.open()?;
 ///     sequences.extend(sequence, tokens)?;
@@ -53,7 +53,7 @@ impl Sequence {
 ///
 /// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#;
 /// let mut model = TableModel::from_json("example", json)?;
-/// let mut drafter = "ngram".parse::<DrafterKind>()?.build(model.facts())?;
+/// let mut drafter = "ngram".parse::<DrafterKind>()?.build(model.info())?;
 /// assert_eq!(read(&mut model, &[0, 1])?, read(drafter.as_mut(), &[0, 1])?);
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```

@@ -2,30 +2,30 @@
 
 mod observers;
 
-use polydraft::race::{Clocks, Raced};
-use polydraft::{Chance, Draft, Sampling, Token};
+use polydraft::gumbel::{SharedRandomness, WithSharedRandomness};
+use polydraft::{Draft, RandomSource, Sampling, Token};
 
 use crate::observer::StepObserver;
 use crate::score::ScoreRecorder;
 use crate::stop::StopScanner;
 use crate::trace::TraceRecorder;
 use crate::{
-    Emitted, Error, Finish, Generation, Limits, Origin, Piece, Processor, Request, Result, Scored,
-    Sequence, Speculation, Statistics, TextStream, Trace,
+    Detokenizer, Emitted, Error, Finish, Generation, Limits, LogitsProcessor, Origin, Piece,
+    Request, Result, Scored, Sequence, Speculation, Statistics, Trace,
 };
 use observers::Observers;
 
 /// A session's source of decisions, with its clocks if it has them. `position` is the number of
 /// tokens of its text.
 pub(crate) fn with_clocks<T>(
-    chance: &mut dyn Chance,
-    clocks: &mut Option<Box<dyn Clocks>>,
+    rng: &mut dyn RandomSource,
+    clocks: &mut Option<Box<dyn SharedRandomness>>,
     position: usize,
-    decide: impl FnOnce(&mut dyn Chance) -> T,
+    decide: impl FnOnce(&mut dyn RandomSource) -> T,
 ) -> T {
     match clocks {
-        Some(clocks) => decide(&mut Raced::new(chance, clocks.as_mut(), position)),
-        None => decide(chance),
+        Some(clocks) => decide(&mut WithSharedRandomness::new(rng, clocks.as_mut(), position)),
+        None => decide(rng),
     }
 }
 
@@ -54,11 +54,11 @@ pub struct Session<'c> {
     pub(crate) drafter: Option<Sequence>,
     pub(crate) sampling: Sampling,
     pub(crate) speculation: Option<Speculation>,
-    pub(crate) rng: Box<dyn Chance + Send + 'c>,
+    pub(crate) rng: Box<dyn RandomSource + Send + 'c>,
     /// Clocks that target and draft share, if they are to.
-    pub(crate) clocks: Option<Box<dyn Clocks>>,
+    pub(crate) clocks: Option<Box<dyn SharedRandomness>>,
     pub(crate) draft: Draft,
-    pub(crate) processor: Option<Box<dyn Processor>>,
+    pub(crate) processor: Option<Box<dyn LogitsProcessor>>,
     pub(crate) is_alone: bool,
     /// Sequences in the pass of the last step, as its policy was told.
     pub(crate) batch_size: usize,
@@ -68,7 +68,7 @@ pub struct Session<'c> {
     pub(crate) is_taking: bool,
     pub(crate) observers: Observers<'c>,
     pub(crate) limits: Limits,
-    stream: Box<dyn TextStream + 'c>,
+    stream: Box<dyn Detokenizer + 'c>,
     stops: StopScanner<Origin>,
     pub(crate) tokens: Vec<Token>,
     text: String,
@@ -114,8 +114,12 @@ impl<'c> Session<'c> {
             finish: None,
             failure: None,
         };
-        if session.speculation.as_ref().is_some_and(|speculation| speculation.verifier.races()) {
-            session.race();
+        if session
+            .speculation
+            .as_ref()
+            .is_some_and(|speculation| speculation.verifier.uses_shared_randomness())
+        {
+            session.share_randomness();
         }
         if session.left() == 0 {
             session.end(Finish::MaxTokens);
@@ -155,7 +159,7 @@ impl<'c> Session<'c> {
 
     /// Changes the target's logits from now on; the text then has the law of plain decoding with
     /// the same changes.
-    pub fn process(&mut self, processor: Box<dyn Processor>) {
+    pub fn process(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processor = Some(processor);
     }
 
@@ -166,12 +170,12 @@ impl<'c> Session<'c> {
         self.is_alone = true;
     }
 
-    /// To be called before the first step: decides by clocks ([`polydraft::race`]) that follow from
+    /// To be called before the first step: decides by clocks ([`polydraft::gumbel`]) that follow from
     /// the generator. A session whose verifier goes by clocks has them anyway; plain decoding with
     /// them has the same text as these, if the generator is the same.
-    pub fn race(&mut self) {
+    pub fn share_randomness(&mut self) {
         if self.clocks.is_none() {
-            self.clocks = Some(self.rng.clocks());
+            self.clocks = Some(self.rng.shared_randomness());
         }
     }
 
@@ -189,7 +193,7 @@ impl<'c> Session<'c> {
     /// From now on every token's log-probability is kept for [`take_scores`](Self::take_scores),
     /// with the `top` likeliest in its place: of the target's own distribution at temperature 1, as
     /// [`score`](crate::score()) would say afterwards, at no further pass.
-    pub fn watch_scores(&mut self, top: usize) {
+    pub fn record_scores(&mut self, top: usize) {
         self.observers.scores = Some(ScoreRecorder::new(top));
     }
 

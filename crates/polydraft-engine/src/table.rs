@@ -7,7 +7,7 @@ use std::path::Path;
 use polydraft::{Distribution, DraftTree, NodeId, Token};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-use crate::{Error, Facts, Model, Result, Sequence, Sequences, Slots, Vocabulary};
+use crate::{Error, Model, ModelInfo, Result, Sequence, Sequences, Slots, Vocabulary};
 
 /// The next-token laws of a finite set of contexts.
 ///
@@ -20,12 +20,12 @@ use crate::{Error, Facts, Model, Result, Sequence, Sequences, Slots, Vocabulary}
 ///
 /// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75]}}"#;
 /// let model = TableModel::from_json("example", json)?;
-/// assert_eq!(model.law(&[0, 1]).probability(0), 0.25);
+/// assert_eq!(model.distribution(&[0, 1]).probability(0), 0.25);
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct TableModel {
-    facts: Facts,
+    info: ModelInfo,
     next: BTreeMap<Vec<Token>, Entry>,
     /// Tokens of the longest context that is listed.
     memory: usize,
@@ -42,7 +42,7 @@ struct Context {
 
 #[derive(Debug, Clone)]
 struct Entry {
-    law: Distribution,
+    probs: Distribution,
     logits: Vec<f32>,
 }
 
@@ -98,26 +98,26 @@ impl TableModel {
             return Err(wrong("the context \"\", which is the fallback, has no law".to_owned()));
         }
         let mut entries = BTreeMap::new();
-        for (context, law) in next {
+        for (context, probs) in next {
             let shown = show(&context);
             if let Some(token) = context.iter().find(|&&t| t as usize >= vocabulary) {
                 return Err(wrong(format!(
                     "context {shown:?}: expected tokens below the vocabulary's {vocabulary}, got {token}"
                 )));
             }
-            if law.len() != vocabulary {
+            if probs.len() != vocabulary {
                 return Err(wrong(format!(
                     "context {shown:?}: expected {vocabulary} probabilities, got {}",
-                    law.len()
+                    probs.len()
                 )));
             }
-            let logits = law.iter().map(|p| p.ln() as f32).collect();
-            let law =
-                Distribution::new(law).map_err(|e| wrong(format!("context {shown:?}: {e}")))?;
-            entries.insert(context, Entry { law, logits });
+            let logits = probs.iter().map(|p| p.ln() as f32).collect();
+            let probs =
+                Distribution::new(probs).map_err(|e| wrong(format!("context {shown:?}: {e}")))?;
+            entries.insert(context, Entry { probs, logits });
         }
         let memory = entries.keys().map(Vec::len).max().unwrap_or(0);
-        let facts = Facts {
+        let info = ModelInfo {
             name: name.to_owned(),
             vocabulary: Vocabulary::numbered(vocabulary),
             context: usize::MAX,
@@ -125,7 +125,7 @@ impl TableModel {
             begins: true,
             sequences: usize::MAX,
         };
-        Ok(Self { facts, next: entries, memory, sequences: Slots::default() })
+        Ok(Self { info, next: entries, memory, sequences: Slots::default() })
     }
 
     /// From JSON text.
@@ -137,13 +137,13 @@ impl TableModel {
         let file: File =
             serde_json::from_str(text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
         let mut next = BTreeMap::new();
-        for (context, law) in file.next.0 {
+        for (context, probs) in file.next.0 {
             let tokens: std::result::Result<Vec<Token>, _> =
                 context.split_whitespace().map(str::parse).collect();
             let tokens = tokens.map_err(|_| {
                 wrong(format!("context {context:?}: expected token ids separated by spaces"))
             })?;
-            if next.insert(tokens, law).is_some() {
+            if next.insert(tokens, probs).is_some() {
                 return Err(wrong(format!("context {context:?} is listed twice")));
             }
         }
@@ -162,13 +162,13 @@ impl TableModel {
 
     /// The same model with a context that holds only so many tokens.
     pub fn with_context_length(mut self, tokens: usize) -> Self {
-        self.facts.context = tokens;
+        self.info.context = tokens;
         self
     }
 
     /// The exact law after a context.
-    pub fn law(&self, context: &[Token]) -> &Distribution {
-        &self.next[self.longest_suffix(context)].law
+    pub fn distribution(&self, context: &[Token]) -> &Distribution {
+        &self.next[self.longest_suffix(context)].probs
     }
 
     /// The longest suffix of a context that is listed.
@@ -181,11 +181,11 @@ impl TableModel {
     }
 
     fn check(&self, tokens: &[Token]) -> Result<()> {
-        match tokens.iter().find(|&&t| t as usize >= self.facts.vocabulary.size()) {
+        match tokens.iter().find(|&&t| t as usize >= self.info.vocabulary.size()) {
             None => Ok(()),
-            Some(&got) => Err(Error::Law(polydraft::Error::Token {
+            Some(&got) => Err(Error::EmittedDistribution(polydraft::Error::Token {
                 operation: "table model",
-                vocabulary: self.facts.vocabulary.size(),
+                vocabulary: self.info.vocabulary.size(),
                 got,
             })),
         }
@@ -245,8 +245,8 @@ impl Sequences for TableModel {
 }
 
 impl Model for TableModel {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
@@ -267,7 +267,7 @@ mod tests {
         let json =
             r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75], "0 1": [1, 0]}}"#;
         let model = TableModel::from_json("t.json", json).unwrap();
-        let first = |context: &[Token]| model.law(context).probability(0);
+        let first = |context: &[Token]| model.distribution(context).probability(0);
         assert_eq!(
             [first(&[]), first(&[0]), first(&[1]), first(&[1, 1]), first(&[1, 0, 1])],
             [0.5, 0.5, 0.25, 0.25, 1.0]

@@ -5,7 +5,7 @@ use polydraft::Token;
 use crate::Result;
 
 /// Turns token ids into text, one at a time.
-pub trait TextStream: Send {
+pub trait Detokenizer: Send {
     /// Takes the next token; returns the text that is certain by now, in whole characters (it may
     /// be empty).
     ///
@@ -20,7 +20,7 @@ pub trait TextStream: Send {
     fn finish(&mut self) -> Result<String>;
 }
 
-impl<T: TextStream + ?Sized> TextStream for Box<T> {
+impl<T: Detokenizer + ?Sized> Detokenizer for Box<T> {
     fn push(&mut self, token: Token) -> Result<String> {
         (**self).push(token)
     }
@@ -31,9 +31,9 @@ impl<T: TextStream + ?Sized> TextStream for Box<T> {
 }
 
 /// A text that is not asked for: tokens are enough.
-pub struct NoText;
+pub struct NoDetokenizer;
 
-impl TextStream for NoText {
+impl Detokenizer for NoDetokenizer {
     fn push(&mut self, _: Token) -> Result<String> {
         Ok(String::new())
     }

@@ -50,8 +50,8 @@ pub struct Drawn {
     pub target: f64,
 }
 
-fn likeliest(law: &Distribution, top: usize) -> Vec<(Token, f64)> {
-    law.most_likely(top).into_iter().map(|token| (token, law.probability(token))).collect()
+fn likeliest(probs: &Distribution, top: usize) -> Vec<(Token, f64)> {
+    probs.most_likely(top).into_iter().map(|token| (token, probs.probability(token))).collect()
 }
 
 impl Trace {
@@ -62,17 +62,19 @@ impl Trace {
         let of = |node| {
             let drawn = (node != DraftTree::ROOT).then(|| {
                 let (parent, token) = (tree.parent(node), tree.token(node));
-                let under =
-                    |law: Option<&Distribution>| law.map_or(0.0, |law| law.probability(token));
+                let under = |probs: Option<&Distribution>| {
+                    probs.map_or(0.0, |probs| probs.probability(token))
+                };
                 Drawn {
                     parent,
                     token,
-                    draft: under(draft.law(parent)),
+                    draft: under(draft.distribution(parent)),
                     target: under(target(parent)),
                 }
             });
-            let shares =
-                draft.law(node).zip(step.verifier).map_or_else(Vec::new, |(law, verifier)| {
+            let shares = draft.distribution(node).zip(step.verifier).map_or_else(
+                Vec::new,
+                |(probs, verifier)| {
                     let of = |token| {
                         (
                             token,
@@ -81,20 +83,25 @@ impl Trace {
                                 .unwrap_or_default(),
                         )
                     };
-                    law.most_likely(top)
+                    probs
+                        .most_likely(top)
                         .into_iter()
                         .map(of)
                         .filter(|(_, parts)| !parts.is_empty())
                         .collect()
-                });
+                },
+            );
             TracedNode {
                 drawn,
                 shares,
                 draws: draft.draws(node).map_or(0, |draws| draws.count),
-                draft: draft.law(node).map(|law| likeliest(law, top)).unwrap_or_default(),
-                target: target(node).map(|law| likeliest(law, top)).unwrap_or_default(),
+                draft: draft
+                    .distribution(node)
+                    .map(|probs| likeliest(probs, top))
+                    .unwrap_or_default(),
+                target: target(node).map(|probs| likeliest(probs, top)).unwrap_or_default(),
                 overlap: draft
-                    .law(node)
+                    .distribution(node)
                     .zip(target(node))
                     .map(|(draft, target)| draft.overlap(target)),
             }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use polydraft::{
-    Chance, Draft, DraftTree, Drafting, Form, Outcome, PolicyKind, Result as LawResult, RuleKind,
-    Sampling, TargetLaws, Token, Verifier, VerifierKind, enumerate,
+    Draft, DraftTree, Drafting, Form, Outcome, PolicyKind, RandomSource, Result as ProbsResult,
+    RuleKind, Sampling, TargetDistributions, Token, Verifier, VerifierKind, enumerate,
 };
-use polydraft_engine::certify::{WrongResidual, law_after};
+use polydraft_engine::certify::{WrongResidual, distribution_after};
 use polydraft_engine::{
     DrafterKind, Engine, Limits, Model, ModelDrafter, Request, Speculation, TableModel,
 };
@@ -19,15 +19,15 @@ fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> Tabl
     let mut next = BTreeMap::new();
     for _ in 0..=memory {
         for context in &contexts {
-            let mut law: Vec<f64> = (0..vocabulary).map(|_| -rng.random::<f64>().ln()).collect();
+            let mut probs: Vec<f64> = (0..vocabulary).map(|_| -rng.random::<f64>().ln()).collect();
             match rng.random_range(0..6) {
-                0 if vocabulary > 1 => law[rng.random_range(0..vocabulary)] = 0.0,
-                1 => law = vec![1.0; vocabulary],
+                0 if vocabulary > 1 => probs[rng.random_range(0..vocabulary)] = 0.0,
+                1 => probs = vec![1.0; vocabulary],
                 _ => {}
             }
-            let sum: f64 = law.iter().sum();
-            let law = law.iter().map(|p| p / sum).collect();
-            next.insert(context.clone(), law);
+            let sum: f64 = probs.iter().sum();
+            let probs = probs.iter().map(|p| p / sum).collect();
+            next.insert(context.clone(), probs);
         }
         contexts = contexts
             .iter()
@@ -38,7 +38,7 @@ fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> Tabl
 }
 
 /// The target's own law of the next `count` tokens after `prompt`, from its logits.
-fn own_law(
+fn own_distribution(
     model: &mut dyn Model,
     sampling: &Sampling,
     prompt: &[Token],
@@ -48,8 +48,8 @@ fn own_law(
     for _ in 0..count {
         let mut longer = BTreeMap::new();
         for (text, probability) in all {
-            let law = law_after(model, sampling, &[prompt, &text].concat()).unwrap();
-            for (token, p) in law.support() {
+            let probs = distribution_after(model, sampling, &[prompt, &text].concat()).unwrap();
+            for (token, p) in probs.support() {
                 longer.insert([&text[..], &[token]].concat(), probability * p);
             }
         }
@@ -73,7 +73,7 @@ fn setup(kind: &str, tree: PolicyKind) -> Setup {
 }
 
 fn engine(target: &TableModel, draft: &TableModel) -> Engine {
-    let drafter = ModelDrafter::new(Box::new(draft.clone()), &target.facts().vocabulary).unwrap();
+    let drafter = ModelDrafter::new(Box::new(draft.clone()), &target.info().vocabulary).unwrap();
     Engine::new(Box::new(target.clone()), Some(Box::new(drafter)))
 }
 
@@ -83,7 +83,7 @@ impl Setup {
         verifier: Box<dyn Verifier>,
         prompt: &[Token],
         count: usize,
-        chance: impl Chance + Send + 'c,
+        rng: impl RandomSource + Send + 'c,
     ) -> Request<'c> {
         let policy = self.tree.build().unwrap();
         let speculation = Speculation::new(verifier, policy).unwrap().with_sampling(self.draft);
@@ -92,7 +92,7 @@ impl Setup {
             .speculation(speculation)
             // The limit, too, must not bend the law: let it bite in the last step.
             .limits(Limits::tokens(count))
-            .rng(chance)
+            .rng(rng)
     }
 
     /// The largest deviation of the loop's law of the next `count` tokens from the target's.
@@ -103,10 +103,10 @@ impl Setup {
         prompt: &[Token],
         count: usize,
     ) -> f64 {
-        let mut expected = own_law(engine.target(), &self.target, prompt, count);
+        let mut expected = own_distribution(engine.target(), &self.target, prompt, count);
         let mut total = 0.0;
-        for (probability, text) in enumerate(|chance| {
-            let request = self.request(verifier(), prompt, count, chance);
+        for (probability, text) in enumerate(|rng| {
+            let request = self.request(verifier(), prompt, count, rng);
             engine.generate(request, &mut |_| true).unwrap().tokens
         }) {
             total += probability;
@@ -122,7 +122,7 @@ impl Setup {
 }
 
 #[test]
-fn the_law_is_the_targets() {
+fn the_distribution_is_the_targets() {
     let mut rng = ChaCha12Rng::seed_from_u64(7);
     let plain = Sampling::default();
     let samplings = [
@@ -157,7 +157,7 @@ fn the_law_is_the_targets() {
 /// Every verifier on every kind of tree it supports, through the whole loop: merged paths, commits
 /// of branches, the cut at the last token.
 #[test]
-fn the_law_is_the_targets_with_trees_too() {
+fn the_distribution_is_the_targets_with_trees_too() {
     let mut rng = ChaCha12Rng::seed_from_u64(10);
     let plain = Sampling::default();
     let levels = |counts: &[usize], drafting| PolicyKind::levels(counts, drafting);
@@ -211,7 +211,7 @@ fn near_the_contexts_end_too() {
 /// Every registered drafter. Counts of the text itself change with every token, and so do the
 /// trees.
 #[test]
-fn every_registered_drafter_keeps_the_law() {
+fn every_registered_drafter_keeps_the_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(11);
     let mut worst = 0.0_f64;
     for (kind, tree) in [
@@ -226,7 +226,7 @@ fn every_registered_drafter_keeps_the_law() {
             let target = random_model(&mut rng, vocabulary, 2);
             for prompt in [&[][..], &[1, 0, 1, 1, 0, 1]] {
                 for drafter in DrafterKind::all() {
-                    let drafter = drafter.build(target.facts()).unwrap();
+                    let drafter = drafter.build(target.info()).unwrap();
                     let mut engine = Engine::new(Box::new(target.clone()), Some(drafter));
                     worst = worst.max(setup(kind, tree.clone()).exact(&mut engine, prompt, 3));
                 }
@@ -240,26 +240,26 @@ fn every_registered_drafter_keeps_the_law() {
 struct TooEager;
 
 impl Verifier for TooEager {
-    fn supports(&self, _: &Form) -> LawResult<()> {
+    fn supports(&self, _: &Form) -> ProbsResult<()> {
         Ok(())
     }
 
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
-    ) -> LawResult<Outcome> {
-        let law = target.target(0)?;
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
+    ) -> ProbsResult<Outcome> {
+        let probs = target.target(0)?;
         let Some(child) = draft.tree().children(DraftTree::ROOT).next() else {
-            return Ok(Outcome { accepted: Vec::new(), token: law.sample(chance) });
+            return Ok(Outcome { accepted: Vec::new(), token: probs.sample(rng) });
         };
         let (q, token) = (draft.drawn_from(0)?, draft.tree().token(child));
-        if chance.coin(1.000_001 * law.probability(token) / q.probability(token)) {
-            let token = target.target(child)?.sample(chance);
+        if rng.coin(1.000_001 * probs.probability(token) / q.probability(token)) {
+            let token = target.target(child)?.sample(rng);
             return Ok(Outcome { accepted: vec![child], token });
         }
-        Ok(Outcome { accepted: Vec::new(), token: law.sample_residual(1.0, q, 1.0, chance) })
+        Ok(Outcome { accepted: Vec::new(), token: probs.sample_residual(1.0, q, 1.0, rng) })
     }
 }
 
@@ -281,13 +281,13 @@ fn expected_block_efficiency_has_its_closed_form() {
     // With laws that do not depend on the context, a drafted token is accepted with probability a =
     // sum(min(p, q)), and the expected number of tokens per call is 1 + a + .. + a^L (Leviathan et
     // al. 2023, equation 1).
-    let law =
+    let probs =
         |p: [f64; 3]| TableModel::new("fixed", 3, BTreeMap::from([(vec![], p.to_vec())])).unwrap();
     let (a, depth) = (0.2 + 0.2 + 0.2, 4);
-    let mut engine = engine(&law([0.5, 0.3, 0.2]), &law([0.2, 0.2, 0.6]));
+    let mut engine = engine(&probs([0.5, 0.3, 0.2]), &probs([0.2, 0.2, 0.6]));
     let setup = setup("token", PolicyKind::chain(depth));
-    let runs = enumerate(|chance| {
-        let request = setup.request(setup.kind.build().unwrap(), &[], 100, chance);
+    let runs = enumerate(|rng| {
+        let request = setup.request(setup.kind.build().unwrap(), &[], 100, rng);
         let mut session = engine.open(request).unwrap();
         engine.step(&mut [&mut session]).unwrap();
         engine.close(session).unwrap().tokens.len()
@@ -298,20 +298,18 @@ fn expected_block_efficiency_has_its_closed_form() {
 }
 
 fn even(vocabulary: usize) -> TableModel {
-    let law = vec![1.0 / vocabulary as f64; vocabulary];
-    TableModel::new("even", vocabulary, BTreeMap::from([(vec![], law)])).unwrap()
+    let probs = vec![1.0 / vocabulary as f64; vocabulary];
+    TableModel::new("even", vocabulary, BTreeMap::from([(vec![], probs)])).unwrap()
 }
 
 #[test]
 fn mismatches_are_refused() {
-    let message = ModelDrafter::new(Box::new(even(2)), &even(3).facts().vocabulary)
-        .err()
-        .unwrap()
-        .to_string();
+    let message =
+        ModelDrafter::new(Box::new(even(2)), &even(3).info().vocabulary).err().unwrap().to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
     let open = |engine: &mut Engine, setup: &Setup, prompt: &[Token]| {
-        let chance = ChaCha12Rng::seed_from_u64(0);
-        let request = setup.request(setup.kind.build().unwrap(), prompt, 5, chance);
+        let rng = ChaCha12Rng::seed_from_u64(0);
+        let request = setup.request(setup.kind.build().unwrap(), prompt, 5, rng);
         engine.open(request).map(|session| engine.close(session)).map(drop)
     };
     let plain = setup("token", PolicyKind::chain(2));
@@ -345,8 +343,8 @@ fn sessions_side_by_side_are_as_alone() {
     .map(|(kind, tree)| setup(kind, tree))
     .to_vec();
     let request = |setup: &Setup, seed: u64| {
-        let chance = ChaCha12Rng::seed_from_u64(seed);
-        setup.request(setup.kind.build().unwrap(), &[1], 40 + seed as usize, chance)
+        let rng = ChaCha12Rng::seed_from_u64(seed);
+        setup.request(setup.kind.build().unwrap(), &[1], 40 + seed as usize, rng)
     };
     let alone: Vec<Vec<Token>> = (0..8)
         .map(|i| engine.generate(request(&setups[i % 4], i as u64), &mut |_| true).unwrap().tokens)
@@ -391,22 +389,21 @@ fn invariant_texts_do_not_depend_on_the_draft() {
     ];
     let mut calls = std::collections::BTreeSet::new();
     for seed in 0..6 {
-        let chance = || ChaCha12Rng::seed_from_u64(seed);
+        let rng = || ChaCha12Rng::seed_from_u64(seed);
         let prompt = vec![1, 4];
         let mut plain = Engine::new(Box::new(target.clone()), None);
         let request =
-            Request::new(&prompt[..]).sampling(sampling).limits(Limits::tokens(60)).rng(chance());
+            Request::new(&prompt[..]).sampling(sampling).limits(Limits::tokens(60)).rng(rng());
         let mut session = plain.open(request).unwrap();
-        session.race();
+        session.share_randomness();
         let expected = plain.complete(session, &mut |_| true).unwrap();
         assert_eq!((expected.tokens.len(), expected.statistics.target_calls), (60, 60));
         for draft in &drafts {
             let mut engine = engine(&target, draft);
             for tree in trees {
                 let kind = setup("invariant", tree.parse().unwrap());
-                let request = kind
-                    .request(kind.kind.build().unwrap(), &prompt, 60, chance())
-                    .sampling(sampling);
+                let request =
+                    kind.request(kind.kind.build().unwrap(), &prompt, 60, rng()).sampling(sampling);
                 let generation = engine.generate(request, &mut |_| true).unwrap();
                 assert_eq!(generation.tokens, expected.tokens, "{tree}, seed {seed}");
                 calls.insert(generation.statistics.target_calls);
@@ -419,17 +416,16 @@ fn invariant_texts_do_not_depend_on_the_draft() {
 
 /// Plain decoding by clocks has the target's law.
 #[test]
-fn plain_races_have_the_targets_law() {
+fn plain_races_have_the_targets_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(14);
     for vocabulary in 1..=3 {
         let mut engine = Engine::new(Box::new(random_model(&mut rng, vocabulary, 2)), None);
         let sampling = Sampling::default();
-        let mut expected = own_law(engine.target(), &sampling, &[0], 3);
-        for (probability, text) in enumerate(|chance| {
-            let request =
-                Request::new([0]).sampling(sampling).limits(Limits::tokens(3)).rng(chance);
+        let mut expected = own_distribution(engine.target(), &sampling, &[0], 3);
+        for (probability, text) in enumerate(|rng| {
+            let request = Request::new([0]).sampling(sampling).limits(Limits::tokens(3)).rng(rng);
             let mut session = engine.open(request).unwrap();
-            session.race();
+            session.share_randomness();
             engine.complete(session, &mut |_| true).unwrap().tokens
         }) {
             *expected.entry(text).or_insert(0.0) -= probability;

@@ -5,15 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use polydraft::chance::Outcomes;
+use polydraft::random::Outcomes;
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy,
-    PolicyKind, StepContext, TargetLaws, Token, Verifier, VerifierKind, enumerate,
+    Distribution, Draft, DraftTree, Draws, Form, Growth, NodeId, Outcome, Path, Policy, PolicyKind,
+    RandomSource, StepContext, TargetDistributions, Token, Verifier, VerifierKind, enumerate,
 };
 use polydraft_engine::model::too_many_sequences;
 use polydraft_engine::{
-    Engine, Error, Facts, Limits, Model, ModelDrafter, Processor, Request, Result, Sequence,
-    Sequences, Session, Speculation, TableModel, TextStream,
+    Detokenizer, Engine, Error, Limits, LogitsProcessor, Model, ModelDrafter, ModelInfo, Request,
+    Result, Sequence, Sequences, Session, Speculation, TableModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -36,7 +36,7 @@ enum Fault {
 /// A table model that fails once.
 struct Flaky {
     inner: TableModel,
-    facts: Facts,
+    info: ModelInfo,
     open: usize,
     fault: Fault,
     scores: usize,
@@ -45,8 +45,8 @@ struct Flaky {
 
 impl Flaky {
     fn new(inner: TableModel, fault: Fault) -> Self {
-        let facts = inner.facts().clone();
-        Self { inner, facts, open: 0, fault, scores: 0, failed: false }
+        let info = inner.info().clone();
+        Self { inner, info, open: 0, fault, scores: 0, failed: false }
     }
 
     fn fail(&mut self) -> Result<()> {
@@ -57,8 +57,8 @@ impl Flaky {
 
 impl Sequences for Flaky {
     fn open(&mut self) -> Result<Sequence> {
-        if self.open == self.facts.sequences {
-            return too_many_sequences(&self.facts);
+        if self.open == self.info.sequences {
+            return too_many_sequences(&self.info);
         }
         self.open += 1;
         self.inner.open()
@@ -110,8 +110,8 @@ impl Sequences for Flaky {
 }
 
 impl Model for Flaky {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
@@ -120,8 +120,8 @@ impl Model for Flaky {
 }
 
 fn table(first: f64, after_zero: f64) -> TableModel {
-    let laws = [(vec![], first), (vec![0], after_zero)];
-    let next = laws
+    let distributions = [(vec![], first), (vec![0], after_zero)];
+    let next = distributions
         .into_iter()
         .map(|(context, p)| (context, vec![p, 1.0 - p]))
         .collect::<BTreeMap<_, _>>();
@@ -130,25 +130,25 @@ fn table(first: f64, after_zero: f64) -> TableModel {
 
 fn engine(fault: Fault) -> Engine {
     let target = Flaky::new(table(0.9, 0.3), fault);
-    let drafter = ModelDrafter::new(Box::new(table(0.5, 0.6)), &target.facts().vocabulary).unwrap();
+    let drafter = ModelDrafter::new(Box::new(table(0.5, 0.6)), &target.info().vocabulary).unwrap();
     Engine::new(Box::new(target), Some(Box::new(drafter)))
 }
 
-fn request<'c>(chance: impl Chance + Send + 'c, max_tokens: usize) -> Request<'c> {
+fn request<'c>(rng: impl RandomSource + Send + 'c, max_tokens: usize) -> Request<'c> {
     let verifier: VerifierKind = "nested-priority".parse().unwrap();
     let policy = PolicyKind::paths(2, 2).build().unwrap();
     Request::new([1])
         .speculation(Speculation::new(verifier.build().unwrap(), policy).unwrap())
         .limits(Limits::tokens(max_tokens))
-        .rng(chance)
+        .rng(rng)
 }
 
 #[test]
 fn a_failed_pass_leaves_nothing_behind() {
-    let mut law = BTreeMap::<Vec<Token>, f64>::new();
-    for (probability, text) in enumerate(|chance| {
+    let mut probs = BTreeMap::<Vec<Token>, f64>::new();
+    for (probability, text) in enumerate(|rng| {
         let mut engine = engine(Fault::Score);
-        let mut session = engine.open(request(chance, 3)).unwrap();
+        let mut session = engine.open(request(rng, 3)).unwrap();
         let mut failures = 0;
         while !session.is_done() {
             failures += usize::from(engine.step(&mut [&mut session]).is_err());
@@ -157,17 +157,17 @@ fn a_failed_pass_leaves_nothing_behind() {
         assert!(failures <= 1);
         engine.close(session).unwrap().tokens
     }) {
-        *law.entry(text).or_default() += probability;
+        *probs.entry(text).or_default() += probability;
     }
     let p = |last: Token, token: Token| {
         let zero = if last == 0 { 0.3 } else { 0.9 };
         if token == 0 { zero } else { 1.0 - zero }
     };
-    for (text, probability) in &law {
+    for (text, probability) in &probs {
         let expected = p(1, text[0]) * p(text[0], text[1]) * p(text[1], text[2]);
         assert!((probability - expected).abs() < 1e-7, "{text:?}: {probability} {expected}");
     }
-    assert_eq!(law.len(), 8);
+    assert_eq!(probs.len(), 8);
 }
 
 #[test]
@@ -214,7 +214,7 @@ impl Policy for Attentive {
 #[derive(Clone)]
 struct Shared(Arc<Mutex<ChaCha12Rng>>);
 
-impl Chance for Shared {
+impl RandomSource for Shared {
     fn coin(&mut self, probability: f64) -> bool {
         self.0.lock().unwrap().coin(probability)
     }
@@ -235,11 +235,11 @@ impl Verifier for Counting {
     fn verify(
         &mut self,
         _: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> polydraft::Result<Outcome> {
         self.0 += 1;
-        Ok(Outcome { accepted: Vec::new(), token: target.target(DraftTree::ROOT)?.sample(chance) })
+        Ok(Outcome { accepted: Vec::new(), token: target.target(DraftTree::ROOT)?.sample(rng) })
     }
 
     fn fallbacks(&self) -> u64 {
@@ -250,7 +250,7 @@ impl Verifier for Counting {
 /// Changes nothing, and panics when it is asked for the first time.
 struct PanicsOnce(AtomicBool);
 
-impl Processor for PanicsOnce {
+impl LogitsProcessor for PanicsOnce {
     fn process(&self, _: &[Token], _: &[Token], _: &mut [f32]) {}
 
     fn forced(&self, _: &[Token]) -> Vec<Token> {
@@ -308,8 +308,8 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
 #[test]
 fn a_draft_that_holds_few_texts_is_counted() {
     let (target, mut draft) = (table(0.9, 0.3), Flaky::new(table(0.5, 0.6), Fault::Panic(0)));
-    draft.facts.sequences = 1;
-    let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary).unwrap();
+    draft.info.sequences = 1;
+    let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
     assert_eq!(engine.sequences(), 1);
     let asked = || request(ChaCha12Rng::seed_from_u64(1), 12);
@@ -344,7 +344,7 @@ impl Policy for Explosive {
     }
 }
 
-impl TextStream for Explosive {
+impl Detokenizer for Explosive {
     fn push(&mut self, _: Token) -> Result<String> {
         panic!("planted")
     }
@@ -354,7 +354,7 @@ impl TextStream for Explosive {
     }
 }
 
-impl Processor for Explosive {
+impl LogitsProcessor for Explosive {
     fn process(&self, _: &[Token], _: &[Token], _: &mut [f32]) {}
 
     fn forced(&self, _: &[Token]) -> Vec<Token> {
@@ -408,7 +408,7 @@ fn logits_that_are_no_numbers_name_their_model() {
     let wrong = || Flaky::new(table(0.9, 0.3), Fault::Logits);
     let right = || table(0.9, 0.3);
     let drafter =
-        |model: Box<dyn Model>| ModelDrafter::new(model, &right().facts().vocabulary).unwrap();
+        |model: Box<dyn Model>| ModelDrafter::new(model, &right().info().vocabulary).unwrap();
     let message = |mut engine: Engine| {
         let seeded = ChaCha12Rng::seed_from_u64(1);
         engine.generate(request(seeded, 5), &mut |_| true).unwrap_err().to_string()

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use polydraft::{
     Distribution, DraftTree, Drafting, NodeId, PolicyKind, Sampling, Token, VerifierKind, enumerate,
 };
-use polydraft_engine::certify::law_after;
+use polydraft_engine::certify::distribution_after;
 use polydraft_engine::{
-    Drafter, Engine, Facts, Feature, Limits, Model, Reads, Request, Result, Sequence, Sequences,
-    Speculation, TableModel,
+    Drafter, DrafterInput, Engine, HiddenState, Limits, Model, ModelInfo, Request, Result,
+    Sequence, Sequences, Speculation, TableModel,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -24,9 +24,9 @@ fn table(rng: &mut ChaCha12Rng) -> TableModel {
     let tokens = || 0..VOCABULARY as Token;
     let contexts = tokens().flat_map(|a| tokens().map(move |b| vec![a, b]));
     for context in contexts.chain(tokens().map(|a| vec![a])).chain([vec![]]) {
-        let law: Vec<f64> = (0..VOCABULARY).map(|_| -rng.random::<f64>().ln()).collect();
-        let sum: f64 = law.iter().sum();
-        next.insert(context, law.iter().map(|p| p / sum).collect());
+        let probs: Vec<f64> = (0..VOCABULARY).map(|_| -rng.random::<f64>().ln()).collect();
+        let sum: f64 = probs.iter().sum();
+        next.insert(context, probs.iter().map(|p| p / sum).collect());
     }
     TableModel::new("table", VOCABULARY, next).unwrap()
 }
@@ -84,16 +84,16 @@ impl Sequences for Stateful {
 }
 
 impl Model for Stateful {
-    fn facts(&self) -> &Facts {
-        self.table.facts()
+    fn info(&self) -> &ModelInfo {
+        self.table.info()
     }
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
         self.table.logits(sequence, node)
     }
-    fn watch(&mut self, _: &[Feature]) -> Result<()> {
+    fn capture_hidden_states(&mut self, _: &[HiddenState]) -> Result<()> {
         Ok(())
     }
-    fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
+    fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
         assert!(tokens.end <= self.computed[&sequence], "{tokens:?} of {:?}", self.computed);
         Ok(tokens.map(|place| state(place, self.texts[&sequence][place])).collect())
     }
@@ -160,8 +160,8 @@ impl Drafter for Reader {
     fn context(&self) -> usize {
         usize::MAX
     }
-    fn reads(&self) -> Reads {
-        Reads::States
+    fn reads(&self) -> DrafterInput {
+        DrafterInput::States
     }
     fn read(
         &mut self,
@@ -171,7 +171,7 @@ impl Drafter for Reader {
         known: usize,
     ) -> Result<()> {
         let text = &mut self.texts[sequence.number()];
-        for value in target.features(of, text.states.len()..known)? {
+        for value in target.hidden_states(of, text.states.len()..known)? {
             let place = text.states.len();
             assert_eq!(value, state(place, text.tokens[place]));
             text.states.push(value);
@@ -206,14 +206,15 @@ fn deviation(
     for _ in 0..COUNT {
         let texts = std::mem::take(&mut expected);
         for (text, probability) in texts {
-            let law = law_after(&mut table, &sampling, &[prompt, &text].concat()).unwrap();
-            for (token, p) in law.support() {
+            let probs =
+                distribution_after(&mut table, &sampling, &[prompt, &text].concat()).unwrap();
+            for (token, p) in probs.support() {
                 expected.insert([&text[..], &[token]].concat(), probability * p);
             }
         }
     }
     let most = Arc::new(Mutex::new(0));
-    for (probability, text) in enumerate(|chance| {
+    for (probability, text) in enumerate(|rng| {
         let target =
             Stateful { table: table.clone(), texts: BTreeMap::new(), computed: BTreeMap::new() };
         let reader = Reader { texts: Vec::new(), most: Arc::clone(&most) };
@@ -222,7 +223,7 @@ fn deviation(
         let request = Request::new(prompt)
             .speculation(Speculation::new(verifier, policy).unwrap())
             .limits(Limits::tokens(COUNT))
-            .rng(chance);
+            .rng(rng);
         // With and without the prompt read in parts beforehand.
         let mut session = engine.open(request).unwrap();
         while prompt.len() > 2 && engine.prepare(&mut session, 1).unwrap() > 0 {}
@@ -238,7 +239,7 @@ fn deviation(
 }
 
 #[test]
-fn a_drafter_that_reads_states_is_told_them_and_keeps_the_law() {
+fn a_drafter_that_reads_states_is_told_them_and_keeps_the_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(12);
     let mut worst = 0.0_f64;
     for (verifier, tree) in [
@@ -258,11 +259,11 @@ fn a_drafter_that_reads_states_is_told_them_and_keeps_the_law() {
 #[test]
 fn models_without_states_say_so() {
     let mut table = table(&mut ChaCha12Rng::seed_from_u64(1));
-    let error = table.watch(&[Feature::Output]).unwrap_err().to_string();
+    let error = table.capture_hidden_states(&[HiddenState::Output]).unwrap_err().to_string();
     assert!(
         error.contains("hidden states of the target: expected a model that gives them"),
         "{error}"
     );
     let sequence = table.open().unwrap();
-    assert!(table.features(sequence, 0..0).is_err());
+    assert!(table.hidden_states(sequence, 0..0).is_err());
 }

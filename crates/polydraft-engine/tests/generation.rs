@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use polydraft::{PolicyKind, RuleKind, Token, VerifierKind};
 use polydraft_engine::{
-    Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request, Speculation,
-    TableModel, TextStream,
+    Detokenizer, Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request,
+    Speculation, TableModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -13,7 +13,7 @@ use rand_chacha::ChaCha12Rng;
 /// Tokens are the letters a, b, c, ...
 struct Letters;
 
-impl TextStream for Letters {
+impl Detokenizer for Letters {
     fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
         Ok(char::from(b'a' + token as u8).to_string())
     }
@@ -36,7 +36,7 @@ fn even() -> TableModel {
 }
 
 fn engine(target: TableModel, draft: TableModel) -> Engine {
-    let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary).unwrap();
+    let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
     Engine::new(Box::new(target), Some(Box::new(drafter)))
 }
 

@@ -23,7 +23,7 @@ fn table(json: &str) -> TableModel {
 
 fn engine() -> Engine {
     let (target, draft) = (table(TARGET), table(DRAFT));
-    let drafter = ModelDrafter::new(Box::new(draft), &target.facts().vocabulary).unwrap();
+    let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
     Engine::new(Box::new(target), Some(Box::new(drafter)))
 }
 
@@ -46,7 +46,7 @@ fn scores_are_those_of_reading_the_text_again() {
         let mut engine = engine();
         let limits = Limits { end_tokens: vec![3], ..Limits::tokens(10 + seed as usize) };
         let mut session = engine.open(request(limits, seed)).unwrap();
-        session.watch_scores(2);
+        session.record_scores(2);
         engine.step(&mut [&mut session]).unwrap();
         let mut scores = session.take_scores();
         assert_eq!(scores.len(), session.tokens().len());
@@ -69,8 +69,8 @@ struct Teller(Sender<Told>);
 impl StepObserver for Teller {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
         for (node, _) in step.decided() {
-            let law = step.distribution(node)?;
-            assert_eq!(law.argmax() as usize, argmax(step.logits(node)));
+            let probs = step.distribution(node)?;
+            assert_eq!(probs.argmax() as usize, argmax(step.logits(node)));
         }
         let tokens = step.decided().map(|(_, token)| token).collect();
         let _ = self.0.send(Told::Verified(tokens));

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use polydraft::{Chance, Distribution, PolicyKind, Sampling, Token, VerifierKind, enumerate};
+use polydraft::{Distribution, PolicyKind, RandomSource, Sampling, Token, VerifierKind, enumerate};
 use polydraft_engine::{
-    Engine, Limits, ModelDrafter, Penalties, Processor, Request, Speculation, TableModel,
+    Engine, Limits, LogitsProcessor, ModelDrafter, Penalties, Request, Speculation, TableModel,
 };
 
 const TARGET: &str = r#"{"vocabulary": 3, "next": {"": [0.5, 0.3, 0.2], "0": [0.2, 0.5, 0.3], "1": [0.6, 0.1, 0.3],
@@ -16,7 +16,7 @@ const PROMPT: [Token; 2] = [1, 0];
 /// Forbids what a text of its own says; looks at the order of tokens, as a grammar does.
 struct NoRepetition;
 
-impl Processor for NoRepetition {
+impl LogitsProcessor for NoRepetition {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         if let Some(&last) = path.last().or(decided.last()) {
             logits[last as usize] = f32::NEG_INFINITY;
@@ -37,7 +37,7 @@ impl Certain {
     }
 }
 
-impl Processor for Certain {
+impl LogitsProcessor for Certain {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         if let Some(only) = Self::only(path.last().or(decided.last())) {
             logits.iter_mut().enumerate().filter(|(token, _)| *token != only as usize).for_each(
@@ -57,7 +57,7 @@ impl Processor for Certain {
     }
 }
 
-fn processors() -> Vec<fn() -> Box<dyn Processor>> {
+fn processors() -> Vec<fn() -> Box<dyn LogitsProcessor>> {
     vec![
         || Box::new(Penalties { bias: vec![(0, -1.5), (2, 0.75)], ..Penalties::default() }),
         || Box::new(Penalties { frequency: 0.9, ..Penalties::default() }),
@@ -76,7 +76,7 @@ fn processors() -> Vec<fn() -> Box<dyn Processor>> {
 /// The law of the next `count` tokens, one token at a time, from the table itself.
 fn plain(
     target: &TableModel,
-    processor: &dyn Processor,
+    processor: &dyn LogitsProcessor,
     sampling: &Sampling,
     count: usize,
 ) -> BTreeMap<Vec<Token>, f64> {
@@ -84,9 +84,9 @@ fn plain(
     for _ in 0..count {
         let mut longer = BTreeMap::new();
         for (text, probability) in all {
-            let law = target.law(&[&PROMPT[..], &text].concat());
+            let probs = target.distribution(&[&PROMPT[..], &text].concat());
             let mut logits: Vec<f32> =
-                (0..3).map(|token| law.probability(token).ln() as f32).collect();
+                (0..3).map(|token| probs.probability(token).ln() as f32).collect();
             processor.process(&text, &[], &mut logits);
             for (token, p) in Distribution::from_logits(&logits, sampling).unwrap().support() {
                 longer.insert([&text[..], &[token]].concat(), probability * p);
@@ -104,15 +104,15 @@ fn up_to(count: usize) -> Limits {
 fn decoded(
     engine: &mut Engine,
     (verifier, tree): (&VerifierKind, &PolicyKind),
-    processor: Box<dyn Processor>,
+    processor: Box<dyn LogitsProcessor>,
     sampling: Sampling,
     limits: Limits,
-    chance: impl Chance + Send,
+    rng: impl RandomSource + Send,
 ) -> Vec<Token> {
     let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
     let speculation = Speculation::new(verifier, policy).unwrap();
     let request = Request::new(PROMPT).sampling(sampling).speculation(speculation).limits(limits);
-    let mut session = engine.open(request.rng(chance)).unwrap();
+    let mut session = engine.open(request.rng(rng)).unwrap();
     session.process(processor);
     while !session.is_done() {
         engine.step(&mut [&mut session]).unwrap();
@@ -121,7 +121,7 @@ fn decoded(
 }
 
 #[test]
-fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
+fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes() {
     const COUNT: usize = 3;
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
@@ -142,14 +142,14 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
             for (number, processor) in processors().into_iter().enumerate() {
                 let sampling = samplings[number % 2];
                 let mut expected = plain(&target, processor().as_ref(), &sampling, COUNT);
-                for (probability, text) in enumerate(|chance| {
+                for (probability, text) in enumerate(|rng| {
                     decoded(
                         &mut engine,
                         (&verifier, tree),
                         processor(),
                         sampling,
                         up_to(COUNT),
-                        chance,
+                        rng,
                     )
                 }) {
                     *expected.entry(text).or_insert(0.0) -= probability;
@@ -170,7 +170,7 @@ fn every_verifier_has_the_law_of_plain_decoding_with_the_same_changes() {
 fn behind_its_end_a_text_needs_no_token() {
     const END: Token = 2;
     struct Complete;
-    impl Processor for Complete {
+    impl LogitsProcessor for Complete {
         fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
             if path.last().or(decided.last()) == Some(&END) {
                 logits.fill(f32::NEG_INFINITY);
@@ -196,10 +196,10 @@ fn behind_its_end_a_text_needs_no_token() {
                 text.truncate(end.map_or(3, |end| end + 1));
                 *expected.entry(text).or_insert(0.0) += probability;
             }
-            for (probability, text) in enumerate(|chance| {
+            for (probability, text) in enumerate(|rng| {
                 let limits = Limits { end_tokens: vec![END], ..up_to(3) };
                 let (complete, sampling) = (Box::new(Complete), Sampling::default());
-                decoded(&mut engine, (&verifier, &policy), complete, sampling, limits, chance)
+                decoded(&mut engine, (&verifier, &policy), complete, sampling, limits, rng)
             }) {
                 *expected.entry(text).or_insert(0.0) -= probability;
             }
@@ -214,8 +214,8 @@ fn behind_its_end_a_text_needs_no_token() {
 fn what_is_certain_takes_no_pass() {
     let target = TableModel::from_json("target", TARGET).unwrap();
     let mut engine = Engine::new(Box::new(target), None);
-    for (probability, (tokens, statistics)) in enumerate(|chance| {
-        let request = Request::new(PROMPT).limits(Limits::tokens(4)).rng(chance);
+    for (probability, (tokens, statistics)) in enumerate(|rng| {
+        let request = Request::new(PROMPT).limits(Limits::tokens(4)).rng(rng);
         let mut session = engine.open(request).unwrap();
         session.process(Box::new(Certain));
         while !session.is_done() {
@@ -235,7 +235,7 @@ fn what_is_certain_takes_no_pass() {
 #[test]
 fn a_penalty_that_forgets_the_path_is_found() {
     struct Forgetful(Penalties);
-    impl Processor for Forgetful {
+    impl LogitsProcessor for Forgetful {
         fn process(&self, decided: &[Token], _: &[Token], logits: &mut [f32]) {
             self.0.process(decided, &[], logits);
         }
@@ -249,9 +249,9 @@ fn a_penalty_that_forgets_the_path_is_found() {
     let (verifier, tree) = ("token".parse().unwrap(), "paths:1,2".parse().unwrap());
     let plain_sampling = Sampling::default();
     let mut expected = plain(&target, &right, &plain_sampling, 3);
-    for (probability, text) in enumerate(|chance| {
+    for (probability, text) in enumerate(|rng| {
         let wrong = Box::new(Forgetful(right.clone()));
-        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, up_to(3), chance)
+        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, up_to(3), rng)
     }) {
         *expected.entry(text).or_insert(0.0) -= probability;
     }
@@ -267,13 +267,13 @@ fn a_trace_shows_what_happened() {
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
     let (verifier, tree): (VerifierKind, PolicyKind) =
         ("nested-priority".parse().unwrap(), "paths:2,2".parse().unwrap());
-    for (probability, ()) in enumerate(|chance| {
+    for (probability, ()) in enumerate(|rng| {
         let speculation = Speculation::new(verifier.build().unwrap(), tree.build().unwrap());
         let request =
             Request::new(PROMPT).speculation(speculation.unwrap()).limits(Limits::tokens(4));
-        let mut session = engine.open(request.rng(chance)).unwrap();
+        let mut session = engine.open(request.rng(rng)).unwrap();
         session.trace(3);
-        session.watch_scores(1);
+        session.record_scores(1);
         engine.step(&mut [&mut session]).unwrap();
         let [trace] = &session.take_traces()[..] else { panic!("one step") };
         let path =

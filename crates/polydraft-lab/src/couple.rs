@@ -1,6 +1,6 @@
 //! `polydraft-lab couple`: token-level rules on given laws.
 
-mod laws;
+mod distributions;
 mod report;
 mod table;
 
@@ -16,7 +16,7 @@ use polydraft_reference::RuleKind;
 use report::{compare, coupling, report};
 use table::{describe, list};
 
-pub use laws::{Laws, from_bytes};
+pub use distributions::{Distributions, from_bytes};
 
 /// Run token-level rules on a target law and a draft law.
 ///
@@ -26,12 +26,12 @@ pub use laws::{Laws, from_bytes};
 /// as far as the problem is small enough for them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The laws are one of
+The distributions are one of
   a JSON file       {\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}
   a .npy file       of shape [2, vocabulary], the target first
   a .safetensors    file with tensors 'target' and 'draft'
   --target, --draft .npy files of shape [vocabulary]
-For distinct drafts 'draft' is a list of laws, one for each.
+For distinct drafts 'draft' is a list of distributions, one for each.
 
 Examples:
   echo '{\"target\": [0.5, 0.3, 0.2], \"draft\": [0.2, 0.3, 0.5]}' | polydraft-lab couple
@@ -106,36 +106,38 @@ fn setting(text: &str) -> Result<(String, serde_json::Value), String> {
 
 /// Reads the laws, works, and prints.
 pub fn run(args: Args) -> Result<()> {
-    let laws = match &args.target {
-        Some(target) => laws::from_arrays(target, &args.draft, args.normalize)?,
-        None => laws::from_file(args.file.as_deref(), args.normalize)?,
+    let distributions = match &args.target {
+        Some(target) => distributions::from_arrays(target, &args.draft, args.normalize)?,
+        None => distributions::from_file(args.file.as_deref(), args.normalize)?,
     };
     let Some(name) = &args.rule else {
-        let reports = compare(&args, &laws)?;
+        let reports = compare(&args, &distributions)?;
         return if args.json { output::json(&reports) } else { table::table(&reports) };
     };
     let rule = configured(name, &args.set)?;
     let scheme = match (args.drafting, rule.name()) {
         (Some(scheme), _) => scheme,
-        _ if laws.drafts.len() > 1 => Drafting::Distinct,
+        _ if distributions.drafts.len() > 1 => Drafting::Distinct,
         (_, "hub") => Drafting::Hub,
         _ => Drafting::Iid,
     };
-    let default = if rule.name() == "single" { 1 } else { laws.default_count() };
+    let default = if rule.name() == "single" { 1 } else { distributions.default_count() };
     let count = args.drafts.map_or(default, |count| count as usize);
-    let problem = laws.problem(scheme, count).map_err(Usage::error)?;
+    let problem = distributions.problem(scheme, count).map_err(Usage::error)?;
     let mut working = rule.build().map_err(Usage::error)?;
     let mut report = report(&rule, working.as_mut(), problem, args.seed)?;
     if let Some(given) = &args.given {
         let mut coupling = coupling(working.as_mut(), problem)?;
-        let law = coupling.law(given).map_err(|error| Usage::error(format!("--given: {error}")))?;
+        let probs = coupling
+            .distribution(given)
+            .map_err(|error| Usage::error(format!("--given: {error}")))?;
         if problem.proposal.probability(given) == 0.0 {
             return Err(Usage::error(format!(
                 "drafts {} are never drawn by {scheme} drafting",
                 list(given)
             )));
         }
-        report.law = Some(law.probabilities);
+        report.probs = Some(probs.probabilities);
     }
     if args.json {
         return output::json(&report);

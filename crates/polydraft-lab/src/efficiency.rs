@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::conformance::tree::{ContextLaws, Exact, count_drafts, exact};
+use polydraft::conformance::tree::{ContextDistributions, Exact, count_drafts, exact};
 use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_cli::output::{self, note};
 use polydraft_engine::{Model, TableModel};
@@ -77,7 +77,7 @@ struct Row {
     /// Expected tokens per call of the target.
     block_efficiency: f64,
     /// The largest difference of a full sequence's probability from the target's.
-    law_deviation: f64,
+    deviation: f64,
     /// The most that any lossless verifier can reach, if asked for.
     bound: Option<f64>,
 }
@@ -85,9 +85,9 @@ struct Row {
 /// A table model's laws by text.
 struct Table(TableModel);
 
-impl ContextLaws for Table {
-    fn law(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
-        Ok(self.0.law(text))
+impl ContextDistributions for Table {
+    fn distribution(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
+        Ok(self.0.distribution(text))
     }
 }
 
@@ -95,8 +95,8 @@ impl ContextLaws for Table {
 pub fn run(args: Args) -> Result<()> {
     let (target, draft) =
         (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
-    target.0.facts().vocabulary.check_draft(&draft.0.facts().vocabulary)?;
-    let vocabulary = target.0.facts().vocabulary.size();
+    target.0.info().vocabulary.check_draft(&draft.0.info().vocabulary)?;
+    let vocabulary = target.0.info().vocabulary.size();
     let tree = PolicyKind::paths(args.paths as usize, args.depth as usize);
     let policy = tree.build().map_err(Usage::error)?;
     let trees = count_drafts(&tree, vocabulary);
@@ -120,7 +120,8 @@ pub fn run(args: Args) -> Result<()> {
             .iter()
             .filter_map(|kind| kind.to_string().parse().ok())
             .filter(|kind| {
-                supports(kind, &tree) && kind.build().is_ok_and(|verifier| !verifier.races())
+                supports(kind, &tree)
+                    && kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
             })
             .collect(),
     };
@@ -133,7 +134,7 @@ pub fn run(args: Args) -> Result<()> {
         let mut progress =
             |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
         let mut verifier = kind.build()?;
-        let Exact { block_efficiency, law_deviation, .. } =
+        let Exact { block_efficiency, deviation, .. } =
             exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut progress)
                 .with_context(|| format!("verifier {kind}"))?;
         let (paths, depth) = (args.paths, args.depth);
@@ -144,7 +145,7 @@ pub fn run(args: Args) -> Result<()> {
             paths,
             depth,
             block_efficiency,
-            law_deviation,
+            deviation,
             bound,
         });
     }
@@ -161,8 +162,8 @@ fn best(args: &Args, vocabulary: usize, target: &Table, draft: &Table) -> Result
         vocabulary,
         depth: args.depth as usize,
         paths: args.paths as usize,
-        target: &|text| target.law(text).cloned(),
-        draft: &|text| draft.law(text).cloned(),
+        target: &|text| target.distribution(text).cloned(),
+        draft: &|text| draft.distribution(text).cloned(),
     };
     multi_path_optimum(&problem, &Limits::default()).context("the bound")
 }
@@ -175,13 +176,13 @@ fn print(rows: &[Row], bound: Option<f64>) -> Result<()> {
         writeln!(
             out,
             "{:<18} {:>16.9} {:>14.1e}",
-            row.verifier, row.block_efficiency, row.law_deviation
+            row.verifier, row.block_efficiency, row.deviation
         )?;
     }
     if let Some(bound) = bound {
         writeln!(out, "{:<18} {bound:>16.9}", "bound")?;
     }
-    if rows.iter().any(|row| row.law_deviation.is_nan() || row.law_deviation > 1e-9) {
+    if rows.iter().any(|row| row.deviation.is_nan() || row.deviation > 1e-9) {
         note("a law deviates by more than rounding: that verifier is wrong, please report it");
     }
     Ok(())

@@ -28,11 +28,12 @@ type Settings = polydraft_runtime::Settings<RuleKind>;
 ///
 /// # Errors
 /// Contents that are no laws.
-pub fn laws_of(
+pub fn distributions_of(
     extension: &str,
     contents: &[u8],
 ) -> Result<(polydraft::Distribution, Vec<polydraft::Distribution>)> {
-    let couple::Laws { target, drafts } = couple::from_bytes(Some(extension), contents, false)?;
+    let couple::Distributions { target, drafts } =
+        couple::from_bytes(Some(extension), contents, false)?;
     Ok((target, drafts))
 }
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Form, Growth, Outcome, Path, Policy, PolicyKind,
-    Sampling, TargetLaws, Token, Verifier,
+    Distribution, Draft, DraftTree, Form, Growth, Outcome, Path, Policy, PolicyKind, RandomSource,
+    Sampling, TargetDistributions, Token, Verifier,
 };
 use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_reference::VerifierKind;
@@ -22,17 +22,32 @@ use polydraft_runtime::{SeededRng, seeded};
 /// Is shown a draft and the target's laws at its nodes.
 pub trait Look: Send + 'static {
     /// `at` tokens of the text are before it.
-    fn look(&mut self, at: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()>;
+    fn look(
+        &mut self,
+        at: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> polydraft::Result<()>;
 }
 
 impl Look for Comparison {
-    fn look(&mut self, _: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()> {
+    fn look(
+        &mut self,
+        _: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> polydraft::Result<()> {
         Self::look(self, draft, target)
     }
 }
 
 impl Look for Recording {
-    fn look(&mut self, at: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()> {
+    fn look(
+        &mut self,
+        at: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> polydraft::Result<()> {
         self.position(at, draft, target)
     }
 }
@@ -61,20 +76,20 @@ pub fn text_seed(seed: u64, round: u64, prompt: usize) -> u64 {
 }
 
 /// Decodes a text, which is `follow` as far as that goes, and shows positions of it to `look`;
-/// `chance` is the seed of text and drafts, `seed` says where the first position is. `goes_on` is
+/// `rng` is the seed of text and drafts, `seed` says where the first position is. `goes_on` is
 /// asked after every token.
 pub fn text<L: Look>(
     engine: &mut Engine,
     prompt: &[Token],
     plan: &Plan,
-    (seed, chance): (u64, u64),
+    (seed, rng): (u64, u64),
     follow: Vec<Token>,
     look: L,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(L, Vec<Token>)> {
     let policy = plan.tree.build()?;
     // Trees of full depth everywhere.
-    let context = engine.facts().context.min(engine.draft_context().unwrap_or(usize::MAX));
+    let context = engine.info().context.min(engine.draft_context().unwrap_or(usize::MAX));
     let room = context.saturating_sub(prompt.len() + policy.depth() + 1);
     let length = room.min(plan.max_tokens);
     let every = if plan.steps_of.is_some() { 1 } else { plan.every.min(plan.max_tokens) };
@@ -93,7 +108,7 @@ pub fn text<L: Look>(
         .sampling(plan.sampling)
         .speculation(speculation.with_sampling(plan.draft_sampling))
         .limits(limits)
-        .rng(seeded(chance));
+        .rng(seeded(rng));
     let mut session = engine.open(request)?;
     let mut failed = Ok(());
     while failed.is_ok() && !session.is_done() && session.tokens().len() < length && goes_on() {
@@ -145,21 +160,21 @@ impl<L: Look> Verifier for Observer<L> {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> polydraft::Result<Outcome> {
         // Also where nothing was drafted, for that is what was drafted there.
         if let Some(look) = lock(&self.look).as_mut().filter(|_| self.spots.has(self.emitted)) {
             look.look(self.emitted, draft, target)?;
         }
         if let Some((verifier, paths, random)) = &mut self.decides {
-            let outcome = decide(verifier.as_mut(), draft, *paths, random, target, chance)?;
+            let outcome = decide(verifier.as_mut(), draft, *paths, random, target, rng)?;
             self.emitted += outcome.accepted.len() + 1;
             return Ok(outcome);
         }
         let token = match self.follow.get(self.emitted) {
             Some(&token) => token,
-            None => target.target(DraftTree::ROOT)?.sample(chance),
+            None => target.target(DraftTree::ROOT)?.sample(rng),
         };
         self.emitted += 1;
         Ok(Outcome { accepted: Vec::new(), token })
@@ -185,8 +200,8 @@ impl Policy for Sometimes {
         self.here() && self.policy.goes_on(path)
     }
 
-    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        self.policy.draws(path, law).filter(|_| self.here())
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
+        self.policy.draws(path, probs).filter(|_| self.here())
     }
 
     fn depth(&self) -> usize {

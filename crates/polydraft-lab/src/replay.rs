@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::PolicyKind;
-use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, note};
 use polydraft_cli::save::Save;
 use polydraft_reference::VerifierKind;
@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Result<()> {
 
     let bar = ProgressBar::new(files.len() as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} prompts, {eta} left")?);
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     // The first error ends it: what is wrong with one file may be wrong with all.
     let failed = AtomicBool::new(false);
     let one =

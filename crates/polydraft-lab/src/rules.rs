@@ -23,7 +23,7 @@ pub fn bounds(rule: &RuleKind) -> Option<(f64, f64)> {
         RuleKind::Reference(ReferenceKind::GlobalResolution(settings))
             if settings.mode == Mode::Published =>
         {
-            Some((settings.law_bound(), settings.acceptance_bound()))
+            Some((settings.deviation_bound(), settings.acceptance_bound()))
         }
         _ => None,
     }

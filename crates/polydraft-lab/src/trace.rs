@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use polydraft::{PolicyKind, Token};
 use polydraft_cli::args::{ModelArgs, SamplingArgs};
-use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::output::{self, note};
 use polydraft_cli::prompts;
 use polydraft_cli::provenance::MadeBy;
@@ -159,7 +159,7 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(prompts.len() as u64).with_style(ProgressStyle::with_template(
         "[{bar:30}] {pos}/{len} prompts, {msg}{eta} left",
     )?);
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     for prompt in &prompts {
         if !writer.has(prompt) {
             let Some(recording) = record(&mut models, &header, prompt, writer.next(), &orderly)?
@@ -189,7 +189,7 @@ fn header(args: &Args, models: &Models) -> Header {
         version: VERSION,
         target,
         draft,
-        vocabulary: models.engine.facts().vocabulary.size(),
+        vocabulary: models.engine.info().vocabulary.size(),
         sampling: args.sampling.options().target(),
         draft_sampling: args.sampling.options().draft(),
         tree: args.tree.clone(),
@@ -208,7 +208,7 @@ fn record(
     header: &Header,
     prompt: &[Token],
     number: usize,
-    orderly: &Orderly,
+    orderly: &InterruptGuard,
 ) -> Result<Option<Recording>> {
     let plan = Plan {
         sampling: header.sampling,

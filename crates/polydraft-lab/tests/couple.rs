@@ -46,8 +46,8 @@ fn one_rule() {
     // H = {2}: 1 + 0.2 − 0.25; H = {1, 2}: 1 + 0.5 − 0.64.
     close(&report["acceptance"], 0.86);
     close(&report["optimal"], 0.86);
-    let law = report["law"].as_array().expect("a list");
-    close(&Value::from(law.iter().filter_map(Value::as_f64).sum::<f64>()), 1.0);
+    let probs = report["law"].as_array().expect("a list");
+    close(&Value::from(probs.iter().filter_map(Value::as_f64).sum::<f64>()), 1.0);
     assert_eq!(
         (&report["rule"], &report["drafting"], &report["drafts"]),
         (&"priority".into(), &"iid".into(), &2.into())
@@ -56,7 +56,7 @@ fn one_rule() {
 }
 
 #[test]
-fn the_law_over_all_drafts_is_the_target() {
+fn the_distribution_over_all_drafts_is_the_target() {
     let q = [0.2, 0.3, 0.5];
     let mut emitted = [0.0; 3];
     for a in 0..3 {
@@ -176,7 +176,7 @@ fn usage_errors() {
 }
 
 #[test]
-fn what_is_no_law() {
+fn what_is_no_distribution() {
     for (input, expected) in [
         (r#"{"target": [0.5, 0.6], "draft": [1, 0]}"#, "1.1"),
         (r#"{"target": [0.5, -0.5, 1], "draft": [1, 0, 0]}"#, "entry 1"),
@@ -218,9 +218,10 @@ fn arrays() {
         weights.iter().map(|weight| weight / sum).collect()
     };
     let (p, q) = (weights(1.2), weights(1.0));
-    let bytes = |law: &[f64]| law.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
-    let singles = |law: &[f64]| {
-        law.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect::<Vec<_>>()
+    let bytes =
+        |probs: &[f64]| probs.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    let singles = |probs: &[f64]| {
+        probs.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect::<Vec<_>>()
     };
 
     npy(&at("p.npy"), "<f8", "(50000,)", &bytes(&p));

@@ -149,7 +149,7 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
     // 1 + min(0.7, 0.4) + min(0.3, 0.6)
     assert!((one["block_efficiency"].as_f64().unwrap() - 1.7).abs() < 1e-12, "{one}");
     assert_eq!((one["paths"].as_u64(), one["depth"].as_u64()), (Some(1), Some(1)));
-    assert!(one["law_deviation"].as_f64().unwrap() < 1e-12 && one["bound"].is_null());
+    assert!(one["deviation"].as_f64().unwrap() < 1e-12 && one["bound"].is_null());
 
     let all = json(&[&base[..], &["--bound", "--json"]].concat());
     let rows = all.as_array().unwrap();
@@ -157,7 +157,7 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
     for row in rows {
         let bound = row["bound"].as_f64().unwrap();
         assert!(row["block_efficiency"].as_f64().unwrap() <= bound + 1e-9, "{row}");
-        assert!(row["law_deviation"].as_f64().unwrap() < 1e-12, "{row}");
+        assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
     }
     assert!(ok(&[&base[..], &["--bound"]].concat()).contains("bound"));
 

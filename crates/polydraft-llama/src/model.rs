@@ -20,10 +20,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::model::{no_features, too_many_sequences};
+use polydraft_engine::model::{no_hidden_states, too_many_sequences};
 use polydraft_engine::prefix::{Cached, PrefixCache, Reuse, Source, common_prefix};
 use polydraft_engine::{
-    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Slots, Vocabulary,
+    Error as EngineError, HiddenState, Model, ModelInfo, Result, Sequence, Sequences, Slots,
+    Vocabulary,
 };
 
 use crate::native::{Batch, Context, Id, Weights};
@@ -53,7 +54,7 @@ struct Kept {
 /// A model on llama.cpp with the texts that it is asked to continue.
 #[derive(Debug)]
 pub struct LlamaModel {
-    facts: Facts,
+    info: ModelInfo,
     context: Context,
     texts: Slots<Text>,
     kept: PrefixCache<Kept>,
@@ -108,9 +109,9 @@ impl LlamaModel {
         let sequences = ids / 2;
         let watchable = WATCHABLE.contains(&architecture);
         let hidden = watchable.then(|| context_of_all.weights().hidden());
-        let facts = Facts { name, vocabulary, context, hidden, begins: false, sequences };
+        let info = ModelInfo { name, vocabulary, context, hidden, begins: false, sequences };
         Ok(Self {
-            facts,
+            info,
             context: context_of_all,
             texts: Slots::default(),
             kept: PrefixCache::new(reuse),
@@ -168,12 +169,12 @@ impl LlamaModel {
     }
 
     fn failed(&self, source: Error) -> EngineError {
-        EngineError::Model { model: self.facts.name.clone(), source: Box::new(source) }
+        EngineError::Model { model: self.info.name.clone(), source: Box::new(source) }
     }
 
     fn check_room(&self, tokens: usize) -> Result<()> {
-        match tokens > self.facts.context {
-            true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.facts.context }),
+        match tokens > self.info.context {
+            true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.info.context }),
             false => Ok(()),
         }
     }
@@ -259,10 +260,10 @@ fn beginning(numbers: &[f32], count: usize) -> Vec<f32> {
 
 impl Sequences for LlamaModel {
     fn open(&mut self) -> Result<Sequence> {
-        if self.texts.len() >= self.facts.sequences {
-            return too_many_sequences(&self.facts);
+        if self.texts.len() >= self.info.sequences {
+            return too_many_sequences(&self.info);
         }
-        let Some(id) = self.take_id() else { return too_many_sequences(&self.facts) };
+        let Some(id) = self.take_id() else { return too_many_sequences(&self.info) };
         Ok(self.texts.open(Text::new(id)))
     }
 
@@ -291,7 +292,7 @@ impl Sequences for LlamaModel {
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        let vocabulary = self.facts.vocabulary.size();
+        let vocabulary = self.info.vocabulary.size();
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
         }
@@ -371,49 +372,49 @@ impl Sequences for LlamaModel {
 }
 
 impl Model for LlamaModel {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        self.text(sequence).logits(node, self.facts.vocabulary.size())
+        self.text(sequence).logits(node, self.info.vocabulary.size())
     }
 
-    fn watch(&mut self, features: &[Feature]) -> Result<()> {
+    fn capture_hidden_states(&mut self, features: &[HiddenState]) -> Result<()> {
         let layers = self.context.weights().layers();
-        let of = |feature: &Feature| match feature {
-            Feature::After(layer) if *layer < layers => u32::try_from(*layer).ok(),
+        let of = |feature: &HiddenState| match feature {
+            HiddenState::After(layer) if *layer < layers => u32::try_from(*layer).ok(),
             _ => None,
         };
         let Some(inputs) = features.iter().map(of).collect::<Option<Vec<u32>>>() else {
-            return no_features(
-                &self.facts,
+            return no_hidden_states(
+                &self.info,
                 "what goes into layers, which is all that llama.cpp gives,",
             );
         };
         if !self.watchable {
-            return no_features(
-                &self.facts,
+            return no_hidden_states(
+                &self.info,
                 "an architecture whose layers llama.cpp lets be watched (llama, qwen3)",
             );
         }
         if !self.texts.is_empty() {
-            return no_features(&self.facts, "to be asked for before a sequence is open");
+            return no_hidden_states(&self.info, "to be asked for before a sequence is open");
         }
         self.forget_closed();
-        self.context.watch(&inputs).map_err(|e| self.failed(e))?;
+        self.context.capture_hidden_states(&inputs).map_err(|e| self.failed(e))?;
         self.watched = inputs.len();
         Ok(())
     }
 
-    fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
+    fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
         let (text, width) = (self.text(sequence), self.states());
         if width == 0 {
-            return no_features(&self.facts, "some that are watched");
+            return no_hidden_states(&self.info, "some that are watched");
         }
         match tokens.end <= text.stated {
             true => Ok(text.states[tokens.start * width..tokens.end * width].to_vec()),
-            false => no_features(&self.facts, "tokens that are computed"),
+            false => no_hidden_states(&self.info, "tokens that are computed"),
         }
     }
 }

@@ -55,7 +55,7 @@ fn works(bytes: &[u8]) -> Result<bool, Error> {
     };
     let sequence = model.open().unwrap();
     let text: Vec<u32> =
-        (0..5).filter(|token| *token < model.facts().vocabulary.size() as u32).collect();
+        (0..5).filter(|token| *token < model.info().vocabulary.size() as u32).collect();
     let Ok(()) = model.extend(sequence, &text) else { return Ok(false) };
     match model.score(&[(sequence, &DraftTree::new())]) {
         Ok(()) => Ok(true),

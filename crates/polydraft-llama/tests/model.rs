@@ -8,7 +8,7 @@ mod support;
 use std::collections::{BTreeSet, HashMap};
 
 use polydraft::{DraftTree, Token};
-use polydraft_engine::{Feature, Model, Sequence};
+use polydraft_engine::{HiddenState, Model, Sequence};
 use polydraft_llama::{LlamaModel, LlamaOptions, load_model};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -218,7 +218,7 @@ fn company_changes_no_more_than_rounding() {
     for kind in Kind::ALL {
         let mut rng = ChaCha12Rng::seed_from_u64(30);
         let (mut model, mut fresh) = (model(kind, 30), model(kind, 30));
-        let most = model.facts().sequences.min(4);
+        let most = model.info().sequences.min(4);
         let beginning = random_text(&mut rng, 25);
         let mut open: Vec<(Sequence, Vec<Token>)> = Vec::new();
         for _ in 0..25 {
@@ -289,13 +289,13 @@ fn a_full_cache_is_an_error_and_harms_nobody() {
 /// committed, scored path by path, taken back, or taken over from a closed text.
 #[test]
 fn watched_states_are_those_of_the_text() {
-    let watched = [Feature::After(1), Feature::After(0)];
-    let hidden = model(Kind::Plain, 60).facts().hidden.expect("a model that can be watched");
+    let watched = [HiddenState::After(1), HiddenState::After(0)];
+    let hidden = model(Kind::Plain, 60).info().hidden.expect("a model that can be watched");
     for short in [false, true] {
         let mut rng = ChaCha12Rng::seed_from_u64(60);
         let (mut model, mut fresh) = (model(Kind::Plain, 60), model(Kind::Plain, 60));
-        model.watch(&watched).unwrap();
-        fresh.watch(&watched).unwrap();
+        model.capture_hidden_states(&watched).unwrap();
+        fresh.capture_hidden_states(&watched).unwrap();
         let mut embedded: HashMap<Token, Vec<f32>> = HashMap::new();
         for _ in 0..3 {
             let sequence = model.open().unwrap();
@@ -313,12 +313,12 @@ fn watched_states_are_those_of_the_text() {
                 model.commit(sequence, &tree, &tree.path(end)).unwrap();
                 text.extend(tokens_to(&tree, end));
                 let last = text.len() - 1;
-                let got = model.features(sequence, 0..last).unwrap();
+                let got = model.hidden_states(sequence, 0..last).unwrap();
                 fresh.forget_closed();
                 let alone = fresh.open().unwrap();
                 fresh.extend(alone, &text).unwrap();
                 fresh.prepare(alone, usize::MAX).unwrap();
-                let expected = fresh.features(alone, 0..last).unwrap();
+                let expected = fresh.hidden_states(alone, 0..last).unwrap();
                 fresh.close(alone);
                 let difference = distance(&got, &expected);
                 assert!(difference < ROUNDING, "{short}, turn {turn}: {difference}");
@@ -339,17 +339,20 @@ fn watched_states_are_those_of_the_text() {
                     text.extend(more);
                 }
             }
-            assert!(model.features(sequence, 0..text.len() + 1).is_err());
+            assert!(model.hidden_states(sequence, 0..text.len() + 1).is_err());
             model.close(sequence);
         }
         let rows: BTreeSet<_> = embedded.values().map(|row| row[0].to_bits()).collect();
         assert!(rows.len() > 20 && rows.len() == embedded.len(), "tokens have rows of their own");
     }
     let mut open = model(Kind::Plain, 60);
-    assert!(open.watch(&[Feature::After(2)]).is_err() && open.watch(&[Feature::Output]).is_err());
+    assert!(
+        open.capture_hidden_states(&[HiddenState::After(2)]).is_err()
+            && open.capture_hidden_states(&[HiddenState::Output]).is_err()
+    );
     open.open().unwrap();
-    assert!(open.watch(&watched).is_err());
-    let message = model(Kind::Window, 60).watch(&watched).unwrap_err().to_string();
+    assert!(open.capture_hidden_states(&watched).is_err());
+    let message = model(Kind::Window, 60).capture_hidden_states(&watched).unwrap_err().to_string();
     assert!(message.contains("llama, qwen3"), "{message}");
 }
 
@@ -369,7 +372,7 @@ fn misuse_is_an_error() {
     let mut tree = DraftTree::new();
     tree.add(0, 1);
     assert!(model.score(&[(sequence, &tree)]).is_err());
-    let most = model.facts().sequences;
+    let most = model.info().sequences;
     for _ in 1..most {
         model.open().unwrap();
     }

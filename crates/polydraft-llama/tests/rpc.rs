@@ -72,7 +72,7 @@ fn with(servers: &[&Server]) -> LlamaOptions {
 
 fn greedy(language: &Language) -> Request<'static> {
     let prompt = random_text(&mut ChaCha12Rng::seed_from_u64(3), 20);
-    let text = language.text.stream(&prompt);
+    let text = language.tokenizer.stream(&prompt);
     Request::new(prompt)
         .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
         .limits(Limits::tokens(LENGTH))

@@ -8,7 +8,7 @@ mod support;
 use std::path::Path;
 
 use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, Token, VerifierKind};
-use polydraft_engine::certify::{compare, count_texts};
+use polydraft_engine::certify::{compare, count_sequences};
 use polydraft_engine::{DrafterKind, Engine, Limits, ModelDrafter, Request, Speculation};
 use polydraft_llama::{LlamaOptions, load, quantise};
 use rand::SeedableRng;
@@ -54,7 +54,7 @@ fn request(
 fn pair(target: &Path, draft: &Path, options: &LlamaOptions) -> Engine {
     let (target, draft) =
         (load(target, options).unwrap().model, load(draft, options).unwrap().model);
-    let drafter = ModelDrafter::new(draft, &target.facts().vocabulary).unwrap();
+    let drafter = ModelDrafter::new(draft, &target.info().vocabulary).unwrap();
     Engine::new(target, Some(Box::new(drafter)))
 }
 
@@ -86,7 +86,7 @@ const FALSE_ALARM: f64 = 1e-4;
 const STRETCH: f32 = 2.5;
 
 #[test]
-fn temperature_one_gives_the_targets_law_of_two_tokens() {
+fn temperature_one_gives_the_targets_distribution_of_two_tokens() {
     for kind in Kind::ALL {
         let (target, draft) = (file(&writer(kind, 4, STRETCH)), file(&writer(Kind::Plain, 5, 1.0)));
         let mut engine = pair(target.path(), draft.path(), &options());
@@ -97,7 +97,7 @@ fn temperature_one_gives_the_targets_law_of_two_tokens() {
             .map(|run| Some(request(&prompt, sampling, Some(&way), 2, 17_000 + run)))
             .collect();
         let mut next = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
-        let counts = count_texts(&mut engine, 2, 3000, &mut next, &mut || true).unwrap();
+        let counts = count_sequences(&mut engine, 2, 3000, &mut next, &mut || true).unwrap();
         let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
         assert!(test.cells > 30, "{kind:?}, {test:?}: too few to tell laws apart");
         let p = test.p_value();
@@ -126,12 +126,12 @@ fn a_published_model_writes_plain_decodings_text_with_drafts() {
     assert!(quantise(path, &small, "q9").unwrap_err().to_string().contains("q8_0"));
     let mut engines = vec![pair(path, &small, &options)];
     let target = load(path, &options).unwrap();
-    let ngram = "ngram".parse::<DrafterKind>().unwrap().build(target.model.facts()).unwrap();
+    let ngram = "ngram".parse::<DrafterKind>().unwrap().build(target.model.info()).unwrap();
     engines.push(Engine::new(target.model, Some(ngram)));
     let way = ("nested-priority".parse().unwrap(), PolicyKind::paths(3, 3));
     let (mut same, mut all) = (0, 0);
     for (number, text) in ["Why is the sky blue?", "The old lighthouse had"].iter().enumerate() {
-        let prompt = target.language.text.encode(text).unwrap();
+        let prompt = target.language.tokenizer.encode(text).unwrap();
         for engine in &mut engines {
             let mut write = |way| {
                 engine.generate(request(&prompt, GREEDY, way, 32, 0), &mut |_| true).unwrap().tokens

@@ -200,7 +200,7 @@ fn differing(path: &Path) -> Option<Vec<String>> {
     let known = ["deepseek-llm", "deepseek-coder"].iter().any(|pre| name.contains(pre));
     let texts = texts.filter(|text| !(known && text.contains('\u{3000}')));
     let differing = texts.filter_map(|text| {
-        let (ours, theirs) = (ours.text.encode(&text).unwrap(), theirs.encode(&text));
+        let (ours, theirs) = (ours.tokenizer.encode(&text).unwrap(), theirs.encode(&text));
         (ours != theirs).then(|| format!("{text:?}\n  ours   {ours:?}\n  theirs {theirs:?}"))
     });
     Some(differing.collect())

@@ -77,7 +77,7 @@ impl Cache {
     pub fn keep(&mut self, start: usize, slots: &[usize]) {
         for (to, &from) in (start..).zip(slots).filter(|(to, from)| to != *from) {
             let states = self.states_of(from).to_vec();
-            self.watch(to, 0, &states);
+            self.capture_hidden_states(to, 0, &states);
             for layer in 0..self.form.layout.layers {
                 let [key, value] = self.pages[from / PAGE].read(layer, from % PAGE);
                 self.write(layer, to, &key, &value);
@@ -100,7 +100,7 @@ impl Cache {
     }
 
     /// Writes the hidden states of a slot from number `first` on.
-    pub fn watch(&mut self, slot: usize, first: usize, state: &[f32]) {
+    pub fn capture_hidden_states(&mut self, slot: usize, first: usize, state: &[f32]) {
         if !state.is_empty() {
             let own = self.form.states(slot).start + first;
             Arc::make_mut(&mut self.states[slot / PAGE])[own..own + state.len()]
@@ -145,8 +145,8 @@ mod tests {
                 let (key, value) = (numbers(2 * slot + layer), numbers(500 + 2 * slot + layer));
                 cache.write(layer, slot, &key, &value);
             }
-            cache.watch(slot, 0, &numbers(900 + slot)[..20]);
-            cache.watch(slot, 20, &numbers(900 + slot)[20..33]);
+            cache.capture_hidden_states(slot, 0, &numbers(900 + slot)[..20]);
+            cache.capture_hidden_states(slot, 20, &numbers(900 + slot)[20..33]);
         }
         cache
     }
@@ -179,7 +179,7 @@ mod tests {
             cache.write(layer, 33, &numbers(7), &numbers(8));
             other.write(layer, 34, &numbers(9), &numbers(10));
         }
-        cache.watch(32, 0, &[7.0]);
+        cache.capture_hidden_states(32, 0, &[7.0]);
         assert!(holds(&other, 32, 32) && !holds(&cache, 32, 32));
         assert!(holds(&other, 33, 33) && holds(&cache, 34, 34));
         assert!(!holds(&other, 34, 34) && !holds(&cache, 33, 33));

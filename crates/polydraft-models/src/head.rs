@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 use polydraft_engine::{
-    Drafter, Error as EngineError, Model, Reads, Result, Sequence, Sequences, Slots,
+    Drafter, DrafterInput, Error as EngineError, Model, Result, Sequence, Sequences, Slots,
 };
 
 use crate::error;
@@ -54,7 +54,7 @@ impl Head {
     }
 
     /// The hidden states of the target that it reads, in order.
-    pub fn features(&self) -> &[polydraft_engine::Feature] {
+    pub fn hidden_states(&self) -> &[polydraft_engine::HiddenState] {
         &self.net.reads
     }
 
@@ -192,8 +192,8 @@ impl Drafter for Head {
         self.context
     }
 
-    fn reads(&self) -> Reads {
-        Reads::States
+    fn reads(&self) -> DrafterInput {
+        DrafterInput::States
     }
 
     fn read(
@@ -207,7 +207,7 @@ impl Drafter for Head {
         if known <= told {
             return Ok(());
         }
-        let (width, features) = (self.net.features, target.features(of, told..known)?);
+        let (width, features) = (self.net.features, target.hidden_states(of, told..known)?);
         if known >= self.text(sequence).len() || features.len() != (known - told) * width {
             return Err(EngineError::Setting {
                 setting: "hidden states of the target",
@@ -240,8 +240,8 @@ impl Drafter for Head {
                 &unknown
             }
         };
-        let law = Distribution::drafted(spare, self.vocabulary, Some(tokens), logits, sampling);
-        law.map_err(|source| EngineError::Logits {
+        let probs = Distribution::drafted(spare, self.vocabulary, Some(tokens), logits, sampling);
+        probs.map_err(|source| EngineError::Logits {
             role: "draft",
             model: self.name.clone(),
             source,

@@ -45,10 +45,10 @@ impl From<Loaded> for LanguageModel {
 ///
 /// let target = load("models/big".as_ref(), LoadOptions::default())?;
 /// let draft = load("models/small".as_ref(), LoadOptions::default())?;
-/// let drafter = ModelDrafter::new(Box::new(draft.model), &target.model.facts().vocabulary)?;
+/// let drafter = ModelDrafter::new(Box::new(draft.model), &target.model.info().vocabulary)?;
 /// let mut engine = Engine::new(Box::new(target.model), Some(Box::new(drafter)));
 ///
-/// let (text, verifier) = (&target.language.text, "nested-priority".parse::<VerifierKind>()?);
+/// let (text, verifier) = (&target.language.tokenizer, "nested-priority".parse::<VerifierKind>()?);
 /// let prompt = text.encode("Once upon a time")?;
 /// let sampling = Sampling { temperature: 0.8, ..Sampling::default() };
 /// let speculation = Speculation::new(verifier.build()?, PolicyKind::paths(2, 3).build()?)?;
@@ -125,7 +125,7 @@ impl Opened {
                 // has no row of.
                 let lines = importance::SAMPLE.split_inclusive('\n');
                 let lines =
-                    lines.filter_map(|line| language.text.encode_plain(line).ok()).flatten();
+                    lines.filter_map(|line| language.tokenizer.encode_plain(line).ok()).flatten();
                 let text: Vec<_> = lines.filter(|token| (*token as usize) < tokens).collect();
                 Some(model.rounded(copy, &text)?)
             }

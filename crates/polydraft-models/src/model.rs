@@ -15,10 +15,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::model::{no_features, too_many_sequences};
+use polydraft_engine::model::{no_hidden_states, too_many_sequences};
 use polydraft_engine::prefix::{Cached, Source, common_prefix};
 use polydraft_engine::{
-    Error as EngineError, Facts, Feature, Model, Result, Sequence, Sequences, Slots, Vocabulary,
+    Error as EngineError, HiddenState, Model, ModelInfo, Result, Sequence, Sequences, Slots,
+    Vocabulary,
 };
 use polydraft_kernels::Error as KernelError;
 
@@ -40,7 +41,7 @@ const PASS: usize = 256;
 /// A transformer with the texts that it is asked to continue.
 #[derive(Debug)]
 pub struct TransformerModel {
-    facts: Facts,
+    info: ModelInfo,
     transformer: Transformer,
     texts: Slots<Text>,
     kept: Kept,
@@ -59,7 +60,7 @@ impl TransformerModel {
     ) -> error::Result<Self> {
         let Config { context, hidden, .. } = transformer.config;
         let limits = SequenceLimits::default();
-        let facts = Facts {
+        let info = ModelInfo {
             name,
             vocabulary,
             context,
@@ -68,7 +69,7 @@ impl TransformerModel {
             sequences: limits.open,
         };
         Ok(Self {
-            facts,
+            info,
             transformer,
             texts: Slots::default(),
             kept: Kept::new(limits),
@@ -95,11 +96,7 @@ impl TransformerModel {
     }
 
     fn copied(&self, precision: Precision, copy: Transformer) -> error::Result<Self> {
-        Self::new(
-            format!("{} in {precision}", self.facts.name),
-            self.facts.vocabulary.clone(),
-            copy,
-        )
+        Self::new(format!("{} in {precision}", self.info.name), self.info.vocabulary.clone(), copy)
     }
 
     /// The model, if this one is a copy of it.
@@ -110,7 +107,7 @@ impl TransformerModel {
 
     /// Changes how many texts are kept. Sequences that are open stay so.
     pub fn limit(&mut self, limits: SequenceLimits) {
-        self.facts.sequences = limits.open;
+        self.info.sequences = limits.open;
         self.kept.limit(limits);
     }
 
@@ -159,7 +156,7 @@ impl TransformerModel {
 
     /// Numbers in a row of logits.
     fn width(&self) -> usize {
-        self.outputs.as_ref().map_or(self.facts.vocabulary.size(), Vec::len)
+        self.outputs.as_ref().map_or(self.info.vocabulary.size(), Vec::len)
     }
 
     pub(crate) fn transformer(&self) -> &Transformer {
@@ -201,7 +198,7 @@ impl TransformerModel {
     }
 
     fn failed(&self, source: error::Error) -> EngineError {
-        EngineError::Model { model: self.facts.name.clone(), source: Box::new(source) }
+        EngineError::Model { model: self.info.name.clone(), source: Box::new(source) }
     }
 
     /// Computes all `work`, so many rows at a time that buffers stay small.
@@ -244,8 +241,8 @@ impl TransformerModel {
     }
 
     fn check_room(&self, tokens: usize) -> Result<()> {
-        match tokens > self.facts.context {
-            true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.facts.context }),
+        match tokens > self.info.context {
+            true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.info.context }),
             false => Ok(()),
         }
     }
@@ -286,8 +283,8 @@ struct Work<'a> {
 
 impl Sequences for TransformerModel {
     fn open(&mut self) -> Result<Sequence> {
-        if self.texts.len() >= self.facts.sequences {
-            return too_many_sequences(&self.facts);
+        if self.texts.len() >= self.info.sequences {
+            return too_many_sequences(&self.info);
         }
         let cache = self.transformer.new_cache();
         Ok(self.texts.open(Text::new(cache)))
@@ -309,7 +306,7 @@ impl Sequences for TransformerModel {
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        let vocabulary = self.facts.vocabulary.size();
+        let vocabulary = self.info.vocabulary.size();
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
         }
@@ -363,16 +360,16 @@ impl Sequences for TransformerModel {
 }
 
 impl Model for TransformerModel {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
-    fn follow(&mut self, leader: &dyn Model) -> bool {
+    fn share_kv_cache(&mut self, leader: &dyn Model) -> bool {
         self.follows = self.original(leader).is_some();
         self.follows
     }
 
-    fn catch_up(
+    fn sync_kv_cache(
         &mut self,
         sequence: Sequence,
         leader: &dyn Model,
@@ -382,7 +379,7 @@ impl Model for TransformerModel {
         let Some(leader) = self.original(leader).filter(|_| self.follows) else { return Ok(()) };
         let text = leader.text(of);
         let (held, cache) = text.beginning(known.min(text.computed()));
-        self.text_mut(sequence).follow(held, cache);
+        self.text_mut(sequence).share_kv_cache(held, cache);
         Ok(())
     }
 
@@ -394,27 +391,27 @@ impl Model for TransformerModel {
         self.outputs.as_deref()
     }
 
-    fn watch(&mut self, features: &[Feature]) -> Result<()> {
+    fn capture_hidden_states(&mut self, features: &[HiddenState]) -> Result<()> {
         let layers = self.transformer.config.layers;
-        if features.iter().any(|feature| matches!(feature, Feature::After(n) if *n > layers)) {
-            return no_features(&self.facts, "layers that the model has");
+        if features.iter().any(|feature| matches!(feature, HiddenState::After(n) if *n > layers)) {
+            return no_hidden_states(&self.info, "layers that the model has");
         }
         if !self.texts.is_empty() {
-            return no_features(&self.facts, "to be asked for before a sequence is open");
+            return no_hidden_states(&self.info, "to be asked for before a sequence is open");
         }
-        self.transformer.watch(features);
+        self.transformer.capture_hidden_states(features);
         self.kept = Kept::new(self.kept.limits());
         Ok(())
     }
 
-    fn features(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
+    fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
         let text = self.text(sequence);
         if self.transformer.watched() == 0 {
-            return no_features(&self.facts, "some that are watched");
+            return no_hidden_states(&self.info, "some that are watched");
         }
         match tokens.end <= text.computed() {
             true => Ok(text.cache.watched(tokens)),
-            false => no_features(&self.facts, "tokens that are computed"),
+            false => no_hidden_states(&self.info, "tokens that are computed"),
         }
     }
 }

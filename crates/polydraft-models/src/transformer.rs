@@ -16,7 +16,7 @@ pub(crate) mod rotations;
 
 use std::sync::Arc;
 
-use polydraft_engine::Feature;
+use polydraft_engine::HiddenState;
 use polydraft_kernels::{CacheType, Layout, Norm, Rows};
 
 use crate::cache::{Cache, Form};
@@ -53,14 +53,14 @@ pub(crate) struct Transformer {
     /// What the matrix that makes logits is multiplied with, while somebody wants to know.
     head_inputs: Option<Importance>,
     /// What is kept of every token besides keys and values.
-    watched: Vec<Feature>,
+    watched: Vec<HiddenState>,
     /// How keys and values are held.
     pub held: CacheType,
 }
 
 impl Transformer {
     /// Keeps these hidden states of every token, in this order.
-    pub fn watch(&mut self, features: &[Feature]) {
+    pub fn capture_hidden_states(&mut self, features: &[HiddenState]) {
         self.watched = features.to_vec();
     }
 
@@ -110,12 +110,12 @@ impl Transformer {
         let rotations = self.rotations(&positions);
         let mut x = self.embed(parts, &positions)?;
         for (i, layer) in self.layers.iter().enumerate() {
-            self.note(Feature::After(i), &x, parts);
+            self.note(HiddenState::After(i), &x, parts);
             x = layer.forward(&self.config, x, &rotations, parts)?;
         }
-        self.note(Feature::After(self.layers.len()), &x, parts);
-        if self.watched.contains(&Feature::Output) {
-            self.note(Feature::Output, &self.normed(x.clone())?, parts);
+        self.note(HiddenState::After(self.layers.len()), &x, parts);
+        if self.watched.contains(&HiddenState::Output) {
+            self.note(HiddenState::Output, &self.normed(x.clone())?, parts);
         }
         let Some(x) = wanted(x, parts) else { return Ok(Vec::new()) };
         let mut x = self.normed(x)?;
@@ -145,7 +145,7 @@ impl Transformer {
     }
 
     /// Leaves a hidden state `[tokens, hidden]` in the caches, if it is watched.
-    fn note(&self, feature: Feature, x: &Rows, parts: &mut [Part]) {
+    fn note(&self, feature: HiddenState, x: &Rows, parts: &mut [Part]) {
         let Some(place) = self.watched.iter().position(|watched| *watched == feature) else {
             return;
         };
@@ -153,7 +153,7 @@ impl Transformer {
         let mut states = x.numbers().chunks_exact(width);
         for part in parts {
             for (slot, state) in (part.start..part.end()).zip(&mut states) {
-                part.cache.watch(slot, place * width, state);
+                part.cache.capture_hidden_states(slot, place * width, state);
             }
         }
     }

@@ -28,7 +28,7 @@ fn a_copy_is_the_model_loaded_in_fewer_bits() {
         let mut whole = open(directory.path(), copy);
         let mut copied = Single::new(loaded.copy.take().unwrap());
         assert_eq!(alone(&mut copied, &TEXT), alone(&mut whole, &TEXT), "{copy}");
-        assert_ne!(copied.model.facts().name, loaded.model.facts().name);
+        assert_ne!(copied.model.info().name, loaded.model.info().name);
     }
     for copy in [Precision::Q4_0, Precision::Q4_1, Precision::Q5_1] {
         // Without a text that shows what counts, as they come.
@@ -51,24 +51,24 @@ fn a_copy_is_the_model_loaded_in_fewer_bits() {
 #[test]
 fn what_counts_is_kept_in_four_bits() {
     let prompts = include_str!("../../../bench/prompts.jsonl");
-    let laws = |model: &mut Single, language: &Language| -> Vec<Distribution> {
-        let law = |line: &str| {
+    let distributions = |model: &mut Single, language: &Language| -> Vec<Distribution> {
+        let probs = |line: &str| {
             let prompt: serde_json::Value = serde_json::from_str(line).unwrap();
-            let tokens = language.text.encode(prompt["prompt"].as_str().unwrap()).unwrap();
-            let laws = (2..tokens.len()).step_by(2).map(|end| {
+            let tokens = language.tokenizer.encode(prompt["prompt"].as_str().unwrap()).unwrap();
+            let distributions = (2..tokens.len()).step_by(2).map(|end| {
                 Distribution::from_logits(&alone(model, &tokens[..end]), &Sampling::default())
                     .unwrap()
             });
-            laws.collect::<Vec<_>>()
+            distributions.collect::<Vec<_>>()
         };
-        prompts.lines().flat_map(law).collect()
+        prompts.lines().flat_map(probs).collect()
     };
     for copy in [Precision::Q4_0, Precision::Q4_1, Precision::Q5_1] {
         let Loaded { model, copy: found, language, .. } =
             with_copy(&demo("target"), Precision::F32, copy);
         let [target, found, as_it_comes] =
             [Single::new(model), Single::new(found.unwrap()), open(&demo("target"), copy)]
-                .map(|mut model| laws(&mut model, &language));
+                .map(|mut model| distributions(&mut model, &language));
         let acceptance = |draft: &[Distribution]| {
             let all: f64 =
                 draft.iter().zip(&target).map(|(draft, target)| draft.overlap(target)).sum();
@@ -135,7 +135,7 @@ fn it_goes_on_behind_what_the_model_computed() {
     let loaded = with_copy(directory.path(), Precision::Bf16, Precision::Bf16);
     let (mut model, mut copy) = (loaded.model, loaded.copy.unwrap());
     let mut other = load(directory.path(), LoadOptions::default()).unwrap().model;
-    assert!(!copy.follow(&other) && copy.follow(&model));
+    assert!(!copy.share_kv_cache(&other) && copy.share_kv_cache(&model));
     // More than a page of tokens, and some of another one, to which both write.
     let text: Vec<Token> = TEXT.iter().copied().cycle().take(40).collect();
     let mut tree = DraftTree::new();
@@ -152,13 +152,13 @@ fn it_goes_on_behind_what_the_model_computed() {
     assert_eq!(left, 3);
     // What is not computed there it computes.
     for known in [36, 20, 0] {
-        copy.catch_up(its, &model, own, known).unwrap();
+        copy.sync_kv_cache(its, &model, own, known).unwrap();
         assert_eq!(copy.computed(its), known);
         copy.score(&[(its, &tree)]).unwrap();
     }
     let by_itself = logits(&copy, its);
     model.prepare(own, 99).unwrap();
-    copy.catch_up(its, &model, own, 39).unwrap();
+    copy.sync_kv_cache(its, &model, own, 39).unwrap();
     assert_eq!(copy.computed(its), 39);
     copy.score(&[(its, &tree)]).unwrap();
     model.score(&[(own, &tree)]).unwrap();
@@ -178,7 +178,7 @@ fn it_goes_on_behind_what_the_model_computed() {
     // Behind another model it computes everything itself.
     let another = other.open().unwrap();
     let computed = copy.computed(its);
-    copy.catch_up(its, &other, another, 0).unwrap();
+    copy.sync_kv_cache(its, &other, another, 0).unwrap();
     assert_eq!(copy.computed(its), computed);
     // What it was given is not kept for later texts: the model keeps it.
     copy.close(its);
@@ -230,7 +230,7 @@ fn a_copy_that_was_kept_is_the_one_that_was_made() {
         let (again, read) = kept(directory.path(), folder, options);
         assert_eq!((made.was_kept, read.was_kept), (false, true), "{copy}");
         assert_eq!(file, again);
-        assert_eq!(read.copy.as_ref().unwrap().facts(), made.copy.as_ref().unwrap().facts());
+        assert_eq!(read.copy.as_ref().unwrap().info(), made.copy.as_ref().unwrap().info());
         assert_eq!(logits(read), logits(made), "{copy}");
     }
     // Of each way to hold them one.

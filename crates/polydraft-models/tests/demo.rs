@@ -5,8 +5,8 @@ mod common;
 
 use common::{Pair, demo, open_pair};
 use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, Topology, Verifier, VerifierKind};
-use polydraft_engine::certify::{WrongResidual, compare, count_texts};
-use polydraft_engine::{Speculation, TextStream};
+use polydraft_engine::certify::{WrongResidual, compare, count_sequences};
+use polydraft_engine::{Detokenizer, Speculation};
 use polydraft_models::Precision;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -42,12 +42,12 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding() {
     let prompts = prompts();
     assert!(prompts.len() >= 20);
     for (number, prompt) in prompts.iter().enumerate() {
-        let tokens = pair.language.text.encode(prompt).unwrap();
+        let tokens = pair.language.tokenizer.encode(prompt).unwrap();
         // To the context's end: no limit, no end token.
         let [plain, speculative] = [None, Some(1 + number % 8)].map(|depth| {
             pair.decode(&tokens, at(0.0), depth.map(|depth| two_paths(0.0, depth)), None, 0)
         });
-        assert_eq!(plain.tokens.len(), pair.engine.facts().context - tokens.len());
+        assert_eq!(plain.tokens.len(), pair.engine.info().context - tokens.len());
         assert_eq!(plain.tokens, speculative.tokens, "prompt {number}");
         assert_eq!(plain.text, speculative.text);
         assert_eq!(plain.statistics.block_efficiency(), 1.0);
@@ -77,7 +77,7 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
         "stop-below:0.2,paths:3,6".parse().unwrap(),
     ];
     let mut run = |prompt: &str, speculation| {
-        let tokens = pair.language.text.encode(prompt).unwrap();
+        let tokens = pair.language.tokenizer.encode(prompt).unwrap();
         pair.decode(&tokens, at(0.0), speculation, Some(80), 5)
     };
     let plain: Vec<_> = prompts.iter().map(|prompt| run(prompt, None).tokens).collect();
@@ -104,7 +104,7 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
 /// as `runs` texts of `verifier` do.
 fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     let mut pair = pair(Precision::F32);
-    let prompt = pair.language.text.encode("impl Iterator for").unwrap();
+    let prompt = pair.language.tokenizer.encode("impl Iterator for").unwrap();
     let mut requests: Vec<_> = (0..runs)
         .map(|run| {
             let speculation = two_paths(1.0, 3).map_verifier(|_| verifier()).unwrap();
@@ -112,7 +112,7 @@ fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
         })
         .collect();
     let mut request = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
-    let counts = count_texts(&mut pair.engine, 2, runs, &mut request, &mut || true).unwrap();
+    let counts = count_sequences(&mut pair.engine, 2, runs, &mut request, &mut || true).unwrap();
     let test = compare(pair.engine.target(), &at(1.0), &prompt, 2, &counts).unwrap();
     assert!(test.cells > 50, "{test:?}: too few to tell laws apart");
     test.p_value()
@@ -122,13 +122,13 @@ fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
 const FALSE_ALARM: f64 = 1e-3;
 
 #[test]
-fn temperature_one_gives_the_targets_law_of_two_tokens() {
+fn temperature_one_gives_the_targets_distribution_of_two_tokens() {
     let p = p_value(6000, || verifier("nested-priority"));
     assert!(p > FALSE_ALARM, "p = {p:e}");
 }
 
 #[test]
-fn the_test_of_the_law_finds_a_planted_fault() {
+fn the_test_of_the_distribution_finds_a_planted_fault() {
     let p = p_value(1500, || Box::new(WrongResidual(verifier("nested-priority"))));
     assert!(p < FALSE_ALARM, "p = {p:e}");
 }
@@ -139,11 +139,11 @@ fn streamed_text_is_whole_characters_and_complete() {
     let mut rng = ChaCha12Rng::seed_from_u64(3);
     // Text with characters of one to four bytes, and tokens that make no text at all.
     let sentence = "fn naïve() -> \"日本語 🦀🦀\" { é }";
-    let mut cases = vec![pair.language.text.encode(sentence).unwrap()];
+    let mut cases = vec![pair.language.tokenizer.encode(sentence).unwrap()];
     cases.extend((0..200).map(|_| (0..20).map(|_| rng.random_range(1..4096)).collect()));
     for (number, tokens) in cases.iter().enumerate() {
-        let prompt = pair.language.text.encode("let s = ").unwrap();
-        let mut stream = pair.language.text.stream(&prompt);
+        let prompt = pair.language.tokenizer.encode("let s = ").unwrap();
+        let mut stream = pair.language.tokenizer.stream(&prompt);
         let mut streamed = String::new();
         for &token in tokens {
             let piece = stream.push(token).unwrap();
@@ -151,8 +151,9 @@ fn streamed_text_is_whole_characters_and_complete() {
             streamed += &piece;
         }
         streamed += &stream.finish().unwrap();
-        let whole = pair.language.text.decode(&[&prompt[..], tokens].concat()).unwrap();
-        let expected = whole.strip_prefix(&pair.language.text.decode(&prompt).unwrap()).unwrap();
+        let whole = pair.language.tokenizer.decode(&[&prompt[..], tokens].concat()).unwrap();
+        let expected =
+            whole.strip_prefix(&pair.language.tokenizer.decode(&prompt).unwrap()).unwrap();
         // Bytes that make no character may be shown as fewer or more U+FFFD; nothing else may
         // differ.
         let valid = |text: &str| text.replace(char::REPLACEMENT_CHARACTER, "");
@@ -168,7 +169,7 @@ fn streamed_text_is_whole_characters_and_complete() {
 #[test]
 fn quantised_models_decode_too() {
     let mut pair = pair(Precision::Q8_0);
-    let tokens = pair.language.text.encode("pub fn new(").unwrap();
+    let tokens = pair.language.tokenizer.encode("pub fn new(").unwrap();
     for temperature in [0.0, 1.0] {
         let texts = [None, Some(4)].map(|depth| {
             let speculation = depth.map(|depth| two_paths(temperature, depth));

@@ -93,18 +93,18 @@ impl Case {
     /// The largest distance from transformers' logits, in every way that a text can be computed.
     fn worst(&self, model: &mut Single) -> f32 {
         let (text, mut worst) = (&self.tokens, 0f32);
-        let mut meet =
+        let mut attach =
             |found: &[f32], expected: &[f32]| worst = worst.max(distance(found, expected));
         // As a prompt, of every length.
         for (length, expected) in (1..).zip(&self.logits) {
-            meet(&alone(model, &text[..length]), expected);
+            attach(&alone(model, &text[..length]), expected);
         }
         // Token by token.
         model.reset();
         for (token, expected) in text.iter().zip(&self.logits) {
             model.extend(&[*token]).unwrap();
             model.score(&DraftTree::new()).unwrap();
-            meet(model.logits(DraftTree::ROOT), expected);
+            attach(model.logits(DraftTree::ROOT), expected);
         }
         // A tree at once, and what is left of the prompt with it; then level by level.
         for known in [0, self.context - 1] {
@@ -122,9 +122,9 @@ impl Case {
                 }
             }
             model.score(&tree).unwrap();
-            meet(model.logits(DraftTree::ROOT), &self.logits[self.context - 1]);
+            attach(model.logits(DraftTree::ROOT), &self.logits[self.context - 1]);
             for (node, expected) in (1..).zip(&self.tree_logits) {
-                meet(model.logits(node), expected);
+                attach(model.logits(node), expected);
             }
         }
         // A committed path: the text behind it as if it had been read alone.
@@ -139,7 +139,7 @@ impl Case {
         model.commit(&tree, &[right, next]).unwrap();
         model.extend(&text[self.context + 2..]).unwrap();
         model.score(&DraftTree::new()).unwrap();
-        meet(model.logits(DraftTree::ROOT), self.logits.last().unwrap());
+        attach(model.logits(DraftTree::ROOT), self.logits.last().unwrap());
         worst
     }
 }

@@ -417,8 +417,8 @@ fn the_text_side_comes_from_the_file() {
     assert_eq!(description.stored, "F32");
     let template = language.chat.as_ref().unwrap();
     assert_eq!(template.render(&[polydraft_text::Message::user("ab c")]).unwrap(), "<s>ab c");
-    let tokens = language.text.encode_plain("ab c").unwrap();
-    assert_eq!(language.text.decode(&tokens).unwrap(), "ab c");
+    let tokens = language.tokenizer.encode_plain("ab c").unwrap();
+    assert_eq!(language.tokenizer.decode(&tokens).unwrap(), "ab c");
     let loaded = load(&path, LoadOptions::default()).unwrap();
     assert_eq!(loaded.language.vocabulary.size(), 62);
     // A memory that is too small is named with what would fit.

@@ -4,7 +4,7 @@ mod common;
 
 use common::heads::*;
 use polydraft::{Drafting, PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::certify::{compare, count_texts};
+use polydraft_engine::certify::{compare, count_sequences};
 use polydraft_engine::{Engine, Speculation};
 use polydraft_models::Loaded;
 
@@ -33,7 +33,7 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
     let Loaded { model, language, .. } = target();
     let mut plain = common::Pair { engine: Engine::new(Box::new(model), None), language };
     let prompts =
-        ["a", "what a tree is", "x y z"].map(|text| plain.language.text.encode(text).unwrap());
+        ["a", "what a tree is", "x y z"].map(|text| plain.language.tokenizer.encode(text).unwrap());
     let expected: Vec<_> =
         prompts.iter().map(|prompt| plain.decode(prompt, greedy, None, None, 0).tokens).collect();
     for name in HEADS {
@@ -69,7 +69,7 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
 #[test]
 fn the_same_seed_gives_the_same_text_whatever_the_company() {
     let Loaded { language, .. } = target();
-    let text = |prompt: &str| language.text.encode(prompt).unwrap();
+    let text = |prompt: &str| language.tokenizer.encode(prompt).unwrap();
     let request = |prompt: &[Token], seed| {
         polydraft_engine::Request::new(prompt)
             .speculation(speculation(&ways()[1]))
@@ -97,9 +97,9 @@ fn the_same_seed_gives_the_same_text_whatever_the_company() {
 const FALSE_ALARM: f64 = 1e-4;
 
 #[test]
-fn temperature_one_gives_the_targets_law_also_of_tokens_that_the_head_cannot_say() {
+fn temperature_one_gives_the_targets_distribution_also_of_tokens_that_the_head_cannot_say() {
     let Loaded { language, .. } = target();
-    let prompt = language.text.encode("to be or not").unwrap();
+    let prompt = language.tokenizer.encode("to be or not").unwrap();
     // Few tokens, so that some texts are much likelier than others.
     let sampling = Sampling { top_k: Some(8), ..Sampling::default() };
     for name in HEADS {
@@ -114,7 +114,7 @@ fn temperature_one_gives_the_targets_law_also_of_tokens_that_the_head_cannot_say
                         .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
                 )
             };
-            let counts = count_texts(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
+            let counts = count_sequences(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
             let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
             assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
             let p = test.p_value();

@@ -18,7 +18,7 @@ use polydraft_models::{
 /// can draft.
 struct Expected {
     text: Vec<Token>,
-    laws: Vec<Vec<Vec<f64>>>,
+    distributions: Vec<Vec<Vec<f64>>>,
 }
 
 impl Expected {
@@ -27,14 +27,15 @@ impl Expected {
         let text = found["tokens"].integers().into_iter().map(|t| t as Token).collect();
         let [_, places, width] = found["logits"].shape[..] else { panic!("no steps") };
         let logits: Vec<f64> = found["logits"].values().into_iter().map(f64::from).collect();
-        let law = |logits: &[f64]| {
+        let probs = |logits: &[f64]| {
             let top = logits[..count].iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
             let sum: f64 = logits[..count].iter().map(|x| (x - top).exp()).sum();
             logits[..count].iter().map(|x| x - top - sum.ln()).collect()
         };
         let steps = logits.chunks_exact(places * width);
-        let laws = steps.map(|step| step.chunks_exact(width).map(law).collect()).collect();
-        Self { text, laws }
+        let distributions =
+            steps.map(|step| step.chunks_exact(width).map(probs).collect()).collect();
+        Self { text, distributions }
     }
 }
 
@@ -81,14 +82,14 @@ impl Pair {
                 node = tree.add(node, path[step - 1]);
             }
             self.head.score(&[(self.sequences[1], &tree)]).unwrap();
-            let law = self
+            let probs = self
                 .head
                 .distribution(self.sequences[1], node, &Sampling::default(), None)
                 .unwrap();
             let mut all = 0.0;
             for (token, expected) in self.head.tokens().iter().zip(*expected) {
-                worst = worst.max((law.probability(*token).ln() - expected).abs());
-                all += law.probability(*token);
+                worst = worst.max((probs.probability(*token).ln() - expected).abs());
+                all += probs.probability(*token);
             }
             assert!((all - 1.0).abs() < 1e-9, "{all}");
         }
@@ -100,10 +101,10 @@ impl Pair {
 fn every_variant_gives_the_logits_of_the_reference() {
     for name in HEADS {
         let mut pair = Pair::open(name);
-        let Expected { text, laws } = Expected::read(name, pair.head.tokens().len());
+        let Expected { text, distributions } = Expected::read(name, pair.head.tokens().len());
         let expected = |place: usize| {
-            let steps = laws.len().min(text.len() - 1 - place);
-            laws[..steps].iter().map(|step| &step[place]).collect::<Vec<_>>()
+            let steps = distributions.len().min(text.len() - 1 - place);
+            distributions[..steps].iter().map(|step| &step[place]).collect::<Vec<_>>()
         };
         let mut worst = 0.0_f64;
         for place in 0..text.len() - 1 {
@@ -129,7 +130,7 @@ fn every_variant_gives_the_logits_of_the_reference() {
 fn tokens_that_are_taken_back_leave_no_trace() {
     for name in HEADS {
         let mut pair = Pair::open(name);
-        let Expected { text, laws } = Expected::read(name, pair.head.tokens().len());
+        let Expected { text, distributions } = Expected::read(name, pair.head.tokens().len());
         let place = text.len() / 2;
         for left in [1, 2, place, place + 1] {
             pair.reset();
@@ -139,7 +140,7 @@ fn tokens_that_are_taken_back_leave_no_trace() {
             pair.target.truncate(own, left);
             pair.head.truncate(its, left);
             pair.extend(&text[left..place + 2], 5);
-            let worst = pair.distance(&text[place + 2..], &[&laws[0][place]]);
+            let worst = pair.distance(&text[place + 2..], &[&distributions[0][place]]);
             assert!(worst < 1e-4, "{name}, {left}: {worst:e}");
         }
     }
@@ -148,12 +149,12 @@ fn tokens_that_are_taken_back_leave_no_trace() {
 #[test]
 fn another_convention_of_layers_can_be_asked_for() {
     let mut pair = Pair::open("specforge");
-    let before = pair.head.features().to_vec();
+    let before = pair.head.hidden_states().to_vec();
     let mut target = target().model;
     let options = HeadOptions { layers: Some(vec![6, 0, 2]), ..HeadOptions::default() };
     pair.head = load_head(&folder("specforge"), &mut target, &options).unwrap();
-    assert_ne!(pair.head.features(), before);
-    assert_eq!(format!("{:?}", pair.head.features()), "[After(0), After(2), After(6)]");
+    assert_ne!(pair.head.hidden_states(), before);
+    assert_eq!(format!("{:?}", pair.head.hidden_states()), "[After(0), After(2), After(6)]");
 }
 
 #[test]
@@ -177,16 +178,16 @@ fn trees_in_company_are_scored_as_alone() {
         for (parent, token) in [(0, 7), (0, 8), (1, 9), (1, 7), (3, 3), (2, 9)] {
             tree.add(parent, token);
         }
-        let laws = |head: &Head, sequence: Sequence| -> Vec<Vec<f64>> {
-            let law = |node: NodeId| {
+        let distributions = |head: &Head, sequence: Sequence| -> Vec<Vec<f64>> {
+            let probs = |node: NodeId| {
                 head.distribution(sequence, node, &Sampling::default(), None).unwrap()
             };
-            (0..tree.len()).map(|node| law(node).to_vec()).collect()
+            (0..tree.len()).map(|node| probs(node).to_vec()).collect()
         };
         // All at once, whole trees; then each by itself and level by level.
         let batch: Vec<_> = sequences.iter().map(|own| (own[1], &tree)).collect();
         head.score(&batch).unwrap();
-        let together: Vec<_> = sequences.iter().map(|own| laws(&head, own[1])).collect();
+        let together: Vec<_> = sequences.iter().map(|own| distributions(&head, own[1])).collect();
         for (own, together) in sequences.iter().zip(together) {
             head.extend(own[1], &[]).unwrap();
             let mut growing = DraftTree::new();
@@ -196,13 +197,13 @@ fn trees_in_company_are_scored_as_alone() {
                     growing.add(tree.parent(node), tree.token(node));
                 }
             }
-            assert_eq!(laws(&head, own[1]), together, "{name}");
+            assert_eq!(distributions(&head, own[1]), together, "{name}");
         }
     }
 }
 
 #[test]
-fn a_smaller_vocabulary_is_the_same_law_on_fewer_tokens() {
+fn a_smaller_vocabulary_is_the_same_distribution_on_fewer_tokens() {
     for name in HEADS {
         let mut whole = Pair::open(name);
         let text = Expected::read(name, whole.head.tokens().len()).text;
@@ -213,7 +214,7 @@ fn a_smaller_vocabulary_is_the_same_law_on_fewer_tokens() {
         cut.head = load_head(&folder(name), &mut cut.target, &options).unwrap();
         cut.sequences = [cut.target.open().unwrap(), cut.head.open().unwrap()];
         assert_eq!(cut.head.tokens(), kept);
-        let mut laws = [&mut whole, &mut cut].map(|pair| {
+        let mut distributions = [&mut whole, &mut cut].map(|pair| {
             pair.extend(&text, 64);
             pair.head.score(&[(pair.sequences[1], &DraftTree::new())]).unwrap();
             pair.head
@@ -221,18 +222,18 @@ fn a_smaller_vocabulary_is_the_same_law_on_fewer_tokens() {
                 .unwrap()
                 .to_vec()
         });
-        let mass: f64 = kept.iter().map(|t| laws[0][*t as usize]).sum();
+        let mass: f64 = kept.iter().map(|t| distributions[0][*t as usize]).sum();
         (0..)
-            .zip(&mut laws[0])
+            .zip(&mut distributions[0])
             .for_each(|(t, p)| *p = if kept.contains(&t) { *p / mass } else { 0.0 });
-        let [whole, cut] = laws;
+        let [whole, cut] = distributions;
         // The same logits, whose powers are taken against another largest, in single precision.
         assert!(whole.iter().zip(&cut).all(|(a, b)| (a - b).abs() <= 2e-6 * a), "{name}");
     }
 }
 
 #[test]
-fn a_model_with_a_smaller_output_drafts_the_same_law_on_fewer_tokens() {
+fn a_model_with_a_smaller_output_drafts_the_same_distribution_on_fewer_tokens() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
         let options = LoadOptions { precision, ..LoadOptions::default() };
         let [mut whole, mut cut] = [(); 2].map(|()| load(&demo("draft"), options).unwrap().model);

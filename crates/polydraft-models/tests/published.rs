@@ -52,7 +52,7 @@ fn model(variable: &str, name: &str) -> Option<(PathBuf, Reference)> {
 fn check_text(language: &Language, reference: &Reference) {
     assert!(reference.strings.len() >= 200, "{}", reference.strings.len());
     for (text, tokens) in &reference.strings {
-        assert_eq!(language.text.encode(text).unwrap(), *tokens, "{text:?}");
+        assert_eq!(language.tokenizer.encode(text).unwrap(), *tokens, "{text:?}");
     }
     for chat in &reference.chats {
         let message = |(role, content): &(String, String)| match role.as_str() {

@@ -51,7 +51,7 @@ struct Writer {
 impl Writer {
     fn new(model: &mut TransformerModel, seed: u64, longest: usize) -> Self {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
-        let vocabulary = model.facts().vocabulary.size() as Token;
+        let vocabulary = model.info().vocabulary.size() as Token;
         let prompt: Vec<Token> =
             (0..rng.random_range(1..=longest)).map(|_| rng.random_range(0..vocabulary)).collect();
         let sequence = model.open().unwrap();
@@ -95,7 +95,7 @@ impl Writer {
             self.read = 0;
         }
         // A tree of three turns at most is as deep as it has nodes.
-        model.len(self.sequence) + 16 < model.facts().context
+        model.len(self.sequence) + 16 < model.info().context
     }
 }
 
@@ -400,7 +400,7 @@ fn misuse_is_an_error_and_harms_nobody() {
     let mut model = model(11, Precision::F32);
     // One is open already, for the decode loop.
     model.limit(SequenceLimits { open: 3, ..SequenceLimits::default() });
-    assert_eq!(model.facts().sequences, 3);
+    assert_eq!(model.info().sequences, 3);
     let [good, bad] = [(); 2].map(|()| model.open().unwrap());
     let message = model.open().unwrap_err().to_string();
     assert!(message.contains("at most 3 texts"), "{message}");

@@ -8,7 +8,7 @@ use std::fs;
 use common::*;
 use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, VerifierKind};
 use polydraft_engine::Speculation;
-use polydraft_engine::certify::{compare, count_texts};
+use polydraft_engine::certify::{compare, count_sequences};
 use polydraft_models::Precision;
 use serde_json::json;
 
@@ -45,7 +45,7 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_in_every_family() {
     for (target, draft) in folders.iter().zip(folders.iter().cycle().skip(1)) {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
             let mut pair = open_pair(target, draft, precision);
-            let prompt = pair.language.text.encode("what a tree is").unwrap();
+            let prompt = pair.language.tokenizer.encode("what a tree is").unwrap();
             let mut texts = Vec::new();
             for way in [None].into_iter().chain(ways.iter().map(Some)) {
                 // To the context's end.
@@ -87,12 +87,12 @@ fn stretched(name: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn temperature_one_gives_the_targets_law_of_two_tokens_in_two_families() {
+fn temperature_one_gives_the_targets_distribution_of_two_tokens_in_two_families() {
     for [target, draft] in [["mistral", "qwen3"], ["gemma2", "mistral"]] {
         let folders = [target, draft].map(stretched);
         for way in ways() {
             let mut pair = open_pair(folders[0].path(), folders[1].path(), Precision::F32);
-            let prompt = pair.language.text.encode("to be or not").unwrap();
+            let prompt = pair.language.tokenizer.encode("to be or not").unwrap();
             let sampling = Sampling::default();
             let mut requests: Vec<_> = (0..2000)
                 .map(|run| {
@@ -108,7 +108,7 @@ fn temperature_one_gives_the_targets_law_of_two_tokens_in_two_families() {
             let mut request =
                 |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
             let counts =
-                count_texts(&mut pair.engine, 2, 2000, &mut request, &mut || true).unwrap();
+                count_sequences(&mut pair.engine, 2, 2000, &mut request, &mut || true).unwrap();
             let test = compare(pair.engine.target(), &sampling, &prompt, 2, &counts).unwrap();
             assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
             let p = test.p_value();

@@ -21,7 +21,9 @@
 mod expected;
 mod hands;
 
-use polydraft::{Chance, Draft, DraftTree, Error, Form, Outcome, Result, TargetLaws, Verifier};
+use polydraft::{
+    Draft, DraftTree, Error, Form, Outcome, RandomSource, Result, TargetDistributions, Verifier,
+};
 use rand::SeedableRng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha12Rng;
@@ -94,7 +96,7 @@ impl Comparison {
     ///
     /// # Errors
     /// Those of the verifiers.
-    pub fn look(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<()> {
+    pub fn look(&mut self, draft: &Draft, target: &dyn TargetDistributions) -> Result<()> {
         if draft.draws(DraftTree::ROOT).is_none() {
             self.tokens.iter_mut().for_each(|sum| *sum += 1.0);
             self.without += 1;
@@ -150,8 +152,8 @@ pub fn decide(
     draft: &Draft,
     paths: Option<usize>,
     random: &mut ChaCha12Rng,
-    target: &dyn TargetLaws,
-    chance: &mut dyn Chance,
+    target: &dyn TargetDistributions,
+    rng: &mut dyn RandomSource,
 ) -> Result<Outcome> {
     let hands = if draft.draws(DraftTree::ROOT).is_none() {
         Vec::new()
@@ -162,9 +164,9 @@ pub fn decide(
     };
     let Ok(Hand { draft: own, nodes, .. }) = hands.choose_weighted(random, |hand| hand.times)
     else {
-        return verifier.verify(draft, target, chance);
+        return verifier.verify(draft, target, rng);
     };
-    let mut outcome = verifier.verify(own, &Dealt { nodes, target }, chance)?;
+    let mut outcome = verifier.verify(own, &Dealt { nodes, target }, rng)?;
     outcome.accepted.iter_mut().for_each(|node| *node = nodes[*node]);
     Ok(outcome)
 }
@@ -262,11 +264,11 @@ mod tests {
     /// are several.
     #[test]
     fn every_draft_counts_and_none_does_too() {
-        let law = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
+        let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
         let mut random = ChaCha12Rng::seed_from_u64(0);
         let mut same = Draft::new();
-        same.draw(0, law([1.0, 0.0]), Growth::Fresh(Draws::iid(3)), &mut random).expect("drawn");
-        let target = vec![law([1.0, 0.0]); 2];
+        same.draw(0, probs([1.0, 0.0]), Growth::Fresh(Draws::iid(3)), &mut random).expect("drawn");
+        let target = vec![probs([1.0, 0.0]); 2];
         for (paths, drafts) in [(Some(1), 3), (None, 1)] {
             let kinds = ["nested-priority".parse().expect("a name")];
             let form = Form::paths(paths.unwrap_or(3));

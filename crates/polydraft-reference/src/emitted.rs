@@ -13,7 +13,7 @@ use crate::sets::how_many;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emitted {
     /// The law of the emitted token, shape `[vocabulary]`.
-    pub law: Vec<f64>,
+    pub probs: Vec<f64>,
     /// The probability that a draft is accepted.
     pub acceptance: f64,
 }
@@ -32,11 +32,11 @@ pub fn emitted(rule: &mut dyn Rule, problem: Problem) -> Result<Emitted> {
         return Err(Error::TooLarge { operation: "enumeration", expected, got: how_many(bound) });
     }
     let mut coupling = couple(rule, problem)?;
-    let mut all = Emitted { law: vec![0.0; problem.target.vocabulary()], acceptance: 0.0 };
+    let mut all = Emitted { probs: vec![0.0; problem.target.vocabulary()], acceptance: 0.0 };
     for (drawn, drafts) in problem.proposal.tuples() {
-        for (decided, emission) in enumerate(|chance| coupling.emit(&drafts, chance)) {
+        for (decided, emission) in enumerate(|rng| coupling.emit(&drafts, rng)) {
             let emission = emission?;
-            all.law[emission.token as usize] += drawn * decided;
+            all.probs[emission.token as usize] += drawn * decided;
             if emission.accepted.is_some() {
                 all.acceptance += drawn * decided;
             }
@@ -49,8 +49,8 @@ impl Emitted {
     /// Σ |emitted − target|.
     pub fn deviation(&self, problem: &Problem) -> f64 {
         (0..)
-            .zip(&self.law)
-            .map(|(token, law)| (law - problem.target.probability(token)).abs())
+            .zip(&self.probs)
+            .map(|(token, probs)| (probs - problem.target.probability(token)).abs())
             .sum()
     }
 }

@@ -28,9 +28,9 @@ mod system;
 pub use resolver::{GaveUp, Resolver};
 pub use system::Solved;
 
-use polydraft::chance::Chance;
 use polydraft::coupling::canonical::Canonical;
-use polydraft::coupling::{Emission, Fallback, Law, Rule, RuleSettings, priority};
+use polydraft::coupling::{Emission, EmittedDistribution, Fallback, Rule, RuleSettings, priority};
+use polydraft::random::RandomSource;
 use polydraft::{Draws, Error, Problem, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ impl Settings {
 
     /// What the paper says that the law is off by at most as published, in L1: 15τ (see above for a
     /// caveat).
-    pub fn law_bound(&self) -> f64 {
+    pub fn deviation_bound(&self) -> f64 {
         15.0 * self.tau
     }
 
@@ -167,25 +167,32 @@ impl Rule for GlobalResolution {
         }
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
         match self.mode {
-            _ if self.fallback.is_some() => self.priority.emit(problem, drafts, chance),
-            Mode::Repaired => self.resolver.emit(problem, drafts, chance),
+            _ if self.fallback.is_some() => self.priority.emit(problem, drafts, rng),
+            Mode::Repaired => self.resolver.emit(problem, drafts, rng),
             Mode::Published => {
                 let resolver = &self.resolver.0;
                 let choice = resolver.published(drafts);
-                choice.emit(drafts, problem.target, |token| resolver.wanted(token), chance)
+                choice.emit(drafts, problem.target, |token| resolver.wanted(token), rng)
             }
         }
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         match self.mode {
-            _ if self.fallback.is_some() => self.priority.law(problem, drafts),
-            Mode::Repaired => self.resolver.law(problem, drafts),
+            _ if self.fallback.is_some() => self.priority.distribution(problem, drafts),
+            Mode::Repaired => self.resolver.distribution(problem, drafts),
             Mode::Published => {
                 let resolver = &self.resolver.0;
-                resolver.published(drafts).law(problem.target, |token| resolver.wanted(token))
+                resolver
+                    .published(drafts)
+                    .distribution(problem.target, |token| resolver.wanted(token))
             }
         }
     }

@@ -12,10 +12,10 @@
 //! did not survive in the text at hand; they get weight 1/2, which needs no sort either; (3) each
 //! stage of more than two drafts pairs the winner so far with the next draft.
 
-use polydraft::chance::Chance;
 use polydraft::coupling::canonical::{Canonical, Selector};
 use polydraft::coupling::{Problem, Rule, RuleSettings};
 use polydraft::drafting::{Drafting, Draws};
+use polydraft::random::RandomSource;
 use polydraft::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ impl Stage {
         let mut selected = vec![0.0; order.len()];
         let (mut first_after, mut second_after) = (0.0, 0.0);
         let half = settings.selection == Selection::LargestDraft;
-        let outside = |law: &[f64]| order[size..].iter().map(|&token| law[token]).sum::<f64>();
+        let outside = |probs: &[f64]| order[size..].iter().map(|&token| probs[token]).sum::<f64>();
         let (first_outside, second_outside) = (outside(first), outside(second));
         for (place, &token) in order.iter().enumerate().rev() {
             let (one, other) = if place < size {
@@ -243,21 +243,25 @@ impl Selector for Importance {
             }
         }
         self.stages.clear();
-        let mut winner = proposal.law(0).to_vec();
+        let mut winner = proposal.distribution(0).to_vec();
         for index in 1..proposal.count() {
-            let stage =
-                Stage::new(&self.settings, &self.target, &winner, &proposal.law(index).to_vec())?;
+            let stage = Stage::new(
+                &self.settings,
+                &self.target,
+                &winner,
+                &proposal.distribution(index).to_vec(),
+            )?;
             winner.clone_from(&stage.selected);
             self.stages.push(stage);
         }
         Ok(())
     }
 
-    fn select(&mut self, _: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize {
+    fn select(&mut self, _: &Problem, drafts: &[Token], rng: &mut dyn RandomSource) -> usize {
         let mut winner = 0;
         for (index, stage) in (1..).zip(&self.stages) {
             let (a, b) = (drafts[winner], drafts[index]);
-            if a != b && !chance.coin(stage.weight(a, b)) {
+            if a != b && !rng.coin(stage.weight(a, b)) {
                 winner = index;
             }
         }
@@ -281,7 +285,7 @@ impl Selector for Importance {
     fn selected(&self, problem: &Problem, token: Token) -> f64 {
         match self.stages.last() {
             Some(stage) => stage.selected[token as usize],
-            None => problem.proposal.law(0).probability(token),
+            None => problem.proposal.distribution(0).probability(token),
         }
     }
 

@@ -33,9 +33,10 @@ const PAIRS_UP_TO: usize = 4_000_000;
 /// The tokens that can be drafted, ascending.
 fn drafted(problem: &Problem) -> Vec<Token> {
     let proposal = &problem.proposal;
-    let laws = if proposal.scheme() == Drafting::Distinct { proposal.count() } else { 1 };
-    let mut tokens: Vec<Token> =
-        (0..laws).flat_map(|index| proposal.law(index).support().map(|(token, _)| token)).collect();
+    let distributions = if proposal.scheme() == Drafting::Distinct { proposal.count() } else { 1 };
+    let mut tokens: Vec<Token> = (0..distributions)
+        .flat_map(|index| proposal.distribution(index).support().map(|(token, _)| token))
+        .collect();
     tokens.sort_unstable();
     tokens.dedup();
     tokens
@@ -101,7 +102,7 @@ pub fn by_minimum_cut(problem: &Problem) -> Result<Optimum> {
         let expected = format!("at most {CUT_UP_TO} drafted tokens");
         return Err(Error::TooLarge { operation, expected, got: tokens.len().to_string() });
     }
-    let (first, second) = (proposal.law(0), proposal.law(1));
+    let (first, second) = (proposal.distribution(0), proposal.distribution(1));
     let count = tokens.len();
     let (source, sink) = (count, count + 1);
     let mut network = Network::new(count + 2, count * count / 2 + count);
@@ -119,8 +120,8 @@ pub fn by_minimum_cut(problem: &Problem) -> Result<Optimum> {
     let inside = network.fill(source, sink, operation, Deadline::after(f64::INFINITY))?;
     let tokens: Vec<Token> =
         tokens.into_iter().zip(inside).filter(|(_, inside)| *inside).map(|(t, _)| t).collect();
-    let mass = |law: &polydraft::Distribution| {
-        tokens.iter().map(|&token| law.probability(token)).sum::<f64>()
+    let mass = |probs: &polydraft::Distribution| {
+        tokens.iter().map(|&token| probs.probability(token)).sum::<f64>()
     };
     let slack = mass(problem.target) - mass(first) * mass(second);
     Ok(Optimum { acceptance: 1.0 + slack.min(0.0), tokens })
@@ -137,7 +138,9 @@ pub fn best(problem: &Problem) -> Result<Optimum> {
         Drafting::Distinct if proposal.count() == 2 => by_minimum_cut(problem),
         Drafting::Distinct if proposal.count() > 2 => by_subsets(problem),
         Drafting::Greedy | Drafting::Hub => Ok(around_hubs(problem)),
-        Drafting::TopK => Ok(around(problem, proposal.law(0).most_likely(proposal.count()), &[])),
+        Drafting::TopK => {
+            Ok(around(problem, proposal.distribution(0).most_likely(proposal.count()), &[]))
+        }
         Drafting::WithoutReplacement if proposal.count() > 1 => without_replacement(problem),
         _ => Ok(independent(problem)),
     }
@@ -145,7 +148,7 @@ pub fn best(problem: &Problem) -> Result<Optimum> {
 
 /// Drafted tokens by rising p/q: (token, p, q).
 pub(crate) fn by_ratio(problem: &Problem) -> Vec<(Token, f64, f64)> {
-    let support = problem.proposal.law(0).support();
+    let support = problem.proposal.distribution(0).support();
     let mut tokens: Vec<_> =
         support.map(|(token, q)| (token, problem.target.probability(token), q)).collect();
     tokens.sort_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2)).then(a.0.cmp(&b.0)));
@@ -197,7 +200,7 @@ fn without_replacement(problem: &Problem) -> Result<Optimum> {
 }
 
 fn around_hubs(problem: &Problem) -> Optimum {
-    let draft = problem.proposal.law(0);
+    let draft = problem.proposal.distribution(0);
     let hubs = draft.most_likely(problem.proposal.count() - 1);
     let outside: Vec<_> = draft.support().filter(|(token, _)| !hubs.contains(token)).collect();
     let rest: f64 = outside.iter().map(|(_, q)| q).sum();

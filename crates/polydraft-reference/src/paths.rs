@@ -110,7 +110,7 @@ pub fn multi_path_optimum_given(
     // R of every node but the root, which has 1.
     let worth = |parent| if parent == 0 && matches!(first, First::Accepted) { FIRST } else { 1.0 };
     let most = |node: &Node| match (first, node.parent) {
-        (First::Selected(law), Some(0)) => law[node.token as usize],
+        (First::Selected(probs), Some(0)) => probs[node.token as usize],
         _ if problem.paths == 1 => node.drafted,
         _ => 1.0,
     };
@@ -150,9 +150,9 @@ pub fn multi_path_optimum_given(
         for ((node, budget), (mut entries, constant)) in
             tree.nodes.iter().zip(&budgets).zip(selected)
         {
-            if let (First::Selected(law), Some(0)) = (first, node.parent) {
+            if let (First::Selected(probs), Some(0)) = (first, node.parent) {
                 // At least so much of each: together they are all that there is.
-                program.at_most(entries.clone(), constant - law[node.token as usize] + ROUNDING);
+                program.at_most(entries.clone(), constant - probs[node.token as usize] + ROUNDING);
             }
             if let Some(budget) = *budget {
                 entries.push((budget, 1.0));
@@ -249,13 +249,13 @@ impl Tree {
             return Ok(());
         }
         let (target, draft) = ((problem.target)(context)?, (problem.draft)(context)?);
-        for law in [&target, &draft] {
-            if law.vocabulary() != problem.vocabulary {
+        for probs in [&target, &draft] {
+            if probs.vocabulary() != problem.vocabulary {
                 let expected = problem.vocabulary.to_string();
                 return Err(Error::Length {
                     operation: "law of a path",
                     expected,
-                    got: law.vocabulary(),
+                    got: probs.vocabulary(),
                 });
             }
         }

@@ -136,8 +136,11 @@ impl TokenSets {
     ) -> Result<()> {
         let size = match proposal.scheme() {
             Drafting::Iid => {
-                let counted =
-                    proposal.law(0).support().filter(|(token, _)| part.counts(*token)).count();
+                let counted = proposal
+                    .distribution(0)
+                    .support()
+                    .filter(|(token, _)| part.counts(*token))
+                    .count();
                 pairs(counted, proposal.count())
             }
             _ => proposal.tuple_bound() * proposal.count() as f64,
@@ -159,7 +162,7 @@ impl TokenSets {
         let mut sets = Self::default();
         if proposal.scheme() == Drafting::Iid {
             let (counted, rest): (Vec<_>, Vec<_>) =
-                proposal.law(0).support().partition(|(token, _)| part.counts(*token));
+                proposal.distribution(0).support().partition(|(token, _)| part.counts(*token));
             let free = match part {
                 Part::Outside(_) => rest.iter().map(|(_, q)| q).sum(),
                 _ => 0.0,
@@ -243,8 +246,10 @@ impl TokenSets {
 /// Refuses what does not fit, and says what would.
 fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: usize) -> Result<()> {
     let (count, scheme) = (proposal.count(), proposal.scheme());
-    let support =
-        (0..proposal_laws(proposal)).map(|i| proposal.law(i).support_size()).max().unwrap_or(0);
+    let support = (0..proposal_distributions(proposal))
+        .map(|i| proposal.distribution(i).support_size())
+        .max()
+        .unwrap_or(0);
     let got =
         format!("{} variables for {count} drafts of {support} tokens ({scheme})", how_many(size));
     if count > MOST_DRAFTS && !matches!(scheme, Drafting::Greedy | Drafting::Hub | Drafting::TopK) {
@@ -278,19 +283,19 @@ pub(crate) fn how_many(number: f64) -> String {
     if number < 1e15 { format!("{number:.0}") } else { format!("{number:.1e}") }
 }
 
-fn proposal_laws(proposal: &Proposal) -> usize {
+fn proposal_distributions(proposal: &Proposal) -> usize {
     if proposal.scheme() == Drafting::Distinct { proposal.count() } else { 1 }
 }
 
 /// Calls `visit(drafts, probability)` for every tuple of positive probability; hub and greedy
 /// tuples have the same sets, so each set comes once.
 fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
-    let law = proposal.law(0);
+    let probs = proposal.distribution(0);
     match proposal.scheme() {
         Drafting::Greedy | Drafting::Hub => {
-            let mut drafts = law.most_likely(proposal.count() - 1);
+            let mut drafts = probs.most_likely(proposal.count() - 1);
             let outside: Vec<_> =
-                law.support().filter(|(token, _)| !drafts.contains(token)).collect();
+                probs.support().filter(|(token, _)| !drafts.contains(token)).collect();
             let rest: f64 = outside.iter().map(|(_, q)| q).sum();
             if outside.is_empty() {
                 visit(&drafts, 1.0);
@@ -301,17 +306,24 @@ fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
                 drafts.pop();
             }
         }
-        Drafting::TopK => visit(&law.most_likely(proposal.count()), 1.0),
+        Drafting::TopK => visit(&probs.most_likely(proposal.count()), 1.0),
         Drafting::WithoutReplacement => {
-            let tokens: Vec<_> = law.support().collect();
+            let tokens: Vec<_> = probs.support().collect();
             let count = proposal.count().min(tokens.len());
             sequences(count, &mut Vec::new(), 1.0, &|_| &tokens, true, visit);
         }
         Drafting::Iid | Drafting::Distinct => {
-            let laws: Vec<Vec<_>> = (0..proposal.count())
-                .map(|index| proposal.law(index).support().collect())
+            let distributions: Vec<Vec<_>> = (0..proposal.count())
+                .map(|index| proposal.distribution(index).support().collect())
                 .collect();
-            sequences(proposal.count(), &mut Vec::new(), 1.0, &|index| &laws[index], false, visit);
+            sequences(
+                proposal.count(),
+                &mut Vec::new(),
+                1.0,
+                &|index| &distributions[index],
+                false,
+                visit,
+            );
         }
     }
 }
@@ -322,7 +334,7 @@ fn sequences<'a>(
     count: usize,
     drafts: &mut Vec<Token>,
     probability: f64,
-    law: &impl Fn(usize) -> &'a [(Token, f64)],
+    probs: &impl Fn(usize) -> &'a [(Token, f64)],
     removing: bool,
     visit: &mut impl FnMut(&[Token], f64),
 ) {
@@ -330,12 +342,12 @@ fn sequences<'a>(
         return visit(drafts, probability);
     }
     let open = |token: Token, drafts: &[Token]| !(removing && drafts.contains(&token));
-    let tokens = law(drafts.len());
+    let tokens = probs(drafts.len());
     let rest: f64 = tokens.iter().filter(|(token, _)| open(*token, drafts)).map(|(_, q)| q).sum();
     for &(token, q) in tokens {
         if open(token, drafts) {
             drafts.push(token);
-            sequences(count, drafts, probability * q / rest, law, removing, visit);
+            sequences(count, drafts, probability * q / rest, probs, removing, visit);
             drafts.pop();
         }
     }

@@ -16,8 +16,8 @@ use crate::optimum;
 use crate::program::Deadline;
 use crate::sets::{Part, TokenSets};
 use crate::transport::{Choice, Transport};
-use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, Rule, RuleSettings};
+use polydraft::coupling::{Emission, EmittedDistribution, Rule, RuleSettings};
+use polydraft::random::RandomSource;
 use polydraft::{Draws, Problem, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -113,21 +113,22 @@ impl Rule for Slackness {
         Some(outer.acceptance() + inner.acceptance())
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
         let choice = self.choice(problem, drafts);
-        choice.decide(drafts, chance).unwrap_or_else(|| {
+        choice.decide(drafts, rng).unwrap_or_else(|| {
             let (outer, inner) = self.both(problem);
-            Choice::reject(
-                problem.target,
-                |token| outer.served(token) + inner.served(token),
-                chance,
-            )
+            Choice::reject(problem.target, |token| outer.served(token) + inner.served(token), rng)
         })
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let choice = self.choice(problem, drafts);
         let (outer, inner) = self.both(problem);
-        choice.law(problem.target, |token| outer.served(token) + inner.served(token))
+        choice.distribution(problem.target, |token| outer.served(token) + inner.served(token))
     }
 }

@@ -18,10 +18,10 @@
 //! on what was recorded. The format is in `docs/traces.md`.
 
 mod columns;
+mod distributions;
 mod error;
 mod folder;
 mod header;
-mod laws;
 mod parts;
 mod recording;
 mod replay;

@@ -11,8 +11,8 @@
 use crate::dinic::Network;
 use crate::program::{Deadline, Program, Solver};
 use crate::sets::{Part, TokenSets};
-use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, Rule};
+use polydraft::coupling::{Emission, EmittedDistribution, Rule};
+use polydraft::random::RandomSource;
 use polydraft::{Distribution, Draws, Problem, Result, Token};
 
 /// Shares of token sets.
@@ -179,17 +179,17 @@ impl<F: Fn(&'static str, &Problem) -> Result<Transport> + Send> Rule for WholeTr
         Some(self.transport.acceptance())
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        self.choice(drafts).emit(
-            drafts,
-            problem.target,
-            |token| self.transport.served(token),
-            chance,
-        )
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
+        self.choice(drafts).emit(drafts, problem.target, |token| self.transport.served(token), rng)
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
-        self.choice(drafts).law(problem.target, |token| self.transport.served(token))
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
+        self.choice(drafts).distribution(problem.target, |token| self.transport.served(token))
     }
 }
 
@@ -202,11 +202,11 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// The token accepted, if any.
-    pub fn decide(&self, drafts: &[Token], chance: &mut dyn Chance) -> Option<Emission> {
+    pub fn decide(&self, drafts: &[Token], rng: &mut dyn RandomSource) -> Option<Emission> {
         let mut weights: Vec<f64> =
             self.accepted.iter().map(|(_, probability)| *probability).collect();
         weights.push((1.0 - weights.iter().sum::<f64>()).max(0.0));
-        let (token, _) = *self.accepted.get(chance.pick(&weights))?;
+        let (token, _) = *self.accepted.get(rng.pick(&weights))?;
         Some(Emission { token, accepted: drafts.iter().position(|draft| *draft == token) })
     }
 
@@ -216,27 +216,31 @@ impl Choice {
         drafts: &[Token],
         target: &Distribution,
         served: impl Fn(Token) -> f64,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Emission {
-        self.decide(drafts, chance).unwrap_or_else(|| Self::reject(target, served, chance))
+        self.decide(drafts, rng).unwrap_or_else(|| Self::reject(target, served, rng))
     }
 
     /// The token emitted after a rejection.
     pub fn reject(
         target: &Distribution,
         served: impl Fn(Token) -> f64,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Emission {
-        Emission { token: target.sample_excess(1.0, served, chance), accepted: None }
+        Emission { token: target.sample_excess(1.0, served, rng), accepted: None }
     }
 
     /// The law of [`Choice::emit`].
-    pub fn law(&self, target: &Distribution, served: impl Fn(Token) -> f64) -> Law {
+    pub fn distribution(
+        &self,
+        target: &Distribution,
+        served: impl Fn(Token) -> f64,
+    ) -> EmittedDistribution {
         let accepted: f64 = self.accepted.iter().map(|(_, probability)| probability).sum();
         let rejected = (1.0 - accepted).max(0.0);
         let total = accepted + rejected;
         let mut probabilities = if rejected > 0.0 {
-            target.excess_law(1.0, served)
+            target.excess_distribution(1.0, served)
         } else {
             vec![0.0; target.vocabulary()]
         };
@@ -244,7 +248,7 @@ impl Choice {
         for &(token, probability) in &self.accepted {
             probabilities[token as usize] += probability / total;
         }
-        Law { probabilities, accepted: accepted / total }
+        EmittedDistribution { probabilities, accepted: accepted / total }
     }
 }
 
@@ -276,9 +280,9 @@ mod tests {
             let mut accepted = 0.0;
             for (probability, drafts) in proposal.tuples() {
                 let choice = transport.choice(&Part::All.key(&drafts).unwrap());
-                let law = choice.law(&target, |token| transport.served(token));
-                accepted += probability * law.accepted;
-                (0..4).for_each(|token| emitted[token] += probability * law.probabilities[token]);
+                let probs = choice.distribution(&target, |token| transport.served(token));
+                accepted += probability * probs.accepted;
+                (0..4).for_each(|token| emitted[token] += probability * probs.probabilities[token]);
             }
             for (token, emitted) in (0..).zip(emitted) {
                 assert!(

@@ -125,7 +125,8 @@ fn optima_agree() {
 /// enumeration.
 #[test]
 fn global_resolution_as_published() {
-    let (mut solved, mut gave_up, mut worst_law, mut worst_acceptance) = (0, 0, 0.0_f64, 0.0_f64);
+    let (mut solved, mut gave_up, mut worst_distribution, mut worst_acceptance) =
+        (0, 0, 0.0_f64, 0.0_f64);
     for tau in [0.05, 1e-2, 1e-3, 1e-4] {
         let settings =
             global_resolution::Settings { tau, mode: Mode::Published, ..Default::default() };
@@ -137,7 +138,7 @@ fn global_resolution_as_published() {
                     solved += 1;
                     let off =
                         (optimum::best(&problem).unwrap().acceptance - found.acceptance).abs();
-                    worst_law = worst_law.max(found.deviation(&problem) / tau);
+                    worst_distribution = worst_distribution.max(found.deviation(&problem) / tau);
                     worst_acceptance = worst_acceptance.max(off / tau);
                     assert!(found.deviation(&problem) <= 15.0 * tau, "{tau} {found:?}\n{case:?}");
                     assert!(off <= 10.0 * tau, "{tau} {off}\n{case:?}");
@@ -150,12 +151,12 @@ fn global_resolution_as_published() {
         });
     }
     println!(
-        "{solved} solved, {gave_up} not; law off by up to {worst_law} tau, acceptance by \
+        "{solved} solved, {gave_up} not; probs off by up to {worst_distribution} tau, acceptance by \
          {worst_acceptance} tau"
     );
     assert!(gave_up * 10 < solved, "{gave_up} {solved}");
     // It really is an approximation: a check that could not fail would not see this.
-    assert!(worst_law > 1.0 && worst_acceptance > 0.1);
+    assert!(worst_distribution > 1.0 && worst_acceptance > 0.1);
 }
 
 /// Repaired, the law is exact, and the acceptance still within 10τ.

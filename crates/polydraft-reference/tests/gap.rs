@@ -1,7 +1,7 @@
 //! Where the tokens are that `nested-priority` is below the bound of any verifier (docs/theory.md,
 //! section 8).
 
-use polydraft::conformance::tree::{ContextLaws, Pair, exact, random_pair};
+use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pair};
 use polydraft::coupling::priority;
 use polydraft::coupling::priority::shares::{Entry, Highest, Layout, Shares};
 use polydraft::verify::nested_priority::Settings;
@@ -22,9 +22,12 @@ fn selected(target: &Distribution, draft: &Distribution, count: usize) -> Vec<f6
     let entries: Vec<Entry> = tokens.iter().map(|token| token.1).collect();
     let mut shares = Shares::default();
     shares.share(&Highest::new(count), &entries, Layout::Spread);
-    let mut law = vec![0.0; draft.vocabulary()];
-    tokens.iter().zip(shares.masses()).for_each(|((token, _), mass)| law[*token as usize] = *mass);
-    law
+    let mut probs = vec![0.0; draft.vocabulary()];
+    tokens
+        .iter()
+        .zip(shares.masses())
+        .for_each(|((token, _), mass)| probs[*token as usize] = *mass);
+    probs
 }
 
 /// Tokens per call, from the bound downwards: each does one thing more as the verifier does it.
@@ -47,11 +50,11 @@ struct Ladder {
 }
 
 fn ladder(pair: &Pair, vocabulary: usize, depth: usize, paths: usize) -> Ladder {
-    let target = |text: &[Token]| pair.target.law(text).cloned();
-    let draft = |text: &[Token]| pair.draft.law(text).cloned();
+    let target = |text: &[Token]| pair.target.distribution(text).cloned();
+    let draft = |text: &[Token]| pair.draft.distribution(text).cloned();
     let problem = PathProblem { vocabulary, depth, paths, target: &target, draft: &draft };
     let best = |first| multi_path_optimum_given(&problem, first, &Limits::default()).unwrap();
-    let law = selected(&pair.target[&vec![]], &pair.draft[&vec![]], paths);
+    let probs = selected(&pair.target[&vec![]], &pair.draft[&vec![]], paths);
     let policy = PolicyKind::paths(paths, depth).build().unwrap();
     let tokens = |kind: VerifierKind| {
         let mut verifier = kind.build().unwrap();
@@ -66,7 +69,7 @@ fn ladder(pair: &Pair, vocabulary: usize, depth: usize, paths: usize) -> Ladder 
     Ladder {
         bound: best(First::Free),
         accepted: best(First::Accepted),
-        selected: best(First::Selected(&law)),
+        selected: best(First::Selected(&probs)),
         whole: nested(Layout::Spread, 0.0),
         nested: nested(Layout::Spread, 1e-3),
         intervals: nested(Layout::Intervals, 0.0),

@@ -1,8 +1,8 @@
 //! What small vocabularies cannot show: truncation, size limits, time limits, and enumeration that
 //! finds faults.
 
-use polydraft::chance::Chance;
-use polydraft::coupling::{Emission, Law, Rule, RuleSettings};
+use polydraft::coupling::{Emission, EmittedDistribution, Rule, RuleSettings};
+use polydraft::random::RandomSource;
 use polydraft::{
     Distribution, Draft, DraftTree, Drafting, Draws, Error, PolicyKind, Problem, Proposal, Result,
     Token, acceptance, couple,
@@ -17,14 +17,14 @@ fn pair(vocabulary: usize, error: f64, seed: u64) -> (Distribution, Distribution
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut uniform = || f64::from(rng.next_u32()) / f64::from(u32::MAX);
     let logits: Vec<f64> = (0..vocabulary).map(|_| 6.0 * uniform()).collect();
-    let law = |values: Vec<f64>| {
+    let probs = |values: Vec<f64>| {
         let weights: Vec<f64> = values.into_iter().map(f64::exp).collect();
         let sum: f64 = weights.iter().sum();
         Distribution::new(weights.into_iter().map(|weight| weight / sum).collect()).unwrap()
     };
     (
-        law(logits.clone()),
-        law(logits.iter().map(|logit| logit + error * (uniform() - 0.5)).collect()),
+        probs(logits.clone()),
+        probs(logits.iter().map(|logit| logit + error * (uniform() - 0.5)).collect()),
     )
 }
 
@@ -61,10 +61,10 @@ fn minimum_cut_of_two_distinct_drafts() {
     for seed in 0..3 {
         let (target, first) = pair(300, 2.0, seed);
         let (_, second) = pair(300, 2.0, 50 + seed);
-        let laws = [first, second];
+        let distributions = [first, second];
         let problem = Problem::new(
             &target,
-            Proposal::new(Draws { scheme: Drafting::Distinct, count: 2 }, &laws).unwrap(),
+            Proposal::new(Draws { scheme: Drafting::Distinct, count: 2 }, &distributions).unwrap(),
         )
         .unwrap();
         assert!(acceptance::optimal(&problem).is_err());
@@ -160,9 +160,11 @@ fn giving_up_has_a_reason() {
 fn too_large_is_refused_with_what_would_fit() {
     let (target, draft) = pair(5_000, 1.0, 1);
     let message = |name: &str, scheme: Drafting, count: usize| {
-        let laws = vec![draft.clone(); if scheme == Drafting::Distinct { count } else { 1 }];
+        let distributions =
+            vec![draft.clone(); if scheme == Drafting::Distinct { count } else { 1 }];
         let problem =
-            Problem::new(&target, Proposal::new(Draws { scheme, count }, &laws).unwrap()).unwrap();
+            Problem::new(&target, Proposal::new(Draws { scheme, count }, &distributions).unwrap())
+                .unwrap();
         let mut rule = built(name);
         couple(rule.as_mut(), problem).err().map(|error| error.to_string()).unwrap_or_default()
     };
@@ -243,12 +245,12 @@ impl Rule for Credulous {
         Some(1.0)
     }
 
-    fn emit(&mut self, _: &Problem, drafts: &[Token], _: &mut dyn Chance) -> Emission {
+    fn emit(&mut self, _: &Problem, drafts: &[Token], _: &mut dyn RandomSource) -> Emission {
         Emission { token: drafts[0], accepted: Some(0) }
     }
 
-    fn law(&mut self, problem: &Problem, _: &[Token]) -> Law {
-        Law { probabilities: problem.target.to_vec(), accepted: 1.0 }
+    fn distribution(&mut self, problem: &Problem, _: &[Token]) -> EmittedDistribution {
+        EmittedDistribution { probabilities: problem.target.to_vec(), accepted: 1.0 }
     }
 }
 
@@ -303,8 +305,8 @@ fn a_walk_leaves_what_is_too_large_for_importance_to_another_rule() {
         let policy = PolicyKind::paths(paths, 1).build().unwrap();
         let mut drawn = Draft::new();
         drawn.grow(DraftTree::ROOT, draft.clone(), policy.as_ref(), &mut rng).unwrap();
-        let laws = vec![target.clone(); drawn.tree().len()];
-        let outcome = verifier.verify(&drawn, &laws, &mut rng).unwrap();
+        let distributions = vec![target.clone(); drawn.tree().len()];
+        let outcome = verifier.verify(&drawn, &distributions, &mut rng).unwrap();
         assert!(target.probability(outcome.token) > 0.0);
         assert_eq!(verifier.fallbacks(), fallbacks, "{paths} paths");
     }

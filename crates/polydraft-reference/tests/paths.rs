@@ -20,7 +20,7 @@ impl Toy {
         let contexts = (0..depth).map(|d| vocabulary.pow(d as u32)).sum();
         let (mut target, mut draft) = (Vec::new(), Vec::new());
         for context in 0..contexts {
-            let mut law = |near: Option<&Distribution>| {
+            let mut probs = |near: Option<&Distribution>| {
                 let mut values: Vec<f64> = (0..vocabulary).map(|_| uniform().powi(2)).collect();
                 if context % 5 == 4 {
                     values[context % vocabulary] = 0.0;
@@ -34,8 +34,8 @@ impl Toy {
                 });
                 Distribution::new(mixed.collect()).unwrap()
             };
-            target.push(law(None));
-            draft.push(law(target.last()));
+            target.push(probs(None));
+            draft.push(probs(target.last()));
         }
         Self { vocabulary, depth, target, draft }
     }
@@ -154,8 +154,8 @@ fn one_hot_target() {
 
 #[test]
 fn refusals() {
-    let law = |_: &[Token]| Distribution::new(vec![0.25; 4]);
-    let problem = PathProblem { vocabulary: 4, depth: 3, paths: 3, target: &law, draft: &law };
+    let probs = |_: &[Token]| Distribution::new(vec![0.25; 4]);
+    let problem = PathProblem { vocabulary: 4, depth: 3, paths: 3, target: &probs, draft: &probs };
     let message = |problem: PathProblem, limits: Limits| {
         multi_path_optimum(&problem, &limits).unwrap_err().to_string()
     };

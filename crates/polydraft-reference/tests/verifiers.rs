@@ -1,6 +1,6 @@
 //! Tree verifiers against what any verifier can reach.
 
-use polydraft::conformance::tree::{ContextLaws, Pair, exact, random_pair};
+use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, shares::Layout};
 use polydraft::verify::nested_priority::Settings;
 use polydraft::{Distribution, PolicyKind};
@@ -10,8 +10,8 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 fn bound(pair: &Pair, vocabulary: usize, depth: usize, paths: usize) -> f64 {
-    let target = |text: &[u32]| pair.target.law(text).cloned();
-    let draft = |text: &[u32]| pair.draft.law(text).cloned();
+    let target = |text: &[u32]| pair.target.distribution(text).cloned();
+    let draft = |text: &[u32]| pair.draft.distribution(text).cloned();
     let problem = PathProblem { vocabulary, depth, paths, target: &target, draft: &draft };
     multi_path_optimum(&problem, &Limits::default()).unwrap()
 }
@@ -34,7 +34,7 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
             let adversarial = index % 2 == 1;
             // Coefficients of such different sizes the solver refuses; verifiers are enumerated
             // with them elsewhere.
-            let spread = |law: &Distribution| law.support().any(|(_, p)| p < 1e-9);
+            let spread = |probs: &Distribution| probs.support().any(|(_, p)| p < 1e-9);
             let pair = (0..)
                 .map(|_| random_pair(vocabulary, depth, agreement, adversarial, &mut rng).unwrap())
                 .find(|pair| !pair.target.values().chain(pair.draft.values()).any(spread))
@@ -44,7 +44,7 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
             for kind in VerifierKind::all() {
                 let mut verifier = kind.build().unwrap();
                 // Drafts by shared clocks are no i.i.d. paths.
-                if verifier.supports(&policy.form()).is_err() || verifier.races() {
+                if verifier.supports(&policy.form()).is_err() || verifier.uses_shared_randomness() {
                     continue;
                 }
                 let found = exact(
@@ -55,7 +55,7 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
                     &mut |_| (),
                 )
                 .unwrap();
-                assert!(found.law_deviation < 1e-10, "{kind} {found:?}\n{pair:?}");
+                assert!(found.deviation < 1e-10, "{kind} {found:?}\n{pair:?}");
                 assert!(
                     found.block_efficiency <= bound + 1e-9,
                     "{kind} {found:?} {bound}\n{pair:?}"
@@ -136,7 +136,7 @@ fn walks_fall_back_and_stay_exact() {
                 let (target, draft) = (&pair.target, &pair.draft);
                 let found =
                     exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ()).unwrap();
-                assert!(found.law_deviation < 1e-10, "{tree} {} {found:?}", rule.name());
+                assert!(found.deviation < 1e-10, "{tree} {} {found:?}", rule.name());
                 fallbacks += verifier.fallbacks();
             }
             assert!(fallbacks > 0 || rule.name() == "global-resolution", "{tree} {}", rule.name());

@@ -177,7 +177,7 @@ impl BackendOptions {
         listener.detail(&format!(
             "{role}: {} on llama.cpp, {threads} threads; room for {} tokens; loaded in {:.2} s",
             path.display(),
-            loaded.model.facts().context,
+            loaded.model.info().context,
             clock.elapsed().as_secs_f64()
         ));
         Ok(loaded)

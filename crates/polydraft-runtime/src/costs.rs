@@ -90,7 +90,7 @@ pub fn find<R: RuleRegistry>(
             .speculation(speculation.with_sampling(*of_draft))
             .rng(requests::seeded(0)))
     };
-    let text = models.language.text.encode(SAMPLE.trim_end())?;
+    let text = models.language.tokenizer.encode(SAMPLE.trim_end())?;
     let costs = models.engine.costs(&text, &mut request).context("measuring what steps cost")?;
     let kept = Kept { of, costs };
     match place.map(|place| (keep(&place, &kept), place)) {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use polydraft::Token;
-use polydraft_engine::{Drafter, DrafterKind, Facts, Model, ModelDrafter};
+use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
 use polydraft_models::{
     Ends, Head, HeadOptions, Loaded, Precision, TransformerModel, is_head, load_head,
     load_head_beside, read_tokens,
@@ -20,12 +20,12 @@ impl Loader<'_> {
     /// What drafts for a target on the native backend.
     pub fn open_drafter(&self, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
         let Loaded { model: target, language, .. } = target;
-        if let Some(ngram) = self.ngram(target.facts(), language)? {
+        if let Some(ngram) = self.ngram(target.info(), language)? {
             return Ok(ngram);
         }
         let draft = self.draft_path()?;
         if !is_head(&draft) {
-            return self.draft_model(&draft, target.facts(), language);
+            return self.draft_model(&draft, target.info(), language);
         }
         let options = self.head_options(language)?;
         let head = load_head(&draft, target, &options)
@@ -41,13 +41,13 @@ impl Loader<'_> {
         target: &mut dyn Model,
         language: &Language,
     ) -> Result<Box<dyn Drafter>> {
-        if let Some(ngram) = self.ngram(target.facts(), language)? {
+        if let Some(ngram) = self.ngram(target.info(), language)? {
             return Ok(ngram);
         }
         let draft = self.draft_path()?;
         match is_head(&draft) {
             true => Ok(Box::new(self.head_beside(&draft, path, target, language)?)),
-            false => self.draft_model(&draft, target.facts(), language),
+            false => self.draft_model(&draft, target.info(), language),
         }
     }
 
@@ -74,7 +74,7 @@ impl Loader<'_> {
     }
 
     /// What drafts without a model, if that is what is named.
-    fn ngram(&self, target: &Facts, language: &Language) -> Result<Option<Box<dyn Drafter>>> {
+    fn ngram(&self, target: &ModelInfo, language: &Language) -> Result<Option<Box<dyn Drafter>>> {
         let options = self.options;
         let Some(mut kind) = options.drafter() else { return Ok(None) };
         if options.draft_dtype.is_some()
@@ -90,7 +90,7 @@ impl Loader<'_> {
         if let Some(file) = &options.corpus {
             let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
                 .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-            settings.corpus = language.text.encode_pieces(&text)?;
+            settings.corpus = language.tokenizer.encode_pieces(&text)?;
             settings.corpus_file = Some(file.clone());
         }
         Ok(Some(kind.build(target)?))
@@ -100,7 +100,7 @@ impl Loader<'_> {
     fn draft_model(
         &self,
         draft: &Path,
-        target: &Facts,
+        target: &ModelInfo,
         language: &Language,
     ) -> Result<Box<dyn Drafter>> {
         let options = self.options;

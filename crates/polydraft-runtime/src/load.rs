@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use polydraft_engine::{Drafter, Engine, Facts, Model, ModelDrafter};
+use polydraft_engine::{Drafter, Engine, Model, ModelDrafter, ModelInfo};
 use polydraft_models::{LoadOptions, Loaded, Opened, Precision, TransformerModel, is_head};
 use polydraft_text::{Language, LanguageModel};
 
@@ -38,7 +38,7 @@ impl Loader<'_> {
         let own = if with_draft { options.own_copy()? } else { Own::No };
         let (mut target, own) = self.open(&path, "target", own)?;
         let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
-            Some(copy) => Some(self.drafting(copy, target.model.facts(), &target.language)?),
+            Some(copy) => Some(self.drafting(copy, target.model.info(), &target.language)?),
             None if with_draft => Some(self.open_drafter(&mut target)?),
             None => None,
         };
@@ -78,13 +78,13 @@ impl Loader<'_> {
         let options = self.options;
         // Before the target, as the whole model is in memory while a copy of it is made.
         let copy = match options.own_copy()? {
-            own @ Own::Asked(_) if with_draft => Some(self.copy_beside(path, own)?),
+            own @ Own::RequestParams(_) if with_draft => Some(self.copy_beside(path, own)?),
             _ => None,
         };
         let LanguageModel { model: mut target, language } =
             options.backend.load_target(path, options.cache_type, self.listener)?;
         if let Some((copy, kind)) = copy {
-            let drafter = Some(self.drafting(copy, target.facts(), &language)?);
+            let drafter = Some(self.drafting(copy, target.info(), &language)?);
             let draft = Some(format!("self:{kind}"));
             return Ok(Models { engine: Engine::new(target, drafter), language, draft });
         }
@@ -108,7 +108,7 @@ impl Loader<'_> {
     fn drafting(
         &self,
         copy: TransformerModel,
-        target: &Facts,
+        target: &ModelInfo,
         language: &Language,
     ) -> Result<Box<dyn Drafter>> {
         let copy = Box::new(self.cut(copy, language)?);
@@ -177,7 +177,7 @@ impl Loader<'_> {
         let copy = match own {
             Own::No => None,
             Own::IfItHelps(own) => beside(own).ok(),
-            Own::Asked(own) => Some(beside(own).map_err(|problem| {
+            Own::RequestParams(own) => Some(beside(own).map_err(|problem| {
                 Usage::error(format!("--draft self: {problem}; see --dtype and --draft-dtype"))
             })?),
         };

@@ -64,7 +64,7 @@ pub(crate) const FALLBACK: &str = "ngram";
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Own {
     No,
-    Asked(SelfDraft),
+    RequestParams(SelfDraft),
     IfItHelps(SelfDraft),
 }
 
@@ -152,7 +152,7 @@ impl ModelOptions {
             return SelfDraft::default().or(self.draft_dtype).map(Own::IfItHelps);
         }
         match self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten() {
-            Some(own) => own.or(self.draft_dtype).map(Own::Asked),
+            Some(own) => own.or(self.draft_dtype).map(Own::RequestParams),
             None => Ok(Own::No),
         }
     }

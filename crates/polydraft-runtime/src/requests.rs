@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use polydraft::coupling::RuleRegistry;
-use polydraft::{Chance, RuleKind, Sampling, Token};
+use polydraft::{RandomSource, RuleKind, Sampling, Token};
 use polydraft_engine::{Generation, Limits, Piece, Request};
 use polydraft_text::Language;
 use rand::SeedableRng;
@@ -53,13 +53,13 @@ impl<R: RuleRegistry> Settings<R> {
         language: &Language,
         prompt: &[Token],
         limits: &Limits,
-        rng: impl Chance + Send + 'c,
+        rng: impl RandomSource + Send + 'c,
     ) -> Result<Request<'c>> {
         Ok(Request::new(prompt)
             .sampling(self.sampling)
             .speculation(self.speculation.as_ref().map(Speculation::build).transpose()?)
             .limits(limits.clone())
-            .text(language.text.stream(prompt))
+            .text(language.tokenizer.stream(prompt))
             .rng(rng))
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use polydraft::coupling::RuleRegistry;
 use polydraft::policy::{Choices, Costs};
-use polydraft::{Chance, RuleKind, Sampling, Token};
+use polydraft::{RandomSource, RuleKind, Sampling, Token};
 use polydraft_engine::{Limits, Request};
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ impl<R: RuleRegistry> Run<R> {
         &self,
         prompt: &[Token],
         limits: &Limits,
-        rng: impl Chance + Send + 'c,
+        rng: impl RandomSource + Send + 'c,
     ) -> Result<Request<'c>> {
         self.settings.request(&self.models.language, prompt, limits, rng)
     }

@@ -132,14 +132,18 @@ fn advise<R: RuleRegistry>(
     let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
         || matches!(
             error.downcast_ref(),
-            Some(polydraft_engine::Error::Law(polydraft::Error::Unsupported { .. }))
+            Some(polydraft_engine::Error::EmittedDistribution(
+                polydraft::Error::Unsupported { .. }
+            ))
         );
     if !unfit {
         return format!("{verifier}: {error}");
     }
     let all = VerifierKind::<R>::all();
     // One whose text does not depend on the draft is for those who ask for that.
-    let usual = |kind: &&VerifierKind<R>| kind.build().is_ok_and(|verifier| !verifier.races());
+    let usual = |kind: &&VerifierKind<R>| {
+        kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
+    };
     let verifiers =
         all.iter().filter(usual).filter(|other| supports(other, tree)).map(VerifierKind::to_string);
     let chain = supports(verifier, &PolicyKind::chain(1)).then(|| "--paths 1".to_owned());

@@ -24,13 +24,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::grammar::Form;
-use crate::worker::{Asked, Event};
+use crate::worker::{Event, RequestParams};
 use error::Problem;
 
 /// A request that makes sense.
 pub struct Prepared {
     /// For the engine, prompt by prompt.
-    pub asked: Vec<Asked>,
+    pub asked: Vec<RequestParams>,
     /// The form that all its texts must have: its grammar is still to be made.
     pub form: Option<Form>,
     /// How its answer looks.

@@ -13,10 +13,10 @@ use tokio::sync::Semaphore;
 use crate::api::error::Problem;
 use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
-use crate::worker::{Asked, Capacity, Desk, Failure};
+use crate::worker::{Capacity, EngineHandle, Failure, RequestParams};
 
 /// The models, and how they are put to work where a request does not say.
-pub struct Served {
+pub struct ServedModel {
     /// Target and drafter.
     pub engine: Engine,
     /// The target's text side.
@@ -95,7 +95,7 @@ pub(crate) struct App {
     pub grammars: Mutex<HashMap<Vec<Token>, Arc<Grammars>>>,
     /// The place of whoever makes a grammar.
     pub forming: Arc<Semaphore>,
-    pub desk: Desk,
+    pub desk: EngineHandle,
     pub telemetry: Arc<Telemetry>,
     /// Seconds since 1970.
     pub started: u64,
@@ -108,7 +108,7 @@ impl App {
     /// # Errors
     /// A prompt that leaves no room in the context, is empty where the model needs a token, or has
     /// tokens that there are not; more tokens than the server has memory for.
-    pub fn check(&self, asked: &Asked) -> Result<(), Problem> {
+    pub fn check(&self, asked: &RequestParams) -> Result<(), Problem> {
         let (prompt, context) = (asked.prompt.len(), self.context);
         if prompt >= context {
             return Err(Failure::Engine(Error::PromptTooLong { prompt, context }).into());

@@ -10,7 +10,7 @@
 //! request's texts extend together, and which is much larger than what is copied); 3. the mask is a
 //! function of the tokens before the node alone, so that every verifier is exact for the masked
 //! target; 4. where the bytes that come are certain, the mask leaves one token, the tokenizer's own
-//! for them: such tokens need no pass ([`Processor::forced`]). Behind a drafted token that the
+//! for them: such tokens need no pass ([`LogitsProcessor::forced`]). Behind a drafted token that the
 //! grammar forbids the law has no meaning, for the target never goes there: nothing is masked.
 //! Complexity: a copy of the parser and a mask for each node that is drawn from or that a verifier
 //! looks at.
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use llguidance::{Matcher, ParserFactory, token_bytes_from_tokenizer_json};
 use polydraft::Token;
-use polydraft_text::Text;
+use polydraft_text::Tokenizer;
 use serde_json::Value;
 
 pub use calls::CallGrammar;
@@ -42,7 +42,7 @@ const NEAR: usize = 256;
 /// The tokenizer, as the library asks for it.
 struct Tokens {
     trie: TokTrie,
-    text: Option<Text>,
+    text: Option<Tokenizer>,
 }
 
 impl TokenizerEnv for Tokens {
@@ -81,7 +81,7 @@ impl Grammars {
     ///
     /// # Errors
     /// A tokenizer whose tokens' bytes cannot be told; no token that ends a text.
-    pub fn new(text: &Text, vocabulary: usize, end_tokens: &[Token]) -> Result<Self, String> {
+    pub fn new(text: &Tokenizer, vocabulary: usize, end_tokens: &[Token]) -> Result<Self, String> {
         let json = text.to_json().map_err(|error| error.to_string())?;
         let json: Value = serde_json::from_str(&json).map_err(|error| error.to_string())?;
         // Of some tokenizers it holds to be true what is not.
@@ -94,7 +94,7 @@ impl Grammars {
     /// From the bytes of every token.
     fn of(
         mut bytes: Vec<Vec<u8>>,
-        text: Option<Text>,
+        text: Option<Tokenizer>,
         vocabulary: usize,
         end_tokens: &[Token],
     ) -> Result<Self, String> {
@@ -142,7 +142,7 @@ impl Grammars {
 
 #[cfg(test)]
 mod tests {
-    use polydraft_engine::Processor;
+    use polydraft_engine::LogitsProcessor;
     use serde_json::json;
 
     use super::mask::{FORCED, Masked, only};
@@ -284,35 +284,35 @@ mod tests {
     /// Draft, verifier and what is certain leave the law of plain decoding with the mask,
     /// enumerated.
     #[test]
-    fn the_law_is_that_of_plain_decoding_with_the_mask() {
+    fn the_distribution_is_that_of_plain_decoding_with_the_mask() {
         use polydraft::{PolicyKind, VerifierKind, enumerate};
         use polydraft_engine::{
             Engine, Limits, ModelDrafter, Request, Speculation, TableModel, Vocabulary,
         };
         struct Unforced(Mask);
-        impl Processor for Unforced {
+        impl LogitsProcessor for Unforced {
             fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
                 self.0.process(decided, path, logits);
             }
         }
         let grammar = grammar();
-        let law = |peak: usize| {
+        let probs = |peak: usize| {
             let weight = |token: usize| if token % 5 == peak { 3.0 } else { 1.0 };
             let all: f64 = (0..=TOKENS.len()).map(weight).sum();
             (0..=TOKENS.len()).map(|token| weight(token) / all).collect::<Vec<f64>>()
         };
         let table = |name, peaks: [usize; 2]| {
-            let json = json!({ "vocabulary": TOKENS.len() + 1, "next": { "": law(peaks[0]),
-                "5": law(peaks[1]) } });
+            let json = json!({ "vocabulary": TOKENS.len() + 1, "next": { "": probs(peaks[0]),
+                "5": probs(peaks[1]) } });
             TableModel::from_json(name, &json.to_string()).unwrap()
         };
         let vocabulary = Vocabulary::numbered(TOKENS.len() + 1);
         let drafter = ModelDrafter::new(Box::new(table("draft", [1, 2])), &vocabulary).unwrap();
         let mut engine = Engine::new(Box::new(table("target", [0, 3])), Some(Box::new(drafter)));
-        let mut laws = |kind: Option<(&str, &str)>, forced: bool| {
-            let mut laws = std::collections::BTreeMap::new();
+        let mut distributions = |kind: Option<(&str, &str)>, forced: bool| {
+            let mut distributions = std::collections::BTreeMap::new();
             let mut calls = 0.0;
-            for (probability, (tokens, target_calls)) in enumerate(|chance| {
+            for (probability, (tokens, target_calls)) in enumerate(|rng| {
                 let speculation = kind.map(|(verifier, tree)| {
                     let verifier = verifier.parse::<VerifierKind>().unwrap().build().unwrap();
                     let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
@@ -320,7 +320,7 @@ mod tests {
                 });
                 let limits = Limits { end_tokens: vec![END], ..Limits::tokens(4) };
                 let request = Request::new([0]).speculation(speculation).limits(limits);
-                let mut session = engine.open(request.rng(chance)).unwrap();
+                let mut session = engine.open(request.rng(rng)).unwrap();
                 let mask = Mask::new(&grammar);
                 session.process(if forced { Box::new(mask) } else { Box::new(Unforced(mask)) });
                 while !session.is_done() {
@@ -329,17 +329,17 @@ mod tests {
                 let made = engine.close(session).unwrap();
                 (made.tokens, made.statistics.target_calls)
             }) {
-                *laws.entry(tokens).or_insert(0.0) += probability;
+                *distributions.entry(tokens).or_insert(0.0) += probability;
                 calls += probability * target_calls as f64;
             }
-            (laws, calls)
+            (distributions, calls)
         };
-        let (plain, many) = laws(None, false);
+        let (plain, many) = distributions(None, false);
         assert!(plain.len() > 15, "{}", plain.len());
         let kinds = [None, Some(("block", "paths:1,2")), Some(("nested-priority", "paths:2,2"))];
         for kind in kinds {
             for forced in [false, true] {
-                let (found, calls) = laws(kind, forced);
+                let (found, calls) = distributions(kind, forced);
                 let worst =
                     plain.iter().map(|(text, p)| (p - found.get(text).unwrap_or(&0.0)).abs());
                 let worst = worst.fold(0.0_f64, f64::max);

@@ -14,7 +14,7 @@ mod serve;
 mod telemetry;
 mod worker;
 
-pub use app::{Defaults, Served, Settings};
+pub use app::{Defaults, ServedModel, Settings};
 pub use http::server::Server;
 pub use serve::{Serving, is_key, origin, serve};
 pub use tracing::Level as LogLevel;

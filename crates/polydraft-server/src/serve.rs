@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
 use crate::api::speculation::fits;
-use crate::app::{Defaults, Served, Settings};
+use crate::app::{Defaults, ServedModel, Settings};
 use crate::http::server::Server;
 use crate::worker::Capacity;
 
@@ -94,9 +94,13 @@ pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> 
 }
 
 /// The models, and the defaults of requests.
-fn served(mut run: Run, serving: Serving, listener: &dyn Listener) -> Result<(Served, Settings)> {
+fn served(
+    mut run: Run,
+    serving: Serving,
+    listener: &dyn Listener,
+) -> Result<(ServedModel, Settings)> {
     if let Some(Speculation { tree, .. }) = &run.settings.speculation {
-        fits(tree, run.models.engine.facts().vocabulary.size())
+        fits(tree, run.models.engine.info().vocabulary.size())
             .map_err(|problem| Usage::error(format!("the tree of all requests: {problem}")))?;
     }
     // Where the tree is another one, a request may ask for the adaptive one all the same.
@@ -134,7 +138,10 @@ fn served(mut run: Run, serving: Serving, listener: &dyn Listener) -> Result<(Se
     let name = serving.name.unwrap_or_else(|| language.name.clone());
     // The demo pair's draft is not named, but has a name.
     let draft = run.models.draft.or_else(|| engine.drafter().map(str::to_owned));
-    Ok((Served { engine, language, name, draft, speculation, costs, completions, chat }, settings))
+    Ok((
+        ServedModel { engine, language, name, draft, speculation, costs, completions, chat },
+        settings,
+    ))
 }
 
 /// Where a page is from, as a browser says it, or `*`.

@@ -27,8 +27,8 @@ use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;
 
-pub use job::{Asked, Desk, Event, Events, Failure, Refusal};
 use job::{Command, Job};
+pub use job::{EngineHandle, Event, Events, Failure, Refusal, RequestParams};
 use pace::Pace;
 use running::{Running, Text};
 
@@ -56,9 +56,9 @@ pub fn start(
     language: Language,
     capacity: Capacity,
     telemetry: Arc<Telemetry>,
-) -> std::io::Result<(Desk, JoinHandle<()>)> {
+) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (sender, inbox) = channel();
-    let desk = Desk::new(sender, capacity.texts.saturating_add(capacity.queue));
+    let desk = EngineHandle::new(sender, capacity.texts.saturating_add(capacity.queue));
     let worker = Worker {
         engine,
         language,
@@ -120,7 +120,7 @@ impl Worker {
     }
 
     fn need(&self, job: &Job) -> (usize, usize) {
-        (job.asked.count, job.asked.tokens(self.engine.facts().context))
+        (job.asked.count, job.asked.tokens(self.engine.info().context))
     }
 
     /// Takes what has come in; waits where there is nothing else to do. Whether there is anything

@@ -6,7 +6,7 @@ use polydraft_gguf::{Gguf, TokenType, TokenizerDescription};
 use crate::chat::WITH_TOOLS;
 use crate::contained::contained;
 use crate::text::mangled;
-use crate::{ChatTemplate, Language, PublishedSampling, Result, SpecialTokens, Text};
+use crate::{ChatTemplate, Language, PublishedSampling, Result, SpecialTokens, Tokenizer};
 
 impl Language {
     /// Reads the tokenizer, the chat template and the tokens that end a text from a GGUF file. The
@@ -24,7 +24,7 @@ impl Language {
             Ok(tokenizer) => tokenizer?,
             Err(panic) => return Err(mangled(path.to_owned(), &panic)),
         };
-        let text = Text::from_parts(tokenizer, path).with_rows(rows);
+        let text = Tokenizer::from_parts(tokenizer, path).with_rows(rows);
         let vocabulary = without_padding(text.vocabulary(rows)?, &description);
         let chat = match description.chat_template {
             None => None,
@@ -39,7 +39,7 @@ impl Language {
         let end_tokens = description.end_tokens;
         Ok(Self {
             name,
-            text,
+            tokenizer: text,
             vocabulary,
             end_tokens,
             chat,

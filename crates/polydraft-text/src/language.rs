@@ -6,7 +6,7 @@ use polydraft::Token;
 use polydraft_engine::{Model, Vocabulary};
 
 use crate::{
-    ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Text,
+    ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Tokenizer,
 };
 
 /// Everything that stands between text and the tokens of a model: no tensors, and the same for
@@ -14,11 +14,11 @@ use crate::{
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use polydraft_text::{ChatTemplate, Language, Message, SpecialTokens, Text};
+/// use polydraft_text::{ChatTemplate, Language, Message, SpecialTokens, Tokenizer};
 ///
 /// let file = br#"{"model": {"type": "WordLevel", "vocab": {"user": 0, "hi": 1}, "unk_token": "hi"},
 ///                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
-/// let text = Text::parse(file, "tokenizer.json")?;
+/// let text = Tokenizer::parse(file, "tokenizer.json")?;
 /// let template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}";
 /// let language = Language {
 ///     name: "example".to_owned(),
@@ -38,7 +38,7 @@ pub struct Language {
     /// The model's name, for messages.
     pub name: String,
     /// The tokenizer.
-    pub text: Text,
+    pub tokenizer: Tokenizer,
     /// The tokens that the model has a row for.
     pub vocabulary: Vocabulary,
     /// Tokens that end a text.
@@ -62,7 +62,7 @@ impl Language {
             .file_name()
             .map_or_else(|| directory.display().to_string(), |name| name.to_string_lossy().into());
         let special = SpecialTokens::read(directory)?;
-        let text = Text::read_with(directory, &special)?.with_rows(rows);
+        let text = Tokenizer::read_with(directory, &special)?.with_rows(rows);
         let vocabulary = text.vocabulary(rows)?;
         let published = Published::read(directory)?;
         let end_tokens = match published.end_tokens.is_empty() {
@@ -70,7 +70,14 @@ impl Language {
             false => published.end_tokens,
         };
         let chat = ChatTemplate::read_with(directory, special)?;
-        Ok(Self { name, text, vocabulary, end_tokens, chat, sampling: published.sampling })
+        Ok(Self {
+            name,
+            tokenizer: text,
+            vocabulary,
+            end_tokens,
+            chat,
+            sampling: published.sampling,
+        })
     }
 
     /// The tokens of a conversation, up to where the model answers.
@@ -80,7 +87,7 @@ impl Language {
     /// refuses.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
-        self.text.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
+        self.tokenizer.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
     }
 
     /// The same for a model whose context holds `most` tokens, in little memory however long the
@@ -104,13 +111,13 @@ impl Language {
     ) -> Result<Vec<Token>> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
         let text = self.chat.as_ref().ok_or_else(missing)?.render_with_tools(messages, tools)?;
-        self.text.encode_plain_within(&text, most)
+        self.tokenizer.encode_plain_within(&text, most)
     }
 
     /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the
     /// tokenizer's settings name.
     pub fn answer_end_tokens(&self) -> Vec<Token> {
-        let named = self.chat.as_ref().and_then(|c| self.text.token(c.end_token()?));
+        let named = self.chat.as_ref().and_then(|c| self.tokenizer.token(c.end_token()?));
         let missing = named.filter(|token| !self.end_tokens.contains(token));
         self.end_tokens.iter().copied().chain(missing).collect()
     }

@@ -3,7 +3,7 @@
 //!
 //! [`Language::read`] takes all of it from a directory in Hugging Face layout,
 //! [`Language::from_gguf`] from a GGUF file. Every part can also be made from what another format
-//! holds: [`Text::from_parts`], [`SpecialTokens::from_roles`], [`ChatTemplate::from_source`].
+//! holds: [`Tokenizer::from_parts`], [`SpecialTokens::from_roles`], [`ChatTemplate::from_source`].
 //!
 //! Files are as published, and may be anything: what is wrong with them is an [`Error`] that names
 //! the file, never a panic.
@@ -28,4 +28,4 @@ pub use generation::{Published, PublishedSampling};
 pub use language::{Language, LanguageModel};
 pub use special::SpecialTokens;
 pub use stream::Stream;
-pub use text::Text;
+pub use text::Tokenizer;

@@ -1,9 +1,9 @@
 //! Tokens to text, as soon as whole characters are there.
 
 use polydraft::Token;
-use polydraft_engine::{Error as EngineError, TextStream};
+use polydraft_engine::{Detokenizer, Error as EngineError};
 
-use crate::{Result, Text};
+use crate::{Result, Tokenizer};
 
 /// Turns tokens into text as soon as whole characters are there.
 ///
@@ -12,7 +12,7 @@ use crate::{Result, Text};
 /// text follows them.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    text: Text,
+    tokenizer: Tokenizer,
     /// The window; its first `shown` tokens have been shown, whole.
     tokens: Vec<Token>,
     shown: usize,
@@ -26,7 +26,7 @@ const LONGEST_WINDOW: usize = 16;
 const MOST_WAITING: usize = 64;
 
 impl Stream {
-    pub(crate) fn new(source: Text, prompt: &[Token]) -> Self {
+    pub(crate) fn new(source: Tokenizer, prompt: &[Token]) -> Self {
         let with_text: Vec<Token> =
             prompt.iter().copied().filter(|t| !source.is_special(*t)).collect();
         // A few tokens settle whether the first new one brings a space of its own: some tokenizers
@@ -43,12 +43,12 @@ impl Stream {
         while shown > 0 && text(&tokens[..shown]).ends_with(char::REPLACEMENT_CHARACTER) {
             shown -= 1;
         }
-        Self { text: source, tokens, shown, seen }
+        Self { tokenizer: source, tokens, shown, seen }
     }
 
     /// What is new; all of it if `whole`, else without bytes that may become a character.
     fn advance(&mut self, whole: bool) -> Result<String> {
-        let all = self.text.decode(&self.tokens)?;
+        let all = self.tokenizer.decode(&self.tokens)?;
         // Some tokenizers take all bytes back that a wrong one follows; what was shown of them
         // stays.
         let common = common_prefix(&self.seen, &all);
@@ -64,7 +64,7 @@ impl Stream {
         if self.tokens.len() > LONGEST_WINDOW {
             // Where it was shown whole before, a window can begin.
             self.tokens.drain(..self.shown);
-            self.seen = self.text.decode(&self.tokens)?;
+            self.seen = self.tokenizer.decode(&self.tokens)?;
         } else {
             self.seen = all;
         }
@@ -79,9 +79,9 @@ fn common_prefix(a: &str, b: &str) -> usize {
     differs.map_or(a.len().min(b.len()), |((at, _), _)| at)
 }
 
-impl TextStream for Stream {
+impl Detokenizer for Stream {
     fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
-        if self.text.is_special(token) {
+        if self.tokenizer.is_special(token) {
             return Ok(String::new());
         }
         self.tokens.push(token);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use polydraft::Token;
 use polydraft_engine::Vocabulary;
 use polydraft_files::{Kind, in_words};
-use tokenizers::{Model, ModelWrapper, Tokenizer};
+use tokenizers::{Model, ModelWrapper, Tokenizer as HfTokenizer};
 
 use crate::contained::contained;
 use crate::files::read_optional;
@@ -21,19 +21,19 @@ use crate::{Error, Result, SpecialTokens, Stream};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use polydraft_engine::TextStream;
-/// use polydraft_text::Text;
+/// use polydraft_engine::Detokenizer;
+/// use polydraft_text::Tokenizer;
 ///
 /// let file = br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
 ///                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
-/// let text = Text::parse(file, "tokenizer.json")?;
+/// let text = Tokenizer::parse(file, "tokenizer.json")?;
 /// assert_eq!(text.encode("two one")?, [1, 0]);
 /// let mut stream = text.stream(&[1]);
 /// assert_eq!(stream.push(0)?, " one");
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Text {
+pub struct Tokenizer {
     inner: Arc<Inner>,
     /// Ids of its tokens are below this.
     rows: usize,
@@ -45,13 +45,13 @@ const MOST_BLANK: usize = 1_000_000;
 
 #[derive(Debug)]
 struct Inner {
-    tokenizer: Tokenizer,
+    tokenizer: HfTokenizer,
     path: PathBuf,
     /// Tokens without a text of their own.
     special: HashSet<Token>,
 }
 
-impl Text {
+impl Tokenizer {
     /// Reads the tokenizer of a model directory: `tokenizer.json` or, as the OPT models have it,
     /// `vocab.json` with `merges.txt`.
     ///
@@ -84,7 +84,7 @@ impl Text {
     /// The same with what the settings beside it say.
     fn parse_with(bytes: &[u8], path: PathBuf, special: &SpecialTokens) -> Result<Self> {
         let read = || {
-            let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(|e| {
+            let mut tokenizer = HfTokenizer::from_bytes(bytes).map_err(|e| {
                 format!("expected a tokenizer in Hugging Face's format: {}", in_words(e))
             })?;
             around::apply(&mut tokenizer, special).map_err(|e| e.to_string())?;
@@ -99,11 +99,11 @@ impl Text {
     /// From a tokenizer made in another way, for example of a GGUF file's metadata; `path` is where
     /// it is from, for messages. It is not to cut or fill up what it encodes: settings that say so
     /// are dropped.
-    pub fn from_parts(tokenizer: Tokenizer, path: impl Into<PathBuf>) -> Self {
+    pub fn from_parts(tokenizer: HfTokenizer, path: impl Into<PathBuf>) -> Self {
         Self::new(tokenizer, path.into())
     }
 
-    fn new(mut tokenizer: Tokenizer, path: PathBuf) -> Self {
+    fn new(mut tokenizer: HfTokenizer, path: PathBuf) -> Self {
         // They are left in the file by training. A prompt is what was given: the model's context
         // bounds it.
         tokenizer.with_padding(None);

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
-use polydraft_engine::TextStream;
-use polydraft_text::Text;
+use polydraft_engine::Detokenizer;
+use polydraft_text::Tokenizer;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
@@ -18,13 +18,13 @@ fn write_json(directory: &Path, name: &str, value: &Value) {
     fs::write(directory.join(name), value.to_string()).unwrap();
 }
 
-fn fixture(name: &str) -> Text {
+fn fixture(name: &str) -> Tokenizer {
     let path = folder().join(format!("{name}.json"));
-    Text::parse(&fs::read(&path).unwrap(), path).unwrap()
+    Tokenizer::parse(&fs::read(&path).unwrap(), path).unwrap()
 }
 
 /// Name, tokenizer, and the tokens and text of make_text.py's sentence.
-fn kinds() -> Vec<(String, Text, Vec<Token>, String)> {
+fn kinds() -> Vec<(String, Tokenizer, Vec<Token>, String)> {
     let all: Value =
         serde_json::from_slice(&fs::read(folder().join("decoded.json")).unwrap()).unwrap();
     let kinds = all["kinds"].as_object().unwrap().iter();
@@ -40,7 +40,7 @@ fn kinds() -> Vec<(String, Text, Vec<Token>, String)> {
 }
 
 /// Pushes tokens; returns the pieces.
-fn streamed(text: &Text, prompt: &[Token], tokens: &[Token]) -> Vec<String> {
+fn streamed(text: &Tokenizer, prompt: &[Token], tokens: &[Token]) -> Vec<String> {
     let mut stream = text.stream(prompt);
     let mut pieces: Vec<String> = tokens.iter().map(|t| stream.push(*t).unwrap()).collect();
     pieces.push(stream.finish().unwrap());
@@ -148,7 +148,7 @@ fn a_vocabulary_and_its_merges_make_a_tokenizer() {
     write_json(directory.path(), "tokenizer_config.json", &tokens);
     let (_, reference, ids, decoded) =
         kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
-    let text = Text::read(directory.path()).unwrap();
+    let text = Tokenizer::read(directory.path()).unwrap();
     assert_eq!(text.decode(&ids).unwrap(), decoded);
     for sample in [decoded.as_str(), "", "<|end|> x", " leading"] {
         assert_eq!(text.encode(sample).unwrap(), reference.encode(sample).unwrap(), "{sample:?}");
@@ -156,10 +156,10 @@ fn a_vocabulary_and_its_merges_make_a_tokenizer() {
     assert_eq!(streamed(&text, &[], &ids).concat(), decoded);
 
     fs::write(directory.path().join("vocab.json"), "{}").unwrap();
-    let message = Text::read(directory.path()).unwrap_err().to_string();
+    let message = Tokenizer::read(directory.path()).unwrap_err().to_string();
     assert!(message.contains("vocab.json") && message.contains("byte-level"), "{message}");
     fs::remove_file(directory.path().join("merges.txt")).unwrap();
-    let message = Text::read(directory.path()).unwrap_err().to_string();
+    let message = Tokenizer::read(directory.path()).unwrap_err().to_string();
     assert!(message.contains("vocab.json with merges.txt"), "{message}");
 }
 
@@ -187,8 +187,8 @@ fn changed_bytes(change: impl FnOnce(&mut Value)) -> Vec<u8> {
 }
 
 /// What is made of it.
-fn changed(change: impl FnOnce(&mut Value)) -> polydraft_text::Result<Text> {
-    Text::parse(&changed_bytes(change), "somewhere/tokenizer.json")
+fn changed(change: impl FnOnce(&mut Value)) -> polydraft_text::Result<Tokenizer> {
+    Tokenizer::parse(&changed_bytes(change), "somewhere/tokenizer.json")
 }
 
 #[test]
@@ -209,12 +209,12 @@ fn nothing_is_cut_off_or_filled_up() {
 }
 
 /// A tokenizer of whole words with these ids.
-fn words(vocabulary: Value) -> Text {
+fn words(vocabulary: Value) -> Tokenizer {
     let file = json!({
         "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "a"}
     });
-    Text::parse(file.to_string().as_bytes(), "somewhere/tokenizer.json").unwrap()
+    Tokenizer::parse(file.to_string().as_bytes(), "somewhere/tokenizer.json").unwrap()
 }
 
 #[test]
@@ -240,7 +240,8 @@ fn added_tokens_without_a_row_are_no_part_of_the_vocabulary() {
             "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2}, "unk_token": "a"}
         })
     };
-    let text = Text::parse(file(3).to_string().as_bytes(), "somewhere/tokenizer.json").unwrap();
+    let text =
+        Tokenizer::parse(file(3).to_string().as_bytes(), "somewhere/tokenizer.json").unwrap();
     assert_eq!(text.vocabulary(4).unwrap().size(), 4);
     assert_eq!(text.vocabulary(3).unwrap().size(), 3);
     // The tokenizer's own need theirs.
@@ -267,7 +268,7 @@ fn settings_put_tokens_around_a_prompt() {
     let encoded = |file: &Value, settings: Value| {
         write_json(directory.path(), "tokenizer.json", file);
         write_json(directory.path(), "tokenizer_config.json", &settings);
-        let text = Text::read(directory.path()).map_err(|e| e.to_string())?;
+        let text = Tokenizer::read(directory.path()).map_err(|e| e.to_string())?;
         assert_eq!(text.encode_plain("b a").unwrap(), [1, 0]);
         Ok::<_, String>(text.encode("b a").unwrap())
     };
@@ -315,7 +316,7 @@ fn endless_white_space_is_refused() {
 #[test]
 fn mangled_tokenizers_are_errors() {
     let text = "a text to encode, ünïcode too: 日本語";
-    let use_it = |text_of: polydraft_text::Result<Text>| -> Result<(), String> {
+    let use_it = |text_of: polydraft_text::Result<Tokenizer>| -> Result<(), String> {
         let made = text_of.map_err(|e| e.to_string())?;
         let ids = made.encode(text).map_err(|e| e.to_string())?;
         made.decode(&ids).map_err(|e| e.to_string())?;
@@ -376,7 +377,8 @@ fn tokenizers_that_are_cut_off_are_errors() {
     // Inside every part of the file, the decoder's included.
     for length in (0..whole.len()).step_by(whole.len() / 300).chain(whole.len() - 200..whole.len())
     {
-        let message = Text::parse(&whole[..length], "cut/tokenizer.json").unwrap_err().to_string();
+        let message =
+            Tokenizer::parse(&whole[..length], "cut/tokenizer.json").unwrap_err().to_string();
         assert!(message.contains("cut/tokenizer.json"), "{length}: {message}");
     }
 }
@@ -387,7 +389,7 @@ fn absurd_lengths_are_refused_early() {
     let file =
         br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
                     "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
-    let text = Text::parse(file, "tokenizer.json").unwrap();
+    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
     let long = "one two ".repeat(1 << 20);
     let clock = std::time::Instant::now();
     let message = text.encode_within(&long, 1_000).unwrap_err().to_string();
@@ -411,17 +413,17 @@ fn what_is_no_file_is_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
     std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
-    let message = Text::read(folder.path()).unwrap_err().to_string();
+    let message = Tokenizer::read(folder.path()).unwrap_err().to_string();
     assert!(
         message.contains("tokenizer.json") && message.contains("expected a regular file"),
         "{message}"
     );
     fs::remove_file(&path).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    let message = Text::read(folder.path()).unwrap_err().to_string();
+    let message = Tokenizer::read(folder.path()).unwrap_err().to_string();
     assert!(message.contains("expected a regular file"), "{message}");
     fs::remove_file(&path).unwrap();
     fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
-    let message = Text::read(folder.path()).unwrap_err().to_string();
+    let message = Tokenizer::read(folder.path()).unwrap_err().to_string();
     assert!(message.contains("at most 64 MiB"), "{message}");
 }

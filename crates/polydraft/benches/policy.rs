@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use polydraft::conformance::tree::{ContextLaws, TargetOf, draw, random_pair};
+use polydraft::conformance::tree::{ContextDistributions, TargetOf, draw, random_pair};
 use polydraft::draft::{Draft, Form, Path};
 use polydraft::policy::{Costs, Growth, Passes, StepContext};
 use polydraft::{Distribution, Policy, PolicyKind, Token, VerifierKind, verify::Outcome};
@@ -17,11 +17,11 @@ use rand_chacha::ChaCha8Rng;
 const STEPS: usize = 5_000;
 
 /// Laws that hang on the last four tokens.
-struct Last<'a>(&'a dyn ContextLaws);
+struct Last<'a>(&'a dyn ContextDistributions);
 
-impl ContextLaws for Last<'_> {
-    fn law(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
-        self.0.law(&text[text.len().saturating_sub(4)..])
+impl ContextDistributions for Last<'_> {
+    fn distribution(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
+        self.0.distribution(&text[text.len().saturating_sub(4)..])
     }
 }
 
@@ -46,8 +46,8 @@ impl Policy for Timed {
         self.grow(|policy| policy.goes_on(path))
     }
 
-    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        self.grow(|policy| policy.draws(path, law))
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
+        self.grow(|policy| policy.draws(path, probs))
     }
 
     fn depth(&self) -> usize {

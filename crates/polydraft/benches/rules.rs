@@ -57,10 +57,10 @@ fn emit(bencher: Bencher, (name, vocabulary, shape, count): (&str, usize, Shape,
 fn softmax_pair(bencher: Bencher, vocabulary: usize) {
     let (target, draft) = logits(Shape::Peaked, vocabulary, 1);
     let plain = Sampling::default();
-    let mut laws =
+    let mut distributions =
         [&target, &draft].map(|logits| Distribution::from_logits(logits, &plain).expect("a law"));
     bencher.bench_local(|| {
-        laws[0].set_from_logits(&target, &plain).expect("a law");
-        laws[1].set_from_logits(&draft, &plain).expect("a law");
+        distributions[0].set_from_logits(&target, &plain).expect("a law");
+        distributions[1].set_from_logits(&draft, &plain).expect("a law");
     });
 }

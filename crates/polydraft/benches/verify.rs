@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use common::{SHAPES, VOCABULARIES, logits};
 use polydraft::{
-    Distribution, Draft, NodeId, PolicyKind, Result, Sampling, TargetLaws, Verifier, VerifierKind,
+    Distribution, Draft, NodeId, PolicyKind, Result, Sampling, TargetDistributions, Verifier,
+    VerifierKind,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -39,8 +40,8 @@ impl Case {
             target.push(p);
             let goes_on = policy.goes_on(&drawn.path(node));
             if goes_on {
-                let law = Distribution::from_logits(&q, &Sampling::default()).expect("a law");
-                drawn.grow(node, law, policy.as_ref(), &mut rng).expect("a tree");
+                let probs = Distribution::from_logits(&q, &Sampling::default()).expect("a law");
+                drawn.grow(node, probs, policy.as_ref(), &mut rng).expect("a tree");
             }
             draft.push(goes_on.then_some(q));
         }
@@ -55,29 +56,29 @@ struct Lazy<'a> {
     made: Vec<OnceLock<Distribution>>,
 }
 
-impl TargetLaws for Lazy<'_> {
+impl TargetDistributions for Lazy<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         Ok(self.made[node].get_or_init(|| {
-            let mut law =
+            let mut probs =
                 self.spare[node].lock().expect("no panic").take().expect("asked for once");
-            law.set_from_logits(&self.case.target[node], &Sampling::default()).expect("a law");
-            law
+            probs.set_from_logits(&self.case.target[node], &Sampling::default()).expect("a law");
+            probs
         }))
     }
 }
 
-fn softmaxes(logits: &[Option<Vec<f32>>], laws: &mut [Option<Distribution>]) {
-    laws.par_iter_mut().zip(logits).for_each(|(law, logits)| {
-        if let (Some(law), Some(logits)) = (law, logits) {
-            law.set_from_logits(black_box(logits), &Sampling::default()).expect("a law");
+fn softmaxes(logits: &[Option<Vec<f32>>], distributions: &mut [Option<Distribution>]) {
+    distributions.par_iter_mut().zip(logits).for_each(|(probs, logits)| {
+        if let (Some(probs), Some(logits)) = (probs, logits) {
+            probs.set_from_logits(black_box(logits), &Sampling::default()).expect("a law");
         }
     });
 }
 
-fn laws(logits: &[Option<Vec<f32>>]) -> Vec<Option<Distribution>> {
-    let law =
+fn distributions(logits: &[Option<Vec<f32>>]) -> Vec<Option<Distribution>> {
+    let probs =
         |logits: &Vec<f32>| Distribution::from_logits(logits, &Sampling::default()).expect("a law");
-    logits.iter().map(|logits| logits.as_ref().map(law)).collect()
+    logits.iter().map(|logits| logits.as_ref().map(probs)).collect()
 }
 
 const ROUNDS: usize = 9;
@@ -146,14 +147,15 @@ fn measure(verifier: &mut dyn Verifier, cases: &[Case]) -> Row {
     let (mut ratios, mut units, mut made, mut nodes) = (Vec::new(), Vec::new(), 0, 0);
     for case in cases {
         let all: Vec<Option<Vec<f32>>> = case.target.iter().cloned().map(Some).collect();
-        let (mut targets, mut drafts) = (laws(&all), laws(&case.draft));
+        let (mut targets, mut drafts) = (distributions(&all), distributions(&case.draft));
         nodes += case.drawn.tree().len() - 1;
         for round in 0..ROUNDS {
             let clock = Instant::now();
             softmaxes(&case.draft, &mut drafts);
             softmaxes(&all, &mut targets);
             let unit = clock.elapsed().as_secs_f64();
-            let spare = targets.iter_mut().map(|law| std::sync::Mutex::new(law.take())).collect();
+            let spare =
+                targets.iter_mut().map(|probs| std::sync::Mutex::new(probs.take())).collect();
             let mut rng = ChaCha8Rng::seed_from_u64(round as u64);
             let clock = Instant::now();
             softmaxes(&case.draft, &mut drafts);
@@ -161,10 +163,10 @@ fn measure(verifier: &mut dyn Verifier, cases: &[Case]) -> Row {
             black_box(verifier.verify(&case.drawn, &lazy, &mut rng).expect("a decision"));
             ratios.push(clock.elapsed().as_secs_f64() / unit);
             units.push(unit);
-            for (node, law) in lazy.made.into_iter().enumerate() {
-                let law = law.into_inner();
-                made += usize::from(law.is_some());
-                targets[node] = law.or_else(|| lazy.spare[node].lock().expect("no panic").take());
+            for (node, probs) in lazy.made.into_iter().enumerate() {
+                let probs = probs.into_inner();
+                made += usize::from(probs.is_some());
+                targets[node] = probs.or_else(|| lazy.spare[node].lock().expect("no panic").take());
             }
         }
     }

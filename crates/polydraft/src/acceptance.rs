@@ -26,7 +26,7 @@ const SUBSETS_UP_TO: usize = 20;
 /// Distinct drafts over a vocabulary of more than 20 tokens.
 pub fn optimal(problem: &Problem) -> Result<f64> {
     let (target, proposal) = (problem.target, &problem.proposal);
-    let draft = proposal.law(0);
+    let draft = proposal.distribution(0);
     let count = proposal.count();
     match proposal.scheme() {
         Drafting::TopK => {
@@ -150,7 +150,7 @@ fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
 /// The minimum over all sets of tokens that are drafted at all.
 fn by_subsets(target: &Distribution, proposal: &Proposal) -> Result<f64> {
     let drafted = |token: Token| {
-        (0..proposal.count()).any(|index| proposal.law(index).probability(token) > 0.0)
+        (0..proposal.count()).any(|index| proposal.distribution(index).probability(token) > 0.0)
     };
     let tokens: Vec<Token> =
         (0..proposal.vocabulary() as Token).filter(|token| drafted(*token)).collect();
@@ -161,13 +161,13 @@ fn by_subsets(target: &Distribution, proposal: &Proposal) -> Result<f64> {
             got: tokens.len().to_string(),
         });
     }
-    let mass = |law: &Distribution, set: u32| -> f64 {
+    let mass = |probs: &Distribution, set: u32| -> f64 {
         let inside = tokens.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
-        inside.map(|(_, &token)| law.probability(token)).sum()
+        inside.map(|(_, &token)| probs.probability(token)).sum()
     };
     let slack = (0..1_u32 << tokens.len()).map(|set| {
         let within: f64 =
-            (0..proposal.count()).map(|index| mass(proposal.law(index), set)).product();
+            (0..proposal.count()).map(|index| mass(proposal.distribution(index), set)).product();
         mass(target, set) - within
     });
     Ok(1.0 + slack.fold(0.0, f64::min))

@@ -2,7 +2,7 @@
 //! of verifiers.
 //!
 //! Problem: a rule is right when the emitted token has the target's law, when what it says about
-//! itself (`acceptance`, `law`) is what it does (`emit`), and when it does not accept more than is
+//! itself (`acceptance`, `probs`) is what it does (`emit`), and when it does not accept more than is
 //! possible.
 //! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
 //! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny
@@ -11,9 +11,9 @@
 pub mod statistics;
 pub mod tree;
 
-use crate::chance::enumerate;
 use crate::coupling::{Problem, Rule, couple};
 use crate::drafting::{Drafting, Draws, Proposal};
+use crate::random::enumerate;
 use crate::{Distribution, Result, Token};
 
 /// The deviation allowed everywhere.
@@ -103,12 +103,12 @@ impl Case {
     /// # Errors
     /// A case that is none: no drafts, different vocabularies.
     pub fn problem(&self) -> Result<Problem<'_>> {
-        let laws = if self.scheme == Drafting::Distinct { self.count } else { 1 };
+        let distributions = if self.scheme == Drafting::Distinct { self.count } else { 1 };
         Problem::new(
             &self.target,
             Proposal::new(
                 Draws { scheme: self.scheme, count: self.count },
-                &self.drafts[..laws.min(self.drafts.len())],
+                &self.drafts[..distributions.min(self.drafts.len())],
             )?,
         )
     }
@@ -138,10 +138,10 @@ impl Case {
         let mut emitted = vec![0.0; vocabulary];
         let (mut accepted, mut contained) = (0.0, 0.0);
         for (probability, drafts) in &tuples {
-            let law = coupling.law(drafts)?;
+            let probs = coupling.distribution(drafts)?;
             let mut done = vec![0.0; vocabulary];
             let mut done_accepted = 0.0;
-            let emissions = enumerate(|chance| coupling.emit(drafts, chance));
+            let emissions = enumerate(|rng| coupling.emit(drafts, rng));
             for (probability, emission) in emissions {
                 let emission = emission?;
                 done[emission.token as usize] += probability;
@@ -156,9 +156,9 @@ impl Case {
                     )?;
                 }
             }
-            agree("acceptance of law and emit", drafts, law.accepted, done_accepted)?;
+            agree("acceptance of law and emit", drafts, probs.accepted, done_accepted)?;
             for token in 0..vocabulary {
-                agree("law and emit", drafts, law.probabilities[token], done[token])?;
+                agree("law and emit", drafts, probs.probabilities[token], done[token])?;
                 emitted[token] += probability * done[token];
                 if drafts.contains(&(token as Token)) {
                     contained += probability * done[token];
@@ -172,7 +172,7 @@ impl Case {
                 return Err(Failure::WrongLaw { token, expected, got });
             }
         }
-        let stated = coupling.acceptance(&mut crate::chance::Certain);
+        let stated = coupling.acceptance(&mut crate::random::Certain);
         agree("acceptance and the sum over tuples", &[], accepted, stated.probability)?;
         let optimal = self.optimal(&tuples);
         if accepted.max(contained) > optimal + TOLERANCE {
@@ -248,7 +248,7 @@ pub fn cases<R: rand::Rng + ?Sized>(
     let mut uniform = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     for index in 0..random {
         let flatness = [0.5, 1.0, 3.0, 10.0][index % 4];
-        let mut law = |near: Option<&Distribution>| {
+        let mut probs = |near: Option<&Distribution>| {
             let mut values: Vec<f64> =
                 (0..vocabulary).map(|_| uniform().powf(flatness) + 1e-12).collect();
             if uniform() < 0.2 {
@@ -267,9 +267,9 @@ pub fn cases<R: rand::Rng + ?Sized>(
             });
             normal(mixed.collect())
         };
-        let target = law(None)?;
+        let target = probs(None)?;
         let near = (index % 3 > 0).then_some(&target);
-        let drafts = (0..count).map(|_| law(near)).collect::<Result<_>>()?;
+        let drafts = (0..count).map(|_| probs(near)).collect::<Result<_>>()?;
         push(&target, drafts);
     }
     Ok(cases)

@@ -13,8 +13,8 @@ pub mod priority;
 pub mod recursive;
 pub mod single;
 
-use crate::chance::Chance;
 use crate::drafting::{Drafting, Draws, Proposal};
+use crate::random::RandomSource;
 use crate::{Distribution, Error, Result, Token};
 
 /// The target's law at a node and the law of the drafts drawn there.
@@ -117,10 +117,11 @@ pub trait Rule: Send {
     fn acceptance(&mut self, problem: &Problem) -> Option<f64>;
 
     /// Decides.
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission;
+    fn emit(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource)
+    -> Emission;
 
     /// The exact law of [`Rule::emit`] given the drafts.
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law;
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution;
 }
 
 /// What every rule's settings have.
@@ -220,14 +221,14 @@ pub struct Fallback {
 
 /// The law of the emitted token given the drafts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Law {
+pub struct EmittedDistribution {
     /// The probability of every token, shape `[vocabulary]`.
     pub probabilities: Vec<f64>,
     /// The probability that a draft is accepted.
     pub accepted: f64,
 }
 
-impl Law {
+impl EmittedDistribution {
     /// The law of a rule that accepts token t as a draft with probability `accepted[t]` (pairs,
     /// repeats add up) and otherwise emits from `rejected`, shape `[vocabulary]`, which is only
     /// asked for if that can happen.
@@ -273,8 +274,8 @@ impl Coupling<'_> {
     const WORK: usize = 400_000_000;
 
     /// The probability that a draft is accepted: by formula, else by enumeration of all tuples if
-    /// they are few, else estimated from random tuples. Only that last case uses `chance`.
-    pub fn acceptance(&mut self, chance: &mut dyn Chance) -> Acceptance {
+    /// they are few, else estimated from random tuples. Only that last case uses `rng`.
+    pub fn acceptance(&mut self, rng: &mut dyn RandomSource) -> Acceptance {
         let exact = |probability| Acceptance { probability, standard_error: None };
         if let Some(probability) = self.rule.acceptance(&self.problem) {
             return exact(probability);
@@ -285,7 +286,7 @@ impl Coupling<'_> {
             return exact(
                 tuples
                     .iter()
-                    .map(|(p, drafts)| p * self.rule.law(&self.problem, drafts).accepted)
+                    .map(|(p, drafts)| p * self.rule.distribution(&self.problem, drafts).accepted)
                     .sum(),
             );
         }
@@ -293,8 +294,8 @@ impl Coupling<'_> {
         let work_each = proposal.count().saturating_mul(self.problem.target.stored().len());
         let runs = (Self::WORK / work_each).clamp(Self::DRAWN.0, Self::DRAWN.1);
         for _ in 0..runs {
-            proposal.draw(chance, &mut drafts);
-            let accepted = self.rule.law(&self.problem, &drafts).accepted;
+            proposal.draw(rng, &mut drafts);
+            let accepted = self.rule.distribution(&self.problem, &drafts).accepted;
             sum += accepted;
             squares += accepted * accepted;
         }
@@ -308,9 +309,9 @@ impl Coupling<'_> {
     ///
     /// # Errors
     /// The wrong number of drafts, or a token outside the vocabulary.
-    pub fn emit(&mut self, drafts: &[Token], chance: &mut dyn Chance) -> Result<Emission> {
+    pub fn emit(&mut self, drafts: &[Token], rng: &mut dyn RandomSource) -> Result<Emission> {
         self.check(drafts)?;
-        Ok(self.rule.emit(&self.problem, drafts, chance))
+        Ok(self.rule.emit(&self.problem, drafts, rng))
     }
 
     /// Why another rule does this one's work here, if so.
@@ -322,16 +323,16 @@ impl Coupling<'_> {
     ///
     /// # Errors
     /// As for [`Coupling::emit`].
-    pub fn law(&mut self, drafts: &[Token]) -> Result<Law> {
+    pub fn distribution(&mut self, drafts: &[Token]) -> Result<EmittedDistribution> {
         self.check(drafts)?;
-        Ok(self.rule.law(&self.problem, drafts))
+        Ok(self.rule.distribution(&self.problem, drafts))
     }
 
     fn check(&self, drafts: &[Token]) -> Result<()> {
         let proposal = &self.problem.proposal;
         let expected = match proposal.scheme() {
             Drafting::Iid | Drafting::Distinct => proposal.count(),
-            _ => proposal.count().min(proposal.law(0).support_size()),
+            _ => proposal.count().min(proposal.distribution(0).support_size()),
         };
         if drafts.len() != expected {
             let expected = expected.to_string();

@@ -7,7 +7,7 @@ pub use sampling::Sampling;
 
 use pulp::{Arch, NullaryFnOnce};
 
-use crate::chance::{Chance, Outcomes};
+use crate::random::{Outcomes, RandomSource};
 use crate::{Error, Result, Token};
 
 /// Smaller probabilities count as 0: their reciprocals, and the ratios that rules are made of,
@@ -29,12 +29,12 @@ const BLOCK: usize = 256;
 /// ```
 /// use polydraft::{Distribution, Sampling};
 ///
-/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
-/// assert_eq!((law.probability(1), law.argmax()), (0.3, 0));
+/// let probs = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// assert_eq!((probs.probability(1), probs.argmax()), (0.3, 0));
 /// // From logits, the two likeliest tokens only.
 /// let logits = [2.0_f32.ln(), 3.0_f32.ln(), 0.0];
-/// let law = Distribution::from_logits(&logits, &Sampling { top_k: Some(2), ..Sampling::default() })?;
-/// assert!((law.probability(1) - 0.6).abs() < 1e-6 && law.probability(2) == 0.0);
+/// let probs = Distribution::from_logits(&logits, &Sampling { top_k: Some(2), ..Sampling::default() })?;
+/// assert!((probs.probability(1) - 0.6).abs() < 1e-6 && probs.probability(2) == 0.0);
 /// assert!(Distribution::new(vec![0.5, 0.4]).is_err());
 /// # Ok::<(), polydraft::Error>(())
 /// ```
@@ -191,23 +191,23 @@ impl Distribution {
         logits: &[f32],
         sampling: &Sampling,
     ) -> Result<Self> {
-        let mut law = spare.unwrap_or_else(Self::empty);
+        let mut probs = spare.unwrap_or_else(Self::empty);
         match tokens {
-            None => law.set_from_logits(logits, sampling)?,
-            Some(tokens) => law.set_from_sparse_logits(vocabulary, tokens, logits, sampling)?,
+            None => probs.set_from_logits(logits, sampling)?,
+            Some(tokens) => probs.set_from_sparse_logits(vocabulary, tokens, logits, sampling)?,
         }
-        Ok(law)
+        Ok(probs)
     }
 
-    /// [`Distribution::remade`] for a draft, whose [`sureness`](Self::sureness) at temperature 0 is
+    /// [`Distribution::remade`] for a draft, whose [`confidence`](Self::sureness) at temperature 0 is
     /// kept beside its law.
     ///
     /// ```
     /// use polydraft::{Distribution, Sampling};
     ///
     /// let cold = Sampling { temperature: 0.0, ..Sampling::default() };
-    /// let law = Distribution::drafted(None, 3, None, &[0.0, 3_f32.ln(), 0.0], &cold)?;
-    /// assert!((law.collision(), law.argmax()) == (1.0, 1) && (law.sureness() - 0.6).abs() < 1e-6);
+    /// let probs = Distribution::drafted(None, 3, None, &[0.0, 3_f32.ln(), 0.0], &cold)?;
+    /// assert!((probs.collision(), probs.argmax()) == (1.0, 1) && (probs.confidence() - 0.6).abs() < 1e-6);
     /// # Ok::<(), polydraft::Error>(())
     /// ```
     ///
@@ -220,25 +220,25 @@ impl Distribution {
         logits: &[f32],
         sampling: &Sampling,
     ) -> Result<Self> {
-        let law = Self::remade(spare, vocabulary, tokens, logits, sampling)?;
+        let probs = Self::remade(spare, vocabulary, tokens, logits, sampling)?;
         Ok(match sampling.temperature {
-            0.0 => law.with_sureness(sampling::sureness(logits)),
-            _ => law,
+            0.0 => probs.with_confidence(sampling::confidence(logits)),
+            _ => probs,
         })
     }
 
     /// The same law of a draft that knows better than its law how likely what it draws is right
-    /// ([`sureness`](Self::sureness)).
+    /// ([`confidence`](Self::sureness)).
     ///
     /// ```
-    /// let law = polydraft::Distribution::new(vec![0.5, 0.5])?.with_sureness(0.1);
-    /// assert_eq!((law.collision(), law.sureness()), (0.5, 0.1));
+    /// let probs = polydraft::Distribution::new(vec![0.5, 0.5])?.with_confidence(0.1);
+    /// assert_eq!((probs.collision(), probs.confidence()), (0.5, 0.1));
     /// # Ok::<(), polydraft::Error>(())
     /// ```
     #[must_use]
-    pub fn with_sureness(mut self, sureness: f64) -> Self {
-        self.scratch.sureness =
-            Some(if sureness.is_nan() { 0.0 } else { sureness.clamp(0.0, 1.0) });
+    pub fn with_confidence(mut self, confidence: f64) -> Self {
+        self.scratch.confidence =
+            Some(if confidence.is_nan() { 0.0 } else { confidence.clamp(0.0, 1.0) });
         self
     }
 
@@ -247,9 +247,9 @@ impl Distribution {
     /// ```
     /// use polydraft::Distribution;
     ///
-    /// let law = Distribution::new(vec![0.1, 0.0, 0.2, 0.7, 0.0, 0.0])?;
-    /// let (tokens, mass) = law.parts();
-    /// assert_eq!(Distribution::from_parts(6, tokens.to_vec(), mass.to_vec())?, law);
+    /// let probs = Distribution::new(vec![0.1, 0.0, 0.2, 0.7, 0.0, 0.0])?;
+    /// let (tokens, mass) = probs.parts();
+    /// assert_eq!(Distribution::from_parts(6, tokens.to_vec(), mass.to_vec())?, probs);
     /// # Ok::<(), polydraft::Error>(())
     /// ```
     ///
@@ -396,8 +396,8 @@ impl Distribution {
     }
 
     /// Draws a token. Time is logarithmic in the size of the support, plus a constant.
-    pub fn sample<C: Chance + ?Sized>(&self, chance: &mut C) -> Token {
-        chance.choose(self) as Token
+    pub fn sample<C: RandomSource + ?Sized>(&self, rng: &mut C) -> Token {
+        rng.choose(self) as Token
     }
 
     /// Half the L1 distance.
@@ -420,15 +420,15 @@ impl Distribution {
     }
 
     /// How sure a draft is of what it proposes, from 0 to 1: how likely what is drawn is right,
-    /// where it was said ([`Distribution::with_sureness`]; [`Distribution::drafted`] at temperature
+    /// where it was said ([`Distribution::with_confidence`]; [`Distribution::drafted`] at temperature
     /// 0); else Σ p², the probability that two draws are equal.
-    pub fn sureness(&self) -> f64 {
-        self.said_sureness().unwrap_or_else(|| self.collision())
+    pub fn confidence(&self) -> f64 {
+        self.stated_confidence().unwrap_or_else(|| self.collision())
     }
 
     /// Where it was said.
-    pub(crate) fn said_sureness(&self) -> Option<f64> {
-        self.scratch.sureness
+    pub(crate) fn stated_confidence(&self) -> Option<f64> {
+        self.scratch.confidence
     }
 
     /// Calls `visit(token, own probability, other's probability)` for every token stored in either,

@@ -8,9 +8,9 @@ mod form;
 mod path;
 mod tree;
 
-use crate::chance::Chance;
 use crate::drafting::{Drafting, Draws, Proposal};
 use crate::policy::{Growth, Policy};
+use crate::random::RandomSource;
 use crate::{Distribution, Error, Result, Token};
 
 pub use form::Form;
@@ -23,7 +23,7 @@ struct Drawn {
     draws: Draws,
     /// Whether the draws began here; otherwise every path that came here went on with one.
     fresh: bool,
-    law: Distribution,
+    probs: Distribution,
 }
 
 /// A tree of drafted tokens that knows the law of every draw.
@@ -33,9 +33,9 @@ struct Drawn {
 /// use rand::SeedableRng;
 ///
 /// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
-/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// let probs = Distribution::new(vec![0.5, 0.3, 0.2])?;
 /// let mut draft = Draft::new();
-/// draft.draw(DraftTree::ROOT, law, Growth::Fresh(Draws::iid(3)), &mut rng)?;
+/// draft.draw(DraftTree::ROOT, probs, Growth::Fresh(Draws::iid(3)), &mut rng)?;
 /// assert_eq!(draft.proposal(DraftTree::ROOT).map(|p| p.count()), Some(3));
 /// assert!(draft.form().is_paths());
 /// # Ok::<(), polydraft::Error>(())
@@ -60,18 +60,18 @@ impl Draft {
     /// Forgets all draws; the distributions that they came from are added to `spare`, to be filled
     /// again.
     pub fn clear(&mut self, spare: &mut Vec<Distribution>) {
-        spare.extend(self.drawn.drain(..).flatten().map(|drawn| drawn.law));
+        spare.extend(self.drawn.drain(..).flatten().map(|drawn| drawn.probs));
         self.tree.clear();
         self.asked.clear();
         self.form = Form::default();
     }
 
-    /// Draws the children of `node` from `law`, its next-token distribution.
+    /// Draws the children of `node` from `probs`, its next-token distribution.
     ///
     /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came
     /// here; below any other node, and at the root, it is a single new draw.
     ///
-    /// Where the source of decisions has clocks that the target shares ([`crate::race`]), i.i.d.
+    /// Where the source of decisions has clocks that the target shares ([`crate::gumbel`]), i.i.d.
     /// draws and draws without replacement are the first in a race of these, which are draws
     /// without replacement.
     ///
@@ -81,30 +81,30 @@ impl Draft {
     pub fn draw(
         &mut self,
         node: NodeId,
-        law: Distribution,
+        probs: Distribution,
         growth: Growth,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Result<()> {
-        let (draws, fresh) = self.growing(node, &law, growth)?;
+        let (draws, fresh) = self.growing(node, &probs, growth)?;
         if matches!(draws.scheme, Drafting::Iid | Drafting::WithoutReplacement)
-            && let Some(tokens) = chance.race(self.tree.depth(node), &law, draws.count)
+            && let Some(tokens) = rng.gumbel_top(self.tree.depth(node), &probs, draws.count)
         {
             let draws = Draws { scheme: Drafting::WithoutReplacement, ..draws };
-            Proposal::new(draws, std::slice::from_ref(&law))?;
-            self.add(node, law, draws, fresh, &tokens);
+            Proposal::new(draws, std::slice::from_ref(&probs))?;
+            self.add(node, probs, draws, fresh, &tokens);
             self.form.note_race();
             return Ok(());
         }
         let mut tokens = std::mem::take(&mut self.tokens);
-        let drawn = Proposal::new(draws, std::slice::from_ref(&law))
-            .map(|proposal| proposal.draw(chance, &mut tokens))
-            .map(|()| self.add(node, law, draws, fresh, &tokens));
+        let drawn = Proposal::new(draws, std::slice::from_ref(&probs))
+            .map(|proposal| proposal.draw(rng, &mut tokens))
+            .map(|()| self.add(node, probs, draws, fresh, &tokens));
         self.tokens = tokens;
         drawn
     }
 
     /// Takes draws that somebody else has made: the children of `node`, in the order of their
-    /// draws, repeated ones as often as they were drawn. That they were drawn from `law` in the way
+    /// draws, repeated ones as often as they were drawn. That they were drawn from `probs` in the way
     /// that `growth` says is the caller's word: verifiers are exact if it is true.
     ///
     /// # Errors
@@ -112,18 +112,18 @@ impl Draft {
     pub fn record(
         &mut self,
         node: NodeId,
-        law: Distribution,
+        probs: Distribution,
         growth: Growth,
         tokens: &[Token],
     ) -> Result<()> {
-        let (draws, fresh) = self.growing(node, &law, growth)?;
-        Proposal::new(draws, std::slice::from_ref(&law))?.check(tokens)?;
-        self.add(node, law, draws, fresh, tokens);
+        let (draws, fresh) = self.growing(node, &probs, growth)?;
+        Proposal::new(draws, std::slice::from_ref(&probs))?.check(tokens)?;
+        self.add(node, probs, draws, fresh, tokens);
         Ok(())
     }
 
     /// What is drawn below a node, and whether it begins there.
-    fn growing(&self, node: NodeId, law: &Distribution, growth: Growth) -> Result<(Draws, bool)> {
+    fn growing(&self, node: NodeId, probs: &Distribution, growth: Growth) -> Result<(Draws, bool)> {
         const OPERATION: &str = "draft";
         let unsupported = |expected: &str, got: String| Error::Unsupported {
             operation: OPERATION,
@@ -140,11 +140,11 @@ impl Draft {
                 format!("node {node}"),
             ));
         }
-        if let Some(first) = self.law(DraftTree::ROOT)
-            && first.vocabulary() != law.vocabulary()
+        if let Some(first) = self.distribution(DraftTree::ROOT)
+            && first.vocabulary() != probs.vocabulary()
         {
             let expected = format!("{} as the root's distribution has", first.vocabulary());
-            return Err(Error::Length { operation: OPERATION, expected, got: law.vocabulary() });
+            return Err(Error::Length { operation: OPERATION, expected, got: probs.vocabulary() });
         }
         let (draws, fresh) = match growth {
             Growth::Fresh(draws) => (draws, true),
@@ -162,7 +162,7 @@ impl Draft {
     fn add(
         &mut self,
         node: NodeId,
-        law: Distribution,
+        probs: Distribution,
         draws: Draws,
         fresh: bool,
         tokens: &[Token],
@@ -172,7 +172,7 @@ impl Draft {
         }
         self.form.note(draws, fresh && node != DraftTree::ROOT);
         self.drawn.resize_with(self.tree.len(), || None);
-        self.drawn[node] = Some(Drawn { draws, fresh, law });
+        self.drawn[node] = Some(Drawn { draws, fresh, probs });
     }
 
     /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the
@@ -183,16 +183,16 @@ impl Draft {
     pub fn grow(
         &mut self,
         node: NodeId,
-        law: Distribution,
+        probs: Distribution,
         policy: &dyn Policy,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Result<Option<Distribution>> {
         let depth = self.tree.depth(node);
         self.asked.resize(self.asked.len().max(depth + 1), 0);
         self.asked[depth] += 1;
-        match policy.draws(&self.path(node), &law) {
-            Some(growth) => self.draw(node, law, growth, chance).map(|()| None),
-            None => Ok(Some(law)),
+        match policy.draws(&self.path(node), &probs) {
+            Some(growth) => self.draw(node, probs, growth, rng).map(|()| None),
+            None => Ok(Some(probs)),
         }
     }
 
@@ -228,7 +228,7 @@ impl Draft {
     pub fn proposal(&self, node: NodeId) -> Option<Proposal<'_>> {
         let drawn = self.at(node)?;
         // Checked when it was drawn.
-        Proposal::new(drawn.draws, std::slice::from_ref(&drawn.law)).ok()
+        Proposal::new(drawn.draws, std::slice::from_ref(&drawn.probs)).ok()
     }
 
     /// How the children of a node were drawn; none at a leaf.
@@ -237,8 +237,8 @@ impl Draft {
     }
 
     /// The distribution that the children of a node were drawn from; none at a leaf.
-    pub fn law(&self, node: NodeId) -> Option<&Distribution> {
-        self.at(node).map(|drawn| &drawn.law)
+    pub fn distribution(&self, node: NodeId) -> Option<&Distribution> {
+        self.at(node).map(|drawn| &drawn.probs)
     }
 
     /// The distribution that the children of a node were drawn from.
@@ -246,7 +246,7 @@ impl Draft {
     /// # Errors
     /// A leaf: nothing was drawn there.
     pub fn drawn_from(&self, node: NodeId) -> Result<&Distribution> {
-        self.law(node).ok_or_else(|| Error::Unsupported {
+        self.distribution(node).ok_or_else(|| Error::Unsupported {
             operation: "draft's distribution",
             expected: "a node below which tokens were drawn".to_owned(),
             got: format!("node {node}"),
@@ -275,7 +275,7 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    fn law() -> Distribution {
+    fn probs() -> Distribution {
         Distribution::new(vec![0.5, 0.3, 0.2]).unwrap()
     }
 
@@ -284,15 +284,15 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut draft = Draft::new();
         let two = Growth::Fresh(Draws::iid(2));
-        assert!(draft.draw(1, law(), two, &mut rng).is_err());
+        assert!(draft.draw(1, probs(), two, &mut rng).is_err());
         let none = Growth::Fresh(Draws::iid(0));
-        assert!(draft.draw(0, law(), none, &mut rng).is_err());
+        assert!(draft.draw(0, probs(), none, &mut rng).is_err());
         let distinct = Growth::Fresh(Draws { scheme: Drafting::Distinct, count: 1 });
-        assert!(draft.draw(0, law(), distinct, &mut rng).is_err());
-        draft.draw(0, law(), two, &mut rng).unwrap();
+        assert!(draft.draw(0, probs(), distinct, &mut rng).is_err());
+        draft.draw(0, probs(), two, &mut rng).unwrap();
         assert!(
             draft
-                .draw(0, law(), two, &mut rng)
+                .draw(0, probs(), two, &mut rng)
                 .unwrap_err()
                 .to_string()
                 .contains("nothing was drawn")
@@ -301,7 +301,7 @@ mod tests {
         assert!(draft.draw(1, other, two, &mut rng).unwrap_err().to_string().contains('3'));
         let mut spare = Vec::new();
         draft.clear(&mut spare);
-        assert_eq!((spare, draft.tree().len(), draft.form()), (vec![law()], 1, &Form::default()));
+        assert_eq!((spare, draft.tree().len(), draft.form()), (vec![probs()], 1, &Form::default()));
     }
 
     #[test]
@@ -317,13 +317,13 @@ mod tests {
         for (node, growth) in
             [Growth::Fresh(Draws::iid(4)), Growth::Continue].into_iter().enumerate()
         {
-            own.draw(node, law(), growth, &mut rng).unwrap();
-            other.record(node, law(), growth, &tokens(&own, node)).unwrap();
+            own.draw(node, probs(), growth, &mut rng).unwrap();
+            other.record(node, probs(), growth, &tokens(&own, node)).unwrap();
         }
         assert_eq!((own.tree(), own.form()), (other.tree(), other.form()));
         assert!(other.continues(1) && other.begins(0));
         let refused = |growth, tokens: &[Token]| {
-            Draft::new().record(0, law(), growth, tokens).unwrap_err().to_string()
+            Draft::new().record(0, probs(), growth, tokens).unwrap_err().to_string()
         };
         let draws = |scheme| Growth::Fresh(Draws { scheme, count: 2 });
         assert!(refused(draws(Drafting::Iid), &[1]).contains("expected 2"));
@@ -336,18 +336,18 @@ mod tests {
     fn paths_go_on_and_draws_begin_anew() {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let mut draft = Draft::new();
-        draft.draw(0, law(), Growth::Fresh(Draws::iid(5)), &mut rng).unwrap();
+        draft.draw(0, probs(), Growth::Fresh(Draws::iid(5)), &mut rng).unwrap();
         let (first, paths) = (1, draft.tree().draws(1));
-        draft.draw(first, law(), Growth::Continue, &mut rng).unwrap();
+        draft.draw(first, probs(), Growth::Continue, &mut rng).unwrap();
         assert_eq!((draft.draws(first), draft.continues(first)), (Some(Draws::iid(paths)), true));
         assert!(draft.form().is_paths());
-        draft.draw(2, law(), Growth::Fresh(Draws::iid(2)), &mut rng).unwrap();
+        draft.draw(2, probs(), Growth::Fresh(Draws::iid(2)), &mut rng).unwrap();
         assert!(draft.begins(2) && !draft.form().is_paths() && draft.form().is_iid());
         // Below draws that are no paths there is nothing to go on with.
         let mut draft = Draft::new();
         let fresh = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
-        draft.draw(0, law(), Growth::Fresh(fresh), &mut rng).unwrap();
-        draft.draw(1, law(), Growth::Continue, &mut rng).unwrap();
+        draft.draw(0, probs(), Growth::Fresh(fresh), &mut rng).unwrap();
+        draft.draw(1, probs(), Growth::Continue, &mut rng).unwrap();
         assert_eq!((draft.draws(1), draft.begins(1)), (Some(Draws::iid(1)), true));
     }
 }

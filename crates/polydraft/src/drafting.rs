@@ -11,7 +11,7 @@
 //! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where a scheme would draw from
 //! nothing (fewer tokens of positive probability than drafts) the tuple is shorter.
 
-use crate::chance::{Chance, enumerate};
+use crate::random::{RandomSource, enumerate};
 use crate::{Distribution, Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -107,9 +107,9 @@ impl Draws {
 /// ```
 /// use polydraft::{Distribution, Drafting, Draws, Proposal};
 ///
-/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// let probs = Distribution::new(vec![0.5, 0.3, 0.2])?;
 /// let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
-/// let proposal = Proposal::new(draws, std::slice::from_ref(&law))?;
+/// let proposal = Proposal::new(draws, std::slice::from_ref(&probs))?;
 /// // First 0, then 1 from what is left.
 /// assert!((proposal.probability(&[0, 1]) - 0.5 * 0.3 / 0.5).abs() < 1e-15);
 /// assert_eq!(proposal.tuples().len(), 6);
@@ -118,15 +118,15 @@ impl Draws {
 #[derive(Debug, Clone, Copy)]
 pub struct Proposal<'a> {
     draws: Draws,
-    laws: &'a [Distribution],
+    distributions: &'a [Distribution],
 }
 
 impl<'a> Proposal<'a> {
-    /// What `draws` gives. `laws` has one entry, or one for each draft where they are distinct.
+    /// What `draws` gives. `distributions` has one entry, or one for each draft where they are distinct.
     ///
     /// # Errors
     /// No drafts; the wrong number of laws; laws over different vocabularies.
-    pub fn new(draws: Draws, laws: &'a [Distribution]) -> Result<Self> {
+    pub fn new(draws: Draws, distributions: &'a [Distribution]) -> Result<Self> {
         let Draws { scheme, count } = draws;
         if count == 0 {
             return Err(Error::Setting {
@@ -136,28 +136,30 @@ impl<'a> Proposal<'a> {
             });
         }
         let expected = if scheme == Drafting::Distinct { count } else { 1 };
-        if laws.len() != expected {
+        if distributions.len() != expected {
             let operation = "laws of the drafts";
             return Err(Error::Length {
                 operation,
                 expected: expected.to_string(),
-                got: laws.len(),
+                got: distributions.len(),
             });
         }
-        if let Some(law) = laws.iter().find(|law| law.vocabulary() != laws[0].vocabulary()) {
+        if let Some(probs) =
+            distributions.iter().find(|probs| probs.vocabulary() != distributions[0].vocabulary())
+        {
             let operation = "vocabulary of the drafts";
-            let expected = laws[0].vocabulary().to_string();
-            return Err(Error::Length { operation, expected, got: law.vocabulary() });
+            let expected = distributions[0].vocabulary().to_string();
+            return Err(Error::Length { operation, expected, got: probs.vocabulary() });
         }
-        Ok(Self { draws, laws })
+        Ok(Self { draws, distributions })
     }
 
-    /// `count` independent draws from `law`.
+    /// `count` independent draws from `probs`.
     ///
     /// # Errors
     /// No drafts.
-    pub fn iid(law: &'a Distribution, count: usize) -> Result<Self> {
-        Self::new(Draws::iid(count), std::slice::from_ref(law))
+    pub fn iid(probs: &'a Distribution, count: usize) -> Result<Self> {
+        Self::new(Draws::iid(count), std::slice::from_ref(probs))
     }
 
     /// How the drafts are drawn.
@@ -176,60 +178,62 @@ impl<'a> Proposal<'a> {
     }
 
     /// The law that draft `index` comes from, before any tokens are removed.
-    pub fn law(&self, index: usize) -> &'a Distribution {
-        &self.laws[if self.draws.scheme == Drafting::Distinct { index } else { 0 }]
+    pub fn distribution(&self, index: usize) -> &'a Distribution {
+        &self.distributions[if self.draws.scheme == Drafting::Distinct { index } else { 0 }]
     }
 
     /// Number of tokens in the vocabulary.
     pub fn vocabulary(&self) -> usize {
-        self.laws[0].vocabulary()
+        self.distributions[0].vocabulary()
     }
 
     /// Draws a tuple into `drafts`, which is emptied first.
-    pub fn draw<C: Chance + ?Sized>(&self, chance: &mut C, drafts: &mut Vec<Token>) {
+    pub fn draw<C: RandomSource + ?Sized>(&self, rng: &mut C, drafts: &mut Vec<Token>) {
         drafts.clear();
-        let law = self.law(0);
+        let probs = self.distribution(0);
         match self.draws.scheme {
             Drafting::Iid | Drafting::Distinct => {
-                drafts.extend((0..self.draws.count).map(|index| self.law(index).sample(chance)));
+                drafts.extend(
+                    (0..self.draws.count).map(|index| self.distribution(index).sample(rng)),
+                );
             }
             Drafting::WithoutReplacement => {
-                for _ in 0..self.draws.count.min(law.support_size()) {
-                    drafts.push(draw_outside(law, drafts, chance));
+                for _ in 0..self.draws.count.min(probs.support_size()) {
+                    drafts.push(draw_outside(probs, drafts, rng));
                 }
             }
             Drafting::Greedy => {
-                drafts.extend(law.most_likely(self.draws.count - 1));
-                if drafts.len() < law.support_size() {
-                    drafts.push(draw_outside(law, drafts, chance));
+                drafts.extend(probs.most_likely(self.draws.count - 1));
+                if drafts.len() < probs.support_size() {
+                    drafts.push(draw_outside(probs, drafts, rng));
                 }
             }
             Drafting::Hub => {
-                let hubs = law.most_likely(self.draws.count - 1);
-                let first = law.sample(chance);
+                let hubs = probs.most_likely(self.draws.count - 1);
+                let first = probs.sample(rng);
                 drafts.push(first);
-                if hubs.contains(&first) && hubs.len() < law.support_size() {
-                    drafts.push(draw_outside(law, &hubs, chance));
+                if hubs.contains(&first) && hubs.len() < probs.support_size() {
+                    drafts.push(draw_outside(probs, &hubs, rng));
                 }
                 drafts.extend(hubs.into_iter().filter(|hub| *hub != first));
             }
-            Drafting::TopK => drafts.extend(law.most_likely(self.draws.count)),
+            Drafting::TopK => drafts.extend(probs.most_likely(self.draws.count)),
         }
     }
 
     /// Every tuple of positive probability with its probability. Exponential in the number of
     /// drafts.
     pub fn tuples(&self) -> Vec<(f64, Vec<Token>)> {
-        enumerate(|chance| {
+        enumerate(|rng| {
             let mut drafts = Vec::new();
-            self.draw(chance, &mut drafts);
+            self.draw(rng, &mut drafts);
             drafts
         })
     }
 
     /// The number of tuples of positive probability, or an upper bound.
     pub fn tuple_bound(&self) -> f64 {
-        let size = |index: usize| self.law(index).support_size() as f64;
+        let size = |index: usize| self.distribution(index).support_size() as f64;
         match self.draws.scheme {
             Drafting::Greedy => size(0),
             Drafting::Hub => size(0) * self.draws.count as f64,
@@ -242,7 +246,7 @@ impl<'a> Proposal<'a> {
     fn length(&self) -> usize {
         match self.draws.scheme {
             Drafting::Iid | Drafting::Distinct => self.draws.count,
-            _ => self.draws.count.min(self.law(0).support_size()),
+            _ => self.draws.count.min(self.distribution(0).support_size()),
         }
     }
 
@@ -257,7 +261,8 @@ impl<'a> Proposal<'a> {
         if let Some(&got) = drafts.iter().find(|token| **token as usize >= vocabulary) {
             return Err(Error::Token { operation, vocabulary, got });
         }
-        let drawn = |(index, token): (usize, &Token)| self.law(index).probability(*token) > 0.0;
+        let drawn =
+            |(index, token): (usize, &Token)| self.distribution(index).probability(*token) > 0.0;
         // Products of many probabilities can be too small for a number.
         let possible = drafts.iter().enumerate().all(drawn)
             && match self.draws.scheme {
@@ -277,14 +282,14 @@ impl<'a> Proposal<'a> {
 
     /// The probability of drawing exactly this tuple, order included.
     pub fn probability(&self, drafts: &[Token]) -> f64 {
-        let law = self.law(0);
+        let probs = self.distribution(0);
         // The probability of drawing `token` when `removed` cannot be drawn any more.
         let drawn = |token: Token, removed: &[Token]| {
-            let rest = outside_mass(law, removed);
+            let rest = outside_mass(probs, removed);
             if removed.contains(&token) || rest == 0.0 {
                 0.0
             } else {
-                law.probability(token) / rest
+                probs.probability(token) / rest
             }
         };
         match self.draws.scheme {
@@ -292,15 +297,15 @@ impl<'a> Proposal<'a> {
             Drafting::Iid | Drafting::Distinct => drafts
                 .iter()
                 .enumerate()
-                .map(|(index, &token)| self.law(index).probability(token))
+                .map(|(index, &token)| self.distribution(index).probability(token))
                 .product(),
-            Drafting::TopK => f64::from(u8::from(drafts == law.most_likely(self.draws.count))),
-            _ if drafts.len() != self.draws.count.min(law.support_size()) => 0.0,
+            Drafting::TopK => f64::from(u8::from(drafts == probs.most_likely(self.draws.count))),
+            _ if drafts.len() != self.draws.count.min(probs.support_size()) => 0.0,
             Drafting::WithoutReplacement => {
                 (0..drafts.len()).map(|i| drawn(drafts[i], &drafts[..i])).product()
             }
             Drafting::Greedy => {
-                let hubs = law.most_likely(self.draws.count - 1);
+                let hubs = probs.most_likely(self.draws.count - 1);
                 match drafts.strip_prefix(&hubs[..]) {
                     Some([]) => 1.0,
                     Some([last]) => drawn(*last, &hubs),
@@ -308,42 +313,42 @@ impl<'a> Proposal<'a> {
                 }
             }
             Drafting::Hub => {
-                let hubs = law.most_likely(self.draws.count - 1);
+                let hubs = probs.most_likely(self.draws.count - 1);
                 let first = drafts[0];
-                let with_draw = hubs.contains(&first) && hubs.len() < law.support_size();
+                let with_draw = hubs.contains(&first) && hubs.len() < probs.support_size();
                 let others = hubs.iter().filter(|hub| **hub != first);
                 if !drafts[1 + usize::from(with_draw)..].iter().eq(others) {
                     return 0.0;
                 }
-                law.probability(first) * if with_draw { drawn(drafts[1], &hubs) } else { 1.0 }
+                probs.probability(first) * if with_draw { drawn(drafts[1], &hubs) } else { 1.0 }
             }
         }
     }
 }
 
-/// A draw from `law` without the `removed` tokens.
-fn draw_outside<C: Chance + ?Sized>(
-    law: &Distribution,
+/// A draw from `probs` without the `removed` tokens.
+fn draw_outside<C: RandomSource + ?Sized>(
+    probs: &Distribution,
     removed: &[Token],
-    chance: &mut C,
+    rng: &mut C,
 ) -> Token {
-    law.sample_excess(
+    probs.sample_excess(
         1.0,
         |token| if removed.contains(&token) { f64::INFINITY } else { 0.0 },
-        chance,
+        rng,
     )
 }
 
 /// The probability of all tokens but the `removed`. A sum, not a difference: it may be tiny.
-pub(crate) fn outside_mass(law: &Distribution, removed: &[Token]) -> f64 {
-    law.support().filter(|(token, _)| !removed.contains(token)).map(|(_, p)| p).sum()
+pub(crate) fn outside_mass(probs: &Distribution, removed: &[Token]) -> f64 {
+    probs.support().filter(|(token, _)| !removed.contains(token)).map(|(_, p)| p).sum()
 }
 
 /// The mass of the draft's law that `removed` tokens leave to be drawn.
-pub(crate) fn mass_left(law: &Distribution, removed: &[Token]) -> f64 {
-    let left = 1.0 - removed.iter().map(|&token| law.probability(token)).sum::<f64>();
+pub(crate) fn mass_left(probs: &Distribution, removed: &[Token]) -> f64 {
+    let left = 1.0 - removed.iter().map(|&token| probs.probability(token)).sum::<f64>();
     // A small difference has lost its digits.
-    if left > 1e-3 { left } else { outside_mass(law, removed) }
+    if left > 1e-3 { left } else { outside_mass(probs, removed) }
 }
 
 /// The expected number of distinct tokens among `count` independent draws: Σ (1 − (1 − q)^count).

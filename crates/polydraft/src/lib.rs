@@ -32,7 +32,6 @@
 #![warn(missing_docs)]
 
 pub mod acceptance;
-pub mod chance;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod coupling;
@@ -40,21 +39,22 @@ pub mod distribution;
 pub mod draft;
 pub mod drafting;
 pub mod error;
+pub mod gumbel;
 pub mod policy;
 pub mod priorities;
-pub mod race;
+pub mod random;
 pub mod registry;
 mod residual;
 pub mod verify;
 
-pub use chance::{Chance, enumerate};
 pub use coupling::{Problem, Rule, RuleKind, couple};
 pub use distribution::{Distribution, Sampling};
 pub use draft::{Draft, DraftTree, Form, NodeId, Path};
 pub use drafting::{Drafting, Draws, Proposal};
 pub use error::{Error, Result};
 pub use policy::{Growth, Policy, PolicyKind, StepContext, Topology};
-pub use verify::{Outcome, TargetLaws, Verifier, VerifierKind};
+pub use random::{RandomSource, enumerate};
+pub use verify::{Outcome, TargetDistributions, Verifier, VerifierKind};
 
 /// Index of a token in the vocabulary, `0..V`.
 pub type Token = u32;

@@ -69,11 +69,11 @@ pub struct StepContext {
 /// struct WhileSure;
 ///
 /// impl Policy for WhileSure {
-///     fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+///     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
 ///         match path.depth() {
 ///             0 => Some(Growth::Fresh(Draws::iid(2))),
-///             // The law is looked at before anything is drawn from it.
-///             1 | 2 => (law.collision() > 0.4).then_some(Growth::Continue),
+///             // The probs is looked at before anything is drawn from it.
+///             1 | 2 => (probs.collision() > 0.4).then_some(Growth::Continue),
 ///             _ => None,
 ///         }
 ///     }
@@ -87,11 +87,11 @@ pub struct StepContext {
 ///     }
 /// }
 ///
-/// // Whatever the law says, the text has the target's.
+/// // Whatever the probs says, the text has the target's.
 /// let pair = random_pair(2, 3, 0.5, false, &mut rand_chacha::ChaCha8Rng::seed_from_u64(1))?;
 /// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
 /// let found = exact(verifier.as_mut(), &WhileSure, &pair.target, &pair.draft, &mut |_| ())?;
-/// assert!(found.law_deviation < 1e-12);
+/// assert!(found.deviation < 1e-12);
 /// # Ok::<(), polydraft::Error>(())
 /// ```
 pub trait Policy: Send {
@@ -101,12 +101,12 @@ pub trait Policy: Send {
         path.depth() < self.depth()
     }
 
-    /// How to go on at the end of `path`, where the draft's next-token distribution is `law`;
+    /// How to go on at the end of `path`, where the draft's next-token distribution is `probs`;
     /// `None` for a leaf.
     ///
     /// It must depend on its arguments and on the past only: what it remembers may change in
     /// [`observe`](Self::observe), nowhere else.
-    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth>;
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth>;
 
     /// Tokens from the root to the deepest leaf, at most.
     fn depth(&self) -> usize;

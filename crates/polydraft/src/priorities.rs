@@ -7,7 +7,7 @@
 //! number of pieces; the exact probabilities take O(pieces · n²) by Gauss–Legendre quadrature,
 //! which is exact for the polynomials that occur.
 
-use crate::chance::Outcomes;
+use crate::random::Outcomes;
 
 /// An interval of priorities and the probability that a draft's priority falls into it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -177,7 +177,7 @@ fn gauss_legendre(points: usize) -> Vec<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Chance;
+    use crate::RandomSource;
     use rand::SeedableRng;
 
     fn interval(start: f64, length: f64) -> Piece {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_laws_win_equally_often() {
+    fn equal_distributions_win_equally_often() {
         let mut priorities = Priorities::new();
         for _ in 0..5 {
             priorities.push([interval(0.1, 0.2), interval(0.6, 0.4)]);

@@ -19,13 +19,13 @@ use std::str::FromStr;
 
 use crate::coupling::{RuleRegistry, priority};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
-use crate::{Chance, Distribution, Error, Result, RuleKind, Token};
+use crate::{Distribution, Error, RandomSource, Result, RuleKind, Token};
 
 /// The target's next-token distributions at the nodes of a draft, the root included.
 ///
 /// They come through a trait so that one need be made from logits only where a verifier looks.
 /// Verifiers may look from several threads at once.
-pub trait TargetLaws: Sync {
+pub trait TargetDistributions: Sync {
     /// The target's distribution after this node.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ pub trait TargetLaws: Sync {
 }
 
 /// By node.
-impl TargetLaws for Vec<Distribution> {
+impl TargetDistributions for Vec<Distribution> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         self.get(node).ok_or_else(|| Error::Length {
             operation: "target's distributions",
@@ -47,26 +47,29 @@ impl TargetLaws for Vec<Distribution> {
 /// A target's distributions, each as large as the draft's: tokens of two vocabularies would be
 /// taken for each other, silently.
 struct Alike<'a> {
-    target: &'a dyn TargetLaws,
+    target: &'a dyn TargetDistributions,
     /// The draft's, where anything was drawn.
     vocabulary: Option<usize>,
 }
 
 impl<'a> Alike<'a> {
-    fn new(draft: &Draft, target: &'a dyn TargetLaws) -> Self {
-        Self { target, vocabulary: draft.law(DraftTree::ROOT).map(Distribution::vocabulary) }
+    fn new(draft: &Draft, target: &'a dyn TargetDistributions) -> Self {
+        Self {
+            target,
+            vocabulary: draft.distribution(DraftTree::ROOT).map(Distribution::vocabulary),
+        }
     }
 }
 
-impl TargetLaws for Alike<'_> {
+impl TargetDistributions for Alike<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
-        let law = self.target.target(node)?;
+        let probs = self.target.target(node)?;
         match self.vocabulary {
-            Some(got) if got != law.vocabulary() => {
-                let expected = format!("{} as the target has", law.vocabulary());
+            Some(got) if got != probs.vocabulary() => {
+                let expected = format!("{} as the target has", probs.vocabulary());
                 Err(Error::Length { operation: "draft", expected, got })
             }
-            _ => Ok(law),
+            _ => Ok(probs),
         }
     }
 }
@@ -87,12 +90,12 @@ pub struct Outcome {
 /// use rand::SeedableRng;
 ///
 /// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
-/// let law = Distribution::new(vec![0.5, 0.3, 0.2])?;
+/// let probs = Distribution::new(vec![0.5, 0.3, 0.2])?;
 /// let mut draft = Draft::new();
-/// draft.draw(0, law.clone(), Growth::Fresh(Draws::iid(3)), &mut rng)?;
+/// draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(3)), &mut rng)?;
 ///
 /// // The target's distribution at every node. Here it is the draft's own, so a draft is always accepted.
-/// let target = vec![law; draft.tree().len()];
+/// let target = vec![probs; draft.tree().len()];
 /// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
 /// verifier.supports(draft.form())?;
 /// let outcome = verifier.verify(&draft, &target, &mut rng)?;
@@ -116,8 +119,8 @@ pub trait Verifier: Send {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome>;
 
     /// For people, behind a verification: the law of the priority of drafts of `token` at a node,
@@ -129,15 +132,15 @@ pub trait Verifier: Send {
     fn priorities(
         &self,
         _draft: &Draft,
-        _target: &dyn TargetLaws,
+        _target: &dyn TargetDistributions,
         _node: NodeId,
         _token: Token,
     ) -> Result<Vec<[f64; 3]>> {
         Ok(Vec::new())
     }
 
-    /// Whether it decides by clocks that its drafts share ([`crate::race`]), where there are such.
-    fn races(&self) -> bool {
+    /// Whether it decides by clocks that its drafts share ([`crate::gumbel`]), where there are such.
+    fn uses_shared_randomness(&self) -> bool {
         false
     }
 
@@ -265,7 +268,10 @@ const WORTH_THREADS: usize = 1 << 15;
 
 /// Whether work over the distributions at these nodes is to be spread over the caller's threads.
 fn worth_threads(draft: &Draft, nodes: &[NodeId]) -> bool {
-    let work: usize =
-        nodes.iter().filter_map(|&node| draft.law(node)).map(Distribution::vocabulary).sum();
+    let work: usize = nodes
+        .iter()
+        .filter_map(|&node| draft.distribution(node))
+        .map(Distribution::vocabulary)
+        .sum();
     nodes.len() > 1 && work > WORTH_THREADS && rayon::current_num_threads() > 1
 }

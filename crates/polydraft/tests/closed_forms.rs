@@ -5,7 +5,7 @@ use polydraft::drafting::{count_within, expected_distinct};
 use polydraft::{Distribution, Drafting, Draws, Proposal, RuleKind, acceptance, couple};
 use rand::SeedableRng;
 
-fn law(values: &[f64]) -> Distribution {
+fn probs(values: &[f64]) -> Distribution {
     Distribution::new(values.to_vec()).unwrap()
 }
 
@@ -24,7 +24,7 @@ fn bernoulli() {
     for b_p in [0.0, 0.1, 0.37, 0.9, 1.0] {
         for b_q in [0.0, 0.05, 0.5, 0.8, 1.0] {
             for n in 1..=12 {
-                let (target, draft) = (law(&[1.0 - b_p, b_p]), law(&[1.0 - b_q, b_q]));
+                let (target, draft) = (probs(&[1.0 - b_p, b_p]), probs(&[1.0 - b_q, b_q]));
                 let ones = f64::min(b_p, 1.0 - (1.0 - b_q).powi(n));
                 let expected = ones + f64::min(1.0 - b_p, 1.0 - b_q.powi(n));
                 close(optimal(&target, &draft, Drafting::Iid, n as usize), expected);
@@ -38,11 +38,13 @@ fn bernoulli() {
 fn uniform() {
     for (d, r) in [(6, 2), (6, 3), (60, 5), (64, 64)] {
         for n in 1..=5 {
-            let draft = law(&vec![1.0 / f64::from(d); d as usize]);
+            let draft = probs(&vec![1.0 / f64::from(d); d as usize]);
             let part = d / r;
-            let target = law(&(0..d)
-                .map(|t| if t < part { 1.0 / f64::from(part) } else { 0.0 })
-                .collect::<Vec<_>>());
+            let target = probs(
+                &(0..d)
+                    .map(|t| if t < part { 1.0 / f64::from(part) } else { 0.0 })
+                    .collect::<Vec<_>>(),
+            );
             close(
                 optimal(&target, &draft, Drafting::Iid, n),
                 1.0 - (1.0 - 1.0 / f64::from(r)).powi(n as i32),
@@ -54,12 +56,12 @@ fn uniform() {
 /// Khisti et al., theorem 2: two drafts suffice if and only if p(S) ≥ q(S)² for all S.
 #[test]
 fn two_drafts() {
-    let draft = law(&[0.5, 0.3, 0.2]);
+    let draft = probs(&[0.5, 0.3, 0.2]);
     // p = the law of the highest in the order 0, 1, 2 has p(S) = q(S)² on the prefixes.
-    let target = law(&[0.25, 0.39, 0.36]);
+    let target = probs(&[0.25, 0.39, 0.36]);
     assert!(acceptance::two_drafts_suffice(&target, &draft));
     close(optimal(&target, &draft, Drafting::Iid, 2), 1.0);
-    let beyond = law(&[0.24, 0.40, 0.36]);
+    let beyond = probs(&[0.24, 0.40, 0.36]);
     assert!(!acceptance::two_drafts_suffice(&beyond, &draft));
     close(optimal(&beyond, &draft, Drafting::Iid, 2), 0.99);
 }
@@ -67,23 +69,23 @@ fn two_drafts() {
 /// Without replacement, from uniform laws every set of drafts is equally likely.
 #[test]
 fn without_replacement() {
-    let draft = law(&[0.25; 4]);
-    let target = law(&[0.7, 0.1, 0.1, 0.1]);
+    let draft = probs(&[0.25; 4]);
+    let target = probs(&[0.7, 0.1, 0.1, 0.1]);
     // H = {1, 2, 3}: p(H) = 0.3, two of four drafts within it with probability 3/6.
     close(optimal(&target, &draft, Drafting::WithoutReplacement, 2), 1.0 + 0.3 - 0.5);
     close(optimal(&target, &draft, Drafting::WithoutReplacement, 4), 1.0);
     close(optimal(&target, &draft, Drafting::WithoutReplacement, 9), 1.0);
-    let large = law(&vec![1.0 / 1000.0; 1000]);
+    let large = probs(&vec![1.0 / 1000.0; 1000]);
     let half: Vec<f64> = (0..1000).map(|t| if t < 500 { 0.0 } else { 1.0 / 500.0 }).collect();
     // Three of 1000 within the 500 that the target lacks.
     let missed = (500.0 * 499.0 * 498.0) / (1000.0 * 999.0 * 998.0);
-    close(optimal(&law(&half), &large, Drafting::WithoutReplacement, 3), 1.0 - missed);
+    close(optimal(&probs(&half), &large, Drafting::WithoutReplacement, 3), 1.0 - missed);
 }
 
 /// SpecHub's example (figure 5): q = (0.5, 0.3, 0.2), p = (0.1, 0.6, 0.3).
 #[test]
 fn spechub_example() {
-    let (target, draft) = (law(&[0.1, 0.6, 0.3]), law(&[0.5, 0.3, 0.2]));
+    let (target, draft) = (probs(&[0.1, 0.6, 0.3]), probs(&[0.5, 0.3, 0.2]));
     for scheme in [Drafting::Hub, Drafting::Greedy] {
         close(optimal(&target, &draft, scheme, 2), 0.1 + 0.6 + 0.3);
     }
@@ -98,7 +100,7 @@ fn spechub_example() {
 /// K-SEQ on Bernoulli laws: ρ and α from their defining equation.
 #[test]
 fn k_seq() {
-    let (target, draft) = (law(&[0.2, 0.8]), law(&[0.6, 0.4]));
+    let (target, draft) = (probs(&[0.2, 0.8]), probs(&[0.6, 0.4]));
     let n = 3;
     let (mut low, mut high) = (1.0_f64, 3.0);
     let beta = |rho: f64| f64::min(0.6, 0.2 / rho) + f64::min(0.4, 0.8 / rho);
@@ -117,13 +119,13 @@ fn k_seq() {
 
 #[test]
 fn distinct_tokens() {
-    let draft = law(&[0.5, 0.25, 0.25]);
+    let draft = probs(&[0.5, 0.25, 0.25]);
     close(expected_distinct(&draft, 1), 1.0);
     close(expected_distinct(&draft, 2), 0.75 + 2.0 * 0.4375);
     assert_eq!(count_within(&draft, 1.0, 64), 1);
     assert_eq!(count_within(&draft, 1.625, 64), 2);
     assert_eq!(count_within(&draft, 3.0, 64), 64);
-    assert_eq!(count_within(&law(&[1.0, 0.0]), 1.0, 10), 10);
+    assert_eq!(count_within(&probs(&[1.0, 0.0]), 1.0, 10), 10);
     // A budget below one token still draws one.
     assert_eq!(count_within(&draft, 0.0, 10), 1);
 }

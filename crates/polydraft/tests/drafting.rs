@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{law, named, pairs, run, uniform};
+use common::{named, pairs, probs, run, uniform};
 use polydraft::{
     Distribution, Drafting, Draws, PolicyKind, Problem, Proposal, Token, acceptance, drafting,
 };
@@ -70,14 +70,14 @@ fn races_accept_as_often_as_the_formula_says() {
 /// draws, of a number that may lie between two whole ones, that give as many distinct tokens on
 /// average.
 fn within(q: &[f64], count: usize) -> [Vec<f64>; 2] {
-    let law = Distribution::new(q.to_vec()).unwrap();
+    let probs = Distribution::new(q.to_vec()).unwrap();
     let draws = Draws { scheme: Drafting::WithoutReplacement, count };
-    let tuples = Proposal::new(draws, std::slice::from_ref(&law)).unwrap().tuples();
+    let tuples = Proposal::new(draws, std::slice::from_ref(&probs)).unwrap().tuples();
     let inside = |set: usize, tuple: &[Token]| tuple.iter().all(|token| set >> token & 1 == 1);
     let without = sets(q.len())
         .map(|set| tuples.iter().filter(|(_, tuple)| inside(set, tuple)).map(|(p, _)| p).sum())
         .collect();
-    let draws = drafting::draws_for(&law, count as f64, 1 << 40);
+    let draws = drafting::draws_for(&probs, count as f64, 1 << 40);
     let more = draws.fract();
     let iid = sets(q.len()).map(|set| {
         let mass = sum_over(set, q).min(1.0);
@@ -142,7 +142,7 @@ fn iid_draws_meet_sets_nearly_as_often() {
     for round in 0..3000 {
         let size = 3 + round % 4;
         let count = 2 + rng.next_u32() as usize % (size - 2);
-        let mut q = law(size, &mut rng);
+        let mut q = probs(size, &mut rng);
         if round % 3 == 0 {
             // One token, or two, with nearly all of it.
             (0..1 + round % 2).for_each(|token| q[token] += 10_f64.powf(4.0 * uniform(&mut rng)));
@@ -150,7 +150,7 @@ fn iid_draws_meet_sets_nearly_as_often() {
         // Rarer tokens take so many draws that their powers have no digits left.
         let sum: f64 = q.iter().sum();
         q.iter_mut().for_each(|q| *q = (*q / sum + 1e-5) / (1.0 + 1e-5 * size as f64));
-        let p = law(size, &mut rng);
+        let p = probs(size, &mut rng);
         let [without, iid] = within(&q, count);
         let (target, draft) =
             (Distribution::new(p.clone()).unwrap(), Distribution::new(q.clone()).unwrap());
@@ -181,9 +181,9 @@ fn iid_draws_meet_sets_nearly_as_often() {
 #[test]
 fn one_set_of_clocks_accepts_more_than_one_for_each_draft() {
     let mut rng = ChaCha8Rng::seed_from_u64(57);
-    let first = |clocks: &[f64], law: &[f64]| {
-        let time = |token: &usize| clocks[*token] / law[*token];
-        (0..law.len()).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap()
+    let first = |clocks: &[f64], probs: &[f64]| {
+        let time = |token: &usize| clocks[*token] / probs[*token];
+        (0..probs.len()).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap()
     };
     for (name, spread) in [("peaked", 3.0), ("middling", 2.0), ("flat", 1.0)] {
         for count in [2, 4] {

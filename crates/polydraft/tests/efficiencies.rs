@@ -15,12 +15,12 @@ use polydraft::{
 };
 
 /// Probability of a text under a table of laws.
-fn probability(laws: &HashMap<Vec<Token>, Distribution>, text: &[Token]) -> f64 {
-    (0..text.len()).map(|i| laws[&text[..i]].probability(text[i])).product()
+fn probability(distributions: &HashMap<Vec<Token>, Distribution>, text: &[Token]) -> f64 {
+    (0..text.len()).map(|i| distributions[&text[..i]].probability(text[i])).product()
 }
 
 /// The law of the path that GBV takes, from its definition: F and q of a prefix.
-fn greedy_law(pair: &Pair, count: i32, text: &[Token]) -> f64 {
+fn greedy_distribution(pair: &Pair, count: i32, text: &[Token]) -> f64 {
     let (mut below, mut own) = (0.0, 1.0);
     for i in 0..text.len() {
         let (p, q) = (&pair.target[&text[..i]], &pair.draft[&text[..i]]);
@@ -44,7 +44,7 @@ fn efficiencies_have_their_closed_forms() {
             close(got, block(&|text| probability(&pair.draft, text)));
             let got = run(&named("greedy-block"), &PolicyKind::paths(count, depth), &pair)
                 .block_efficiency;
-            close(got, block(&|text| greedy_law(&pair, count as i32, text)));
+            close(got, block(&|text| greedy_distribution(&pair, count as i32, text)));
         }
     }
 }
@@ -64,12 +64,12 @@ fn nested_priority_agrees_with_an_independent_program() {
         target: HashMap<String, Vec<f64>>,
         draft: HashMap<String, Vec<f64>>,
     }
-    let laws = |table: &HashMap<String, Vec<f64>>| -> HashMap<Vec<Token>, Distribution> {
+    let distributions = |table: &HashMap<String, Vec<f64>>| -> HashMap<Vec<Token>, Distribution> {
         let text =
             |text: &str| text.split_whitespace().map(|token| token.parse().unwrap()).collect();
         table
             .iter()
-            .map(|(key, law)| (text(key), Distribution::new(law.clone()).unwrap()))
+            .map(|(key, probs)| (text(key), Distribution::new(probs.clone()).unwrap()))
             .collect()
     };
     let cases: Vec<Case> = serde_json::from_str(include_str!("data/nested.json")).unwrap();
@@ -78,7 +78,7 @@ fn nested_priority_agrees_with_an_independent_program() {
         if (case.vocabulary as f64).powi((case.paths * case.depth) as i32) > 5e3 {
             continue;
         }
-        let pair = Pair { target: laws(&case.target), draft: laws(&case.draft) };
+        let pair = Pair { target: distributions(&case.target), draft: distributions(&case.draft) };
         for (layout, expected) in
             [(Layout::Intervals, case.intervals), (Layout::Spread, case.spread)]
         {
@@ -96,9 +96,9 @@ fn nested_priority_agrees_with_an_independent_program() {
 /// The law of what a verifier emits, given a draft.
 fn outcomes(kind: &str, draft: &Draft, pair: &Pair) -> HashMap<(Vec<NodeId>, Token), f64> {
     let mut verifier: Box<dyn Verifier> = named(kind).build().unwrap();
-    let laws = TargetOf::new(draft.tree(), &pair.target);
+    let distributions = TargetOf::new(draft.tree(), &pair.target);
     let mut all = HashMap::new();
-    for (probability, outcome) in enumerate(|chance| verifier.verify(draft, &laws, chance)) {
+    for (probability, outcome) in enumerate(|rng| verifier.verify(draft, &distributions, rng)) {
         let Outcome { accepted, token } = outcome.unwrap();
         *all.entry((accepted, token)).or_insert(0.0) += probability;
     }
@@ -154,7 +154,7 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
             .children(0)
             .flat_map(|child| std::iter::repeat_n(tree.token(child), tree.draws(child)))
             .collect();
-        let law = coupling.law(&drafts).unwrap();
+        let probs = coupling.distribution(&drafts).unwrap();
         let walk = outcomes("nested-priority", &draft, &pair);
         for token in 0..3 {
             // Emitted as the accepted child or as the token after nothing.
@@ -163,7 +163,7 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
             };
             let emitted: f64 =
                 walk.iter().filter(|(key, _)| first(key) == token).map(|(_, p)| p).sum();
-            close(emitted, law.probabilities[token as usize]);
+            close(emitted, probs.probabilities[token as usize]);
         }
     }
 }

@@ -96,7 +96,8 @@ fn subnormal_probabilities() {
         ([0.5, 0.25, 0.25], [1e-310, 1.0, 3e-310], 0.25),
         ([0.5, 0.25, 0.25], [1e-300, 1.0, 3e-300], 0.75),
     ] {
-        let [target, draft] = [target, draft].map(|law| Distribution::new(law.to_vec()).unwrap());
+        let [target, draft] =
+            [target, draft].map(|probs| Distribution::new(probs.to_vec()).unwrap());
         let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
         let proposal = Proposal::new(draws, std::slice::from_ref(&draft)).unwrap();
         let got = acceptance::optimal(&Problem::new(&target, proposal).unwrap()).unwrap();

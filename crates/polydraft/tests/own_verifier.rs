@@ -32,7 +32,7 @@ fn the_examples_verifier_is_exact_wherever_it_says_so() {
                     &mut |_| (),
                 )
                 .unwrap();
-                assert!(found.law_deviation <= TOLERANCE, "{}, {policy}: {found:?}", kind.name());
+                assert!(found.deviation <= TOLERANCE, "{}, {policy}: {found:?}", kind.name());
                 combinations += 1;
             }
         }
@@ -49,8 +49,8 @@ fn it_refuses_what_it_is_not_made_for() {
     assert!(refused.unwrap_err().to_string().contains("expected i.i.d. draws"));
     // Also where it is given the draft without having been asked.
     for (_, draft) in drafts(policy.as_ref(), &pair.draft).unwrap() {
-        let laws = TargetOf::new(draft.tree(), &pair.target);
-        let decisions = enumerate(|chance| verifier.verify(&draft, &laws, chance));
+        let distributions = TargetOf::new(draft.tree(), &pair.target);
+        let decisions = enumerate(|rng| verifier.verify(&draft, &distributions, rng));
         assert!(decisions.into_iter().all(|(_, outcome)| outcome.is_err()));
     }
 }

@@ -1,8 +1,8 @@
 //! The conformance runner must fail on wrong rules: here are some, each wrong in one way.
 
-use polydraft::chance::Chance;
 use polydraft::conformance::{Case, Failure, cases};
-use polydraft::coupling::{Emission, Law, Problem, Rule};
+use polydraft::coupling::{Emission, EmittedDistribution, Problem, Rule};
+use polydraft::random::RandomSource;
 use polydraft::{Distribution, Drafting, Draws, Result, Token};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -25,7 +25,7 @@ enum Fault {
     AcceptsTooMuch,
     /// m is off by 1e-6, in one token.
     WrongMass,
-    /// `law` forgets to renormalise the residual.
+    /// `probs` forgets to renormalise the residual.
     WrongLaw,
     /// `acceptance` overstates.
     Boasts,
@@ -35,7 +35,7 @@ enum Fault {
 
 impl HighestId {
     fn mass(&self, problem: &Problem, token: Token) -> f64 {
-        let draft = problem.proposal.law(0);
+        let draft = problem.proposal.distribution(0);
         let below: f64 = (0..token).map(|t| draft.probability(t)).sum();
         let count = problem.proposal.count() as i32;
         let mass = (below + draft.probability(token)).powi(count) - below.powi(count);
@@ -68,20 +68,25 @@ impl Rule for HighestId {
         Some(if self.fault == Fault::Boasts { sum + 1e-9 } else { sum })
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
         let best = (0..drafts.len()).max_by_key(|&index| drafts[index]).unwrap_or(0);
-        if chance.coin(self.accept(problem, drafts[best])) {
+        if rng.coin(self.accept(problem, drafts[best])) {
             let index = if self.fault == Fault::WrongIndex { 0 } else { best };
             return Emission { token: drafts[best], accepted: Some(index) };
         }
         let token = match self.fault {
-            Fault::WrongResidual => problem.target.sample(chance),
-            _ => problem.target.sample_excess(1.0, |t| self.mass(problem, t), chance),
+            Fault::WrongResidual => problem.target.sample(rng),
+            _ => problem.target.sample_excess(1.0, |t| self.mass(problem, t), rng),
         };
         Emission { token, accepted: None }
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let best = drafts.iter().copied().max().unwrap_or(0);
         let accept = self.accept(problem, best);
         let residual = match self.fault {
@@ -93,12 +98,12 @@ impl Rule for HighestId {
                 .zip(0..)
                 .map(|(p, t)| (p - self.mass(problem, t)).max(0.0))
                 .collect(),
-            _ => problem.target.excess_law(1.0, |t| self.mass(problem, t)),
+            _ => problem.target.excess_distribution(1.0, |t| self.mass(problem, t)),
         };
         let mut probabilities: Vec<f64> =
             residual.into_iter().map(|p| p * (1.0 - accept)).collect();
         probabilities[best as usize] += accept;
-        Law { probabilities, accepted: accept }
+        EmittedDistribution { probabilities, accepted: accept }
     }
 }
 
@@ -121,7 +126,7 @@ fn the_rule_without_fault_passes() {
 }
 
 #[test]
-fn wrong_laws_are_caught() {
+fn wrong_distributions_are_caught() {
     for fault in [Fault::WrongResidual, Fault::AcceptsTooMuch, Fault::WrongMass] {
         let failures = failures(fault);
         let caught =
@@ -162,23 +167,28 @@ impl Rule for Liar {
         Some(1.0)
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        let token = problem.target.sample(chance);
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
+        let token = problem.target.sample(rng);
         Emission {
             token,
             accepted: Some(drafts.iter().position(|draft| *draft == token).unwrap_or(0)),
         }
     }
 
-    fn law(&mut self, problem: &Problem, _: &[Token]) -> Law {
-        Law { probabilities: problem.target.to_vec(), accepted: 1.0 }
+    fn distribution(&mut self, problem: &Problem, _: &[Token]) -> EmittedDistribution {
+        EmittedDistribution { probabilities: problem.target.to_vec(), accepted: 1.0 }
     }
 }
 
 #[test]
 fn accepting_what_was_not_drafted_is_caught() {
-    let law = |values: [f64; 2]| Distribution::new(values.to_vec()).unwrap();
-    let (target, draft) = (law([0.5, 0.5]), law([0.9, 0.1]));
+    let probs = |values: [f64; 2]| Distribution::new(values.to_vec()).unwrap();
+    let (target, draft) = (probs([0.5, 0.5]), probs([0.9, 0.1]));
     let case = Case { target, drafts: vec![draft], scheme: Drafting::Iid, count: 1 };
     assert!(matches!(case.check(&mut Liar), Err(Failure::Inconsistent { .. })));
 }

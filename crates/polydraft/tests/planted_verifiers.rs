@@ -7,10 +7,10 @@ use std::sync::Mutex;
 
 use common::{TOLERANCE, named, pairs, supports};
 use polydraft::conformance::tree::{exact, random_pair};
-use polydraft::race::Raced;
+use polydraft::gumbel::WithSharedRandomness;
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Drafting, Draws, Error, Form, Growth, Outcome, Path,
-    Policy, PolicyKind, Result, TargetLaws, Token, Verifier, VerifierKind,
+    Distribution, Draft, DraftTree, Drafting, Draws, Error, Form, Growth, Outcome, Path, Policy,
+    PolicyKind, RandomSource, Result, TargetDistributions, Token, Verifier, VerifierKind,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -42,48 +42,47 @@ impl Verifier for Faulty {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         let tree = draft.tree();
-        let law = target.target(DraftTree::ROOT)?;
-        let mut outcome = named("nested-priority").build()?.verify(draft, target, chance)?;
+        let probs = target.target(DraftTree::ROOT)?;
+        let mut outcome = named("nested-priority").build()?.verify(draft, target, rng)?;
         match self.0 {
             Fault::WrongPath => {
                 let first = tree.children(0).next().unwrap_or(0);
                 if outcome.accepted.first().is_some_and(|node| *node != first) {
-                    outcome = Outcome { accepted: vec![], token: law.sample(chance) };
+                    outcome = Outcome { accepted: vec![], token: probs.sample(rng) };
                 }
             }
             Fault::Biased => {
-                let likely = |node: &usize| law.probability(tree.token(*node));
+                let likely = |node: &usize| probs.probability(tree.token(*node));
                 let first =
                     tree.children(0).max_by(|a, b| likely(a).total_cmp(&likely(b))).unwrap_or(0);
                 let (q, token) = (draft.drawn_from(0)?, tree.token(first));
-                outcome = match chance.coin(law.probability(token) / q.probability(token)) {
-                    true => Outcome {
-                        accepted: vec![first],
-                        token: target.target(first)?.sample(chance),
-                    },
-                    false => Outcome {
-                        accepted: vec![],
-                        token: law.sample_residual(1.0, q, 1.0, chance),
-                    },
+                outcome = match rng.coin(probs.probability(token) / q.probability(token)) {
+                    true => {
+                        Outcome { accepted: vec![first], token: target.target(first)?.sample(rng) }
+                    }
+                    false => {
+                        Outcome { accepted: vec![], token: probs.sample_residual(1.0, q, 1.0, rng) }
+                    }
                 };
             }
             Fault::Leaks => {
-                if chance.coin(1e-7) {
-                    let token = (0..law.vocabulary() as Token).find(|t| law.probability(*t) == 0.0);
+                if rng.coin(1e-7) {
+                    let token =
+                        (0..probs.vocabulary() as Token).find(|t| probs.probability(*t) == 0.0);
                     outcome = Outcome { accepted: vec![], token: token.unwrap_or(0) };
                 }
             }
             Fault::WrongResidual => {
                 let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-                outcome.token = target.target(end)?.sample(chance);
+                outcome.token = target.target(end)?.sample(rng);
             }
             Fault::NoNumber => {
                 if tree.children(0).next().is_some_and(|child| tree.token(child) == 0) {
-                    chance.pick(&[f64::NAN, 1.0]);
+                    rng.pick(&[f64::NAN, 1.0]);
                 }
             }
         }
@@ -97,9 +96,7 @@ fn planted_faults_are_found() {
     let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
     let policy = PolicyKind::paths(2, 2).build().unwrap();
     let found = |verifier: &mut dyn Verifier| {
-        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())
-            .unwrap()
-            .law_deviation
+        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().deviation
     };
     assert!(found(named("nested-priority").build().unwrap().as_mut()) < TOLERANCE);
     for fault in [Fault::WrongPath, Fault::Biased, Fault::Leaks, Fault::WrongResidual] {
@@ -166,7 +163,7 @@ fn policies_that_look_elsewhere_are_found() {
                 if verifier.supports(&policy.form()).is_ok() {
                     let exact =
                         exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ());
-                    worst = worst.max(exact.unwrap().law_deviation);
+                    worst = worst.max(exact.unwrap().deviation);
                 }
             }
         }
@@ -198,8 +195,9 @@ fn unfit_drafts_are_refused() {
         let pair = random_pair(3, policy.depth(), 0.3, false, &mut rng).unwrap();
         let draft =
             polydraft::conformance::tree::draw(policy.as_ref(), &pair.draft, &mut rng).unwrap();
-        let laws = polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
-        let error = named(name).build().unwrap().verify(&draft, &laws, &mut rng).unwrap_err();
+        let distributions = polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
+        let error =
+            named(name).build().unwrap().verify(&draft, &distributions, &mut rng).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{name}: {error}");
     }
     for tree in [
@@ -276,12 +274,12 @@ impl Verifier for OldClocks {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
         loop {
-            let token = polydraft::race::next(target.target(node)?, 0, chance);
+            let token = polydraft::gumbel::sample(target.target(node)?, 0, rng);
             match draft.tree().child(node, token) {
                 Some(child) => node = child,
                 None => return Ok(Outcome { accepted, token }),
@@ -290,7 +288,7 @@ impl Verifier for OldClocks {
         }
     }
 
-    fn races(&self) -> bool {
+    fn uses_shared_randomness(&self) -> bool {
         true
     }
 }
@@ -301,9 +299,7 @@ fn clocks_that_are_used_twice_are_found() {
     let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
     let policy = PolicyKind::paths(2, 2).build().unwrap();
     let found = |verifier: &mut dyn Verifier| {
-        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())
-            .unwrap()
-            .law_deviation
+        exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().deviation
     };
     assert!(found(named("invariant").build().unwrap().as_mut()) < TOLERANCE);
     assert!(found(&mut OldClocks) > 1e-2);
@@ -313,15 +309,15 @@ fn clocks_that_are_used_twice_are_found() {
 #[test]
 fn drafts_by_shared_clocks_are_for_those_who_know_them() {
     let mut rng = ChaCha8Rng::seed_from_u64(21);
-    let law = Distribution::new(vec![0.5, 0.3, 0.2]).unwrap();
+    let probs = Distribution::new(vec![0.5, 0.3, 0.2]).unwrap();
     for count in [1, 2] {
-        let mut clocks = rng.clocks();
+        let mut clocks = rng.shared_randomness();
         let mut draft = Draft::new();
-        let mut chance = Raced::new(&mut rng, clocks.as_mut(), 0);
-        draft.draw(0, law.clone(), Growth::Fresh(Draws::iid(count)), &mut chance).unwrap();
-        let target = vec![law.clone(); draft.tree().len()];
+        let mut rng = WithSharedRandomness::new(&mut rng, clocks.as_mut(), 0);
+        draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(count)), &mut rng).unwrap();
+        let target = vec![probs.clone(); draft.tree().len()];
         for kind in VerifierKind::<polydraft::RuleKind>::all() {
-            let verified = kind.build().unwrap().verify(&draft, &target, &mut chance);
+            let verified = kind.build().unwrap().verify(&draft, &target, &mut rng);
             match kind.to_string().as_str() {
                 "invariant" => assert_eq!(verified.unwrap().accepted.len(), 1),
                 _ => assert!(verified.unwrap_err().to_string().contains("clocks"), "{kind}"),

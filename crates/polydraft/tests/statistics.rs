@@ -18,14 +18,17 @@ fn combinations() -> Vec<(RuleKind, Drafting)> {
         individual_above: 0.02,
         ..Settings::default()
     }));
-    let laws = vec![Distribution::new(vec![0.5, 0.5]).unwrap(); 2];
+    let distributions = vec![Distribution::new(vec![0.5, 0.5]).unwrap(); 2];
     let mut combinations = Vec::new();
     for rule in rules {
         for scheme in Drafting::ALL {
-            let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-            let problem =
-                Problem::new(&laws[0], Proposal::new(Draws { scheme, count: 2 }, laws).unwrap())
-                    .unwrap();
+            let distributions =
+                if scheme == Drafting::Distinct { &distributions[..] } else { &distributions[..1] };
+            let problem = Problem::new(
+                &distributions[0],
+                Proposal::new(Draws { scheme, count: 2 }, distributions).unwrap(),
+            )
+            .unwrap();
             if couple(rule.build().unwrap().as_mut(), problem).is_ok() {
                 combinations.push((rule.clone(), scheme));
             }
@@ -36,12 +39,12 @@ fn combinations() -> Vec<(RuleKind, Drafting)> {
 }
 
 /// Whether counts of tokens may come from a law. A right one fails once in a million.
-fn agree(counts: &[u64], law: &[f64]) -> bool {
-    GTest::new(law.iter().copied().zip(counts.iter().copied())).p_value() > 1e-6
+fn agree(counts: &[u64], probs: &[f64]) -> bool {
+    GTest::new(probs.iter().copied().zip(counts.iter().copied())).p_value() > 1e-6
 }
 
 /// A law with logits of the given spread; some tokens have none.
-fn law(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
+fn probs(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
     let mut normal =
         || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
     let weights: Vec<f64> = (0..vocabulary)
@@ -52,16 +55,19 @@ fn law(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
 }
 
 #[test]
-fn emitted_tokens_follow_target_and_law() {
+fn emitted_tokens_follow_target_and_distribution() {
     let mut rng = ChaCha8Rng::seed_from_u64(10);
     let vocabulary = 40;
-    let target = law(vocabulary, 1.5, &mut rng);
-    let laws: Vec<_> = (0..3).map(|_| law(vocabulary, 1.5, &mut rng)).collect();
+    let target = probs(vocabulary, 1.5, &mut rng);
+    let distributions: Vec<_> = (0..3).map(|_| probs(vocabulary, 1.5, &mut rng)).collect();
     for (rule, scheme) in combinations() {
-        let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-        let problem =
-            Problem::new(&target, Proposal::new(Draws { scheme, count: 3 }, laws).unwrap())
-                .unwrap();
+        let distributions =
+            if scheme == Drafting::Distinct { &distributions[..] } else { &distributions[..1] };
+        let problem = Problem::new(
+            &target,
+            Proposal::new(Draws { scheme, count: 3 }, distributions).unwrap(),
+        )
+        .unwrap();
         let mut built = rule.build().unwrap();
         let mut coupling = couple(built.as_mut(), problem).unwrap();
         let name = format!("{} {scheme}", rule.name());
@@ -86,12 +92,12 @@ fn emitted_tokens_follow_target_and_law() {
         // Given drafts: the stated law.
         for _ in 0..4 {
             problem.proposal.draw(&mut rng, &mut drafts);
-            let law = coupling.law(&drafts).unwrap();
+            let probs = coupling.distribution(&drafts).unwrap();
             let mut counts = vec![0; vocabulary];
             for _ in 0..20_000 {
                 counts[coupling.emit(&drafts, &mut rng).unwrap().token as usize] += 1;
             }
-            assert!(agree(&counts, &law.probabilities), "{name} given {drafts:?}");
+            assert!(agree(&counts, &probs.probabilities), "{name} given {drafts:?}");
         }
     }
 }
@@ -99,29 +105,32 @@ fn emitted_tokens_follow_target_and_law() {
 /// The stated laws, over all tuples, are the target: at a vocabulary where many tokens share the
 /// cells of the pooled form, and near agreement, where none of them has slack.
 #[test]
-fn laws_over_all_drafts_are_the_target() {
+fn distributions_over_all_drafts_are_the_target() {
     let mut rng = ChaCha8Rng::seed_from_u64(12);
     for (vocabulary, count, agreement) in [(40, 2, 0.0), (40, 2, 0.9), (12, 3, 0.5), (70, 2, 0.999)]
     {
-        let target = law(vocabulary, 1.0, &mut rng);
+        let target = probs(vocabulary, 1.0, &mut rng);
         let mut draft = || {
-            let other = law(vocabulary, 1.0, &mut rng);
+            let other = probs(vocabulary, 1.0, &mut rng);
             let mixed = target.to_vec().into_iter().zip(other.to_vec());
             Distribution::new(mixed.map(|(p, q)| agreement * p + (1.0 - agreement) * q).collect())
                 .unwrap()
         };
-        let laws: Vec<_> = (0..count).map(|_| draft()).collect();
+        let distributions: Vec<_> = (0..count).map(|_| draft()).collect();
         for (rule, scheme) in combinations() {
-            let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-            let problem =
-                Problem::new(&target, Proposal::new(Draws { scheme, count }, laws).unwrap())
-                    .unwrap();
+            let distributions =
+                if scheme == Drafting::Distinct { &distributions[..] } else { &distributions[..1] };
+            let problem = Problem::new(
+                &target,
+                Proposal::new(Draws { scheme, count }, distributions).unwrap(),
+            )
+            .unwrap();
             let mut built = rule.build().unwrap();
             let Ok(mut coupling) = couple(built.as_mut(), problem) else { continue };
             let mut emitted = vec![0.0; vocabulary];
             for (probability, drafts) in problem.proposal.tuples() {
                 for (emitted, p) in
-                    emitted.iter_mut().zip(coupling.law(&drafts).unwrap().probabilities)
+                    emitted.iter_mut().zip(coupling.distribution(&drafts).unwrap().probabilities)
                 {
                     *emitted += probability * p;
                 }
@@ -139,9 +148,9 @@ fn laws_over_all_drafts_are_the_target() {
 
 /// The statistic can tell a wrong law from a right one.
 #[test]
-fn counts_of_another_law_do_not_agree() {
+fn counts_of_another_distribution_do_not_agree() {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
-    let (one, other) = (law(40, 1.0, &mut rng), law(40, 1.0, &mut rng));
+    let (one, other) = (probs(40, 1.0, &mut rng), probs(40, 1.0, &mut rng));
     let mut counts = vec![0; 40];
     for _ in 0..60_000 {
         counts[one.sample(&mut rng) as usize] += 1;
@@ -160,7 +169,7 @@ fn counts_of_another_law_do_not_agree() {
 fn a_seed_reproduces_a_run() {
     let run = |seed| -> Vec<Token> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (target, draft) = (law(5000, 2.0, &mut rng), law(5000, 2.0, &mut rng));
+        let (target, draft) = (probs(5000, 2.0, &mut rng), probs(5000, 2.0, &mut rng));
         let mut rule = "priority".parse::<RuleKind>().unwrap().build().unwrap();
         let mut drafts = Vec::new();
         let problem = Problem::new(&target, Proposal::iid(&draft, 4).unwrap()).unwrap();
@@ -181,13 +190,13 @@ proptest! {
     /// Every law is one; no acceptance is above the optimum; for i.i.d. drafts `priority` reaches
     /// it, SpecTr's bounds hold, and more drafts never hurt.
     #[test]
-    fn laws_and_acceptances(vocabulary in 1_usize..300, count in 1_usize..7, spread in 0.0_f64..3.0, seed in any::<u64>()) {
+    fn distributions_and_acceptances(vocabulary in 1_usize..300, count in 1_usize..7, spread in 0.0_f64..3.0, seed in any::<u64>()) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let target = law(vocabulary, spread, &mut rng);
-        let laws: Vec<_> = (0..count).map(|_| law(vocabulary, spread, &mut rng)).collect();
+        let target = probs(vocabulary, spread, &mut rng);
+        let distributions: Vec<_> = (0..count).map(|_| probs(vocabulary, spread, &mut rng)).collect();
         for (rule, scheme) in combinations() {
-            let laws = if scheme == Drafting::Distinct { &laws[..] } else { &laws[..1] };
-            let problem = Problem::new(&target, Proposal::new(Draws { scheme, count }, laws).unwrap()).unwrap();
+            let distributions = if scheme == Drafting::Distinct { &distributions[..] } else { &distributions[..1] };
+            let problem = Problem::new(&target, Proposal::new(Draws { scheme, count }, distributions).unwrap()).unwrap();
             let mut built = rule.build().unwrap();
             let Ok(mut coupling) = couple(built.as_mut(), problem) else {
                 prop_assert!(rule.name() == "single" && count > 1);
@@ -195,9 +204,9 @@ proptest! {
             };
             let mut drafts = Vec::new();
             problem.proposal.draw(&mut rng, &mut drafts);
-            let law = coupling.law(&drafts).unwrap();
-            prop_assert!((law.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-11, "{} {}", rule.name(), scheme);
-            prop_assert!(law.probabilities.iter().all(|p| *p >= 0.0));
+            let probs = coupling.distribution(&drafts).unwrap();
+            prop_assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-11, "{} {}", rule.name(), scheme);
+            prop_assert!(probs.probabilities.iter().all(|p| *p >= 0.0));
             let got = coupling.acceptance(&mut rng);
             if let Ok(optimal) = acceptance::optimal(&problem) {
                 prop_assert!(got.probability <= optimal + 1e-11 + 6.0 * got.standard_error.unwrap_or(0.0), "{} {}", rule.name(), scheme);
@@ -207,10 +216,10 @@ proptest! {
             }
         }
         let optimal = |count| {
-            acceptance::optimal(&Problem::new(&target, Proposal::iid(&laws[0], count).unwrap()).unwrap()).unwrap()
+            acceptance::optimal(&Problem::new(&target, Proposal::iid(&distributions[0], count).unwrap()).unwrap()).unwrap()
         };
         let best = optimal(count);
-        let (lower, upper) = acceptance::bounds(&target, &laws[0], count);
+        let (lower, upper) = acceptance::bounds(&target, &distributions[0], count);
         prop_assert!(lower <= best + 1e-12 && best <= upper + 1e-12);
         prop_assert!(best <= optimal(count + 1) + 1e-12);
     }

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::{law, named, pairs, run, uniform};
+use common::{named, pairs, probs, run, uniform};
 use polydraft::conformance::tree::Pair;
 use polydraft::coupling::priority::shares::{Entry, Highest, Layout, Shares};
 use polydraft::coupling::priority::{self, Form};
@@ -32,13 +32,13 @@ fn corner(q: &[f64], count: i32, rng: &mut ChaCha8Rng) -> Vec<f64> {
 /// Theorem 5: mixtures of corners, which are all laws that a selection can have, are met exactly by
 /// intervals of what is free; and what no selection can have is not.
 #[test]
-fn every_law_of_a_selection_is_a_partition() {
+fn every_distribution_of_a_selection_is_a_partition() {
     let mut rng = ChaCha8Rng::seed_from_u64(51);
     let mut shares = Shares::default();
     for round in 0..4000 {
         let (size, count) = (2 + round % 7, 2 + (round / 7 % 4) as i32);
-        let q = law(size, &mut rng);
-        let mixture = law(3, &mut rng);
+        let q = probs(size, &mut rng);
+        let mixture = probs(3, &mut rng);
         let corners: Vec<_> = (0..3).map(|_| corner(&q, count, &mut rng)).collect();
         let corners = &corners[..1 + round % 3];
         let total: f64 = mixture[..corners.len()].iter().sum();
@@ -82,7 +82,7 @@ fn pooling_costs_no_more_than_its_cells_allow() {
     let (mut worst, mut largest) = (0.0_f64, 0.0_f64);
     for round in 0..400 {
         let (size, count) = ([5, 40, 400][round % 3], [2, 3, 8][round / 3 % 3]);
-        let (p, q) = (law(size, &mut rng), law(size, &mut rng));
+        let (p, q) = (probs(size, &mut rng), probs(size, &mut rng));
         let mix = uniform(&mut rng);
         let p: Vec<f64> = p.iter().zip(&q).map(|(p, q)| mix * p + (1.0 - mix) * q).collect();
         // The cell of a ratio: 8 of equal width for each factor of two, one from 0 to 2^-24.
@@ -154,15 +154,17 @@ fn proportional_sharing_costs_at_most_its_variation() {
 
 /// Laws of a next token that depend on the last token only: the first one after nothing, then those
 /// after token 0, 1, ..
-fn markov(laws: &[&[f64]], depth: usize) -> HashMap<Vec<Token>, Distribution> {
+fn markov(distributions: &[&[f64]], depth: usize) -> HashMap<Vec<Token>, Distribution> {
     let mut all = HashMap::new();
     let mut texts = vec![Vec::new()];
     for _ in 0..=depth {
         let mut longer = Vec::new();
         for text in texts {
             let own = text.last().map_or(0, |last: &Token| *last as usize + 1);
-            all.insert(text.clone(), Distribution::new(laws[own].to_vec()).unwrap());
-            longer.extend((0..laws[0].len() as Token).map(|token| [&text[..], &[token]].concat()));
+            all.insert(text.clone(), Distribution::new(distributions[own].to_vec()).unwrap());
+            longer.extend(
+                (0..distributions[0].len() as Token).map(|token| [&text[..], &[token]].concat()),
+            );
         }
         texts = longer;
     }
@@ -270,7 +272,7 @@ fn nested_priority_is_not_below_the_walk_with_the_optimal_rule() {
     let mut least = f64::INFINITY;
     for round in 0..600 {
         let (vocabulary, depth, paths) = [(3, 2, 2), (2, 3, 2), (2, 2, 3), (3, 2, 2)][round % 4];
-        let mut laws = || -> Vec<Vec<f64>> {
+        let mut distributions = || -> Vec<Vec<f64>> {
             // Tenths, so that zeros, ties and equal laws are not rare.
             let mut tenths = || {
                 let mut counts = vec![0.0; vocabulary];
@@ -284,9 +286,10 @@ fn nested_priority_is_not_below_the_walk_with_the_optimal_rule() {
             };
             (0..=vocabulary).map(|_| tenths()).collect()
         };
-        let (target, draft) = (laws(), laws());
-        let table =
-            |laws: &[Vec<f64>]| markov(&laws.iter().map(|law| &law[..]).collect::<Vec<_>>(), depth);
+        let (target, draft) = (distributions(), distributions());
+        let table = |distributions: &[Vec<f64>]| {
+            markov(&distributions.iter().map(|probs| &probs[..]).collect::<Vec<_>>(), depth)
+        };
         let pair = Pair { target: table(&target), draft: table(&draft) };
         let policy = PolicyKind::paths(paths, depth);
         let own = run(&nested(0.0, Layout::Spread), &policy, &pair).block_efficiency;

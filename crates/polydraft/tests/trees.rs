@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 #[test]
-fn every_verifier_emits_the_targets_law_on_paths() {
+fn every_verifier_emits_the_targets_distribution_on_paths() {
     for size in SIZES {
         let policy = PolicyKind::paths(size.2, size.1);
         for pair in pairs(size, 11) {
@@ -53,7 +53,7 @@ fn approximate_sharing_costs_acceptance_only() {
 /// Draft tokens so unlikely that the places of their shares are lost to rounding: the law loses
 /// nothing, neither where the target wants them nor where it does not, at the root or below.
 #[test]
-fn slivers_lose_nothing_of_the_law() {
+fn slivers_lose_nothing_of_the_distribution() {
     let mut rng = ChaCha8Rng::seed_from_u64(77);
     for (vocabulary, depth, paths) in
         [(2, 1, 3), (3, 1, 2), (2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)]
@@ -61,19 +61,19 @@ fn slivers_lose_nothing_of_the_law() {
         let policy = PolicyKind::paths(paths, depth);
         for sliver in [1e-13, 1e-14, 1e-15, 1e-16, 1e-17, 1e-100, 1e-300] {
             let mut pair = random_pair(vocabulary, depth, 0.3, false, &mut rng).unwrap();
-            for (text, law) in &mut pair.draft {
-                let mut values = law.to_vec();
+            for (text, probs) in &mut pair.draft {
+                let mut values = probs.to_vec();
                 // Another token after every text, and the same one all along the way of zeros.
                 values[text.iter().sum::<u32>() as usize % vocabulary] = sliver;
                 let sum: f64 = values.iter().sum();
-                *law = Distribution::new(values.into_iter().map(|value| value / sum).collect())
+                *probs = Distribution::new(values.into_iter().map(|value| value / sum).collect())
                     .unwrap();
             }
             for form in [Form::Exact, Form::Pooled] {
                 let sharing = priority::Settings { form, ..Default::default() };
                 let kind = VerifierKind::NestedPriority(Settings { sharing, ..Default::default() });
                 let found = run(&kind, &policy, &pair);
-                assert!(found.law_deviation < 1e-12, "{sliver:e}, {policy}: {found:?}\n{pair:?}");
+                assert!(found.deviation < 1e-12, "{sliver:e}, {policy}: {found:?}\n{pair:?}");
             }
         }
     }
@@ -146,8 +146,8 @@ fn other_trees() {
     }
 }
 
-fn spread_out(law: &Distribution) -> bool {
-    law.support_size() == 1 || law.support().all(|(_, q)| q > 0.15 && law.vocabulary() == 2)
+fn spread_out(probs: &Distribution) -> bool {
+    probs.support_size() == 1 || probs.support().all(|(_, q)| q > 0.15 && probs.vocabulary() == 2)
 }
 
 /// Trees like those that have too many draws by default to be enumerated.

@@ -120,7 +120,7 @@ fn planted(number: u64) -> Result<()> {
 }
 
 /// Laws as JSON.
-fn laws(dice: &mut Dice, vocabulary: usize) -> serde_json::Value {
+fn distributions(dice: &mut Dice, vocabulary: usize) -> serde_json::Value {
     let weights: Vec<f64> =
         (0..vocabulary).map(|_| [1.0, 0.0, 1e-310, 1e-9, 3.0][dice.below(5)]).collect();
     let sum: f64 = weights.iter().sum();
@@ -135,8 +135,8 @@ fn laws(dice: &mut Dice, vocabulary: usize) -> serde_json::Value {
 fn table(dice: &mut Dice) -> Result<()> {
     let vocabulary = 1 + dice.below(4);
     let file = |dice: &mut Dice| {
-        let mut document = json!({"vocabulary": vocabulary, "next": {"": laws(dice, vocabulary),
-            "0": laws(dice, vocabulary)}});
+        let mut document = json!({"vocabulary": vocabulary, "next": {"": distributions(dice, vocabulary),
+            "0": distributions(dice, vocabulary)}});
         if dice.one_in(2) {
             mutation::json(dice, &mut document);
         }
@@ -145,7 +145,7 @@ fn table(dice: &mut Dice) -> Result<()> {
     };
     let (target, draft) = (file(dice)?, file(dice)?);
     let drafter =
-        ModelDrafter::new(Box::new(draft), &polydraft_engine::Model::facts(&target).vocabulary)?;
+        ModelDrafter::new(Box::new(draft), &polydraft_engine::Model::info(&target).vocabulary)?;
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
     let all = VerifierKind::<RuleKind>::all();
     let sampling = Sampling {
@@ -198,17 +198,17 @@ fn pair(dice: &mut Dice) -> Result<()> {
         }
         _ => {
             let draft = match dice.one_in(4) {
-                true => json!([laws(dice, vocabulary), laws(dice, vocabulary)]),
-                false => laws(dice, vocabulary),
+                true => json!([distributions(dice, vocabulary), distributions(dice, vocabulary)]),
+                false => distributions(dice, vocabulary),
             };
-            let mut document = json!({"target": laws(dice, vocabulary), "draft": draft});
+            let mut document = json!({"target": distributions(dice, vocabulary), "draft": draft});
             if dice.one_in(2) {
                 mutation::json(dice, &mut document);
             }
             mutation::written(dice, &document)
         }
     };
-    let (target, drafts) = polydraft_lab::laws_of(extension, &contents)?;
+    let (target, drafts) = polydraft_lab::distributions_of(extension, &contents)?;
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     for kind in RuleKind::all() {
         let scheme = Drafting::ALL[dice.below(Drafting::ALL.len())];
@@ -220,8 +220,8 @@ fn pair(dice: &mut Dice) -> Result<()> {
         let Ok(mut coupling) = couple(rule.as_mut(), problem) else { continue };
         let mut tokens = Vec::new();
         problem.proposal.draw(&mut rng, &mut tokens);
-        let law = coupling.law(&tokens)?;
-        let sum: f64 = law.probabilities.iter().sum();
+        let probs = coupling.distribution(&tokens)?;
+        let sum: f64 = probs.probabilities.iter().sum();
         assert!((sum - 1.0).abs() < 1e-9, "{kind} {scheme} {count}: {sum}");
         let emission = coupling.emit(&tokens, &mut rng)?;
         assert!(target.probability(emission.token) > 0.0, "{kind} {scheme} {count}");

@@ -21,18 +21,18 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use polydraft::Token;
-use polydraft_engine::{Feature, Model};
+use polydraft_engine::{HiddenState, Model};
 use polydraft_models::{LoadOptions, Loaded, Positions, Precision, SequenceLimits, load};
 use polydraft_text::Language;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
-use learn::{Aim, Figures, Pupil, Sample, Target};
+use learn::{Aim, Figures, Trainer, Sample, Target};
 use losses::Loss;
 use net::Shape;
 use store::Store;
-use text::{Lesson, Writing};
+use text::{Batch, Writing};
 
 use crate::{at_least, corpus, trained};
 
@@ -115,7 +115,7 @@ struct School {
     args: HeadArgs,
     loaded: Loaded,
     store: Store,
-    pupil: Pupil,
+    pupil: Trainer,
     folder: PathBuf,
 }
 
@@ -147,8 +147,8 @@ fn open(args: HeadArgs, work: Option<PathBuf>) -> Result<School> {
         .layers
         .clone()
         .unwrap_or_else(|| vec![2, config.layers / 2, config.layers.saturating_sub(3)]);
-    let read = layers.iter().map(|layer| Feature::After(*layer));
-    model.watch(&read.chain([Feature::Output]).collect::<Vec<_>>())?;
+    let read = layers.iter().map(|layer| HiddenState::After(*layer));
+    model.capture_hidden_states(&read.chain([HiddenState::Output]).collect::<Vec<_>>())?;
     let Positions::Rotary(rope) = &config.positions else {
         anyhow::bail!(
             "expected a target with rotary positions, got one whose positions are learned"
@@ -166,12 +166,12 @@ fn open(args: HeadArgs, work: Option<PathBuf>) -> Result<School> {
     };
     let norm = loaded.model.last_norm()?;
     let store = Store::open(&folder, (layers.len() + 1) * config.hidden)?;
-    let mut facts = origin::Facts::new();
-    facts.insert("--target".into(), origin::fingerprint(&config, norm.as_deref()).into());
-    facts.insert("--dtype".into(), args.dtype.to_string().into());
-    facts.insert("--layers".into(), json!(layers));
-    origin::keep(&folder, facts)?;
-    let pupil = Pupil::open(shape, &checkpoint, &mut ChaCha12Rng::seed_from_u64(1))?;
+    let mut info = origin::ModelInfo::new();
+    info.insert("--target".into(), origin::fingerprint(&config, norm.as_deref()).into());
+    info.insert("--dtype".into(), args.dtype.to_string().into());
+    info.insert("--layers".into(), json!(layers));
+    origin::keep(&folder, info)?;
+    let pupil = Trainer::open(shape, &checkpoint, &mut ChaCha12Rng::seed_from_u64(1))?;
     if let Some(norm) = norm.filter(|_| pupil.steps == 0) {
         pupil.net.begin_with(norm)?;
     }
@@ -295,7 +295,7 @@ impl School {
         let Loaded { model, language, .. } = &mut self.loaded;
         let clock = Instant::now();
         let lessons = text::write(model, language, &writing, self.args.round, &mut rng)?;
-        let lessons: Vec<Lesson> =
+        let lessons: Vec<Batch> =
             lessons.into_iter().filter(|lesson| lesson.tokens.len() >= text::SHORTEST).collect();
         let tokens: usize = lessons.iter().map(|lesson| lesson.tokens.len()).sum();
         self.store.add(&lessons)?;
@@ -311,17 +311,17 @@ impl School {
         let texts: Vec<String> = paths.iter().map(|path| read_text(path)).collect::<Result<_>>()?;
         let name =
             |text: &String| format!("{} bytes, {:016x}", text.len(), corpus::hash(text.as_bytes()));
-        let mut facts = origin::Facts::new();
-        facts.insert("--text".into(), texts.iter().map(name).collect());
+        let mut info = origin::ModelInfo::new();
+        info.insert("--text".into(), texts.iter().map(name).collect());
         if !texts.is_empty() {
-            facts.insert("--round".into(), json!(round));
-            facts.insert("--longest".into(), json!(longest));
+            info.insert("--round".into(), json!(round));
+            info.insert("--longest".into(), json!(longest));
         }
-        origin::keep(&self.folder, facts)?;
+        origin::keep(&self.folder, info)?;
         let Loaded { model, language, .. } = &mut self.loaded;
         let mut shard = 0;
         for text in texts {
-            for part in language.text.encode(&text)?.chunks(*round) {
+            for part in language.tokenizer.encode(&text)?.chunks(*round) {
                 if shard == self.store.shards() {
                     self.store.add(&text::read(model, part, *longest)?)?;
                 }

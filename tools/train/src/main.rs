@@ -16,7 +16,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
 use corpus::Places;
-use train::{Lesson, Pair, Plan};
+use train::{Batch, Pair, Plan};
 
 /// Makes the demo models that polydraft ships, and draft heads for models of one's own.
 ///
@@ -170,7 +170,7 @@ fn demo(
             corpus::read_tokens(&places.tokens(false))?,
             corpus::read_tokens(&places.tokens(true))?,
         );
-        for (lesson, steps) in [(Lesson::Both, args.steps), (Lesson::Draft, args.draft_steps)] {
+        for (lesson, steps) in [(Batch::Both, args.steps), (Batch::Draft, args.draft_steps)] {
             let plan = Plan {
                 lesson,
                 steps,

@@ -26,7 +26,7 @@ use crate::optimizer::Slot;
 
 /// What is learned in a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Lesson {
+pub enum Batch {
     /// The target from the text, the draft from the target (Kullback-Leibler divergence).
     Both,
     /// The draft from the target (total variation, which is one minus the acceptance).
@@ -35,7 +35,7 @@ pub enum Lesson {
 
 /// What one part of training is told.
 pub struct Plan {
-    pub lesson: Lesson,
+    pub lesson: Batch,
     /// Steps of this part in all, counted from its first run.
     pub steps: usize,
     /// The part of the steps, at the end, over which the rate falls to zero.
@@ -98,7 +98,7 @@ impl std::fmt::Display for Figures {
 /// Figures of a batch, and the gradients of both losses with respect to both logits `[rows,
 /// vocabulary]`; the target's is that of [`Lesson::Both`] always.
 fn losses(
-    lesson: Lesson,
+    lesson: Batch,
     target: &Tensor,
     draft: &Tensor,
     labels: &[u32],
@@ -116,8 +116,8 @@ fn losses(
         sums.draft_loss += f64::from(softmax_in_place(q) - q_label);
         sums.acceptance += f64::from(p.iter().zip(q.iter()).map(|(p, q)| p.min(*q)).sum::<f32>());
         match lesson {
-            Lesson::Both => q.iter_mut().zip(p.iter()).for_each(|(q, p)| *q = (*q - p) * scale),
-            Lesson::Draft => {
+            Batch::Both => q.iter_mut().zip(p.iter()).for_each(|(q, p)| *q = (*q - p) * scale),
+            Batch::Draft => {
                 // 1 - sum(min(p, q)) falls with q exactly where q < p.
                 let below: f32 =
                     q.iter().zip(p.iter()).filter(|(q, p)| q < p).map(|(q, _)| q).sum();
@@ -142,7 +142,7 @@ pub struct Pair {
     pub draft: Decoder,
     /// Of the target's parameters first, then of the draft's.
     slots: Vec<Slot>,
-    /// Steps made of each [`Lesson`].
+    /// Steps made of each [`Batch`].
     steps: [usize; 2],
 }
 
@@ -198,7 +198,7 @@ impl Pair {
 
     /// Figures of sequences, and for a lesson the gradients of the parameters it concerns, in the
     /// order of the slots.
-    fn pass(&self, sequences: &[&[u16]], lesson: Option<Lesson>) -> Result<(Figures, Vec<Tensor>)> {
+    fn pass(&self, sequences: &[&[u16]], lesson: Option<Batch>) -> Result<(Figures, Vec<Tensor>)> {
         let time = sequences[0].len() - 1;
         let inputs: Vec<u32> =
             sequences.iter().flat_map(|s| s[..time].iter().map(|&t| u32::from(t))).collect();
@@ -207,11 +207,11 @@ impl Pair {
         let inputs = Tensor::from_vec(inputs, (sequences.len(), time), &Device::Cpu)?;
         let (p, q) = (self.target.forward(&inputs)?, self.draft.forward(&inputs)?);
         let (figures, p_grad, q_grad) =
-            losses(lesson.unwrap_or(Lesson::Both), &p.detach(), &q.detach(), &labels)?;
+            losses(lesson.unwrap_or(Batch::Both), &p.detach(), &q.detach(), &labels)?;
         let concerned = match lesson {
             None => vec![],
-            Some(Lesson::Both) => vec![(&self.target, p, p_grad), (&self.draft, q, q_grad)],
-            Some(Lesson::Draft) => vec![(&self.draft, q, q_grad)],
+            Some(Batch::Both) => vec![(&self.target, p, p_grad), (&self.draft, q, q_grad)],
+            Some(Batch::Draft) => vec![(&self.draft, q, q_grad)],
         };
         let mut grads = Vec::new();
         for (model, logits, grad) in concerned {
@@ -231,7 +231,7 @@ impl Pair {
         &self,
         plan: &Plan,
         sequences: &[&[u16]],
-        lesson: Option<Lesson>,
+        lesson: Option<Batch>,
     ) -> Result<(Figures, Vec<Tensor>)> {
         let parts: Vec<Result<(Figures, Vec<Tensor>)>> = std::thread::scope(|scope| {
             let workers: Vec<_> = sequences
@@ -250,7 +250,7 @@ impl Pair {
         &self,
         micro_batch: usize,
         sequences: &[&[u16]],
-        lesson: Option<Lesson>,
+        lesson: Option<Batch>,
     ) -> Result<(Figures, Vec<Tensor>)> {
         merge(sequences.chunks(micro_batch).map(|chunk| self.pass(chunk, lesson)))
     }

@@ -1,4 +1,4 @@
-"""Verifiers replayed on recorded laws: sums that do not depend on where, or in what order, the parts were made."""
+"""Verifiers replayed on recorded distributions: sums that do not depend on where, or in what order, the parts were made."""
 
 import os
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from ._native import Chance, Draft, Outcome, Sampling, Verifier
+from ._native import Rng, Draft, Outcome, Sampling, Verifier
 
 __all__ = ["enumerate_decisions", "verify", "verify_arrays"]
 
@@ -27,7 +27,7 @@ def _verifier(verifier: Verifier | str | dict) -> Verifier:
 def verify(
     draft: Draft | Sequence[Draft],
     target: Any,
-    chance: Chance | int | None | Sequence[Chance | int] = None,
+    rng: Rng | int | None | Sequence[Rng | int] = None,
     *,
     verifier: Verifier | str | dict = "nested-priority",
     sampling: Sampling | None = None,
@@ -39,7 +39,7 @@ def verify(
         target: the target's logits at the draft's nodes, the root first: float32 or float64, `[nodes, vocabulary]`. They are
             made into laws only where the verifier looks. Or a list of `Distribution`. For a batch a list of such, or one
             array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes.
-        chance: a `Chance`, or a seed; none for one that nobody has seen before. For a batch a list: each text has its own,
+        rng: an `Rng`, or a seed; none for one that nobody has seen before. For a batch a list: each text has its own,
             so that what it gets does not depend on the others.
         verifier: a `Verifier`, or one of `polydraft.VERIFIERS`.
         sampling: temperature and filters, applied to the logits.
@@ -54,18 +54,18 @@ def verify(
     >>> import numpy as np
     >>> logits = np.log(np.array([[0.5, 0.3, 0.2]], dtype=np.float32))
     >>> draft = Draft.from_paths([[0, 1], [2, 1]], np.zeros((2, 2, 3), dtype=np.float32))
-    >>> outcome = verify(draft, logits.repeat(len(draft), axis=0), chance=1)
+    >>> outcome = verify(draft, logits.repeat(len(draft), axis=0), rng=1)
     >>> len(outcome.tokens) == len(outcome.accepted) + 1
     True
     """
     working = _verifier(verifier)
     if isinstance(draft, Draft):
-        return working.verify(draft, target, chance, sampling)  # type: ignore[arg-type]
+        return working.verify(draft, target, rng, sampling)  # type: ignore[arg-type]
     drafts = list(draft)
-    chances = [None] * len(drafts) if chance is None else chance
-    if isinstance(chances, (int, Chance)):
-        raise TypeError(f"verify: expected a list of {len(drafts)} chances for a batch, got one")
-    fresh = [_unseen() if one is None else one for one in chances]
+    rngs = [None] * len(drafts) if rng is None else rng
+    if isinstance(rngs, (int, Rng)):
+        raise TypeError(f"verify: expected a list of {len(drafts)} rngs for a batch, got one")
+    fresh = [_unseen() if one is None else one for one in rngs]
     return working.verify_batch(drafts, target, fresh, sampling)
 
 
@@ -74,7 +74,7 @@ def verify_arrays(
     parents: Any,
     draft: Any,
     target: Any,
-    chance: Chance | int | None = None,
+    rng: Rng | int | None = None,
     *,
     counts: Any = None,
     scheme: str = "iid",
@@ -90,31 +90,31 @@ def verify_arrays(
 
     >>> import numpy as np
     >>> logits = np.zeros((3, 4), dtype=np.float32)
-    >>> verify_arrays([0, 2, 3], [-1, 0, 1], logits, logits, chance=3).accepted
+    >>> verify_arrays([0, 2, 3], [-1, 0, 1], logits, logits, rng=3).accepted
     [1, 2]
     """
     drawn = sampling if draft_sampling is None else draft_sampling
     given = Draft.given(tokens, parents, draft, counts=counts, scheme=scheme, begins=begins, sampling=drawn)
-    return _verifier(verifier).verify(given, target, chance, sampling)
+    return _verifier(verifier).verify(given, target, rng, sampling)
 
 
-def enumerate_decisions(experiment: Callable[[Chance], Result]) -> list[tuple[float, Result]]:
-    """Runs an experiment once for every series of random decisions that it asks its chance for.
+def enumerate_decisions(experiment: Callable[[Rng], Result]) -> list[tuple[float, Result]]:
+    """Runs an experiment once for every series of random decisions that it asks its rng for.
 
     Gives each run's exact probability and result; the probabilities sum to 1. The experiment must depend on nothing that
     changes between runs but the decisions.
 
-    >>> heads = enumerate_decisions(lambda chance: sum(chance.coin(0.5) for _ in range(3)))
+    >>> heads = enumerate_decisions(lambda rng: sum(rng.coin(0.5) for _ in range(3)))
     >>> sum(probability for probability, count in heads if count == 3)
     0.125
     """
-    chance = Chance.every()
+    rng = Rng.every()
     runs = []
     while True:
-        result = experiment(chance)
+        result = experiment(rng)
         # One that goes through all decisions always has one.
-        runs.append((chance.probability or 0.0, result))
-        if not chance.advance():
+        runs.append((rng.probability or 0.0, result))
+        if not rng.advance():
             return runs
 
 

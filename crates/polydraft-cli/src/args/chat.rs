@@ -35,7 +35,7 @@ impl ChatArgs {
     /// The prompt as the tokens that the model continues, whose context holds `context` tokens.
     pub fn encode(&self, language: &Language, prompt: &str, context: usize) -> Result<Vec<Token>> {
         if !self.chat {
-            return Ok(language.text.encode_within(prompt, context)?);
+            return Ok(language.tokenizer.encode_within(prompt, context)?);
         }
         let messages = opening(self.system.as_deref(), prompt);
         if self.show_prompt

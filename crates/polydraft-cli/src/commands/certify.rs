@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::conformance::statistics::GTest;
 use polydraft::coupling::RuleRegistry;
 use polydraft::{RuleKind, Sampling};
-use polydraft_engine::certify::{WrongResidual, compare, count_texts};
+use polydraft_engine::certify::{WrongResidual, compare, count_sequences};
 use polydraft_engine::{Limits, Request};
 use polydraft_runtime::{Description, Models, Run, Settings, Speculation, Usage, machine, seeded};
 use polydraft_text::Language;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::{ModelArgs, SamplingArgs, SpeculationArgs};
 use crate::commands::compare::parting;
-use crate::interrupts::Orderly;
+use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use crate::prompts;
 
@@ -181,14 +181,14 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
     let (mut equal, mut ties, mut different) = (0, 0, 0);
     let mut test = GTest::default();
-    let (orderly, mut decoded) = (Orderly::begin(), 0);
+    let (orderly, mut decoded) = (InterruptGuard::begin(), 0);
     for (number, prompt) in prompts.iter().enumerate() {
         if orderly.asked() {
             break;
         }
         decoded += 1;
-        let context = models.engine.facts().context;
-        let tokens = models.language.text.encode_within(prompt, context)?;
+        let context = models.engine.info().context;
+        let tokens = models.language.tokenizer.encode_within(prompt, context)?;
         bar.set_message(format!("prompt {} of {}, temperature 0", number + 1, prompts.len()));
         match greedy(&args, &mut models, speculation, &tokens)? {
             None => equal += 1,
@@ -203,7 +203,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         }
         bar.set_message(format!("prompt {} of {}, law", number + 1, prompts.len()));
         let length = args.first as usize;
-        let room = models.engine.facts().context.saturating_sub(tokens.len());
+        let room = models.engine.info().context.saturating_sub(tokens.len());
         if room < length {
             bail!(
                 "prompt {}: the context has room for {room} tokens, --first asks for {length}",
@@ -216,7 +216,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         // As in use: the limit does not end with the test.
         let mut next =
             |_| request(&args, language, &tokens, &settings, Limits::default(), seeds.next_u64());
-        let counts = count_texts(engine, length, runs, &mut next, &mut || {
+        let counts = count_sequences(engine, length, runs, &mut next, &mut || {
             bar.inc(1);
             !orderly.asked()
         })?;
@@ -325,7 +325,7 @@ fn print(report: &Report) -> Result<()> {
     } else {
         writeln!(
             out,
-            "law: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of \
+            "probs: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of \
              freedom, p = {}",
             report.first_tokens,
             report.runs,

@@ -12,7 +12,7 @@ use polydraft_text::Message;
 
 use super::generate::printer::Printer;
 use crate::args::{self, ModelArgs, SamplingArgs, SpeculationArgs};
-use crate::interrupts::Orderly;
+use crate::interrupts::InterruptGuard;
 use crate::output::{Terminal, Verdict, complain, note};
 use input::{Input, Line};
 
@@ -142,7 +142,7 @@ impl Talk {
         }
         self.messages.push(Message::user(message));
         let Run { models, settings, .. } = run;
-        let room = models.engine.facts().context;
+        let room = models.engine.info().context;
         let tokens = match models.language.encode_chat_within(&self.messages, room) {
             Ok(tokens) if tokens.len() < room => tokens,
             Ok(tokens) => {
@@ -159,7 +159,7 @@ impl Talk {
                 return Ok(None);
             }
         };
-        let orderly = Orderly::begin();
+        let orderly = InterruptGuard::begin();
         let mut printer = Printer::new(false, false);
         let Self { limits, rng, .. } = self;
         let made = models.decode(&tokens, settings, limits, rng, &mut |piece| {

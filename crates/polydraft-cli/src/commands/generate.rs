@@ -16,7 +16,7 @@ use polydraft_runtime::{Description, Models, Run, Usage, seeded};
 
 use super::score::TokenScore;
 use crate::args::{ChatArgs, EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
-use crate::interrupts::Orderly;
+use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use printer::Printer;
 use report::{Report, summary};
@@ -117,7 +117,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     let description = args.description();
     if let Some(verifier) = &description.speculation.verifier
         && args.output.invariant
-        && !verifier.build()?.races()
+        && !verifier.build()?.uses_shared_randomness()
     {
         return Err(Usage::error(format_args!(
             "--invariant goes with --verifier invariant and none: the text of {verifier} depends \
@@ -126,7 +126,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     }
     let mut run = Run::open(description, &Terminal)?;
     let Models { engine, language, .. } = &mut run.models;
-    let tokens = args.chat.encode(language, &prompt, engine.facts().context)?;
+    let tokens = args.chat.encode(language, &prompt, engine.info().context)?;
     engine.admits(&tokens)?;
     run.measure(&Terminal)?;
     run.settings.tell(&Terminal);
@@ -146,12 +146,12 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     let models = &mut run.models;
     let mut session = models.engine.open(request)?;
     if args.output.invariant {
-        session.race();
+        session.share_randomness();
     }
     if let Some(top) = args.output.logprobs {
-        session.watch_scores(top);
+        session.record_scores(top);
     }
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     let generation =
         models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
     let interrupted = orderly.asked();

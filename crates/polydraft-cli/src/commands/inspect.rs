@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polydraft_engine::{DrafterKind, Feature};
+use polydraft_engine::{DrafterKind, HiddenState};
 use polydraft_models::{
     Bytes, CacheType, Description, HeadDescription, LoadOptions, Positions, Precision, Scaling,
     available_memory, is_gguf, is_head,
@@ -168,7 +168,7 @@ impl Report {
             positions: positions(&config.positions),
             embedding_rows: config.vocabulary,
             tokens: model.language.vocabulary.size(),
-            tokenizer: model.language.text.kind(),
+            tokenizer: model.language.tokenizer.kind(),
             end_tokens: end_tokens.collect(),
             chat_template: chat_template(model),
             published_sampling: sampling(model),
@@ -296,8 +296,8 @@ impl Draft {
             Err(error) => return Err(error.into()),
         };
         let reads = reads.into_iter().map(|feature| match feature {
-            Feature::After(layers) => layers.to_string(),
-            Feature::Output => "the last norm".to_owned(),
+            HiddenState::After(layers) => layers.to_string(),
+            HiddenState::Output => "the last norm".to_owned(),
         });
         let reads: Vec<String> = reads.collect();
         let layers = if layers == 1 { "one layer".to_owned() } else { format!("{layers} layers") };

@@ -12,7 +12,7 @@ use polydraft_text::Language;
 use serde::Serialize;
 
 use crate::args::ModelArgs;
-use crate::interrupts::Orderly;
+use crate::interrupts::InterruptGuard;
 use crate::output;
 
 /// Print the perplexity of a text under the target model, and the log-probability of every token.
@@ -84,7 +84,7 @@ struct Alternative {
 impl TokenScore {
     /// With texts.
     pub fn all(scored: &[Scored], language: &Language) -> Result<Vec<Self>> {
-        let text = |token| language.text.decode(&[token]);
+        let text = |token| language.tokenizer.decode(&[token]);
         let of = |scored: &Scored| {
             let alternative =
                 |&(token, logprob): &(_, _)| Ok(Alternative { token, text: text(token)?, logprob });
@@ -106,8 +106,8 @@ impl TokenScore {
 pub fn run(args: Args) -> Result<()> {
     let text = read(&args)?;
     let mut models = args.models.load(false)?;
-    let tokens = models.language.text.encode(&text)?;
-    let from = usize::from(!models.engine.facts().begins);
+    let tokens = models.language.tokenizer.encode(&text)?;
+    let from = usize::from(!models.engine.info().begins);
     ensure!(
         tokens.len() > from,
         "there is nothing to score: the text is empty, or a single token that begins it"
@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new((tokens.len() - from) as u64).with_style(
         ProgressStyle::with_template("scoring [{bar:30}] {pos}/{len} tokens, {eta} left")?,
     );
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     let scored = score(models.engine.target(), &tokens, from, args.top, &mut |done| {
         bar.set_position(done as u64);
         !orderly.asked()

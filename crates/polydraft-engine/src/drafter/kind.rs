@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Drafter, DrafterSettings, ngram};
-use crate::{Error, Facts, Result};
+use crate::{Error, ModelInfo, Result};
 
 polydraft::registry! {
     /// A drafter without a model, and its settings. To add one, write its file and add its line
@@ -31,7 +31,7 @@ impl DrafterKind {
     ///
     /// # Errors
     /// Settings out of range; tokens that the target does not have.
-    pub fn build(&self, target: &Facts) -> Result<Box<dyn Drafter>> {
+    pub fn build(&self, target: &ModelInfo) -> Result<Box<dyn Drafter>> {
         self.settings().build(target)
     }
 }

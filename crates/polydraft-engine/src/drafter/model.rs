@@ -2,7 +2,7 @@
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
-use super::{Drafter, Reads};
+use super::{Drafter, DrafterInput};
 use crate::{Error, Model, Result, Sequence, Sequences, Vocabulary};
 
 /// A model that shares the target's vocabulary.
@@ -18,7 +18,7 @@ impl ModelDrafter {
     /// # Errors
     /// Vocabularies that differ; the first token that does is named.
     pub fn new(model: Box<dyn Model>, target: &Vocabulary) -> Result<Self> {
-        target.check_draft(&model.facts().vocabulary)?;
+        target.check_draft(&model.info().vocabulary)?;
         Ok(Self { model, follows: false })
     }
 }
@@ -56,7 +56,7 @@ impl Sequences for ModelDrafter {
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
         // What the target computes it need not; what is longer than its context it will never be
         // asked about.
-        if self.follows || self.model.len(sequence) > self.model.facts().context {
+        if self.follows || self.model.len(sequence) > self.model.info().context {
             return Ok(0);
         }
         self.model.prepare(sequence, most)
@@ -73,23 +73,23 @@ impl Sequences for ModelDrafter {
 
 impl Drafter for ModelDrafter {
     fn name(&self) -> &str {
-        &self.model.facts().name
+        &self.model.info().name
     }
 
     fn context(&self) -> usize {
-        self.model.facts().context
+        self.model.info().context
     }
 
     fn sequences(&self) -> usize {
-        self.model.facts().sequences
+        self.model.info().sequences
     }
 
-    fn meet(&mut self, target: &dyn Model) {
-        self.follows = self.model.follow(target);
+    fn attach(&mut self, target: &dyn Model) {
+        self.follows = self.model.share_kv_cache(target);
     }
 
-    fn reads(&self) -> Reads {
-        if self.follows { Reads::Kept } else { Reads::Tokens }
+    fn reads(&self) -> DrafterInput {
+        if self.follows { DrafterInput::Kept } else { DrafterInput::Tokens }
     }
 
     fn read(
@@ -99,7 +99,7 @@ impl Drafter for ModelDrafter {
         of: Sequence,
         known: usize,
     ) -> Result<()> {
-        self.model.catch_up(sequence, target, of, known)
+        self.model.sync_kv_cache(sequence, target, of, known)
     }
 
     fn distribution(
@@ -110,9 +110,10 @@ impl Drafter for ModelDrafter {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let logits = self.model.logits(sequence, node);
-        let vocabulary = self.model.facts().vocabulary.size();
-        let law = Distribution::drafted(spare, vocabulary, self.model.outputs(), logits, sampling);
-        let model = || self.model.facts().name.clone();
-        law.map_err(|source| Error::Logits { role: "draft", model: model(), source })
+        let vocabulary = self.model.info().vocabulary.size();
+        let probs =
+            Distribution::drafted(spare, vocabulary, self.model.outputs(), logits, sampling);
+        let model = || self.model.info().name.clone();
+        probs.map_err(|source| Error::Logits { role: "draft", model: model(), source })
     }
 }

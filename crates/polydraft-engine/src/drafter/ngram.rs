@@ -22,7 +22,7 @@
 //!    more often, for the target's law is sure where P does not know of what. Overlap with the
 //!    target's law, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
 //!    with P², 0.076, 0.131, 0.290 with P.
-//! 3. How sure it is ([`Distribution::sureness`]) is what P gives to a token that is so drafted,
+//! 3. How sure it is ([`Distribution::confidence`]) is what P gives to a token that is so drafted,
 //!    not what its square does.
 
 mod counts;
@@ -33,7 +33,7 @@ use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 use serde::{Deserialize, Serialize};
 
 use super::{Drafter, DrafterSettings};
-use crate::{Facts, Result, Sequence, Sequences, Slots};
+use crate::{ModelInfo, Result, Sequence, Sequences, Slots};
 use counts::{Counts, Sources, Worth};
 
 /// Settings of the drafter.
@@ -57,7 +57,7 @@ impl Default for Settings {
 }
 
 impl DrafterSettings for Settings {
-    fn build(&self, target: &Facts) -> Result<Box<dyn Drafter>> {
+    fn build(&self, target: &ModelInfo) -> Result<Box<dyn Drafter>> {
         if !(1..=16).contains(&self.order) {
             let got = self.order.to_string();
             return Err(polydraft::Error::Setting {
@@ -237,18 +237,18 @@ impl Drafter for Ngrams {
         let text = &self.sequences[sequence];
         let sources =
             Sources { counts: [&text.counts, &self.corpus], worth: [&text.own, &text.corpus] };
-        let law = sources.mixture(&text.scored[node]).law();
-        let tokens: Vec<Token> = law.iter().map(|(token, _)| *token).collect();
-        let logits: Vec<f32> = law.iter().map(|(_, p)| SHARPER * p.ln() as f32).collect();
+        let probs = sources.mixture(&text.scored[node]).distribution();
+        let tokens: Vec<Token> = probs.iter().map(|(token, _)| *token).collect();
+        let logits: Vec<f32> = probs.iter().map(|(_, p)| SHARPER * p.ln() as f32).collect();
         if tokens.is_empty() {
             // Nothing has been read: any token, as good as another.
-            let law = vec![1.0 / self.vocabulary as f64; self.vocabulary];
-            return Ok(Distribution::new(law)?);
+            let probs = vec![1.0 / self.vocabulary as f64; self.vocabulary];
+            return Ok(Distribution::new(probs)?);
         }
         let drafted =
             Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
-        let sureness = law.iter().map(|(token, p)| p * drafted.probability(*token)).sum();
-        Ok(drafted.with_sureness(sureness))
+        let confidence = probs.iter().map(|(token, p)| p * drafted.probability(*token)).sum();
+        Ok(drafted.with_confidence(confidence))
     }
 }
 
@@ -258,7 +258,7 @@ mod tests {
     use crate::Vocabulary;
 
     fn drafter(settings: &Settings) -> Box<dyn Drafter> {
-        let facts = Facts {
+        let info = ModelInfo {
             name: "t".to_owned(),
             vocabulary: Vocabulary::numbered(10),
             context: 100,
@@ -266,7 +266,7 @@ mod tests {
             begins: true,
             sequences: 1,
         };
-        settings.build(&facts).unwrap()
+        settings.build(&info).unwrap()
     }
 
     fn next(drafter: &mut dyn Drafter, sequence: Sequence, sampling: &Sampling) -> Distribution {
@@ -285,11 +285,11 @@ mod tests {
         for round in 0..4 {
             drafter.extend(sequence, &line).unwrap();
             drafter.extend(sequence, &[1, 2, 3]).unwrap();
-            let law = next(drafter.as_mut(), sequence, &Sampling::default());
-            assert!((law.to_vec().iter().sum::<f64>() - 1.0).abs() < 1e-12);
-            assert!(law.probability(4) > last - 1e-6, "{round}: {} {last}", law.probability(4));
-            assert_eq!(law.probability(9), 0.0);
-            last = law.probability(4);
+            let probs = next(drafter.as_mut(), sequence, &Sampling::default());
+            assert!((probs.to_vec().iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            assert!(probs.probability(4) > last - 1e-6, "{round}: {} {last}", probs.probability(4));
+            assert_eq!(probs.probability(9), 0.0);
+            last = probs.probability(4);
             drafter.extend(sequence, &[4, 5, 6]).unwrap();
         }
         assert!(last > 0.9, "{last}");
@@ -313,13 +313,17 @@ mod tests {
         }
         drafter.extend(sequence, &[4, 1]).unwrap();
         for (temperature, most) in [(1.0, 0.95), (0.0, 1.0)] {
-            let law =
+            let probs =
                 next(drafter.as_mut(), sequence, &Sampling { temperature, ..Sampling::default() });
             assert!(
-                law.argmax() == 2 && law.probability(2) > 0.7 && law.probability(2) <= most,
-                "{law:?}"
+                probs.argmax() == 2 && probs.probability(2) > 0.7 && probs.probability(2) <= most,
+                "{probs:?}"
             );
-            assert!((law.sureness() - 0.5).abs() < 0.12, "at {temperature}: {}", law.sureness());
+            assert!(
+                (probs.confidence() - 0.5).abs() < 0.12,
+                "at {temperature}: {}",
+                probs.confidence()
+            );
         }
     }
 
@@ -331,8 +335,9 @@ mod tests {
         let mut tree = DraftTree::new();
         let (one, two) = (tree.add(0, 1), tree.add(0, 2));
         drafter.score(&[(sequence, &tree)]).unwrap();
-        let law = |node| drafter.distribution(sequence, node, &Sampling::default(), None).unwrap();
-        assert_eq!((law(one).argmax(), law(two).argmax()), (8, 9));
+        let probs =
+            |node| drafter.distribution(sequence, node, &Sampling::default(), None).unwrap();
+        assert_eq!((probs(one).argmax(), probs(two).argmax()), (8, 9));
         drafter.commit(sequence, &tree, &[two]).unwrap();
         assert_eq!(drafter.len(sequence), 8);
         assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 9);
@@ -351,8 +356,9 @@ mod tests {
         }
         drafter.extend(whole, &[7, 1, 8, 7, 1, 2, 7]).unwrap();
         assert_eq!(drafter.len(cut), 7);
-        let laws = [cut, whole].map(|of| next(drafter.as_mut(), of, &Sampling::default()).to_vec());
-        assert_eq!(laws[0], laws[1]);
+        let distributions =
+            [cut, whole].map(|of| next(drafter.as_mut(), of, &Sampling::default()).to_vec());
+        assert_eq!(distributions[0], distributions[1]);
     }
 
     #[test]
@@ -363,7 +369,7 @@ mod tests {
         drafter.extend(sequence, &[1, 5, 9]).unwrap();
         assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 2);
         assert!(drafter.extend(sequence, &[10]).is_err());
-        let facts = Facts {
+        let info = ModelInfo {
             name: "t".to_owned(),
             vocabulary: Vocabulary::numbered(3),
             context: 9,
@@ -371,7 +377,7 @@ mod tests {
             begins: true,
             sequences: 1,
         };
-        assert!(corpus.build(&facts).is_err());
-        assert!(Settings { order: 0, ..Settings::default() }.build(&facts).is_err());
+        assert!(corpus.build(&info).is_err());
+        assert!(Settings { order: 0, ..Settings::default() }.build(&info).is_err());
     }
 }

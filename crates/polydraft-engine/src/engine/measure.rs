@@ -5,7 +5,7 @@ use polydraft::{PolicyKind, Token};
 
 use super::Engine;
 use super::models::no_drafter;
-use crate::{Reads, Request, Result, costs};
+use crate::{DrafterInput, Request, Result, costs};
 
 impl Engine {
     /// What steps cost here, and what to expect of drafts, in texts that begin with `text`; with
@@ -21,7 +21,7 @@ impl Engine {
         request: &mut dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>>,
     ) -> Result<Costs> {
         let Some(drafter) = &self.models.drafter else { return no_drafter() };
-        let follows = drafter.reads() == Reads::Kept;
+        let follows = drafter.reads() == DrafterInput::Kept;
         Ok(Costs { follows, ..costs::measure(self, text, request)? })
     }
 }

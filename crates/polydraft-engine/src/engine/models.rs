@@ -2,7 +2,7 @@
 
 use polydraft::Token;
 
-use crate::{Drafter, Error, Model, Reads, Result, Sequence, Sequences, Session};
+use crate::{Drafter, DrafterInput, Error, Model, Result, Sequence, Sequences, Session};
 
 /// Tokens of a prompt that are computed between two looks at the clock.
 pub(super) const PROMPT_CHUNK: usize = 4096;
@@ -36,8 +36,8 @@ fn begin(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<Sequence> {
 
 impl Models {
     /// What a drafter reads; tokens where there is none.
-    pub fn reads(&self) -> Reads {
-        self.drafter.as_ref().map_or(Reads::Tokens, |drafter| drafter.reads())
+    pub fn reads(&self) -> DrafterInput {
+        self.drafter.as_ref().map_or(DrafterInput::Tokens, |drafter| drafter.reads())
     }
 
     /// Sequences of both with this prompt; the drafter's where it `drafts`.
@@ -72,7 +72,7 @@ impl Models {
 
     /// How many more tokens the target's context holds.
     pub fn room(&self, session: &Session) -> usize {
-        self.target.facts().context.saturating_sub(self.target.len(session.target))
+        self.target.info().context.saturating_sub(self.target.len(session.target))
     }
 
     /// Computes at most `most` tokens of a prompt; how many are left.
@@ -80,7 +80,7 @@ impl Models {
         let left = self.target.prepare(session.target, most)?;
         // What reads what the target keeps has nothing to prepare, and would only make the target
         // copy what both hold.
-        if self.reads() != Reads::Kept {
+        if self.reads() != DrafterInput::Kept {
             self.show(session, left)?;
         }
         match (&mut self.drafter, session.drafter) {
@@ -95,7 +95,7 @@ impl Models {
         let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
             return Ok(());
         };
-        if drafter.reads() == Reads::Tokens {
+        if drafter.reads() == DrafterInput::Tokens {
             return Ok(());
         }
         let known = self.target.len(session.target).saturating_sub(1 + left);

@@ -4,9 +4,9 @@ use polydraft::{Distribution, NodeId, Sampling, StepContext};
 
 use super::clock::Clock;
 use super::models::{Models, PROMPT_CHUNK};
-use crate::laws::Pool;
+use crate::distributions::Pool;
 use crate::session::with_clocks;
-use crate::{Drafter, Model, Reads, Result, Session};
+use crate::{Drafter, DrafterInput, Model, Result, Session};
 
 /// Draws the trees of a batch. A session whose draft fails is done, and leaves it.
 pub(super) fn propose(
@@ -26,7 +26,7 @@ pub(super) fn propose(
     if let Some(drafter) = &models.drafter {
         let of = |session: &&mut Session| depth(session, &*models.target, drafter.as_ref());
         let depths: Vec<usize> = batch.iter().map(of).collect();
-        catch_up(models, batch, &depths)?;
+        sync_kv_cache(models, batch, &depths)?;
         if let Some(drafter) = &mut models.drafter {
             draw(drafter.as_mut(), pool, batch, &depths)?;
         }
@@ -37,8 +37,8 @@ pub(super) fn propose(
 }
 
 /// A drafter that reads what the target computes is shown all that is decided before it drafts.
-fn catch_up(models: &mut Models, batch: &[&mut Session], depths: &[usize]) -> Result<()> {
-    if models.reads() == Reads::Tokens {
+fn sync_kv_cache(models: &mut Models, batch: &[&mut Session], depths: &[usize]) -> Result<()> {
+    if models.reads() == DrafterInput::Tokens {
         return Ok(());
     }
     for (session, _) in batch.iter().zip(depths).filter(|(_, depth)| **depth > 0) {
@@ -88,7 +88,7 @@ fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize 
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return 0;
     };
-    let room = target.facts().context.saturating_sub(target.len(session.target));
+    let room = target.info().context.saturating_sub(target.len(session.target));
     // The drafter reads all but the last of the tokens it drafts.
     let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
     speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
@@ -114,21 +114,21 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
         return Ok(());
     };
     for &node in nodes {
-        let law = match session.processor.as_deref() {
+        let probs = match session.processor.as_deref() {
             None => drafter.distribution(sequence, node, &speculation.sampling, pool.take())?,
             Some(processor) => {
-                let law =
+                let probs =
                     drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
                 let path = session.draft.path(node).tokens();
-                changed(law, &speculation.sampling, |logits| {
+                changed(probs, &speculation.sampling, |logits| {
                     processor.process(&session.tokens, &path, logits)
                 })?
             }
         };
         let policy = speculation.policy.as_ref();
         let Session { draft, rng, clocks, tokens, .. } = session;
-        let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |chance| {
-            draft.grow(node, law, policy, chance)
+        let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |rng| {
+            draft.grow(node, probs, policy, rng)
         })?;
         pool.give_back(grown);
     }
@@ -141,11 +141,12 @@ const LEAST: f64 = 1e-30;
 /// The draft's law with the changes that the target's logits get: what cannot be is not drafted,
 /// and what is the only possibility is.
 fn changed(
-    law: Distribution,
+    probs: Distribution,
     sampling: &Sampling,
     change: impl FnOnce(&mut [f32]),
 ) -> Result<Distribution> {
-    let mut logits: Vec<f32> = law.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
+    let mut logits: Vec<f32> =
+        probs.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
     change(&mut logits);
-    Ok(Distribution::drafted(Some(law), logits.len(), None, &logits, sampling)?)
+    Ok(Distribution::drafted(Some(probs), logits.len(), None, &logits, sampling)?)
 }

@@ -1,10 +1,10 @@
 //! Verification: the target's scores of a batch's trees, and what each session emits.
 
-use polydraft::{Chance, Outcome, race};
+use polydraft::{Outcome, RandomSource, gumbel};
 
 use super::clock::Clock;
 use super::models::Models;
-use crate::laws::{Changed, Pool, StepLaws};
+use crate::distributions::{Changed, Pool, StepDistributions};
 use crate::observer::{StepObserver, VerifiedStep};
 use crate::session::with_clocks;
 use crate::{Error, Model, Result, Session, Speculation};
@@ -53,26 +53,26 @@ fn decide(target: &dyn Model, pool: &Pool, session: &mut Session) -> Result<Deci
         tree,
         limits: &session.limits,
     });
-    let laws = StepLaws::new(logits, changed, &session.sampling, pool);
+    let distributions = StepDistributions::new(logits, changed, &session.sampling, pool);
     let before = fallbacks(speculation.as_ref());
-    let choose = |chance: &mut dyn Chance| match speculation {
-        Some(Speculation { verifier, .. }) => verifier.verify(draft, &laws, chance),
+    let choose = |rng: &mut dyn RandomSource| match speculation {
+        Some(Speculation { verifier, .. }) => verifier.verify(draft, &distributions, rng),
         // Plain decoding: there is nothing to verify.
-        None => laws
+        None => distributions
             .root()
-            .map(|probs| Outcome { accepted: Vec::new(), token: race::next(probs, 0, chance) }),
+            .map(|probs| Outcome { accepted: Vec::new(), token: gumbel::sample(probs, 0, rng) }),
     };
     let outcome = with_clocks(rng.as_mut(), clocks, tokens.len(), choose);
     let fallbacks = fallbacks(speculation.as_ref()) - before;
     let observed = outcome.as_ref().map_or(Ok(()), |outcome| {
         let verifier = speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
-        observers.verified(&VerifiedStep { draft, outcome, verifier, target: &laws })
+        observers.verified(&VerifiedStep { draft, outcome, verifier, target: &distributions })
     });
-    match (outcome, laws.give_back()) {
+    match (outcome, distributions.give_back()) {
         (Ok(outcome), _) => observed.map(|()| Decided { outcome, fallbacks }),
         // Whatever the verifier made of it.
         (Err(_), Some(source)) => {
-            let model = target.facts().name.clone();
+            let model = target.info().name.clone();
             Err(Error::Logits { role: "target", model, source })
         }
         (Err(error), None) => Err(error.into()),

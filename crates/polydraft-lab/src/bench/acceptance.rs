@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Drafting, PolicyKind};
 use polydraft_cli::args::{ModelArgs, SamplingArgs};
-use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::provenance::MadeBy;
 use polydraft_cli::save::Save;
 use polydraft_cli::{output, prompts};
@@ -104,11 +104,11 @@ pub fn run(args: Args) -> Result<()> {
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
     let mut counts = vec![0_usize; args.children as usize];
     let mut positions = 0;
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     'measuring: for round in 0..args.rounds {
         for (number, prompt) in prompts.iter().enumerate() {
-            let context = models.engine.facts().context;
-            let tokens = models.language.text.encode_within(prompt, context)?;
+            let context = models.engine.info().context;
+            let tokens = models.language.tokenizer.encode_within(prompt, context)?;
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
             let mut random = seeded(u64::from(round) << 32 | number as u64);
             let run = models.decode(&tokens, &settings, &limits, &mut random, &mut |_| true)?;

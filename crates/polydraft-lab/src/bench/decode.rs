@@ -13,7 +13,7 @@ use polydraft::policy::Costs;
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::commands::compare::parting;
-use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Terminal, note};
 use polydraft_cli::prompts;
 use polydraft_engine::{Generation, Limits};
@@ -132,7 +132,7 @@ pub fn run(args: Args) -> Result<()> {
         "{msg} [{bar:30}] {pos}/{len} texts, {eta} left",
     )?);
     bar.set_message("checking answers");
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     let mut ties = 0;
     for (number, prompt) in prompts.iter().enumerate() {
         let mut expected = None;

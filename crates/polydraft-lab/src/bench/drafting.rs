@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
-use polydraft::race::{Clocks, Keyed};
-use polydraft::{Chance, Distribution, Problem, Proposal, Sampling, acceptance};
+use polydraft::gumbel::{Keyed, SharedRandomness};
+use polydraft::{Distribution, Problem, Proposal, RandomSource, Sampling, acceptance};
 use polydraft_cli::args::ModelArgs;
-use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Verdict, note};
 use polydraft_cli::prompts;
 use polydraft_cli::provenance::MadeBy;
 use polydraft_runtime::{SeededRng, Usage, seeded};
 use serde::Serialize;
 
-use super::solve_time::laws;
+use super::solve_time::distributions;
 
 /// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with
 /// each.
@@ -122,14 +122,21 @@ pub fn run(args: Args) -> Result<()> {
     let all = args.positions as usize;
     let bar = ProgressBar::new(all as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} positions, {eta} left")?);
-    let orderly = Orderly::begin();
-    let mut look = |pair: laws::Pair| {
+    let orderly = InterruptGuard::begin();
+    let mut look = |pair: distributions::Pair| {
         let (target, draft) = (pair.target(&target)?, pair.draft(&draft)?);
         counts.iter_mut().try_for_each(|count| count.look(&target, &draft))?;
         bar.inc(1);
         Ok(!orderly.asked())
     };
-    laws::show_of_models(&mut models.engine, &prompts, all, laws::TEXT, args.seed, &mut look)?;
+    distributions::show_of_models(
+        &mut models.engine,
+        &prompts,
+        all,
+        distributions::TEXT,
+        args.seed,
+        &mut look,
+    )?;
     drop(orderly);
     let positions = bar.position() as usize;
     bar.finish_and_clear();
@@ -158,14 +165,14 @@ struct Count {
     count: usize,
     /// By position: what [`look`](Self::look) finds.
     columns: [Vec<f64>; 8],
-    chance: SeededRng,
+    rng: SeededRng,
     clocks: Keyed,
 }
 
 impl Count {
     fn new(count: usize, seed: u64) -> Self {
-        let mut chance = seeded(seed);
-        Self { count, columns: Default::default(), clocks: Keyed::drawn(&mut chance), chance }
+        let mut rng = seeded(seed);
+        Self { count, columns: Default::default(), clocks: Keyed::drawn(&mut rng), rng }
     }
 
     fn look(&mut self, target: &Distribution, draft: &Distribution) -> Result<()> {
@@ -183,7 +190,7 @@ impl Count {
             optimal(Drafting::WithoutReplacement)?,
             optimal(Drafting::Greedy)?,
             optimal(Drafting::TopK)?,
-            raced(target, draft, count, position * RACES, &mut self.clocks, &mut self.chance),
+            raced(target, draft, count, position * RACES, &mut self.clocks, &mut self.rng),
         ];
         ensure!(values.iter().all(|value| value.is_finite()), "no number at position {position}");
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
@@ -230,12 +237,12 @@ fn raced(
     count: usize,
     from: usize,
     clocks: &mut Keyed,
-    chance: &mut dyn Chance,
+    rng: &mut dyn RandomSource,
 ) -> f64 {
     let mut accepted = 0;
     for position in from..from + RACES {
-        let token = clocks.first(position, target, 1, chance);
-        let drafts = clocks.first(position, draft, count, chance);
+        let token = clocks.first(position, target, 1, rng);
+        let drafts = clocks.first(position, draft, count, rng);
         accepted += usize::from(token.iter().all(|token| drafts.contains(token)));
     }
     accepted as f64 / RACES as f64

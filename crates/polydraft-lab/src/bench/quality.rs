@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Sampling, Token};
 use polydraft_cli::args::{ChatArgs, ModelArgs, SpeculationArgs};
 use polydraft_cli::commands::compare::parting;
-use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Terminal, Verdict, note};
 use polydraft_cli::save::Save;
 use polydraft_engine::Limits;
@@ -126,7 +126,7 @@ pub fn run(args: Args) -> Result<()> {
         .run
         .clone()
         .map(|command| Runner { command, time: Duration::from_secs(args.run_seconds) });
-    let context = models.engine.facts().context;
+    let context = models.engine.info().context;
     let mut tried = Vec::new();
     for item in items {
         let prompt = args.chat.encode(&models.language, &item.prompt, context)?;
@@ -139,7 +139,7 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(texts * tried.len() as u64).with_style(
         ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} texts, {eta} left")?,
     );
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     let mut scores = Vec::new();
     for &temperature in &args.temperatures {
         bar.set_message(format!("T = {temperature}"));

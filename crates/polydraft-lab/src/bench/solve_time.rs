@@ -3,7 +3,7 @@
 
 mod cell;
 mod dataset;
-pub mod laws;
+pub mod distributions;
 mod report;
 mod solvers;
 mod table;
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Problem, Proposal, Sampling, acceptance};
 use polydraft_cli::args::ModelArgs;
-use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::{output, prompts};
 use polydraft_runtime::Usage;
 use rand::SeedableRng;
@@ -25,7 +25,7 @@ use rand_chacha::ChaCha12Rng;
 use cell::Cell;
 pub use cell::RowReport;
 pub use dataset::Dataset;
-use laws::Pair;
+use distributions::Pair;
 pub use report::{Report, chart};
 use solvers::Attempt;
 pub use solvers::Column;
@@ -150,7 +150,7 @@ pub fn run(args: Args) -> Result<()> {
     let style = "{msg} [{bar:30}] {pos}/{len} solutions, {elapsed}";
     let bar = ProgressBar::new(cells as u64).with_style(ProgressStyle::with_template(style)?);
     let mut datasets = Vec::new();
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     let work = Work { rows: args.rows.clone(), budget: args.budget, seed: args.seed };
     let mut dataset = |name: &str, pairs: Vec<Pair>| -> Result<()> {
         let goes_on = |row: Row, ended: bool| {
@@ -169,11 +169,17 @@ pub fn run(args: Args) -> Result<()> {
         let mut models = args.models.load(true)?;
         let prompts = prompts::encode(&prompts, &models)?;
         let count = args.positions as usize;
-        let pairs = laws::of_models(&mut models.engine, &prompts, count, laws::TEXT, args.seed)?;
+        let pairs = distributions::of_models(
+            &mut models.engine,
+            &prompts,
+            count,
+            distributions::TEXT,
+            args.seed,
+        )?;
         dataset("pair", pairs)?;
     }
     if args.synthetic > 0 && !orderly.asked() {
-        dataset("synthetic", laws::synthetic(args.synthetic as usize, args.seed))?;
+        dataset("synthetic", distributions::synthetic(args.synthetic as usize, args.seed))?;
     }
     bar.finish_and_clear();
     let interrupted = orderly.asked();

@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_cli::args::ModelArgs;
-use polydraft_cli::interrupts::{self, Orderly};
+use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, note};
 use polydraft_cli::prompts;
 use polydraft_cli::save::Save;
@@ -262,7 +262,7 @@ pub fn run(args: Args) -> Result<()> {
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
-    let (orderly, extent) = (Orderly::begin(), args.extent());
+    let (orderly, extent) = (InterruptGuard::begin(), args.extent());
     let least = 2 * by_round(&extent, prompts.len(), &settings);
     if least > u64::from(extent.positions) {
         note(format_args!(
@@ -406,6 +406,6 @@ fn one(
         steps_of: extent.steps_of.as_ref(),
         paths,
     };
-    let chance = seed.wrapping_add(index as u64 * 0x1000_0000_0000);
-    observe::text(engine, prompt, &plan, (seed, chance), follow, comparison, &|| true)
+    let rng = seed.wrapping_add(index as u64 * 0x1000_0000_0000);
+    observe::text(engine, prompt, &plan, (seed, rng), follow, comparison, &|| true)
 }

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha12Rng;
 use serde::Serialize;
 
 use super::Args;
-use super::laws::Laws;
+use super::distributions::Distributions;
 use polydraft_reference::RuleKind;
 
 /// What comes out about one rule.
@@ -26,7 +26,7 @@ pub struct Report {
     /// None where the best acceptance is too expensive to compute.
     pub optimal: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub law: Option<Vec<f64>>,
+    pub probs: Option<Vec<f64>>,
     pub status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
@@ -42,7 +42,7 @@ pub struct Report {
 
 #[derive(Serialize)]
 pub struct OffBy {
-    pub law: f64,
+    pub probs: f64,
     pub acceptance: f64,
 }
 
@@ -87,11 +87,11 @@ pub fn report(
         optimal: acceptance::optimal(&problem)
             .ok()
             .or_else(|| optimum::by_minimum_cut(&problem).ok().map(|optimum| optimum.acceptance)),
-        law: None,
+        probs: None,
         status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
         standard_error: acceptance.standard_error,
         off_by_at_most: crate::rules::bounds(rule)
-            .map(|(law, acceptance)| OffBy { law, acceptance }),
+            .map(|(probs, acceptance)| OffBy { probs, acceptance }),
         fallback,
         time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
     })
@@ -116,24 +116,24 @@ fn time(rule: &mut dyn Rule, problem: Problem, rng: &mut ChaCha12Rng) -> Result<
 }
 
 /// All rules, each with all schemes it is made for.
-pub fn compare(args: &Args, laws: &Laws) -> Result<Vec<Report>> {
-    let count = args.drafts.map_or(laws.default_count(), |count| count as usize);
+pub fn compare(args: &Args, distributions: &Distributions) -> Result<Vec<Report>> {
+    let count = args.drafts.map_or(distributions.default_count(), |count| count as usize);
     let schemes = match args.drafting {
         Some(scheme) => vec![scheme],
-        None if laws.drafts.len() > 1 => vec![Drafting::Distinct],
+        None if distributions.drafts.len() > 1 => vec![Drafting::Distinct],
         None => Drafting::ALL.into_iter().filter(|scheme| *scheme != Drafting::Distinct).collect(),
     };
     let mut reports = Vec::new();
     for rule in crate::rules::all_quick() {
         let mut working = rule.build()?;
         // One draft is drawn in the same way by all schemes.
-        let (schemes, count) = if rule.name() == "single" && laws.drafts.len() == 1 {
+        let (schemes, count) = if rule.name() == "single" && distributions.drafts.len() == 1 {
             (&[Drafting::Iid][..], 1)
         } else {
             (&schemes[..], count)
         };
         for &scheme in schemes {
-            let problem = laws.problem(scheme, count).map_err(Usage::error)?;
+            let problem = distributions.problem(scheme, count).map_err(Usage::error)?;
             let prepared = couple(working.as_mut(), problem).map(|_| ());
             match prepared {
                 Ok(()) => reports.push(report(&rule, working.as_mut(), problem, args.seed)?),

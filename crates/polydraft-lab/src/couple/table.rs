@@ -70,20 +70,20 @@ pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
         None => writeln!(text, "optimum     too expensive to compute for these drafts")?,
     }
     writeln!(text, "time        {}", microseconds(report.time_us))?;
-    if let Some(OffBy { law, acceptance }) = &report.off_by_at_most {
+    if let Some(OffBy { probs, acceptance }) = &report.off_by_at_most {
         writeln!(
             text,
-            "not exact   published bounds: law off by {law:.1e} in L1, acceptance by \
+            "not exact   published bounds: probs off by {probs:.1e} in L1, acceptance by \
              {acceptance:.1e}"
         )?;
     }
     if let Some(Fallback { rule, reason }) = &report.fallback {
         writeln!(text, "fallback    {rule}, since {reason}")?;
     }
-    if let (Some(law), Some(given)) = (&report.law, given) {
+    if let (Some(probs), Some(given)) = (&report.probs, given) {
         writeln!(text, "\nthe emitted token, given {}:", list(given))?;
         let mut tokens: Vec<_> =
-            law.iter().copied().enumerate().filter(|(_, p)| *p > ROUNDING).collect();
+            probs.iter().copied().enumerate().filter(|(_, p)| *p > ROUNDING).collect();
         tokens.sort_by(|a, b| b.1.total_cmp(&a.1));
         let green = Style::new().fg_color(Some(AnsiColor::Green.into()));
         for (token, probability) in tokens.iter().take(SHOWN) {

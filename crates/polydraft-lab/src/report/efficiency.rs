@@ -13,7 +13,7 @@ struct Row {
     paths: usize,
     depth: usize,
     block_efficiency: f64,
-    law_deviation: f64,
+    deviation: f64,
     bound: Option<f64>,
 }
 
@@ -40,7 +40,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
             Rows::One(row) => all.push(row),
         }
     }
-    let worst = all.iter().map(|row| row.law_deviation).fold(0.0, f64::max);
+    let worst = all.iter().map(|row| row.deviation).fold(0.0, f64::max);
     section.tile(format!("{worst:.1e}"), "largest deviation of an emitted law from the target's");
     let mut names: Vec<&str> = Vec::new();
     all.iter().for_each(|row| {
@@ -73,7 +73,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
             Cell::words(format!("{} × {}", row.paths, row.depth)),
             Cell::number(row.block_efficiency, 6, None),
             Cell::maybe(below, 6),
-            Cell::Figure(format!("{:.1e}", row.law_deviation)),
+            Cell::Figure(format!("{:.1e}", row.deviation)),
         ]
     };
     section.table(

@@ -17,7 +17,7 @@ const COMMAND: usize = 4096;
 pub struct Section {
     title: String,
     /// What it was measured on, and with.
-    facts: Vec<String>,
+    info: Vec<String>,
     command: Option<String>,
     /// The main figures: a number, and what it is.
     tiles: Vec<(String, String)>,
@@ -31,7 +31,7 @@ impl Section {
         let (interrupted, command) = (origin.interrupted, origin.command.clone());
         let mut section = Self {
             title: record.kind.name().to_owned(),
-            facts: vec![record.file.clone()],
+            info: vec![record.file.clone()],
             command: command.map(|command| command.chars().take(COMMAND).collect()),
             tiles: Vec::new(),
             parts: Vec::new(),
@@ -50,7 +50,7 @@ impl Section {
     pub fn made(&mut self, origin: Origin) {
         let Origin { machine, version, commit, rustc, profile, threads, .. } = origin;
         let known = |fact: &String| fact != "unknown";
-        let facts = [
+        let info = [
             machine,
             // Scripts ask the program, which says its name too.
             version
@@ -62,9 +62,9 @@ impl Section {
             profile.filter(known).map(|profile| format!("{profile} build")),
             threads.map(|threads| format!("{threads} threads")),
         ];
-        for fact in facts.into_iter().flatten() {
-            if !self.facts.contains(&fact) {
-                self.facts.push(fact);
+        for fact in info.into_iter().flatten() {
+            if !self.info.contains(&fact) {
+                self.info.push(fact);
             }
         }
     }
@@ -81,7 +81,7 @@ impl Section {
     }
 
     pub fn fact(&mut self, fact: impl Into<String>) {
-        self.facts.push(fact.into());
+        self.info.push(fact.into());
     }
 
     pub fn tile(&mut self, value: impl Into<String>, meaning: impl Into<String>) {
@@ -259,8 +259,8 @@ pub fn html(title: &str, sections: &[Section]) -> String {
     );
     let mut alike: HashMap<&str, usize> = HashMap::new();
     sections.iter().for_each(|section| *alike.entry(&section.title).or_default() += 1);
-    for (index, Section { title, facts, .. }) in sections.iter().enumerate() {
-        let file = facts
+    for (index, Section { title, info, .. }) in sections.iter().enumerate() {
+        let file = info
             .first()
             .filter(|_| alike[title.as_str()] > 1)
             .map(|file| file.trim_end_matches(".json"));
@@ -269,13 +269,13 @@ pub fn html(title: &str, sections: &[Section]) -> String {
     }
     page.push_str("</nav></header>\n<main>\n");
     for (index, section) in sections.iter().enumerate() {
-        let Section { title, facts, tiles, parts, .. } = section;
+        let Section { title, info, tiles, parts, .. } = section;
         let _ = write!(
             page,
             "<section id=\"s{index}\"><h2>{}</h2>\n<ul class=\"facts\">",
             escaped(title)
         );
-        facts.iter().for_each(|fact| page.push_str(&format!("<li>{}</li>", escaped(fact))));
+        info.iter().for_each(|fact| page.push_str(&format!("<li>{}</li>", escaped(fact))));
         page.push_str("</ul>\n");
         if !tiles.is_empty() {
             page.push_str("<div class=\"tiles\">");

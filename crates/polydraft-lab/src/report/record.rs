@@ -51,8 +51,8 @@ impl Kind {
         let row_has = |key: &str| first.is_some_and(|row| row.get(key).is_some());
         match () {
             () if has("p_value") => Self::Certify,
-            () if has("law_deviation")
-                || value.get(0).is_some_and(|row| row.get("law_deviation").is_some()) =>
+            () if has("deviation")
+                || value.get(0).is_some_and(|row| row.get("deviation").is_some()) =>
             {
                 Self::Efficiency
             }

@@ -55,7 +55,7 @@ impl LlamaModel {
         }
         self.flush()?;
         for work in work {
-            let width = self.facts.vocabulary.size();
+            let width = self.info.vocabulary.size();
             let text = self.text_mut(work.sequence);
             text.computed = text.computed.max(work.end);
             if let Some(tree) = work.tree {
@@ -222,7 +222,7 @@ impl LlamaModel {
                 done => break done?,
             }
         }
-        let width = self.facts.vocabulary.size();
+        let width = self.info.vocabulary.size();
         let mut states = vec![0.0; self.states()];
         for (index, (sequence, place, row)) in self.rows.drain(..).enumerate() {
             let text = &mut self.texts[sequence];

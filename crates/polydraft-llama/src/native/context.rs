@@ -166,7 +166,7 @@ impl Context {
     }
 
     /// Keeps what goes into these layers from now on; the architecture has to give that.
-    pub fn watch(&mut self, layers: &[u32]) -> Result<()> {
+    pub fn capture_hidden_states(&mut self, layers: &[u32]) -> Result<()> {
         assert!(
             layers.iter().all(|layer| (*layer as usize) < self.weights.layers()),
             "layers that there are"

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use polydraft_engine::Feature;
+use polydraft_engine::HiddenState;
 use polydraft_text::Fields;
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ pub(super) struct HeadConfig {
     /// Hidden width of the target, where the file says it.
     pub target_hidden: Option<usize>,
     /// The layers that it reads, if the file says so.
-    pub features: Option<Vec<Feature>>,
+    pub features: Option<Vec<HiddenState>>,
     /// How many it reads, if the file says so.
     pub feature_count: Option<usize>,
     /// Tokens that it has logits of; the target's all where the file does not say.
@@ -142,7 +142,7 @@ impl HeadConfig {
             kind,
             target_hidden: fields.get("target_hidden_size")?,
             features: if first {
-                Some(vec![Feature::Output])
+                Some(vec![HiddenState::Output])
             } else {
                 features(&fields, nested.as_ref())?
             },
@@ -186,7 +186,7 @@ fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<K
 
 /// The layers to read, in one of two conventions: at the top level number n is the input of layer
 /// n, inside `eagle_config` its output.
-fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<Feature>>> {
+fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<HiddenState>>> {
     const FIELD: &str = "eagle_aux_hidden_state_layer_ids";
     let inner = nested.map_or(Ok(None), |nested| nested.get::<Vec<usize>>(FIELD))?;
     let numbers = match fields.get::<Vec<usize>>(FIELD)? {
@@ -202,11 +202,11 @@ fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<Feature
 }
 
 /// States come from the lowest layer to the highest, whatever the order they are written in.
-pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<Feature>> {
+pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<HiddenState>> {
     layers.sort_unstable();
     match layers.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(format!("expected layers that differ, got {} twice", pair[0])),
-        None => Ok(layers.into_iter().map(Feature::After).collect()),
+        None => Ok(layers.into_iter().map(HiddenState::After).collect()),
     }
 }
 
@@ -242,7 +242,7 @@ fn refuse_windows(layer: &Fields) -> Read<()> {
 }
 
 /// The layers that heads read where nothing is said: the second, the middle one, the last but two.
-pub(super) fn default_features(layers: usize) -> Read<Vec<Feature>> {
+pub(super) fn default_features(layers: usize) -> Read<Vec<HiddenState>> {
     let numbers = vec![2, layers / 2, layers.saturating_sub(3)];
     match numbers.is_sorted_by(|a, b| a < b) {
         true => in_order(numbers),

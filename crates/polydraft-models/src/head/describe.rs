@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use polydraft_engine::Feature;
+use polydraft_engine::HiddenState;
 
 use super::config::Kind;
 use super::load::Headers;
@@ -22,7 +22,7 @@ pub struct HeadDescription {
     /// Tokens that it can draft.
     pub tokens: usize,
     /// The hidden states of the target that it reads, in order.
-    pub reads: Vec<Feature>,
+    pub reads: Vec<HiddenState>,
 }
 
 impl HeadDescription {

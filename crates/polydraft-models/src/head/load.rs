@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use polydraft::Token;
-use polydraft_engine::{Facts, Feature, Model};
+use polydraft_engine::{HiddenState, Model, ModelInfo};
 use polydraft_kernels::{CacheType, available_memory};
 
 use super::Head;
@@ -72,8 +72,8 @@ pub fn load_head(
     target: &mut TransformerModel,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let head = read(directory, target.transformer(), target.facts(), options)?;
-    target.watch(head.features())?;
+    let head = read(directory, target.transformer(), target.info(), options)?;
+    target.capture_hidden_states(head.hidden_states())?;
     Ok(head)
 }
 
@@ -87,22 +87,22 @@ pub fn load_head_beside(
     target: &mut dyn Model,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let head = read(directory, ends.transformer(), target.facts(), options)?;
-    target.watch(head.features())?;
+    let head = read(directory, ends.transformer(), target.info(), options)?;
+    target.capture_hidden_states(head.hidden_states())?;
     Ok(head)
 }
 
 fn read(
     directory: &Path,
     trunk: &Transformer,
-    facts: &Facts,
+    info: &ModelInfo,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let vocabulary = facts.vocabulary.size();
+    let vocabulary = info.vocabulary.size();
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, reads, tokens } =
         Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
-    check_size(directory, facts, options, &weights, &config.layers)?;
+    check_size(directory, info, options, &weights, &config.layers)?;
 
     let hidden = config.layers.hidden;
     let precision = options.precision;
@@ -156,13 +156,13 @@ fn read(
     };
     let name =
         directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
-    Ok(Head::new(name, vocabulary, facts.context, net))
+    Ok(Head::new(name, vocabulary, info.context, net))
 }
 
 /// That there is memory enough for its weights and a context of 1,000 tokens.
 fn check_size(
     directory: &Path,
-    facts: &Facts,
+    info: &ModelInfo,
     options: &HeadOptions,
     weights: &Weights,
     config: &Config,
@@ -172,7 +172,7 @@ fn check_size(
         sizes.add(tensor, config.is_looked_up(&tensor.name));
     }
     let cache = config.cache_bytes(CacheType::default().bytes());
-    let cache = cache.saturating_mul(facts.context.min(1_000) as u64);
+    let cache = cache.saturating_mul(info.context.min(1_000) as u64);
     let needed = |precision| sizes.bytes(precision).saturating_add(cache);
     check_memory(directory, options.precision, options.memory.or_else(available_memory), needed)
 }
@@ -187,7 +187,7 @@ pub(super) struct Headers {
     pub weights: Weights,
     pub config: HeadConfig,
     /// The hidden states of the target that it reads.
-    pub reads: Vec<Feature>,
+    pub reads: Vec<HiddenState>,
     pub tokens: Tokens,
 }
 
@@ -248,7 +248,7 @@ fn check(
     trunk: &Config,
     vocabulary: usize,
     layers: Option<&[usize]>,
-) -> std::result::Result<Vec<Feature>, String> {
+) -> std::result::Result<Vec<HiddenState>, String> {
     if ![trunk.vocabulary, vocabulary].contains(&config.layers.vocabulary) {
         let (expected, got) = (trunk.vocabulary, config.layers.vocabulary);
         return Err(format!("vocab_size: expected the target's {expected}, got {got}"));
@@ -271,8 +271,9 @@ fn check(
             reads.len()
         ));
     }
-    match reads.iter().find(|feature| matches!(feature, Feature::After(n) if *n > trunk.layers)) {
-        Some(Feature::After(got)) => {
+    match reads.iter().find(|feature| matches!(feature, HiddenState::After(n) if *n > trunk.layers))
+    {
+        Some(HiddenState::After(got)) => {
             Err(format!("layers of the target: expected at most its {}, got {got}", trunk.layers))
         }
         _ => Ok(reads),

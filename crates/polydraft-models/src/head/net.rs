@@ -13,7 +13,7 @@
 //! Complexity: that of a layer and of the output matrix, for each row.
 
 use polydraft::Token;
-use polydraft_engine::Feature;
+use polydraft_engine::HiddenState;
 use polydraft_kernels::{Norm, Rows};
 
 use super::config::{FedBack, Residual};
@@ -32,7 +32,7 @@ pub(super) struct Net {
     pub tokens: Vec<Token>,
     pub logit_scale: f64,
     /// The target's states that are read,
-    pub reads: Vec<Feature>,
+    pub reads: Vec<HiddenState>,
     /// and how many numbers that is for a token.
     pub features: usize,
 }

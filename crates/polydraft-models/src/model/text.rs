@@ -71,7 +71,7 @@ impl Text {
     }
 
     /// Takes another cache, which holds these tokens, in place of its own, and drops the tree.
-    pub fn follow(&mut self, held: Vec<Token>, cache: Cache) {
+    pub fn share_kv_cache(&mut self, held: Vec<Token>, cache: Cache) {
         self.adopt(held, cache);
         self.computed = common_prefix(&self.held, &self.tokens);
         self.scored = 0;

@@ -169,11 +169,11 @@ impl Single {
     }
 
     pub fn context_length(&self) -> usize {
-        self.model.facts().context
+        self.model.info().context
     }
 
     pub fn vocabulary(&self) -> &polydraft_engine::Vocabulary {
-        &self.model.facts().vocabulary
+        &self.model.info().vocabulary
     }
 }
 
@@ -259,7 +259,7 @@ impl Pair {
             .sampling(sampling)
             .speculation(speculation)
             .limits(polydraft_engine::Limits { max_tokens, ..Default::default() })
-            .text(self.language.text.stream(prompt))
+            .text(self.language.tokenizer.stream(prompt))
             .rng(ChaCha12Rng::seed_from_u64(seed))
     }
 }

@@ -16,11 +16,11 @@
 //! as are compared, and the mean over the hands counts; a verifier of one path is given each path
 //! of the draft.
 
-use polydraft::chance::Outcomes;
+use polydraft::random::Outcomes;
 use polydraft::verify::walk;
 use polydraft::{
-    Chance, Draft, DraftTree, Drafting, Error, Form, NodeId, Outcome, Problem, Result, Rule,
-    TargetLaws, Token, Verifier, couple, enumerate,
+    Draft, DraftTree, Drafting, Error, Form, NodeId, Outcome, Problem, RandomSource, Result, Rule,
+    TargetDistributions, Token, Verifier, couple, enumerate,
 };
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -57,7 +57,7 @@ impl Subject {
     /// Settings out of range; a verifier that draws its drafts in its own way.
     pub fn new(kind: &VerifierKind, form: &Form) -> Result<Option<Self>> {
         let verifier = kind.build()?;
-        if verifier.races() {
+        if verifier.uses_shared_randomness() {
             return Err(Error::Unsupported {
                 operation: "comparison on the same drafts",
                 expected: "verifiers of any drafts".to_owned(),
@@ -86,7 +86,12 @@ impl Subject {
     ///
     /// # Errors
     /// Those of the verifier.
-    pub fn tokens(&mut self, draft: &Draft, hands: &Hands, target: &dyn TargetLaws) -> Result<f64> {
+    pub fn tokens(
+        &mut self,
+        draft: &Draft,
+        hands: &Hands,
+        target: &dyn TargetDistributions,
+    ) -> Result<f64> {
         let hands = if self.alone { &hands.single } else { &hands.several };
         if hands.is_empty() { self.way.tokens(draft, target) } else { self.mean(hands, target) }
     }
@@ -96,7 +101,7 @@ impl Subject {
         self.alone
     }
 
-    fn mean(&mut self, hands: &[Hand], target: &dyn TargetLaws) -> Result<f64> {
+    fn mean(&mut self, hands: &[Hand], target: &dyn TargetDistributions) -> Result<f64> {
         let (mut sum, mut count) = (0.0, 0.0);
         for Hand { draft, nodes, times } in hands {
             let times = *times as f64;
@@ -108,7 +113,7 @@ impl Subject {
 }
 
 impl Way {
-    fn tokens(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
+    fn tokens(&mut self, draft: &Draft, target: &dyn TargetDistributions) -> Result<f64> {
         match self {
             Self::Walk(rule, random) => walk(rule.as_mut(), random, draft, target),
             Self::Block(verifier) => by_coins(verifier.as_mut(), draft, target),
@@ -118,9 +123,13 @@ impl Way {
 }
 
 /// By the selections of block verification, and the coins of each selected path.
-fn by_coins(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
-    let runs = enumerate(|chance| {
-        let mut coins = Coins { chance, accepts: Vec::new() };
+fn by_coins(
+    verifier: &mut dyn Verifier,
+    draft: &Draft,
+    target: &dyn TargetDistributions,
+) -> Result<f64> {
+    let runs = enumerate(|rng| {
+        let mut coins = Coins { rng, accepts: Vec::new() };
         verifier.verify(draft, target, &mut coins).map(|_| coins.accepts)
     });
     runs.into_iter().try_fold(0.0, |sum, (probability, accepts)| {
@@ -136,24 +145,28 @@ fn by_coins(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws)
 
 /// Enumerates selections; coins are noted, and reject.
 struct Coins<C> {
-    chance: C,
+    rng: C,
     accepts: Vec<f64>,
 }
 
-impl<C: Chance> Chance for Coins<C> {
+impl<C: RandomSource> RandomSource for Coins<C> {
     fn coin(&mut self, probability: f64) -> bool {
         self.accepts.push(if probability > 0.0 { probability.min(1.0) } else { 0.0 });
         false
     }
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
-        choose(&mut self.chance, outcomes)
+        choose(&mut self.rng, outcomes)
     }
 }
 
 /// By the verifier's decisions.
-fn decided(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) -> Result<f64> {
-    let runs = enumerate(|chance| verifier.verify(draft, target, &mut Lengths { chance }));
+fn decided(
+    verifier: &mut dyn Verifier,
+    draft: &Draft,
+    target: &dyn TargetDistributions,
+) -> Result<f64> {
+    let runs = enumerate(|rng| verifier.verify(draft, target, &mut Lengths { rng }));
     runs.into_iter().try_fold(0.0, |sum, (probability, outcome)| {
         let Outcome { accepted, .. } = outcome?;
         Ok(sum + probability * (accepted.len() + 1) as f64)
@@ -162,23 +175,23 @@ fn decided(verifier: &mut dyn Verifier, draft: &Draft, target: &dyn TargetLaws) 
 
 /// Enumerates all decisions but which token is emitted.
 struct Lengths<C> {
-    chance: C,
+    rng: C,
 }
 
-impl<C: Chance> Chance for Lengths<C> {
+impl<C: RandomSource> RandomSource for Lengths<C> {
     fn coin(&mut self, probability: f64) -> bool {
-        self.chance.coin(probability)
+        self.rng.coin(probability)
     }
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
-        choose(&mut self.chance, outcomes)
+        choose(&mut self.rng, outcomes)
     }
 }
 
 /// Enumerates outcomes, unless they are tokens: of these any will do.
-fn choose(chance: &mut impl Chance, outcomes: &dyn Outcomes) -> usize {
+fn choose(rng: &mut impl RandomSource, outcomes: &dyn Outcomes) -> usize {
     if !outcomes.are_tokens() {
-        return chance.choose(outcomes);
+        return rng.choose(outcomes);
     }
     // Different numbers, or draws by rejection would not come to an end soon.
     let mut number = 0.5;
@@ -193,7 +206,7 @@ fn walk(
     rule: &mut dyn Rule,
     random: &mut ChaCha12Rng,
     draft: &Draft,
-    target: &dyn TargetLaws,
+    target: &dyn TargetDistributions,
 ) -> Result<f64> {
     let mut reach = vec![0.0; draft.tree().len()];
     reach[DraftTree::ROOT] = 1.0;
@@ -232,9 +245,9 @@ fn follows(
     let mut follows: Vec<(NodeId, f64)> = tree.children(node).map(|child| (child, 0.0)).collect();
     let orders = orders(draft, node, random);
     for drafts in &orders {
-        let law = coupling.law(drafts)?;
+        let probs = coupling.distribution(drafts)?;
         for (child, follows) in &mut follows {
-            *follows += law.probabilities[tree.token(*child) as usize] / orders.len() as f64;
+            *follows += probs.probabilities[tree.token(*child) as usize] / orders.len() as f64;
         }
     }
     Ok(follows)
@@ -376,21 +389,21 @@ mod tests {
     /// Random orders are right on average.
     #[test]
     fn orders() {
-        let law = Distribution::new(vec![0.25; 4]).expect("a law");
+        let probs = Distribution::new(vec![0.25; 4]).expect("a law");
         let mut random = ChaCha12Rng::seed_from_u64(1);
         let mut draft = Draft::new();
-        draft.draw(0, law.clone(), Growth::Fresh(Draws::iid(4)), &mut random).expect("drawn");
+        draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(4)), &mut random).expect("drawn");
         let all = super::orders(&draft, 0, &mut random);
         let tree = draft.tree();
         let factorial = |n: usize| (1..=n).product::<usize>();
         let repeats: usize = tree.children(0).map(|child| factorial(tree.draws(child))).product();
         assert_eq!(all.len(), if 24 / repeats > ORDERS { RANDOM_ORDERS } else { 24 / repeats });
         let mut draft = Draft::new();
-        draft.draw(0, law, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
+        draft.draw(0, probs, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
         assert_eq!(super::orders(&draft, 0, &mut random).len(), RANDOM_ORDERS);
     }
 
-    fn tokens(verifier: &str, draft: &Draft, target: &dyn TargetLaws) -> f64 {
+    fn tokens(verifier: &str, draft: &Draft, target: &dyn TargetDistributions) -> f64 {
         let kind: VerifierKind = verifier.parse().expect("a name");
         let mut subject =
             Subject::new(&kind, draft.form()).expect("settings").expect("one that is exact");
@@ -401,12 +414,12 @@ mod tests {
     /// tokens.
     #[test]
     fn walks_fall_back() {
-        let law = |weight: &dyn Fn(usize) -> usize| {
+        let probs = |weight: &dyn Fn(usize) -> usize| {
             let weights: Vec<f64> = (0..3000).map(|token| 1.0 + weight(token) as f64).collect();
             let sum: f64 = weights.iter().sum();
             Distribution::new(weights.iter().map(|weight| weight / sum).collect()).expect("a law")
         };
-        let (drawn, wanted) = (law(&|token| token % 7), law(&|token| token % 5));
+        let (drawn, wanted) = (probs(&|token| token % 7), probs(&|token| token % 5));
         let mut random = ChaCha12Rng::seed_from_u64(4);
         let without = Draws { scheme: Drafting::WithoutReplacement, count: 3 };
         for (draws, named) in [(Draws::iid(3), "walk:priority"), (without, "specinfer")] {
@@ -426,20 +439,20 @@ mod tests {
     /// A file may hold drafts that nobody would draw: no stack is as deep as they are.
     #[test]
     fn no_draft_is_too_deep() {
-        let law = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
+        let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
         let mut chain = Draft::new();
         for node in 0..16_384 {
             let growth = if node == 0 { Growth::Fresh(Draws::iid(1)) } else { Growth::Continue };
-            chain.record(node, law([0.75, 0.25]), growth, &[0]).expect("recorded");
+            chain.record(node, probs([0.75, 0.25]), growth, &[0]).expect("recorded");
         }
-        let target = vec![law([0.5, 0.5]); chain.tree().len()];
+        let target = vec![probs([0.5, 0.5]); chain.tree().len()];
         // 1 + a + a² + .. with a = 0.5/0.75.
         assert!((tokens("specinfer", &chain, &target) - 3.0).abs() < 1e-12);
         let (one, two) = (vec![0; 1 << 20], [vec![0; 1 << 19], vec![1; 1 << 19]].concat());
         for (draws, expected) in [(one, 1), (two, RANDOM_ORDERS)] {
             let mut draft = Draft::new();
             let growth = Growth::Fresh(Draws::iid(draws.len()));
-            draft.record(0, law([0.5, 0.5]), growth, &draws).expect("recorded");
+            draft.record(0, probs([0.5, 0.5]), growth, &draws).expect("recorded");
             let orders = super::orders(&draft, 0, &mut ChaCha12Rng::seed_from_u64(0));
             assert_eq!(orders.len(), expected);
         }

@@ -4,9 +4,10 @@
 //! paths again. So one draft of many paths, whose laws are computed in one pass, gives several
 //! drafts of fewer.
 
-use polydraft::chance::Outcomes;
+use polydraft::random::Outcomes;
 use polydraft::{
-    Chance, Distribution, Draft, DraftTree, Draws, Growth, NodeId, Result, TargetLaws, Token,
+    Distribution, Draft, DraftTree, Draws, Growth, NodeId, RandomSource, Result,
+    TargetDistributions, Token,
 };
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha12Rng;
@@ -86,7 +87,7 @@ struct Again {
     drawn: usize,
 }
 
-impl Chance for Again {
+impl RandomSource for Again {
     fn coin(&mut self, probability: f64) -> bool {
         probability >= 1.0
     }
@@ -103,10 +104,10 @@ pub struct Dealt<'a> {
     /// By its own nodes: those of the draft that it was dealt from.
     pub nodes: &'a [NodeId],
     /// The laws at these.
-    pub target: &'a dyn TargetLaws,
+    pub target: &'a dyn TargetDistributions,
 }
 
-impl TargetLaws for Dealt<'_> {
+impl TargetDistributions for Dealt<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         self.target.target(self.nodes[node])
     }
@@ -137,7 +138,7 @@ mod tests {
                 assert!(*times == 1 && own.form().is_paths() && own.form().most_draws() == 2);
                 for node in 0..own.tree().len() {
                     assert_eq!(text(own, node), text(&draft, nodes[node]));
-                    assert_eq!(own.law(node), draft.law(nodes[node]));
+                    assert_eq!(own.distribution(node), draft.distribution(nodes[node]));
                     draws[nodes[node]] += own.tree().draws(node);
                 }
             }

@@ -6,9 +6,9 @@ use super::{NAME, Settings};
 use crate::optimum::by_ratio;
 use crate::sets::{MOST_DRAFTS, how_many, pairs};
 use crate::transport::Choice;
-use polydraft::chance::Chance;
 use polydraft::coupling::Emission;
 use polydraft::coupling::canonical::Selector;
+use polydraft::random::RandomSource;
 use polydraft::{Drafting, Draws, Error, Problem, Result, Token};
 
 /// Most terms of a truncated problem: so many take some ten milliseconds an evaluation.
@@ -94,7 +94,7 @@ impl Resolver {
         let proposal = &problem.proposal;
         Selector::supports(self, proposal.draws())?;
         self.count = proposal.count();
-        let limit = self.settings.limit(self.count).min(proposal.law(0).support_size());
+        let limit = self.settings.limit(self.count).min(proposal.distribution(0).support_size());
         if pairs(limit, self.count) > TERMS {
             let expected = format!("a limit of tokens that makes at most {TERMS} terms");
             let terms = how_many(pairs(limit, self.count));
@@ -203,10 +203,10 @@ impl Resolver {
         &mut self,
         problem: &Problem,
         drafts: &[Token],
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> std::result::Result<Emission, GaveUp> {
         self.solve(drafts)?;
-        Ok(self.published(drafts).emit(drafts, problem.target, |token| self.wanted(token), chance))
+        Ok(self.published(drafts).emit(drafts, problem.target, |token| self.wanted(token), rng))
     }
 
     /// The system of these drafts, and those of them that it is about, ascending and each once.
@@ -279,8 +279,8 @@ impl Selector for Resolver {
         Self::prepare(self, problem)
     }
 
-    fn select(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize {
-        chance.pick(&self.selection(problem, drafts))
+    fn select(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource) -> usize {
+        rng.pick(&self.selection(problem, drafts))
     }
 
     fn selection(&mut self, _: &Problem, drafts: &[Token]) -> Vec<f64> {

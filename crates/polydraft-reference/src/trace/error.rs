@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// Numbers that make no draft or no law.
     #[error("{place}: {error}")]
-    Law {
+    EmittedDistribution {
         /// The file, the position and the node.
         place: String,
         /// What is wrong with them.

@@ -79,10 +79,10 @@ impl Header {
         {
             check((1..=1 << 20).contains(&value), field, "from 1 to 2^20", value.to_string())?;
         }
-        let law = |error| Error::Law { place: place.to_owned(), error };
-        self.sampling.validate().map_err(law)?;
-        self.draft_sampling.validate().map_err(law)?;
-        self.tree.build().map_err(law)?;
+        let probs = |error| Error::EmittedDistribution { place: place.to_owned(), error };
+        self.sampling.validate().map_err(probs)?;
+        self.draft_sampling.validate().map_err(probs)?;
+        self.tree.build().map_err(probs)?;
         Ok(())
     }
 

@@ -150,7 +150,7 @@ pub(crate) fn take(
     let mut node = DraftTree::ROOT;
     while node < own.tree().len() {
         let here = nodes[node];
-        let growth = match draft.law(here) {
+        let growth = match draft.distribution(here) {
             _ if !policy.goes_on(&own.path(node)) => None,
             None if cut => None,
             _ => policy.draws(&own.path(node), draft.drawn_from(here)?),

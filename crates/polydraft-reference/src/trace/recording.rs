@@ -1,13 +1,13 @@
 //! What is recorded while a text is decoded.
 
-use polydraft::{Draft, Error, Result, TargetLaws, Token};
+use polydraft::{Draft, Error, Result, TargetDistributions, Token};
 use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::trace::Header;
 use crate::trace::columns::MOST;
+use crate::trace::distributions::Packed;
 use crate::trace::header::{FORMAT, VERSION};
-use crate::trace::laws::Packed;
 use crate::trace::shard::{Metadata, Numbers};
 
 /// The shard of one prompt, as it grows.
@@ -70,17 +70,23 @@ impl Recording {
     ///
     /// # Errors
     /// A law that cannot be made; more than a shard may hold.
-    pub fn position(&mut self, at: usize, draft: &Draft, target: &dyn TargetLaws) -> Result<()> {
+    pub fn position(
+        &mut self,
+        at: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> Result<()> {
         let tree = draft.tree();
         let packed = (0..tree.len()).into_par_iter().map(|node| {
             let children: Vec<Token> = tree.children(node).map(|child| tree.token(child)).collect();
-            let law = target.target(node)?;
-            if law.vocabulary() != self.vocabulary {
+            let probs = target.target(node)?;
+            if probs.vocabulary() != self.vocabulary {
                 let (operation, expected) = ("recording", self.vocabulary.to_string());
-                return Err(Error::Length { operation, expected, got: law.vocabulary() });
+                return Err(Error::Length { operation, expected, got: probs.vocabulary() });
             }
-            let drawn = draft.law(node).map(|law| Packed::new(law, self.mass, &children));
-            Ok((drawn, Packed::new(law, self.mass, &children)))
+            let drawn =
+                draft.distribution(node).map(|probs| Packed::new(probs, self.mass, &children));
+            Ok((drawn, Packed::new(probs, self.mass, &children)))
         });
         let packed = packed.collect::<Result<Vec<_>>>()?;
         let numbers = &mut self.numbers;
@@ -94,7 +100,7 @@ impl Recording {
             numbers.scheme.push(draws.map_or(0, |draws| 1 + draws.scheme as u8));
             numbers.count.push(draws.map_or(0, |draws| draws.count as u32));
             numbers.fresh.push(u8::from(draft.begins(node)));
-            let missing = drawn.as_ref().map_or(0.0, |law| law.left_out).max(target.left_out);
+            let missing = drawn.as_ref().map_or(0.0, |probs| probs.left_out).max(target.left_out);
             self.left_out = self.left_out.max(missing);
             numbers.draft.push(drawn);
             numbers.target.push(Some(target));

@@ -152,9 +152,11 @@ pub fn replay(
                 .par_iter()
                 .zip(&mut works)
                 .map(|(replay, work)| replay.look(work, &position));
-            looked.collect::<polydraft::Result<()>>().map_err(|error| Error::Law {
-                place: format!("{}: position {index}", shard.place()),
-                error,
+            looked.collect::<polydraft::Result<()>>().map_err(|error| {
+                Error::EmittedDistribution {
+                    place: format!("{}: position {index}", shard.place()),
+                    error,
+                }
             })?;
         }
         for (samples, work) in samples.iter_mut().zip(&works) {

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::trace::columns::{In, Out, unpack};
+use crate::trace::distributions::Distributions;
 use crate::trace::header::{FORMAT, VERSION};
-use crate::trace::laws::Laws;
 use crate::trace::{Error, Result};
 
 /// Nodes of one tree, the root included: the largest that a policy makes.
@@ -60,8 +60,8 @@ pub(crate) struct Numbers {
     pub scheme: Vec<u8>,
     pub count: Vec<u32>,
     pub fresh: Vec<u8>,
-    pub draft: Laws,
-    pub target: Laws,
+    pub draft: Distributions,
+    pub target: Distributions,
 }
 
 impl Numbers {
@@ -116,8 +116,8 @@ impl Numbers {
             draws: columns.column_of("node.draws", all)?,
             count: columns.column_of("node.count", all)?,
             fresh: columns.column_of("node.fresh", all)?,
-            draft: Laws::read("draft", vocabulary, &drawn, columns)?,
-            target: Laws::read("target", vocabulary, &vec![true; all], columns)?,
+            draft: Distributions::read("draft", vocabulary, &drawn, columns)?,
+            target: Distributions::read("target", vocabulary, &vec![true; all], columns)?,
             ..Self {
                 prompt,
                 seeds,
@@ -284,8 +284,9 @@ impl Shard {
         let nodes = begin..begin + self.numbers.nodes[position] as usize;
         let draft = self.draft(position, nodes.clone())?;
         let target = nodes.map(|node| {
-            let law = self.numbers.target.law(node, self.vocabulary);
-            law.unwrap_or(Distribution::one_hot(self.vocabulary, 0))
+            let probs = self.numbers.target.distribution(node, self.vocabulary);
+            probs
+                .unwrap_or(Distribution::one_hot(self.vocabulary, 0))
                 .map_err(|error| self.wrong(position, node - begin, "the target's law", error))
         });
         Ok(Position { at: at as usize, draft, target: target.collect::<Result<_>>()? })
@@ -343,12 +344,12 @@ impl Shard {
             });
             let tokens: Vec<Token> = tokens.collect();
             let wrong = |error| self.wrong(position, node, "the draft", error);
-            let law = self.numbers.draft.law(begin + node, self.vocabulary);
-            let Some(law) = law.transpose().map_err(wrong)? else { continue };
+            let probs = self.numbers.draft.distribution(begin + node, self.vocabulary);
+            let Some(probs) = probs.transpose().map_err(wrong)? else { continue };
             if node >= draft.tree().len() {
                 return content(node, "nodes in the order of their draws", "another".to_owned());
             }
-            draft.record(node, law, growth, &tokens).map_err(wrong)?;
+            draft.record(node, probs, growth, &tokens).map_err(wrong)?;
             if !draft.tree().children(node).eq(children[node].iter().copied()) {
                 return content(
                     node,
@@ -377,7 +378,7 @@ impl Shard {
     }
 
     fn wrong(&self, position: usize, node: NodeId, what: &str, error: polydraft::Error) -> Error {
-        Error::Law { place: format!("{}: {what}", self.at(position, node)), error }
+        Error::EmittedDistribution { place: format!("{}: {what}", self.at(position, node)), error }
     }
 
     fn at(&self, position: usize, node: NodeId) -> String {

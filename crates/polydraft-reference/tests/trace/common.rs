@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use polydraft::conformance::tree::{Pair, TargetOf, draw, random_pair};
-use polydraft::{Draft, NodeId, PolicyKind, Sampling, TargetLaws};
+use polydraft::{Draft, NodeId, PolicyKind, Sampling, TargetDistributions};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
 use rand::SeedableRng;
@@ -33,7 +33,10 @@ pub fn header(tree: &str, vocabulary: usize, mass: f64) -> Header {
 
 /// All verifiers that take the drafts of others.
 pub fn verifiers() -> Vec<VerifierKind> {
-    VerifierKind::all().into_iter().filter(|kind| !kind.build().unwrap().races()).collect()
+    VerifierKind::all()
+        .into_iter()
+        .filter(|kind| !kind.build().unwrap().uses_shared_randomness())
+        .collect()
 }
 
 pub const PROMPTS: [[u32; 2]; 3] = [[0, 1], [1, 1], [1, 0]];
@@ -55,16 +58,16 @@ pub fn positions(
     header: &Header,
     prompt: usize,
     text: u32,
-    show: &mut dyn FnMut(usize, &Draft, &dyn TargetLaws),
+    show: &mut dyn FnMut(usize, &Draft, &dyn TargetDistributions),
 ) {
     let (pair, tree): (Pair, &PolicyKind) = (pair(header, prompt), &header.tree);
     let mut random = ChaCha8Rng::seed_from_u64(seed(prompt, text));
     for position in 0..3 {
         let policy = tree.build().unwrap();
         let draft = draw(policy.as_ref(), &pair.draft, &mut random).unwrap();
-        let laws = TargetOf::new(draft.tree(), &pair.target);
+        let distributions = TargetOf::new(draft.tree(), &pair.target);
         let all: Vec<_> = (0..draft.tree().len())
-            .map(|node: NodeId| laws.target(node).unwrap().clone())
+            .map(|node: NodeId| distributions.target(node).unwrap().clone())
             .collect();
         show(2 * position, &draft, &all);
     }

@@ -18,8 +18,8 @@ pub fn shard(bytes: &[u8]) {
     for position in 0..shard.positions() {
         let Ok(position) = shard.position(position) else { continue };
         assert_eq!(position.target.len(), position.draft.tree().len());
-        for law in &position.target {
-            assert!((law.support().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-8);
+        for probs in &position.target {
+            assert!((probs.support().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-8);
         }
     }
 }

@@ -21,7 +21,7 @@ const TREES: [&str; 9] = [
 ];
 
 #[test]
-fn drafts_and_laws_are_the_same_to_the_last_bit() {
+fn drafts_and_distributions_are_the_same_to_the_last_bit() {
     for tree in TREES {
         for vocabulary in [2, 7] {
             let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,11 @@ fn drafts_and_laws_are_the_same_to_the_last_bit() {
                             (at, draft.tree(), draft.form())
                         );
                         for node in 0..draft.tree().len() {
-                            assert_eq!(read.draft.law(node), draft.law(node), "{tree}");
+                            assert_eq!(
+                                read.draft.distribution(node),
+                                draft.distribution(node),
+                                "{tree}"
+                            );
                             assert_eq!(read.draft.draws(node), draft.draws(node));
                             assert_eq!(read.draft.begins(node), draft.begins(node));
                             assert_eq!(&read.target[node], target.target(node).unwrap());
@@ -173,7 +177,7 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
 
 /// A cut law changes little, and says how much is missing at most.
 #[test]
-fn cut_laws_are_near() {
+fn cut_distributions_are_near() {
     let (exact, cut) = (header("paths:3,2", 6, 1.0), header("paths:3,2", 6, 0.9));
     let mean = |header: &Header| {
         let folder = tempfile::tempdir().unwrap();

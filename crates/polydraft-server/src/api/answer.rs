@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft_engine::{Finish, Scored, Statistics, Trace};
-use polydraft_text::Text;
+use polydraft_text::Tokenizer;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use super::calls::{Calls, Said};
 use super::error::Problem;
 use super::{Reply, Sent, steps, tokens};
 use crate::App;
-use crate::worker::{Asked, Event, Failure};
+use crate::worker::{Event, Failure, RequestParams};
 
 /// Which route answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl Answer {
     }
 
     /// The tokenizer that it is told with.
-    pub fn tokenizer(&self) -> &Text {
+    pub fn tokenizer(&self) -> &Tokenizer {
         &self.text
     }
 
@@ -191,7 +191,7 @@ pub struct Answer {
     id: String,
     created: u64,
     model: String,
-    text: Text,
+    text: Tokenizer,
     scored: bool,
     include_usage: bool,
     usage: Usage,
@@ -203,7 +203,7 @@ impl Answer {
     pub fn new(
         app: &App,
         shape: Shape,
-        asked: &[Asked],
+        asked: &[RequestParams],
         include_usage: bool,
         echo: Vec<String>,
     ) -> Self {
@@ -224,7 +224,7 @@ impl Answer {
             id: format!("{prefix}-{:032x}", rand::random::<u128>()),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             model: app.name.clone(),
-            text: app.language.text.clone(),
+            text: app.language.tokenizer.clone(),
             scored: asked.iter().any(|asked| asked.scores.is_some()),
             include_usage,
             usage,

@@ -62,7 +62,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let Some(prompt) = own.prompt else {
         return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
     };
-    let text = &app.language.text;
+    let text = &app.language.tokenizer;
     let encode = |prompt: &String| Ok(text.encode_within(prompt, app.context)?);
     let prompts: Vec<Vec<Token>> = match &prompt {
         Prompt::Text(prompt) => vec![encode(prompt)?],
@@ -83,7 +83,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
             prompts.iter().map(|tokens| Ok(text.decode(tokens)?)).collect::<Result<_, Problem>>()?
         }
     };
-    let of = |prompt| crate::worker::Asked { prompt, ..asked.clone() };
+    let of = |prompt| crate::worker::RequestParams { prompt, ..asked.clone() };
     let asked: Vec<_> = prompts.into_iter().map(of).collect();
     for asked in &asked {
         app.check(asked)?;

@@ -122,7 +122,7 @@ impl From<Failure> for Problem {
             Failure::Engine(
                 error @ (Error::EmptyPrompt
                 | Error::Setting { .. }
-                | Error::Law(polydraft::Error::Token { .. })),
+                | Error::EmittedDistribution(polydraft::Error::Token { .. })),
             ) => Self::invalid(error),
             Failure::Engine(error) => {
                 tracing::error!(%error, "a request failed");

@@ -75,7 +75,7 @@ fn grammars(app: &App, end_tokens: &[Token]) -> Result<Arc<Grammars>, String> {
     if let Some(grammars) = all.get(end_tokens) {
         return Ok(grammars.clone());
     }
-    let made = Grammars::new(&app.language.text, app.vocabulary, end_tokens);
+    let made = Grammars::new(&app.language.tokenizer, app.vocabulary, end_tokens);
     let made = Arc::new(made.map_err(|problem| format!("not for this model: {problem}"))?);
     all.insert(end_tokens.to_vec(), made.clone());
     Ok(made)

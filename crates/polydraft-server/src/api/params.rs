@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::error::Problem;
 use super::speculation;
-use crate::worker::Asked;
+use crate::worker::RequestParams;
 use crate::{App, Defaults};
 
 /// Parameters of every text.
@@ -216,7 +216,7 @@ impl Common {
         app: &App,
         defaults: &Defaults,
         max_tokens: Option<usize>,
-    ) -> Result<Asked, Problem> {
+    ) -> Result<RequestParams, Problem> {
         if let Some(model) = self.model.as_ref().filter(|model| **model != app.name) {
             let problem = Problem::invalid(format_args!(
                 "there is no model {model:?} here, only {:?}",
@@ -255,7 +255,7 @@ impl Common {
             );
             return Err(Problem::invalid(expected).of("stop"));
         }
-        Ok(Asked {
+        Ok(RequestParams {
             prompt: Vec::new(),
             sampling,
             penalties: self.penalties(app.vocabulary)?,

@@ -2,14 +2,14 @@
 
 use polydraft::Token;
 use polydraft_engine::Trace;
-use polydraft_text::Text;
+use polydraft_text::Tokenizer;
 use serde_json::{Value, json};
 
 /// One step: the tree's nodes, each with both laws of the token after it, and what came of it.
-pub fn step(text: &Text, trace: &Trace) -> Value {
+pub fn step(text: &Tokenizer, trace: &Trace) -> Value {
     let token = |token: Token| text.decode(&[token]).unwrap_or_default();
-    let law = |law: &[(Token, f64)]| -> Value {
-        law.iter().map(|&(id, p)| json!({ "id": id, "text": token(id), "p": p })).collect()
+    let probs = |probs: &[(Token, f64)]| -> Value {
+        probs.iter().map(|&(id, p)| json!({ "id": id, "text": token(id), "p": p })).collect()
     };
     let nodes: Value = trace
         .nodes
@@ -20,7 +20,7 @@ pub fn step(text: &Text, trace: &Trace) -> Value {
                 json!({ "parent": drawn.parent, "id": id, "text": text, "draft": drawn.draft,
                     "target": drawn.target })
             });
-            let (draft, target) = (law(&node.draft), law(&node.target));
+            let (draft, target) = (probs(&node.draft), probs(&node.target));
             let shares = node.shares.iter().map(|(id, parts)| {
                 json!({ "id": id, "text": token(*id),
                 "parts": parts })

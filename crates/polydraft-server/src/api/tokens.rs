@@ -2,7 +2,7 @@
 
 use polydraft::Token;
 use polydraft_engine::Scored;
-use polydraft_text::Text;
+use polydraft_text::Tokenizer;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -29,19 +29,19 @@ pub struct TopToken {
     bytes: Option<Vec<u8>>,
 }
 
-fn text_of(text: &Text, token: Token) -> String {
+fn text_of(text: &Tokenizer, token: Token) -> String {
     // A token that was decided has a text, or its request has failed already.
     text.decode(&[token]).unwrap_or_default()
 }
 
-fn top(text: &Text, token: Token, logprob: f64) -> TopToken {
+fn top(text: &Tokenizer, token: Token, logprob: f64) -> TopToken {
     let token = text_of(text, token);
     let bytes = (!token.contains(char::REPLACEMENT_CHARACTER)).then(|| token.clone().into_bytes());
     TopToken { token, logprob: logprob.max(LEAST), bytes }
 }
 
 /// As conversations have them.
-pub fn chat(text: &Text, scores: &[Scored]) -> Vec<ChatToken> {
+pub fn chat(text: &Tokenizer, scores: &[Scored]) -> Vec<ChatToken> {
     let of = |scored: &Scored| ChatToken {
         own: top(text, scored.token, scored.logprob),
         top_logprobs: scored
@@ -55,7 +55,7 @@ pub fn chat(text: &Text, scores: &[Scored]) -> Vec<ChatToken> {
 
 /// As completions have them; `offset` is where the first one's text begins, in characters, and
 /// afterwards where the next will.
-pub fn completion(text: &Text, scores: &[Scored], offset: &mut usize) -> Value {
+pub fn completion(text: &Tokenizer, scores: &[Scored], offset: &mut usize) -> Value {
     let texts: Vec<String> = scores.iter().map(|scored| text_of(text, scored.token)).collect();
     let offsets: Vec<usize> = texts
         .iter()

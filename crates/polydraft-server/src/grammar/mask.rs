@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 use polydraft::Token;
-use polydraft_engine::Processor;
+use polydraft_engine::LogitsProcessor;
 
 /// Which texts may be; at their beginning.
 #[derive(Clone)]
@@ -114,7 +114,7 @@ pub(super) fn only(mask: &SimpleVob) -> Option<Token> {
     (mask.num_set() == 1).then(|| mask.first_bit_set()).flatten().map(|token| token as Token)
 }
 
-impl Processor for Mask {
+impl LogitsProcessor for Mask {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         match self.at(decided, path) {
             Masked::Nothing => {}

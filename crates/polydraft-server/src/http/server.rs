@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
 use super::routes;
-use crate::app::{App, Served, Settings};
+use crate::app::{App, ServedModel, Settings};
 use crate::telemetry::Telemetry;
 use crate::worker;
 
@@ -45,14 +45,14 @@ impl Server {
     /// An address that cannot be had; no thread left.
     pub async fn start(
         address: SocketAddr,
-        served: Served,
+        served: ServedModel,
         settings: Settings,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let Served { engine, language, name, draft, speculation, costs, completions, chat } =
+        let ServedModel { engine, language, name, draft, speculation, costs, completions, chat } =
             served;
-        let (context, vocabulary) = (engine.facts().context, engine.facts().vocabulary.size());
-        let begins = engine.facts().begins;
+        let (context, vocabulary) = (engine.info().context, engine.info().vocabulary.size());
+        let begins = engine.info().begins;
         let mut limits = settings.capacity;
         limits.texts = limits.texts.min(engine.sequences()).max(1);
         let telemetry = Telemetry::new();

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// One prompt, and the texts that are to go on from it.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct RequestParams {
     /// What they continue.
     pub prompt: Vec<Token>,
     /// How the target's logits become their law.
@@ -40,7 +40,7 @@ pub struct Asked {
     pub traces: Option<usize>,
 }
 
-impl Asked {
+impl RequestParams {
     /// Tokens that its texts may come to hold, in a context of so many.
     pub fn tokens(&self, context: usize) -> usize {
         let most = self.limits.max_tokens.unwrap_or(usize::MAX);
@@ -67,8 +67,8 @@ impl Event {
         let scores = scores.iter().map(|scored| size_of::<Scored>() + tokens * scored.top.len());
         let nodes = traces.iter().flat_map(|trace| &trace.nodes).map(|node| {
             let intervals: usize = node.shares.iter().map(|(_, parts)| 1 + parts.len()).sum();
-            let laws = node.draft.len() + node.target.len();
-            size_of::<TracedNode>() + tokens * laws + size_of::<[f64; 3]>() * intervals
+            let distributions = node.draft.len() + node.target.len();
+            size_of::<TracedNode>() + tokens * distributions + size_of::<[f64; 3]>() * intervals
         });
         piece.len() + scores.chain(nodes).sum::<usize>()
     }
@@ -152,7 +152,7 @@ const BEHIND: usize = 8 << 20;
 
 /// At work on the engine's thread.
 pub(super) struct Job {
-    pub asked: Asked,
+    pub asked: RequestParams,
     /// The number of its first text in the request.
     pub first: usize,
     pub events: UnboundedSender<Event>,
@@ -188,12 +188,12 @@ pub(super) enum Command {
 
 /// The way to the engine's thread. It never waits.
 #[derive(Debug, Clone)]
-pub struct Desk {
+pub struct EngineHandle {
     commands: Sender<Command>,
     load: Arc<Load>,
 }
 
-impl Desk {
+impl EngineHandle {
     /// For at most so many requests at once, waiting ones among them.
     pub(super) fn new(commands: Sender<Command>, most: usize) -> Self {
         let load = Load { present: AtomicUsize::new(0), most, stopping: AtomicBool::new(false) };
@@ -204,7 +204,7 @@ impl Desk {
     ///
     /// # Errors
     /// A server that is full or stopping.
-    pub fn submit(&self, asked: Vec<Asked>) -> Result<Events, Refusal> {
+    pub fn submit(&self, asked: Vec<RequestParams>) -> Result<Events, Refusal> {
         if self.load.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::Stopping);
         }
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn what_waits_for_a_client_is_bounded() {
         let (commands, inbox) = std::sync::mpsc::channel();
-        let asked = Asked {
+        let asked = RequestParams {
             prompt: vec![0],
             sampling: Sampling::default(),
             penalties: Penalties::default(),
@@ -268,7 +268,7 @@ mod tests {
             scores: Some(20),
             traces: None,
         };
-        let mut events = Desk::new(commands, 1).submit(vec![asked]).unwrap();
+        let mut events = EngineHandle::new(commands, 1).submit(vec![asked]).unwrap();
         let Ok(Command::Work(jobs)) = inbox.recv() else { panic!() };
         let tell = || {
             let scores = vec![Scored { token: 0, logprob: 0.0, top: vec![(0, 0.0); 20] }; 1000];

@@ -4,8 +4,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use polydraft::Chance;
-use polydraft::chance::Outcomes;
+use polydraft::RandomSource;
+use polydraft::random::Outcomes;
 use polydraft_runtime::SeededRng;
 
 /// The generator, and what it was before the step. A copy is a second handle of the same.
@@ -35,7 +35,7 @@ impl Reversible {
     }
 }
 
-impl Chance for Reversible {
+impl RandomSource for Reversible {
     fn coin(&mut self, probability: f64) -> bool {
         self.both().0.coin(probability)
     }

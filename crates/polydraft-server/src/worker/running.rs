@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use polydraft::Token;
-use polydraft_engine::{Engine, Penalties, Processor, Request, Session};
+use polydraft_engine::{Engine, LogitsProcessor, Penalties, Request, Session};
 use polydraft_runtime::{Speculation, seeded};
 use polydraft_text::Language;
 
 use super::guarded;
-use super::job::{Asked, Event, Failure, Job};
+use super::job::{Event, Failure, Job, RequestParams};
 use super::random::Reversible;
 use crate::grammar::Mask;
 use crate::telemetry::Telemetry;
@@ -21,13 +21,13 @@ struct Changes {
 }
 
 impl Changes {
-    fn of(asked: &Asked, mask: Option<Mask>) -> Option<Self> {
+    fn of(asked: &RequestParams, mask: Option<Mask>) -> Option<Self> {
         let penalties = asked.penalties.clone();
         (!penalties.is_neutral() || mask.is_some()).then_some(Self { penalties, mask })
     }
 }
 
-impl Processor for Changes {
+impl LogitsProcessor for Changes {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         self.penalties.process(decided, path, logits);
         if let Some(mask) = &self.mask {
@@ -63,7 +63,7 @@ impl Text {
     pub fn open(
         engine: &mut Engine,
         language: &Language,
-        asked: &Asked,
+        asked: &RequestParams,
         number: usize,
     ) -> Result<Self, Failure> {
         guarded(|| {
@@ -77,7 +77,7 @@ impl Text {
                 .sampling(asked.sampling)
                 .speculation(speculation)
                 .limits(asked.limits.clone())
-                .text(language.text.stream(&asked.prompt))
+                .text(language.tokenizer.stream(&asked.prompt))
                 .rng(random.clone());
             let mut session = engine.open(request)?;
             if asked.seeded {
@@ -88,7 +88,7 @@ impl Text {
                 session.process(Box::new(changes));
             }
             if let Some(top) = asked.scores {
-                session.watch_scores(top);
+                session.record_scores(top);
             }
             if let Some(top) = asked.traces {
                 session.trace(top);

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token};
 use polydraft_engine::{
-    Engine, Facts, Model, ModelDrafter, Result, Sequence, Sequences, TableModel,
+    Engine, Model, ModelDrafter, ModelInfo, Result, Sequence, Sequences, TableModel,
 };
 use polydraft_runtime::Speculation;
-use polydraft_server::{Defaults, Served, Server, Settings};
-use polydraft_text::{ChatTemplate, Language, SpecialTokens, Text};
+use polydraft_server::{Defaults, ServedModel, Server, Settings};
+use polydraft_text::{ChatTemplate, Language, SpecialTokens, Tokenizer};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -35,13 +35,13 @@ pub fn language() -> Language {
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
-    let text = Text::parse(file, "/secret/place/tokenizer.json").unwrap();
+    let text = Tokenizer::parse(file, "/secret/place/tokenizer.json").unwrap();
     let template = "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no such words') }}{% endif %}{{ m.content }} {% endfor %}";
     let special = SpecialTokens::from_roles([]);
     Language {
         name: "table".to_owned(),
         vocabulary: text.vocabulary(6).unwrap(),
-        text,
+        tokenizer: text,
         end_tokens: vec![END],
         chat: Some(
             ChatTemplate::from_source(template, special, "/secret/place/chat.jinja").unwrap(),
@@ -103,8 +103,8 @@ impl Sequences for Watched {
 }
 
 impl Model for Watched {
-    fn facts(&self) -> &Facts {
-        self.inner.facts()
+    fn info(&self) -> &ModelInfo {
+        self.inner.info()
     }
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
         self.inner.logits(sequence, node)
@@ -141,13 +141,17 @@ pub fn start_calling() -> Running {
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
-    let text = Text::parse(file, "tokenizer.json").unwrap();
+    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
     let template = "{% for tool in tools %}a {% endfor %}{% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
         {% endfor %}{# <tool_call>{\"name\": .., \"arguments\": ..}</tool_call> #}";
     let special = SpecialTokens::from_roles([]);
     let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
-    let language =
-        Language { vocabulary: text.vocabulary(6).unwrap(), text, chat: Some(chat), ..language() };
+    let language = Language {
+        vocabulary: text.vocabulary(6).unwrap(),
+        tokenizer: text,
+        chat: Some(chat),
+        ..language()
+    };
     start_with(Duration::ZERO, vec![END], language, target, |_| ())
 }
 
@@ -161,8 +165,9 @@ pub fn start_bytes() -> Running {
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
-    let text = Text::parse(file, "tokenizer.json").unwrap();
-    let language = Language { vocabulary: text.vocabulary(6).unwrap(), text, ..language() };
+    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
+    let language =
+        Language { vocabulary: text.vocabulary(6).unwrap(), tokenizer: text, ..language() };
     start_with(Duration::ZERO, vec![END], language, TARGET, |_| ())
 }
 
@@ -185,14 +190,14 @@ fn start_with(
     let target = Watched::new(table("target", target), pass);
     let (open, widest) = (target.open.clone(), target.widest.clone());
     let drafter =
-        ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary).unwrap();
+        ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.info().vocabulary).unwrap();
     let sampling = Sampling::default();
     let defaults = |most| Defaults {
         max_tokens: Some(most),
         end_tokens: end_tokens.clone(),
         ..Defaults::default()
     };
-    let served = Served {
+    let served = ServedModel {
         engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
         language,
         name: "table".to_owned(),

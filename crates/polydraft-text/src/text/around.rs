@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tokenizers::processors::template::{SpecialToken, TemplateProcessing};
-use tokenizers::{PostProcessor, Tokenizer};
+use tokenizers::{PostProcessor, Tokenizer as HfTokenizer};
 
 use crate::special::{SETTINGS, SpecialTokens};
 
@@ -13,7 +13,10 @@ const CLASSES: [&str; 4] =
 
 /// Adds what `add_bos_token` and `add_eos_token` ask for, where the tokenizer adds nothing itself
 /// and is of a class that goes by them.
-pub(super) fn apply(tokenizer: &mut Tokenizer, special: &SpecialTokens) -> tokenizers::Result<()> {
+pub(super) fn apply(
+    tokenizer: &mut HfTokenizer,
+    special: &SpecialTokens,
+) -> tokenizers::Result<()> {
     let class = special.settings.get("tokenizer_class").and_then(Value::as_str);
     let adds =
         tokenizer.get_post_processor().is_some_and(|processor| processor.added_tokens(false) > 0);
@@ -42,7 +45,7 @@ pub(super) fn apply(tokenizer: &mut Tokenizer, special: &SpecialTokens) -> token
 
 /// Puts these tokens before and behind every text.
 pub(super) fn put(
-    tokenizer: &mut Tokenizer,
+    tokenizer: &mut HfTokenizer,
     sides: [Option<(String, u32)>; 2],
 ) -> tokenizers::Result<()> {
     let (mut pieces, mut tokens) = (vec!["$A"], Vec::new());

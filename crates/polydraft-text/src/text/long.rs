@@ -14,7 +14,7 @@
 
 use polydraft::Token;
 
-use super::Text;
+use super::Tokenizer;
 use crate::{Error, Result};
 
 /// Bytes that are encoded at once without a second thought.
@@ -22,7 +22,7 @@ const PIECE: usize = 1 << 18;
 /// Bytes that a token of a long text may stand for, on average.
 const TOKEN: usize = 64;
 
-impl Text {
+impl Tokenizer {
     /// The tokens of a prompt for a model whose context holds `most` tokens, in little memory
     /// however long the text is.
     ///

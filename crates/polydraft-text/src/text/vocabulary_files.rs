@@ -6,14 +6,14 @@ use polydraft_files::Kind;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 
 use super::around;
 use crate::special::SpecialTokens;
 use crate::{Error, Result};
 
 /// The tokenizer, and the file that messages name.
-pub(super) fn read(directory: &Path, special: &SpecialTokens) -> Result<(Tokenizer, PathBuf)> {
+pub(super) fn read(directory: &Path, special: &SpecialTokens) -> Result<(HfTokenizer, PathBuf)> {
     let [vocabulary, merges] = ["vocab.json", "merges.txt"].map(|name| directory.join(name));
     // A link that leads nowhere is there: reading it reports it.
     if [&vocabulary, &merges].iter().any(|path| path.symlink_metadata().is_err()) {
@@ -30,7 +30,7 @@ pub(super) fn read(directory: &Path, special: &SpecialTokens) -> Result<(Tokeniz
     };
     let name = |path: &Path| path.to_string_lossy().into_owned();
     let model = BPE::from_file(&name(&vocabulary), &name(&merges)).build().map_err(wrong)?;
-    let mut tokenizer = Tokenizer::new(model);
+    let mut tokenizer = HfTokenizer::new(model);
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     tokenizer.with_decoder(Some(ByteLevel::default()));
     let known: Vec<AddedToken> = special

@@ -49,8 +49,8 @@ fn main() -> Result<ExitCode> {
                 let known =
                     exact(known.build()?.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
                 // Not a comparison of the worst: a NaN must not pass.
-                lossless &= own.law_deviation <= TOLERANCE;
-                worst = worst.max(own.law_deviation);
+                lossless &= own.deviation <= TOLERANCE;
+                worst = worst.max(own.deviation);
                 efficiency += own.block_efficiency / PAIRS as f64;
                 best += known.block_efficiency / PAIRS as f64;
             }

@@ -12,7 +12,9 @@
 //!    can begin again.
 
 use polydraft::verify::VerifierSettings;
-use polydraft::{Chance, Draft, DraftTree, Form, Outcome, Result, TargetLaws, Verifier};
+use polydraft::{
+    Draft, DraftTree, Form, Outcome, RandomSource, Result, TargetDistributions, Verifier,
+};
 use serde::{Deserialize, Serialize};
 
 /// The verifier has no settings.
@@ -37,22 +39,22 @@ impl Verifier for RandomDraft {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         // However it was made, a verifier refuses what it is not exact for.
         self.supports(draft.form())?;
         let tree = draft.tree();
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
-        while let Some(q) = draft.law(node) {
+        while let Some(q) = draft.distribution(node) {
             let p = target.target(node)?;
             let children: Vec<_> = tree.children(node).collect();
             let draws: Vec<f64> = children.iter().map(|child| tree.draws(*child) as f64).collect();
-            let child = children[chance.pick(&draws)];
+            let child = children[rng.pick(&draws)];
             let drawn = tree.token(child);
-            let token = match chance.coin(p.probability(drawn) / q.probability(drawn)) {
+            let token = match rng.coin(p.probability(drawn) / q.probability(drawn)) {
                 true => drawn,
-                false => p.sample_residual(1.0, q, 1.0, chance),
+                false => p.sample_residual(1.0, q, 1.0, rng),
             };
             match tree.child(node, token) {
                 Some(child) => node = child,
@@ -60,6 +62,6 @@ impl Verifier for RandomDraft {
             }
             accepted.push(node);
         }
-        Ok(Outcome { accepted, token: target.target(node)?.sample(chance) })
+        Ok(Outcome { accepted, token: target.target(node)?.sample(rng) })
     }
 }

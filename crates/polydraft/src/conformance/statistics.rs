@@ -65,7 +65,7 @@ impl GTest {
     /// compare.
     pub fn p_value(&self) -> f64 {
         match ChiSquared::new(self.freedom as f64) {
-            Ok(law) if self.freedom > 0 => law.sf(self.statistic.max(0.0)),
+            Ok(probs) if self.freedom > 0 => probs.sf(self.statistic.max(0.0)),
             _ => 1.0,
         }
     }

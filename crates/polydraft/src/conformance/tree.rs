@@ -10,26 +10,26 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::chance::{Chance, enumerate};
 use crate::draft::{Draft, DraftTree, NodeId};
 use crate::drafting::Draws;
+use crate::gumbel::WithSharedRandomness;
 use crate::policy::{Policy, PolicyKind};
-use crate::race::Raced;
-use crate::verify::{Outcome, TargetLaws, Verifier};
+use crate::random::{RandomSource, enumerate};
+use crate::verify::{Outcome, TargetDistributions, Verifier};
 use crate::{Distribution, Error, Result, Token};
 
 /// The next-token laws of a model, by the text so far.
-pub trait ContextLaws: Sync {
+pub trait ContextDistributions: Sync {
     /// The law after this text.
     ///
     /// # Errors
     /// A text that the model has no law for.
-    fn law(&self, text: &[Token]) -> Result<&Distribution>;
+    fn distribution(&self, text: &[Token]) -> Result<&Distribution>;
 }
 
 /// Laws listed by text.
-impl ContextLaws for HashMap<Vec<Token>, Distribution> {
-    fn law(&self, text: &[Token]) -> Result<&Distribution> {
+impl ContextDistributions for HashMap<Vec<Token>, Distribution> {
+    fn distribution(&self, text: &[Token]) -> Result<&Distribution> {
         self.get(text).ok_or_else(|| Error::Unsupported {
             operation: "table of laws",
             expected: "a law for every text".to_owned(),
@@ -45,7 +45,7 @@ pub struct Exact {
     pub block_efficiency: f64,
     /// The largest difference between the probability of a full sequence, one token longer than the
     /// tree is deep, and that under the target.
-    pub law_deviation: f64,
+    pub deviation: f64,
     /// How many different drafts there were.
     pub trees: usize,
 }
@@ -58,20 +58,20 @@ pub fn count_drafts(policy: &PolicyKind, vocabulary: usize) -> f64 {
 /// The target's laws at the nodes of one draft.
 pub struct TargetOf<'a> {
     texts: Vec<Vec<Token>>,
-    target: &'a dyn ContextLaws,
+    target: &'a dyn ContextDistributions,
 }
 
 impl<'a> TargetOf<'a> {
     /// Those of `target` after the texts of `tree`.
-    pub fn new(tree: &DraftTree, target: &'a dyn ContextLaws) -> Self {
+    pub fn new(tree: &DraftTree, target: &'a dyn ContextDistributions) -> Self {
         let text = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
         Self { texts: (0..tree.len()).map(text).collect(), target }
     }
 }
 
-impl TargetLaws for TargetOf<'_> {
+impl TargetDistributions for TargetOf<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
-        self.target.law(&self.texts[node])
+        self.target.distribution(&self.texts[node])
     }
 }
 
@@ -81,15 +81,15 @@ impl TargetLaws for TargetOf<'_> {
 /// A text that the draft has no law for; a policy that cannot be drawn.
 pub fn draw(
     policy: &dyn Policy,
-    draft: &dyn ContextLaws,
-    chance: &mut dyn Chance,
+    draft: &dyn ContextDistributions,
+    rng: &mut dyn RandomSource,
 ) -> Result<Draft> {
     let mut drawn = Draft::new();
     let mut node = DraftTree::ROOT;
     while node < drawn.tree().len() {
         if policy.goes_on(&drawn.path(node)) {
-            let law = draft.law(&drawn.path(node).tokens())?.clone();
-            drawn.grow(node, law, policy, chance)?;
+            let probs = draft.distribution(&drawn.path(node).tokens())?.clone();
+            drawn.grow(node, probs, policy, rng)?;
         }
         node += 1;
     }
@@ -108,9 +108,9 @@ fn identity(draft: &Draft) -> Identity {
 ///
 /// # Errors
 /// As for [`draw`].
-pub fn drafts(policy: &dyn Policy, draft: &dyn ContextLaws) -> Result<Vec<(f64, Draft)>> {
+pub fn drafts(policy: &dyn Policy, draft: &dyn ContextDistributions) -> Result<Vec<(f64, Draft)>> {
     let mut all: HashMap<Identity, (f64, Draft)> = HashMap::new();
-    for (probability, drawn) in enumerate(|chance| draw(policy, draft, chance)) {
+    for (probability, drawn) in enumerate(|rng| draw(policy, draft, rng)) {
         let drawn = drawn?;
         all.entry(identity(&drawn)).or_insert((0.0, drawn)).0 += probability;
     }
@@ -136,7 +136,7 @@ pub fn drafts(policy: &dyn Policy, draft: &dyn ContextLaws) -> Result<Vec<(f64, 
 /// let mut tokens = |name: &str| {
 ///     let mut verifier = name.parse::<VerifierKind>()?.build()?;
 ///     let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())?;
-///     assert!(found.law_deviation < 1e-12);
+///     assert!(found.deviation < 1e-12);
 ///     Ok::<f64, polydraft::Error>(found.block_efficiency)
 /// };
 /// assert!(tokens("nested-priority")? > tokens("spectr")?);
@@ -145,17 +145,17 @@ pub fn drafts(policy: &dyn Policy, draft: &dyn ContextLaws) -> Result<Vec<(f64, 
 pub fn exact(
     verifier: &mut dyn Verifier,
     policy: &dyn Policy,
-    target: &dyn ContextLaws,
-    draft: &dyn ContextLaws,
+    target: &dyn ContextDistributions,
+    draft: &dyn ContextDistributions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Exact> {
     let (emitted, trees) = emitted(verifier, policy, target, draft, progress)?;
     let block_efficiency =
         emitted.iter().map(|(text, probability)| probability * text.len() as f64).sum();
-    let mut law_deviation = 0.0;
+    let mut deviation = 0.0;
     let mut sequence = Vec::new();
-    compare(target, &emitted, policy.depth() + 1, 1.0, 0.0, &mut sequence, &mut law_deviation)?;
-    Ok(Exact { block_efficiency, law_deviation, trees })
+    compare(target, &emitted, policy.depth() + 1, 1.0, 0.0, &mut sequence, &mut deviation)?;
+    Ok(Exact { block_efficiency, deviation, trees })
 }
 
 /// The law of what one step emits, by the tokens, one or more; and the number of different drafts.
@@ -165,41 +165,42 @@ pub fn exact(
 pub fn emitted(
     verifier: &mut dyn Verifier,
     policy: &dyn Policy,
-    target: &dyn ContextLaws,
-    draft: &dyn ContextLaws,
+    target: &dyn ContextDistributions,
+    draft: &dyn ContextDistributions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<(BTreeMap<Vec<Token>, f64>, usize)> {
     verifier.supports(&policy.form())?;
     let mut emitted: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
-    let mut note = |probability: f64, laws: &TargetOf, outcome: Outcome| {
+    let mut note = |probability: f64, distributions: &TargetOf, outcome: Outcome| {
         let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-        let mut sequence = laws.texts[end].clone();
+        let mut sequence = distributions.texts[end].clone();
         sequence.push(outcome.token);
         *emitted.entry(sequence).or_default() += probability;
     };
-    let trees = if verifier.races() {
+    let trees = if verifier.uses_shared_randomness() {
         // What it decides depends on how the draft was drawn, not only on what was drawn.
-        let runs = enumerate(|chance| {
-            let mut clocks = chance.clocks();
-            let mut chance = Raced::new(chance, clocks.as_mut(), 0);
-            let draft = draw(policy, draft, &mut chance)?;
-            let laws = TargetOf::new(draft.tree(), target);
-            let outcome = verifier.verify(&draft, &laws, &mut chance)?;
-            Ok((identity(&draft), laws, outcome))
+        let runs = enumerate(|rng| {
+            let mut clocks = rng.shared_randomness();
+            let mut rng = WithSharedRandomness::new(rng, clocks.as_mut(), 0);
+            let draft = draw(policy, draft, &mut rng)?;
+            let distributions = TargetOf::new(draft.tree(), target);
+            let outcome = verifier.verify(&draft, &distributions, &mut rng)?;
+            Ok((identity(&draft), distributions, outcome))
         });
         let mut trees = HashSet::new();
         for (probability, run) in runs {
-            let (tree, laws, outcome) = run?;
-            note(probability, &laws, outcome);
+            let (tree, distributions, outcome) = run?;
+            note(probability, &distributions, outcome);
             trees.insert(tree);
         }
         trees.len()
     } else {
         let drafts = drafts(policy, draft)?;
         for (index, (probability, draft)) in drafts.iter().enumerate() {
-            let laws = TargetOf::new(draft.tree(), target);
-            for (decision, outcome) in enumerate(|chance| verifier.verify(draft, &laws, chance)) {
-                note(probability * decision, &laws, outcome?);
+            let distributions = TargetOf::new(draft.tree(), target);
+            for (decision, outcome) in enumerate(|rng| verifier.verify(draft, &distributions, rng))
+            {
+                note(probability * decision, &distributions, outcome?);
             }
             progress((index + 1) as f64 / drafts.len() as f64);
         }
@@ -212,7 +213,7 @@ pub fn emitted(
 /// the target is `expected`, and what was emitted as one of its prefixes and extended by the target
 /// has probability `flow`.
 fn compare(
-    target: &dyn ContextLaws,
+    target: &dyn ContextDistributions,
     emitted: &BTreeMap<Vec<Token>, f64>,
     length: usize,
     expected: f64,
@@ -228,9 +229,9 @@ fn compare(
         return Ok(());
     }
     // The whole vocabulary: what has no probability under the target must not be emitted either.
-    let law = target.law(sequence)?;
-    for token in 0..law.vocabulary() as Token {
-        let p = law.probability(token);
+    let probs = target.distribution(sequence)?;
+    for token in 0..probs.vocabulary() as Token {
+        let p = probs.probability(token);
         sequence.push(token);
         let reachable =
             expected > 0.0 || flow > 0.0 || emitted.keys().any(|text| text.starts_with(sequence));
@@ -251,12 +252,12 @@ fn compare(
 /// A text without a law.
 pub fn block_efficiency(
     depth: usize,
-    target: &dyn ContextLaws,
+    target: &dyn ContextDistributions,
     selection: &mut dyn FnMut(&[Token]) -> Result<f64>,
 ) -> Result<f64> {
     fn below(
         depth: usize,
-        target: &dyn ContextLaws,
+        target: &dyn ContextDistributions,
         selection: &mut dyn FnMut(&[Token]) -> Result<f64>,
         text: &mut Vec<Token>,
         b: f64,
@@ -265,7 +266,7 @@ pub fn block_efficiency(
             return Ok(b);
         }
         let mut sum = b;
-        for (token, p) in target.law(text)?.support() {
+        for (token, p) in target.distribution(text)?.support() {
             text.push(token);
             let next = (b * p).min(selection(text)?);
             if next > 0.0 {

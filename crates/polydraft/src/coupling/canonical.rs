@@ -8,9 +8,9 @@
 //! Deviations: (1) a selector may accept less than min(1, p/m), as the truncated alphabet of Khisti
 //! et al. does.
 
-use super::{Emission, Law, Problem, Rule, capped_ratio};
-use crate::chance::Chance;
+use super::{Emission, EmittedDistribution, Problem, Rule, capped_ratio};
 use crate::drafting::Draws;
+use crate::random::RandomSource;
 use crate::{Result, Token};
 
 /// Selects one of the drafts, and knows the law of what it selects.
@@ -31,7 +31,7 @@ pub trait Selector: Send {
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
     /// The draft selected.
-    fn select(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize;
+    fn select(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource) -> usize;
 
     /// The probability of each draft to be selected, given the drafts: the law of
     /// [`select`](Self::select).
@@ -72,19 +72,24 @@ impl<S: Selector> Rule for Canonical<S> {
         Some(problem.target.support().map(|(token, p)| p.min(self.0.covered(problem, token))).sum())
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        let index = if drafts.len() > 1 { self.0.select(problem, drafts, chance) } else { 0 };
-        if chance.coin(self.0.accept(problem, drafts[index])) {
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
+        let index = if drafts.len() > 1 { self.0.select(problem, drafts, rng) } else { 0 };
+        if rng.coin(self.0.accept(problem, drafts[index])) {
             return Emission::accepted(drafts, index);
         }
         Emission::rejected(problem.target.sample_excess(
             1.0,
             |token| self.0.covered(problem, token),
-            chance,
+            rng,
         ))
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let selection =
             if drafts.len() > 1 { self.0.selection(problem, drafts) } else { vec![1.0] };
         let mut rejection = 0.0;
@@ -98,8 +103,8 @@ impl<S: Selector> Rule for Canonical<S> {
             })
             .collect();
         let target = problem.target;
-        Law::new(target.vocabulary(), accepted, rejection, || {
-            target.excess_law(1.0, |token| self.0.covered(problem, token))
+        EmittedDistribution::new(target.vocabulary(), accepted, rejection, || {
+            target.excess_distribution(1.0, |token| self.0.covered(problem, token))
         })
     }
 }

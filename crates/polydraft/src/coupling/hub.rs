@@ -11,9 +11,9 @@
 //! accepted)+, in which the hubs have their whole p: the same law, and the same code for any number
 //! of hubs.
 
-use super::{Emission, Law, Problem, Rule, RuleSettings, capped_ratio};
-use crate::chance::Chance;
+use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws, outside_mass};
+use crate::random::RandomSource;
 use crate::{Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ impl Hub {
         if self.hubs.contains(&token) {
             return 0.0;
         }
-        let q = problem.proposal.law(0).probability(token);
+        let q = problem.proposal.distribution(0).probability(token);
         if q > 0.0 { problem.target.probability(token).min(q / self.rest) } else { 0.0 }
     }
 
@@ -48,7 +48,7 @@ impl Hub {
     fn outsider(&self, problem: &Problem, drafts: &[Token]) -> Option<(usize, f64)> {
         let index = drafts.iter().position(|token| !self.hubs.contains(token))?;
         let p = problem.target.probability(drafts[index]);
-        let q = problem.proposal.law(0).probability(drafts[index]);
+        let q = problem.proposal.distribution(0).probability(drafts[index]);
         let accept = match problem.proposal.scheme() {
             Drafting::Greedy => capped_ratio(p, q / self.rest),
             // Drawn first, with mass q …
@@ -71,7 +71,7 @@ impl Rule for Hub {
     }
 
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
-        let draft = problem.proposal.law(0);
+        let draft = problem.proposal.distribution(0);
         self.hubs = draft.most_likely(problem.proposal.count() - 1);
         self.rest = outside_mass(draft, &self.hubs);
         Ok(())
@@ -83,29 +83,35 @@ impl Rule for Hub {
         Some(hubs + target.support().map(|(token, _)| self.covered(problem, token)).sum::<f64>())
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
         if let Some((index, accept)) = self.outsider(problem, drafts)
-            && chance.coin(accept)
+            && rng.coin(accept)
         {
             return Emission::accepted(drafts, index);
         }
-        let token = problem.target.sample_excess(1.0, |t| self.covered(problem, t), chance);
+        let token = problem.target.sample_excess(1.0, |t| self.covered(problem, t), rng);
         Emission {
             token,
             accepted: drafts.iter().position(|&draft| draft == token && self.hubs.contains(&draft)),
         }
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let outsider = self.outsider(problem, drafts);
         let accept = outsider.map_or(0.0, |(_, accept)| accept);
         let accepted = outsider.map(|(index, accept)| (drafts[index], accept));
         let target = problem.target;
-        let mut law = Law::new(target.vocabulary(), accepted, 1.0 - accept, || {
-            target.excess_law(1.0, |t| self.covered(problem, t))
-        });
+        let mut probs =
+            EmittedDistribution::new(target.vocabulary(), accepted, 1.0 - accept, || {
+                target.excess_distribution(1.0, |t| self.covered(problem, t))
+            });
         let hubs = drafts.iter().filter(|token| self.hubs.contains(token));
-        law.accepted += hubs.map(|&hub| law.probabilities[hub as usize]).sum::<f64>();
-        law
+        probs.accepted += hubs.map(|&hub| probs.probabilities[hub as usize]).sum::<f64>();
+        probs
     }
 }

@@ -6,9 +6,9 @@
 //! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
 //! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection.
 
-use super::{Emission, Law, Problem, Rule, RuleSettings, capped_ratio};
-use crate::chance::Chance;
+use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws};
+use crate::random::RandomSource;
 use crate::{Distribution, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -63,14 +63,18 @@ impl KSeq {
     /// The law of an accepted token, unnormalised over the tokens: what acceptances leave is p
     /// minus this.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
-        let (p, q) =
-            (problem.target.probability(token), problem.proposal.law(0).probability(token));
+        let (p, q) = (
+            problem.target.probability(token),
+            problem.proposal.distribution(0).probability(token),
+        );
         self.cover * q.min(p / self.rho)
     }
 
     fn accept(&self, problem: &Problem, token: Token) -> f64 {
-        let (p, q) =
-            (problem.target.probability(token), problem.proposal.law(0).probability(token));
+        let (p, q) = (
+            problem.target.probability(token),
+            problem.proposal.distribution(0).probability(token),
+        );
         capped_ratio(p, self.rho * q)
     }
 }
@@ -90,7 +94,7 @@ impl Rule for KSeq {
         let (mut low, mut high, mut rho) = (1.0, n, 1.0);
         // Newton needs about five passes; bisection, its safeguard, at most sixty.
         for _ in 0..100 {
-            let (mass, slope) = clipped(problem.target, problem.proposal.law(0), rho);
+            let (mass, slope) = clipped(problem.target, problem.proposal.distribution(0), rho);
             let beta = (mass / rho).min(1.0);
             let acceptance = 1.0 - (1.0 - beta).powf(n);
             let excess = acceptance - mass;
@@ -117,19 +121,24 @@ impl Rule for KSeq {
         Some(self.acceptance)
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
-        let accepted = drafts.iter().position(|&token| chance.coin(self.accept(problem, token)));
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
+        let accepted = drafts.iter().position(|&token| rng.coin(self.accept(problem, token)));
         match accepted {
             Some(index) => Emission::accepted(drafts, index),
             None => Emission::rejected(problem.target.sample_excess(
                 1.0,
                 |t| self.covered(problem, t),
-                chance,
+                rng,
             )),
         }
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let mut left = 1.0;
         let accepted: Vec<_> = drafts
             .iter()
@@ -140,8 +149,8 @@ impl Rule for KSeq {
             })
             .collect();
         let target = problem.target;
-        Law::new(target.vocabulary(), accepted, left, || {
-            target.excess_law(1.0, |t| self.covered(problem, t))
+        EmittedDistribution::new(target.vocabulary(), accepted, left, || {
+            target.excess_distribution(1.0, |t| self.covered(problem, t))
         })
     }
 }

@@ -22,9 +22,9 @@ pub mod shares;
 
 use super::canonical::{Canonical, Selector};
 use super::{Problem, Rule, RuleSettings};
-use crate::chance::Chance;
 use crate::drafting::{Drafting, Draws};
 use crate::priorities::Priorities;
+use crate::random::RandomSource;
 use crate::{Error, Result, Token};
 use selection::Selection;
 use serde::{Deserialize, Serialize};
@@ -112,7 +112,7 @@ impl Priority {
             // A token that is never drawn gets no pieces, and the lowest priority.
             self.priorities.push(self.selection.pieces(
                 problem.target,
-                problem.proposal.law(0),
+                problem.proposal.distribution(0),
                 token,
             ));
         }
@@ -136,7 +136,7 @@ impl Selector for Priority {
             let profile = Highest::new(problem.proposal.count());
             self.selection.prepare(
                 problem.target,
-                problem.proposal.law(0),
+                problem.proposal.distribution(0),
                 &profile,
                 &self.settings,
             );
@@ -144,9 +144,9 @@ impl Selector for Priority {
         Ok(())
     }
 
-    fn select(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> usize {
+    fn select(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource) -> usize {
         self.prioritise(problem, drafts);
-        chance.choose(&self.priorities)
+        rng.choose(&self.priorities)
     }
 
     fn selection(&mut self, problem: &Problem, drafts: &[Token]) -> Vec<f64> {
@@ -155,7 +155,7 @@ impl Selector for Priority {
     }
 
     fn selected(&self, problem: &Problem, token: Token) -> f64 {
-        let draft = problem.proposal.law(0);
+        let draft = problem.proposal.distribution(0);
         if problem.proposal.count() == 1 {
             return draft.probability(token);
         }

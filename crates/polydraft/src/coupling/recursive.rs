@@ -7,9 +7,9 @@
 //! Complexity: one pass per rejected draft, without writing (distinct drafts: with writing).
 //! Deviations: (1) drafts from one law: see `residual`.
 
-use super::{Emission, Law, Problem, Rule, RuleSettings, capped_ratio};
-use crate::chance::Chance;
+use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws, mass_left};
+use crate::random::RandomSource;
 use crate::residual::Residual;
 use crate::{Result, Token};
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ impl Left {
     fn of(&self, problem: &Problem, token: Token) -> f64 {
         match self {
             Self::OfOne(residual) => {
-                let q = problem.proposal.law(0).probability(token);
+                let q = problem.proposal.distribution(0).probability(token);
                 residual.of(problem.target.probability(token), q)
             }
             Self::OfMany(own, _) => own[token as usize],
@@ -61,7 +61,7 @@ impl Left {
 
     /// The probability of accepting draft `index`, all before it having been rejected.
     fn accept(&self, problem: &Problem, drafts: &[Token], index: usize) -> f64 {
-        let q = problem.proposal.law(index).probability(drafts[index]);
+        let q = problem.proposal.distribution(index).probability(drafts[index]);
         capped_ratio(
             self.of(problem, drafts[index]) * open(problem, &drafts[..index]),
             self.mass() * q,
@@ -70,7 +70,7 @@ impl Left {
 
     /// Takes note of the rejection of draft `index`, before which `removed` were drawn.
     fn reject(&mut self, problem: &Problem, removed: &[Token], index: usize) {
-        let draft = problem.proposal.law(index);
+        let draft = problem.proposal.distribution(index);
         match self {
             Self::OfOne(residual) => residual.reject(problem.target, draft, open(problem, removed)),
             Self::OfMany(own, mass) => {
@@ -88,7 +88,7 @@ fn open(problem: &Problem, before: &[Token]) -> f64 {
     if problem.proposal.scheme() != Drafting::WithoutReplacement || before.is_empty() {
         return 1.0;
     }
-    mass_left(problem.proposal.law(0), before)
+    mass_left(problem.proposal.distribution(0), before)
 }
 
 struct Recursive;
@@ -121,19 +121,24 @@ impl Rule for Recursive {
         Some(1.0 - residual.mass())
     }
 
-    fn emit(&mut self, problem: &Problem, drafts: &[Token], chance: &mut dyn Chance) -> Emission {
+    fn emit(
+        &mut self,
+        problem: &Problem,
+        drafts: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Emission {
         let mut residual = Left::all(problem);
         for index in 0..drafts.len() {
-            if chance.coin(residual.accept(problem, drafts, index)) {
+            if rng.coin(residual.accept(problem, drafts, index)) {
                 return Emission::accepted(drafts, index);
             }
             residual.reject(problem, &drafts[..index], index);
         }
         let covered = |token| problem.target.probability(token) - residual.of(problem, token);
-        Emission::rejected(problem.target.sample_excess(1.0, covered, chance))
+        Emission::rejected(problem.target.sample_excess(1.0, covered, rng))
     }
 
-    fn law(&mut self, problem: &Problem, drafts: &[Token]) -> Law {
+    fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let mut residual = Left::all(problem);
         let mut left = 1.0;
         let mut accepted = Vec::with_capacity(drafts.len());
@@ -144,8 +149,8 @@ impl Rule for Recursive {
             residual.reject(problem, &drafts[..index], index);
         }
         let covered = |token| problem.target.probability(token) - residual.of(problem, token);
-        Law::new(problem.target.vocabulary(), accepted, left, || {
-            problem.target.excess_law(1.0, covered)
+        EmittedDistribution::new(problem.target.vocabulary(), accepted, left, || {
+            problem.target.excess_distribution(1.0, covered)
         })
     }
 }

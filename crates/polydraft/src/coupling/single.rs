@@ -7,8 +7,8 @@
 
 use super::canonical::{Canonical, Selector};
 use super::{Problem, Rule, RuleSettings};
-use crate::chance::Chance;
 use crate::drafting::{Drafting, Draws};
+use crate::random::RandomSource;
 use crate::{Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ impl Selector for Single {
         Ok(())
     }
 
-    fn select(&mut self, _: &Problem, _: &[Token], _: &mut dyn Chance) -> usize {
+    fn select(&mut self, _: &Problem, _: &[Token], _: &mut dyn RandomSource) -> usize {
         0
     }
 
@@ -53,6 +53,6 @@ impl Selector for Single {
     }
 
     fn selected(&self, problem: &Problem, token: Token) -> f64 {
-        problem.proposal.law(0).probability(token)
+        problem.proposal.distribution(0).probability(token)
     }
 }

@@ -13,7 +13,7 @@ use pulp::{Arch, NullaryFnOnce};
 
 use super::{BLOCK, Distribution, sum_in_lanes};
 use crate::Token;
-use crate::chance::{Chance, Outcomes};
+use crate::random::{Outcomes, RandomSource};
 
 /// Draws from the target before the excess is computed in full.
 const TRIES: usize = 48;
@@ -127,25 +127,25 @@ impl NullaryFnOnce for Outside<'_> {
 
 impl Distribution {
     /// Draws from (`scale`·self − `covered`)+ normalised; from `self` if that is 0 everywhere.
-    pub fn sample_excess<C: Chance + ?Sized>(
+    pub fn sample_excess<C: RandomSource + ?Sized>(
         &self,
         scale: f64,
         covered: impl Fn(Token) -> f64,
-        chance: &mut C,
+        rng: &mut C,
     ) -> Token {
-        chance.choose(&Excess { target: self, scale, covered }) as Token
+        rng.choose(&Excess { target: self, scale, covered }) as Token
     }
 
     /// Draws from (`scale`·self − `other_scale`·other)+ normalised; from `self` if that is 0
     /// everywhere.
-    pub fn sample_residual<C: Chance + ?Sized>(
+    pub fn sample_residual<C: RandomSource + ?Sized>(
         &self,
         scale: f64,
         other: &Self,
         other_scale: f64,
-        chance: &mut C,
+        rng: &mut C,
     ) -> Token {
-        self.sample_excess(scale, |token| other_scale * other.probability(token), chance)
+        self.sample_excess(scale, |token| other_scale * other.probability(token), rng)
     }
 
     /// Σ (`scale`·self − `other_scale`·other)+.
@@ -186,10 +186,10 @@ impl Distribution {
 
     /// (`scale`·self − `covered`)+ normalised, shape `[vocabulary]`: the law of
     /// [`Distribution::sample_excess`].
-    pub fn excess_law(&self, scale: f64, covered: impl Fn(Token) -> f64) -> Vec<f64> {
-        let mut law = Excess { target: self, scale, covered }.weights();
-        let total: f64 = law.iter().sum();
-        law.iter_mut().for_each(|p| *p /= total);
-        law
+    pub fn excess_distribution(&self, scale: f64, covered: impl Fn(Token) -> f64) -> Vec<f64> {
+        let mut probs = Excess { target: self, scale, covered }.weights();
+        let total: f64 = probs.iter().sum();
+        probs.iter_mut().for_each(|p| *p /= total);
+        probs
     }
 }

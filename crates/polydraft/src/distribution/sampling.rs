@@ -89,7 +89,7 @@ pub(super) struct Scratch {
     candidates: Vec<(f32, Token)>,
     /// Of a draft: how likely what is drawn is right, where it is known. At temperature 0 the
     /// probability that the token has at temperature 1.
-    pub sureness: Option<f64>,
+    pub confidence: Option<f64>,
 }
 
 /// It is no part of a distribution's value.
@@ -110,7 +110,7 @@ pub(super) fn fill(
     let max = largest(logits)?;
     distribution.vocabulary = logits.len();
     distribution.tokens.clear();
-    distribution.scratch.sureness = None;
+    distribution.scratch.confidence = None;
     if sampling.temperature == 0.0 {
         let argmax = logits.iter().position(|x| *x == max).unwrap_or(0);
         distribution.tokens.push(argmax as Token);
@@ -186,7 +186,7 @@ impl NullaryFnOnce for Largest<'_> {
 }
 
 /// The probability of the likeliest token at temperature 1; of logits that [`fill`] has taken.
-pub(super) fn sureness(logits: &[f32]) -> f64 {
+pub(super) fn confidence(logits: &[f32]) -> f64 {
     let (max, _) = Arch::new().dispatch(Largest(logits));
     1.0 / Arch::new().dispatch(Total { logits, max })
 }

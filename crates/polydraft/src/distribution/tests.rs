@@ -3,7 +3,7 @@ use crate::enumerate;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-fn law(values: &[f64]) -> Distribution {
+fn probs(values: &[f64]) -> Distribution {
     Distribution::new(values.to_vec()).unwrap()
 }
 
@@ -113,7 +113,7 @@ fn pairs_do_not_depend_on_the_representation() {
         [0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0],
         [0.2, 0.3, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0],
     );
-    let (sparse, dense) = (law(&a), law(&b));
+    let (sparse, dense) = (probs(&a), probs(&b));
     assert!(sparse.dense().is_none() && dense.dense().is_some());
     for (x, y) in [(&sparse, &dense), (&dense, &sparse)] {
         assert!((x.overlap(y) - 0.4).abs() < 1e-15);
@@ -152,24 +152,24 @@ fn residuals_do_not_depend_on_the_representation() {
 }
 
 #[test]
-fn sparse_laws_store_what_is_positive() {
+fn sparse_distributions_store_what_is_positive() {
     let plain = Sampling::default();
-    let law = |tokens: &[Token], logits: &[f32], sampling: &Sampling| {
+    let probs = |tokens: &[Token], logits: &[f32], sampling: &Sampling| {
         Distribution::from_sparse_logits(10, tokens, logits, sampling).unwrap()
     };
-    let lost = law(&[2, 5, 7], &[0.0, -1000.0, 0.0], &plain);
-    assert_eq!(lost, law(&[2, 7], &[0.0, 0.0], &plain));
+    let lost = probs(&[2, 5, 7], &[0.0, -1000.0, 0.0], &plain);
+    assert_eq!(lost, probs(&[2, 7], &[0.0, 0.0], &plain));
     assert_eq!(lost.support().collect::<Vec<_>>(), [(2, 0.5), (7, 0.5)]);
     let all: Vec<Token> = (0..10).collect();
     assert_eq!(
-        law(&all, &[0.5; 10], &plain),
+        probs(&all, &[0.5; 10], &plain),
         Distribution::from_logits(&[0.5; 10], &plain).unwrap()
     );
     let best = Sampling { temperature: 0.0, ..plain };
-    assert_eq!(law(&[2, 5, 7], &[0.0, 1.0, 0.5], &best), Distribution::one_hot(10, 5).unwrap());
+    assert_eq!(probs(&[2, 5, 7], &[0.0, 1.0, 0.5], &best), Distribution::one_hot(10, 5).unwrap());
     let two = Sampling { top_k: Some(2), ..plain };
     assert_eq!(
-        law(&[2, 5, 7], &[0.0, 1.0, 0.5], &two).support().map(|(t, _)| t).collect::<Vec<_>>(),
+        probs(&[2, 5, 7], &[0.0, 1.0, 0.5], &two).support().map(|(t, _)| t).collect::<Vec<_>>(),
         [5, 7]
     );
     // In memory that held another law; an error leaves it as it was.
@@ -181,12 +181,12 @@ fn sparse_laws_store_what_is_positive() {
 }
 
 #[test]
-fn draws_follow_the_law() {
+fn draws_follow_the_distribution() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let values: Vec<f64> = (0..1000).map(|i| if i % 3 == 0 { 0.0 } else { f64::from(i) }).collect();
     let sum: f64 = values.iter().sum();
-    let all = law(&values.iter().map(|v| v / sum).collect::<Vec<_>>());
-    let few = law(&[0.0, 0.3, 0.0, 0.0, 0.0, 0.0, 0.7, 0.0]);
+    let all = probs(&values.iter().map(|v| v / sum).collect::<Vec<_>>());
+    let few = probs(&[0.0, 0.3, 0.0, 0.0, 0.0, 0.0, 0.7, 0.0]);
     let runs = 100_000;
     for distribution in [&all, &few] {
         let mut counts = vec![0.0; distribution.vocabulary()];
@@ -204,8 +204,8 @@ fn draws_follow_the_law() {
 
 #[test]
 fn residual_draws_follow_the_residual() {
-    let (p, q) = (law(&[0.1, 0.2, 0.3, 0.4]), law(&[0.4, 0.1, 0.3, 0.2]));
-    let exact = enumerate(|chance| p.sample_residual(1.0, &q, 1.0, chance));
+    let (p, q) = (probs(&[0.1, 0.2, 0.3, 0.4]), probs(&[0.4, 0.1, 0.3, 0.2]));
+    let exact = enumerate(|rng| p.sample_residual(1.0, &q, 1.0, rng));
     assert_eq!(exact.len(), 2);
     assert!((exact[0].0 - 1.0 / 3.0).abs() < 1e-15 && exact[0].1 == 1 && exact[1].1 == 3);
     // Both the rejection draw (mass 0.3) and the full pass (mass 1e-9: 48 tries hardly ever
@@ -220,11 +220,11 @@ fn residual_draws_follow_the_residual() {
         assert!(deviation.abs() < 5.0 * (2.0 / 9.0 / f64::from(runs)).sqrt(), "{deviation}");
     }
     // Nothing left: the target itself.
-    assert_eq!(enumerate(|chance| p.sample_residual(1.0, &p, 1.0, chance)).len(), 4);
+    assert_eq!(enumerate(|rng| p.sample_residual(1.0, &p, 1.0, rng)).len(), 4);
 }
 
 #[test]
-fn parts_make_the_law_again() {
+fn parts_make_the_distribution_again() {
     let logits: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1000) as f32 * 0.02).collect();
     for top_k in [None, Some(40)] {
         let whole =
@@ -249,9 +249,9 @@ fn parts_make_the_law_again() {
 
 #[test]
 fn the_likeliest_have_the_probability_asked_for() {
-    let law = law(&[0.1, 0.4, 0.0, 0.4, 0.1]);
-    assert_eq!(law.likeliest(0.3), [1]);
-    assert_eq!(law.likeliest(0.5), [1, 3]);
-    assert_eq!(law.likeliest(0.85), [0, 1, 3]);
-    assert_eq!(law.likeliest(1.0), [0, 1, 3, 4]);
+    let probs = probs(&[0.1, 0.4, 0.0, 0.4, 0.1]);
+    assert_eq!(probs.likeliest(0.3), [1]);
+    assert_eq!(probs.likeliest(0.5), [1, 3]);
+    assert_eq!(probs.likeliest(0.85), [0, 1, 3]);
+    assert_eq!(probs.likeliest(1.0), [0, 1, 3, 4]);
 }

@@ -37,12 +37,12 @@ impl<'a> Path<'a> {
     }
 
     /// How sure the draft was at every node before this one, the nearest first:
-    /// [`Distribution::sureness`] of its law there.
+    /// [`Distribution::confidence`] of its law there.
     ///
-    /// [`Distribution::sureness`]: crate::Distribution::sureness
-    pub fn sureness(&self) -> impl Iterator<Item = f64> + 'a {
+    /// [`Distribution::confidence`]: crate::Distribution::sureness
+    pub fn confidence(&self) -> impl Iterator<Item = f64> + 'a {
         let draft = self.draft;
-        self.parents().filter_map(|node| draft.law(node)).map(Distribution::sureness)
+        self.parents().filter_map(|node| draft.distribution(node)).map(Distribution::confidence)
     }
 
     /// For each token on the way, the first one first, how many others were drawn before it at its

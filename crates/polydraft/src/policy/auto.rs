@@ -224,7 +224,7 @@ impl Auto {
 
     /// The probability that verification comes to the end of a path.
     fn reached(&self, path: &Path) -> f64 {
-        path.sureness().map(|sure| 1.0 - self.acceptance.rejection(1.0 - sure)).product()
+        path.confidence().map(|sure| 1.0 - self.acceptance.rejection(1.0 - sure)).product()
     }
 }
 
@@ -241,8 +241,8 @@ impl Policy for Auto {
         }
     }
 
-    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        let here = self.acceptance.rejection(1.0 - law.sureness());
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
+        let here = self.acceptance.rejection(1.0 - probs.confidence());
         let is_drawn = match (self.plan, path.depth()) {
             (Plan::Plain, _) => false,
             (Plan::Probe, depth) => depth == 0,
@@ -284,7 +284,7 @@ impl Policy for Auto {
             self.due = RUN;
         }
 
-        let unsure = |node| draft.law(node).map(|law| 1.0 - law.sureness());
+        let unsure = |node| draft.distribution(node).map(|probs| 1.0 - probs.confidence());
         if !draft.asked().is_empty() {
             // Where nothing was drawn, the draft was so unsure that nothing was worth it.
             let rejection = unsure(DraftTree::ROOT).map(|unsure| self.acceptance.rejection(unsure));

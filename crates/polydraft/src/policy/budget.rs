@@ -78,9 +78,9 @@ impl Described for Settings {
 }
 
 impl Policy for Settings {
-    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
         let budget = *self.distinct.get(path.depth())?;
-        Some(Growth::Fresh(Draws::iid(count_within(law, budget, most_within(budget)))))
+        Some(Growth::Fresh(Draws::iid(count_within(probs, budget, most_within(budget)))))
     }
 
     fn depth(&self) -> usize {

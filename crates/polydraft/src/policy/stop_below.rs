@@ -92,13 +92,13 @@ struct Cut {
 
 impl Cut {
     /// The acceptance expected at a node where the draft is so sure.
-    fn acceptance(&self, sureness: f64) -> f64 {
-        1.0 - self.factor * (1.0 - sureness)
+    fn acceptance(&self, confidence: f64) -> f64 {
+        1.0 - self.factor * (1.0 - confidence)
     }
 
     /// The product over the nodes before the end of `path`.
     fn reached(&self, path: &Path) -> f64 {
-        path.sureness().map(|sureness| self.acceptance(sureness)).product()
+        path.confidence().map(|confidence| self.acceptance(confidence)).product()
     }
 }
 
@@ -107,9 +107,9 @@ impl Policy for Cut {
         self.of.goes_on(path) && self.reached(path) >= self.below
     }
 
-    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        let reached = self.reached(path) * self.acceptance(law.sureness());
-        if reached < self.below { None } else { self.of.draws(path, law) }
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
+        let reached = self.reached(path) * self.acceptance(probs.confidence());
+        if reached < self.below { None } else { self.of.draws(path, probs) }
     }
 
     fn depth(&self) -> usize {

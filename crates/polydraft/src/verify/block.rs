@@ -15,11 +15,11 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
+use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings, worth_threads};
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::selection::Selection;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
-use crate::{Chance, Distribution, Result, Token};
+use crate::{Distribution, RandomSource, Result, Token};
 
 /// The law by which a path was drawn, token after token.
 pub(super) trait PathLaw {
@@ -35,17 +35,17 @@ pub(super) trait PathLaw {
         node: NodeId,
         target: &Distribution,
         scale: f64,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Result<Token>;
 }
 
-/// Block verification of a path that was drawn by `law`. `weights` is memory to use again.
+/// Block verification of a path that was drawn by `probs`. `weights` is memory to use again.
 pub(super) fn verify_path(
     draft: &Draft,
     mut path: Vec<NodeId>,
-    law: &mut impl PathLaw,
-    target: &dyn TargetLaws,
-    chance: &mut dyn Chance,
+    probs: &mut impl PathLaw,
+    target: &dyn TargetDistributions,
+    rng: &mut dyn RandomSource,
     weights: &mut Vec<f64>,
 ) -> Result<Outcome> {
     let tree = draft.tree();
@@ -61,7 +61,7 @@ pub(super) fn verify_path(
         if weight > 0.0 {
             weight = capped_ratio(
                 weight * target.target(parent)?.probability(token),
-                law.probability(parent, token)?,
+                probs.probability(parent, token)?,
             );
         }
         weights.push(weight);
@@ -70,15 +70,15 @@ pub(super) fn verify_path(
         let accept = if index + 1 == path.len() || weight <= 0.0 || weight >= 1.0 {
             weight
         } else {
-            let left = law.residual_mass(node, target.target(node)?, weight)?;
+            let left = probs.residual_mass(node, target.target(node)?, weight)?;
             left / (left + 1.0 - weight)
         };
-        if chance.coin(accept) {
+        if rng.coin(accept) {
             let target = target.target(node)?;
             let token = if index + 1 == path.len() {
-                target.sample(chance)
+                target.sample(rng)
             } else {
-                law.sample_residual(node, target, weight, chance)?
+                probs.sample_residual(node, target, weight, rng)?
             };
             path.truncate(index + 1);
             return Ok(Outcome { accepted: path, token });
@@ -86,9 +86,9 @@ pub(super) fn verify_path(
     }
     let target = target.target(DraftTree::ROOT)?;
     let token = if path.is_empty() {
-        target.sample(chance)
+        target.sample(rng)
     } else {
-        law.sample_residual(DraftTree::ROOT, target, 1.0, chance)?
+        probs.sample_residual(DraftTree::ROOT, target, 1.0, rng)?
     };
     Ok(Outcome { accepted: Vec::new(), token })
 }
@@ -97,7 +97,7 @@ pub(super) fn verify_path(
 /// draft has them.
 pub(super) struct Selected<'a, F> {
     pub draft: &'a Draft,
-    pub target: &'a dyn TargetLaws,
+    pub target: &'a dyn TargetDistributions,
     /// The selection at a node; `None` where the law is the draft's.
     pub at: F,
 }
@@ -124,16 +124,16 @@ impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathLaw for Selected<'a, F> {
         node: NodeId,
         target: &Distribution,
         scale: f64,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Result<Token> {
         let draft = self.draft.drawn_from(node)?;
         Ok(match (self.at)(node) {
             Some(selection) => target.sample_excess(
                 scale,
                 |token| selection.probability(target, draft, token),
-                chance,
+                rng,
             ),
-            None => target.sample_residual(scale, draft, 1.0, chance),
+            None => target.sample_residual(scale, draft, 1.0, rng),
         })
     }
 }
@@ -168,12 +168,12 @@ impl Verifier for Block {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
         let mut drawn = Selected { draft, target, at: |_| None };
-        verify_path(draft, single_path(draft), &mut drawn, target, chance, &mut self.weights)
+        verify_path(draft, single_path(draft), &mut drawn, target, rng, &mut self.weights)
     }
 }

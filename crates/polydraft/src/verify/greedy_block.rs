@@ -13,10 +13,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::block::{PathLaw, verify_path};
-use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
 use crate::coupling::priority::shares::{Highest, Interval, Profile};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
-use crate::{Chance, Distribution, Result, Token};
+use crate::{Distribution, RandomSource, Result, Token};
 
 /// The verifier has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,13 +35,13 @@ struct GreedyBlock {
     /// The intervals of the nodes on the taken path, the root's first.
     intervals: Vec<Interval>,
     ranked: Vec<(f64, Token, f64)>,
-    law: Vec<f64>,
+    probs: Vec<f64>,
     weights: Vec<f64>,
 }
 
 impl GreedyBlock {
     /// The path of highest rank, and its intervals.
-    fn take(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<Vec<NodeId>> {
+    fn take(&mut self, draft: &Draft, target: &dyn TargetDistributions) -> Result<Vec<NodeId>> {
         let tree = draft.tree();
         self.intervals.clear();
         let mut interval = Interval { start: 0.0, length: 1.0 };
@@ -81,19 +81,19 @@ fn part(parent: Interval, below: f64, q: f64) -> Interval {
 /// The law of the taken path.
 struct Taken<'a> {
     draft: &'a Draft,
-    target: &'a dyn TargetLaws,
+    target: &'a dyn TargetDistributions,
     highest: Highest,
     intervals: &'a [Interval],
     ranked: &'a mut Vec<(f64, Token, f64)>,
     /// The law at node `made`, shape `[vocabulary]`.
-    law: &'a mut Vec<f64>,
+    probs: &'a mut Vec<f64>,
     made: Option<NodeId>,
 }
 
 impl Taken<'_> {
     /// The law that was made last; nothing for a token that only the target has.
     fn of(&self, token: Token) -> f64 {
-        self.law.get(token as usize).copied().unwrap_or(0.0)
+        self.probs.get(token as usize).copied().unwrap_or(0.0)
     }
 
     fn mean(&self, interval: Interval) -> f64 {
@@ -110,13 +110,13 @@ impl Taken<'_> {
         self.ranked
             .extend(draft.support().map(|(token, q)| (target.probability(token) / q, token, q)));
         self.ranked.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        self.law.clear();
-        self.law.resize(draft.vocabulary(), 0.0);
+        self.probs.clear();
+        self.probs.resize(draft.vocabulary(), 0.0);
         let own = self.intervals[self.draft.tree().depth(node)];
         let mean = self.mean(own);
         let mut below = 0.0;
         for &(_, token, q) in &*self.ranked {
-            self.law[token as usize] = q * self.mean(part(own, below, q)) / mean;
+            self.probs[token as usize] = q * self.mean(part(own, below, q)) / mean;
             below += q;
         }
         self.made = Some(node);
@@ -142,10 +142,10 @@ impl PathLaw for Taken<'_> {
         node: NodeId,
         target: &Distribution,
         scale: f64,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Result<Token> {
         self.make(node)?;
-        Ok(target.sample_excess(scale, |token| self.of(token), chance))
+        Ok(target.sample_excess(scale, |token| self.of(token), rng))
     }
 }
 
@@ -157,15 +157,15 @@ impl Verifier for GreedyBlock {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
         let path = self.take(draft, target)?;
         let highest = Highest::new(draft.draws(DraftTree::ROOT).map_or(1, |draws| draws.count));
-        let Self { intervals, ranked, law, weights } = self;
-        let mut taken = Taken { draft, target, highest, intervals, ranked, law, made: None };
-        verify_path(draft, path, &mut taken, target, chance, weights)
+        let Self { intervals, ranked, probs, weights } = self;
+        let mut taken = Taken { draft, target, highest, intervals, ranked, probs, made: None };
+        verify_path(draft, path, &mut taken, target, rng, weights)
     }
 }

@@ -4,7 +4,7 @@
 //! debug, compare or certify.
 //! Source: Daliri, Musco, Suresh 2025 (drafter-invariant speculative decoding, by Gumbel sampling).
 //! Complexity: one pass over the target's support for each node on the emitted path.
-//! Deviations: (1) trees: [`crate::race`] says how the drafts of a node are drawn; (2) a draft that
+//! Deviations: (1) trees: [`crate::gumbel`] says how the drafts of a node are drawn; (2) a draft that
 //! was drawn otherwise is verified all the same, it is only accepted less often.
 //!
 //! 1. The next token is the first in the target's race at its position. It has the target's law,
@@ -14,9 +14,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
 use crate::draft::{Draft, DraftTree, Form};
-use crate::{Chance, Result, race};
+use crate::{RandomSource, Result, gumbel};
 
 /// The verifier has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -40,13 +40,13 @@ impl Verifier for Invariant {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         let (tree, target) = (draft.tree(), &Alike::new(draft, target));
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
         loop {
-            let token = race::next(target.target(node)?, tree.depth(node), chance);
+            let token = gumbel::sample(target.target(node)?, tree.depth(node), rng);
             match tree.child(node, token) {
                 Some(child) => node = child,
                 None => return Ok(Outcome { accepted, token }),
@@ -55,7 +55,7 @@ impl Verifier for Invariant {
         }
     }
 
-    fn races(&self) -> bool {
+    fn uses_shared_randomness(&self) -> bool {
         true
     }
 }

@@ -37,11 +37,11 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::block::{Selected, verify_path};
-use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings, worth_threads};
+use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings, worth_threads};
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::priorities::Priorities;
-use crate::{Chance, Error, Result, Token};
+use crate::{Error, RandomSource, Result, Token};
 use share::Share;
 
 /// Settings of the verifier. Each costs acceptance only; the law is exact always.
@@ -159,7 +159,7 @@ impl NestedPriority {
         draft: &Draft,
         start: NodeId,
         paths: usize,
-        target: &dyn TargetLaws,
+        target: &dyn TargetDistributions,
     ) -> Result<()> {
         let tree = draft.tree();
         let highest = Highest::new(paths);
@@ -207,29 +207,34 @@ impl NestedPriority {
         draft: &Draft,
         node: NodeId,
         highest: Highest,
-        target: &dyn TargetLaws,
+        target: &dyn TargetDistributions,
     ) -> Result<()> {
         let parent = draft.tree().parent(node);
         let (before, from) = self.nodes.split_at_mut(node);
         let (parent_node, own) = (&before[parent], &mut from[0]);
         own.sharing = parent_node.sharing;
         if parent_node.sharing == Sharing::Own {
-            let (target, law) = (target.target(parent)?, draft.drawn_from(parent)?);
-            let pieces = parent_node.selection.pieces(target, law, draft.tree().token(node));
+            let (target, probs) = (target.target(parent)?, draft.drawn_from(parent)?);
+            let pieces = parent_node.selection.pieces(target, probs, draft.tree().token(node));
             own.share.set_part(&parent_node.share, pieces, highest);
         }
         Ok(())
     }
 
     /// Divides the shares of the nodes in `level` among their next tokens.
-    fn divide(&mut self, draft: &Draft, highest: Highest, target: &dyn TargetLaws) -> Result<()> {
+    fn divide(
+        &mut self,
+        draft: &Draft,
+        highest: Highest,
+        target: &dyn TargetDistributions,
+    ) -> Result<()> {
         let sharing = &self.settings.sharing;
         let divide = |id: NodeId, node: &mut Node| -> Result<()> {
-            let (target, law) = (target.target(id)?, draft.drawn_from(id)?);
+            let (target, probs) = (target.target(id)?, draft.drawn_from(id)?);
             if node.share.is_all() {
-                node.selection.prepare(target, law, &highest, sharing);
+                node.selection.prepare(target, probs, &highest, sharing);
             } else {
-                node.selection.prepare(target, law, &node.share.profile(highest), sharing);
+                node.selection.prepare(target, probs, &node.share.profile(highest), sharing);
             }
             Ok(())
         };
@@ -246,7 +251,7 @@ impl NestedPriority {
 
     /// Draws the priorities of all paths of the stretch and takes the end of the one with the
     /// highest.
-    fn select(&mut self, draft: &Draft, chance: &mut dyn Chance) -> NodeId {
+    fn select(&mut self, draft: &Draft, rng: &mut dyn RandomSource) -> NodeId {
         let tree = draft.tree();
         let mut priorities = std::mem::take(&mut self.priorities);
         priorities.clear();
@@ -263,8 +268,7 @@ impl NestedPriority {
         }
         let first = ends().next().unwrap_or(self.stretch[0]);
         let one = ends().all(|end| end == first);
-        let winner =
-            if one { first } else { ends().nth(chance.choose(&priorities)).unwrap_or(first) };
+        let winner = if one { first } else { ends().nth(rng.choose(&priorities)).unwrap_or(first) };
         self.priorities = priorities;
         winner
     }
@@ -291,8 +295,8 @@ impl Verifier for NestedPriority {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
@@ -305,7 +309,7 @@ impl Verifier for NestedPriority {
         while let Some(draws) = draft.draws(end) {
             end = if draws.count > 1 {
                 self.share(draft, end, draws.count, target)?;
-                self.select(draft, chance)
+                self.select(draft, rng)
             } else {
                 self.follow(draft, end)
             };
@@ -314,19 +318,21 @@ impl Verifier for NestedPriority {
         let own = |node: NodeId| Some(&nodes[node]).filter(|node| node.sharing == Sharing::Own);
         let mut selected =
             Selected { draft, target, at: |node| own(node).map(|node| &node.selection) };
-        verify_path(draft, draft.tree().path(end), &mut selected, target, chance, weights)
+        verify_path(draft, draft.tree().path(end), &mut selected, target, rng, weights)
     }
 
     fn priorities(
         &self,
         draft: &Draft,
-        target: &dyn TargetLaws,
+        target: &dyn TargetDistributions,
         node: NodeId,
         token: Token,
     ) -> Result<Vec<[f64; 3]>> {
         let shared = self.nodes.get(node).filter(|node| node.sharing == Sharing::Own);
-        let (Some(own), Some(law)) = (shared, draft.law(node)) else { return Ok(Vec::new()) };
-        let pieces = own.selection.pieces(target.target(node)?, law, token);
+        let (Some(own), Some(probs)) = (shared, draft.distribution(node)) else {
+            return Ok(Vec::new());
+        };
+        let pieces = own.selection.pieces(target.target(node)?, probs, token);
         let pieces = pieces.filter(|piece| piece.weight > 0.0);
         Ok(pieces.map(|piece| [piece.start, piece.length, piece.weight]).collect())
     }

@@ -13,9 +13,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::block::single_path;
-use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
 use crate::draft::{Draft, DraftTree, Form};
-use crate::{Chance, Result};
+use crate::{RandomSource, Result};
 
 /// The verifier has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -40,8 +40,8 @@ impl Verifier for OneByOne {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
@@ -50,13 +50,13 @@ impl Verifier for OneByOne {
         for (index, &child) in path.iter().enumerate() {
             let (target, draft, token) =
                 (target.target(node)?, draft.drawn_from(node)?, draft.tree().token(child));
-            if !chance.coin(target.probability(token) / draft.probability(token)) {
-                let token = target.sample_residual(1.0, draft, 1.0, chance);
+            if !rng.coin(target.probability(token) / draft.probability(token)) {
+                let token = target.sample_residual(1.0, draft, 1.0, rng);
                 path.truncate(index);
                 return Ok(Outcome { accepted: path, token });
             }
             node = child;
         }
-        Ok(Outcome { accepted: path, token: target.target(node)?.sample(chance) })
+        Ok(Outcome { accepted: path, token: target.target(node)?.sample(rng) })
     }
 }

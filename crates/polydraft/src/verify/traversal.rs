@@ -13,12 +13,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alike, Outcome, TargetLaws, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
 use crate::coupling::capped_ratio;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::drafting::{Drafting, mass_left};
 use crate::residual::Residual;
-use crate::{Chance, Result, Token};
+use crate::{RandomSource, Result, Token};
 
 /// The verifier has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ struct Traversal {
 
 impl Traversal {
     /// Takes note that the last child tried was rejected.
-    fn reject(&mut self, draft: &Draft, target: &dyn TargetLaws) -> Result<()> {
+    fn reject(&mut self, draft: &Draft, target: &dyn TargetDistributions) -> Result<()> {
         let Some(visit) = self.path.last_mut() else { return Ok(()) };
         let tree = draft.tree();
         let (target, draft) = (target.target(visit.node)?, draft.drawn_from(visit.node)?);
@@ -91,8 +91,8 @@ impl Verifier for Traversal {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let target = &Alike::new(draft, target);
@@ -101,28 +101,23 @@ impl Verifier for Traversal {
         self.path.push(Visit::new(DraftTree::ROOT, 1.0));
         loop {
             let visit = self.path[self.path.len() - 1];
-            let law = target.target(visit.node)?;
+            let probs = target.target(visit.node)?;
             // Below a weight of 0 all weights are 0.
             let open = visit.weight > 0.0;
             if let Some(child) = tree.children(visit.node).nth(visit.next).filter(|_| open) {
                 let token = tree.token(child);
                 let q = draft.drawn_from(visit.node)?.probability(token);
-                let left = visit.left.of(law.probability(token), q);
+                let left = visit.left.of(probs.probability(token), q);
                 let weight = capped_ratio(visit.weight * left * visit.open, visit.left.mass * q);
                 self.path.push(Visit::new(child, weight));
                 continue;
             }
             // Nothing below it is left: a leaf.
-            if self.path.len() == 1 || chance.coin(visit.weight) {
+            if self.path.len() == 1 || rng.coin(visit.weight) {
                 let token = if visit.left.spent > 0.0 {
-                    law.sample_residual(
-                        1.0,
-                        draft.drawn_from(visit.node)?,
-                        visit.left.spent,
-                        chance,
-                    )
+                    probs.sample_residual(1.0, draft.drawn_from(visit.node)?, visit.left.spent, rng)
                 } else {
-                    law.sample(chance)
+                    probs.sample(rng)
                 };
                 let accepted = self.path[1..].iter().map(|visit| visit.node).collect();
                 return Ok(Outcome { accepted, token });

@@ -13,11 +13,11 @@
 //! a rule that solves programs, or its solver gives up, another rule for the same draws decides
 //! there: the law stays exact, and these nodes are counted.
 
-use super::{Outcome, TargetLaws, Verifier};
+use super::{Outcome, TargetDistributions, Verifier};
 use crate::coupling::{Problem, Rule, RuleRegistry, RuleSettings, hub, naive, priority, recursive};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::drafting::Drafting;
-use crate::{Chance, Error, Result, Token, couple};
+use crate::{Error, RandomSource, Result, Token, couple};
 
 /// The walk with this rule.
 ///
@@ -45,7 +45,7 @@ struct Walk {
 
 impl Walk {
     /// The tokens drawn below a node, in the order of their draws.
-    fn list_drafts(&mut self, draft: &Draft, node: NodeId, chance: &mut dyn Chance) {
+    fn list_drafts(&mut self, draft: &Draft, node: NodeId, rng: &mut dyn RandomSource) {
         let tree = draft.tree();
         self.drafts.clear();
         let iid = draft.draws(node).is_some_and(|draws| draws.scheme == Drafting::Iid);
@@ -58,7 +58,7 @@ impl Walk {
         self.left.clear();
         self.left.extend(tree.children(node).map(|child| tree.draws(child) as f64));
         for _ in 0..tree.children(node).map(|child| tree.draws(child)).sum::<usize>() {
-            let index = chance.pick(&self.left);
+            let index = rng.pick(&self.left);
             self.left[index] -= 1.0;
             self.drafts.extend(tree.children(node).nth(index).map(|child| tree.token(child)));
         }
@@ -88,24 +88,24 @@ impl Verifier for Walk {
     fn verify(
         &mut self,
         draft: &Draft,
-        target: &dyn TargetLaws,
-        chance: &mut dyn Chance,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
         let mut accepted = Vec::new();
         let mut node = DraftTree::ROOT;
         while let Some(proposal) = draft.proposal(node) {
-            self.list_drafts(draft, node, chance);
+            self.list_drafts(draft, node, rng);
             let problem = Problem::new(target.target(node)?, proposal)?;
             let emission = match couple(self.rule.as_mut(), problem) {
                 Ok(mut coupling) => {
                     self.fallbacks += u64::from(coupling.fallback().is_some());
-                    coupling.emit(&self.drafts, chance)?
+                    coupling.emit(&self.drafts, rng)?
                 }
                 Err(Error::TooLarge { .. } | Error::Solver { .. }) => {
                     self.fallbacks += 1;
                     let mut rule = substitute(proposal.scheme())?;
-                    couple(rule.as_mut(), problem)?.emit(&self.drafts, chance)?
+                    couple(rule.as_mut(), problem)?.emit(&self.drafts, rng)?
                 }
                 Err(error) => return Err(error),
             };
@@ -115,7 +115,7 @@ impl Verifier for Walk {
             }
             accepted.push(node);
         }
-        Ok(Outcome { accepted, token: target.target(node)?.sample(chance) })
+        Ok(Outcome { accepted, token: target.target(node)?.sample(rng) })
     }
 
     fn fallbacks(&self) -> u64 {

@@ -14,7 +14,7 @@ pub fn run(kind: &VerifierKind, policy: &PolicyKind, pair: &Pair) -> Exact {
     let (mut verifier, grown) = (kind.build().unwrap(), policy.build().unwrap());
     let exact =
         exact(verifier.as_mut(), grown.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap();
-    assert!(exact.law_deviation <= TOLERANCE, "{kind}, {policy}: {exact:?}\n{pair:?}");
+    assert!(exact.deviation <= TOLERANCE, "{kind}, {policy}: {exact:?}\n{pair:?}");
     exact
 }
 
@@ -68,7 +68,7 @@ pub fn uniform(rng: &mut ChaCha8Rng) -> f64 {
 }
 
 /// A law of `size` tokens, more or less peaked.
-pub fn law(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
+pub fn probs(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let flatness = [0.5, 1.0, 4.0, 12.0][rng.next_u32() as usize % 4];
     let weights: Vec<f64> = (0..size).map(|_| uniform(rng).powf(flatness) + 1e-9).collect();
     let sum: f64 = weights.iter().sum();

@@ -16,15 +16,15 @@ use polydraft::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-fn is_a_law(law: &Distribution) {
-    let all = law.to_vec();
+fn is_a_distribution(probs: &Distribution) {
+    let all = probs.to_vec();
     let sum: f64 = all.iter().sum();
     assert!((sum - 1.0).abs() < 1e-9, "sum {sum}");
     assert!(all.iter().all(|p| (0.0..=1.0 + 1e-9).contains(p)));
-    assert_eq!(all.iter().filter(|p| **p > 0.0).count(), law.support_size());
+    assert_eq!(all.iter().filter(|p| **p > 0.0).count(), probs.support_size());
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     for _ in 0..8 {
-        assert!(law.probability(law.sample(&mut rng)) > 0.0);
+        assert!(probs.probability(probs.sample(&mut rng)) > 0.0);
     }
 }
 
@@ -41,21 +41,21 @@ pub fn distribution(bytes: &[u8]) {
     let logits: Vec<f32> =
         rest.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     for sampling in [sampling, Sampling::default()] {
-        if let Ok(law) = Distribution::from_logits(&logits, &sampling) {
-            is_a_law(&law);
+        if let Ok(probs) = Distribution::from_logits(&logits, &sampling) {
+            is_a_distribution(&probs);
             assert!(logits.iter().all(|logit| *logit < f32::INFINITY));
-            assert!(law.support_size() <= sampling.top_k.unwrap_or(usize::MAX));
+            assert!(probs.support_size() <= sampling.top_k.unwrap_or(usize::MAX));
         }
     }
     let values: Vec<f64> =
         rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-    if let Ok(law) = Distribution::new(values) {
-        is_a_law(&law);
+    if let Ok(probs) = Distribution::new(values) {
+        is_a_distribution(&probs);
     }
 }
 
 /// A law from any floats: magnitudes, scaled to sum 1; None if that is impossible.
-fn law(values: &[f64]) -> Option<Distribution> {
+fn probs(values: &[f64]) -> Option<Distribution> {
     let values: Vec<f64> =
         values.iter().map(|v| if v.is_finite() { v.abs() } else { 0.0 }).collect();
     let largest = values.iter().copied().fold(0.0, f64::max);
@@ -73,7 +73,9 @@ pub fn priority(bytes: &[u8]) {
     let values: Vec<f64> =
         rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
     let (target, draft) = values.split_at(values.len() / 2);
-    let (Some(target), Some(draft)) = (law(target), law(&draft[..target.len()])) else { return };
+    let (Some(target), Some(draft)) = (probs(target), probs(&draft[..target.len()])) else {
+        return;
+    };
 
     let mut rule = RuleKind::Priority(Settings { form, ..Settings::default() })
         .build()
@@ -92,8 +94,8 @@ pub fn priority(bytes: &[u8]) {
         let emission = coupling.emit(&drafts, &mut rng).expect("drafts that were drawn");
         assert!(target.probability(emission.token) > 0.0);
         assert!(emission.accepted.is_none_or(|index| drafts[index] == emission.token));
-        let law = coupling.law(&drafts).expect("drafts that were drawn");
-        assert!((law.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        let probs = coupling.distribution(&drafts).expect("drafts that were drawn");
+        assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-9);
     }
     // Where all tuples can be enumerated, the law must be the target.
     if count <= 3 && target.vocabulary() <= 3 {
@@ -131,10 +133,10 @@ pub fn rules(bytes: &[u8]) {
         rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
     let vocabulary =
         if small { 1 + size as usize % 4 } else { (values.len() / (1 + count)).max(1) };
-    let mut laws =
-        values.chunks(vocabulary).filter(|values| values.len() == vocabulary).filter_map(law);
-    let Some(target) = laws.next() else { return };
-    let drafts: Vec<Distribution> = laws.take(count).collect();
+    let mut distributions =
+        values.chunks(vocabulary).filter(|values| values.len() == vocabulary).filter_map(probs);
+    let Some(target) = distributions.next() else { return };
+    let drafts: Vec<Distribution> = distributions.take(count).collect();
     let used = if scheme == Drafting::Distinct { count } else { 1 };
     if drafts.len() < used {
         return;
@@ -168,8 +170,8 @@ pub fn rules(bytes: &[u8]) {
     let Ok(mut coupling) = couple(rule.as_mut(), problem) else { return };
     let mut drawn = Vec::new();
     proposal.draw(&mut rng, &mut drawn);
-    let law = coupling.law(&drawn).expect("drafts that were drawn");
-    assert!((law.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{kind} {scheme}");
+    let probs = coupling.distribution(&drawn).expect("drafts that were drawn");
+    assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{kind} {scheme}");
     let emission = coupling.emit(&drawn, &mut rng).expect("drafts that were drawn");
     assert!(target.probability(emission.token) > 0.0, "{kind} {scheme}");
     let accepted = coupling.acceptance(&mut rng);
@@ -200,15 +202,15 @@ pub fn verifiers(bytes: &[u8]) {
     }
     let values: Vec<f64> =
         rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-    let laws: Vec<Distribution> = values
+    let distributions: Vec<Distribution> = values
         .chunks(vocabulary)
         .filter(|values| values.len() == vocabulary)
-        .filter_map(law)
+        .filter_map(probs)
         .collect();
-    if laws.is_empty() {
+    if distributions.is_empty() {
         return;
     }
-    let mut laws = laws.iter().cycle();
+    let mut distributions = distributions.iter().cycle();
     let mut table = || {
         let mut table = HashMap::new();
         let mut texts = vec![Vec::new()];
@@ -219,7 +221,7 @@ pub fn verifiers(bytes: &[u8]) {
                     .collect::<Vec<_>>()
             };
             let longer = texts.iter().flat_map(next).collect();
-            table.extend(texts.into_iter().zip(laws.by_ref().cloned()));
+            table.extend(texts.into_iter().zip(distributions.by_ref().cloned()));
             texts = longer;
         }
         table
@@ -227,9 +229,6 @@ pub fn verifiers(bytes: &[u8]) {
     let (target, draft) = (table(), table());
     let found = exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut |_| ());
     let found = found.expect("a tree that it supports");
-    assert!(
-        found.law_deviation < 1e-9,
-        "{kind}, {paths} of {depth}: {found:?}\n{target:?}\n{draft:?}"
-    );
+    assert!(found.deviation < 1e-9, "{kind}, {paths} of {depth}: {found:?}\n{target:?}\n{draft:?}");
     assert!(found.block_efficiency < depth as f64 + 1.0 + 1e-9, "{kind}: {found:?}");
 }

@@ -32,7 +32,7 @@ pub fn read(dice: &mut Dice) -> Result<()> {
         let _ = model.check_tensors(&gguf);
     }
     let tokenizer = TokenizerDescription::read(gguf.metadata())?.tokenizer()?;
-    texts::used(&polydraft_text::Text::from_parts(tokenizer, "mutant"), dice)
+    texts::used(&polydraft_text::Tokenizer::from_parts(tokenizer, "mutant"), dice)
 }
 
 /// A model of a file, through the loader.

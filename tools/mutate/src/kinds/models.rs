@@ -68,7 +68,7 @@ pub fn used(path: &Path, dice: &mut Dice) -> Result<()> {
         LoadOptions { precision, copy, memory: Some(64 << 20), ..LoadOptions::default() },
     )?;
     read?;
-    let text = &loaded.language.text;
+    let text = &loaded.language.tokenizer;
     let prompt = text.encode_within("hi ho", 100)?;
     let request = Request::new(&prompt[..])
         .limits(Limits::tokens(3))

@@ -1,8 +1,8 @@
 //! Tokenizers and templates.
 
 use anyhow::Result;
-use polydraft_engine::TextStream;
-use polydraft_text::{ChatTemplate, Message, SpecialTokens, Text};
+use polydraft_engine::Detokenizer;
+use polydraft_text::{ChatTemplate, Message, SpecialTokens, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::mutation::{self, Dice};
@@ -116,11 +116,11 @@ pub fn tokenizer(dice: &mut Dice) -> Result<()> {
         mutation::json(dice, &mut document);
     }
     let bytes = mutation::written(dice, &document);
-    used(&Text::parse(&bytes, "mutant")?, dice)
+    used(&Tokenizer::parse(&bytes, "mutant")?, dice)
 }
 
 /// All that a tokenizer is used for, on texts that nobody would write.
-pub fn used(text: &Text, dice: &mut Dice) -> Result<()> {
+pub fn used(text: &Tokenizer, dice: &mut Dice) -> Result<()> {
     const PROMPTS: [&str; 6] = [
         "",
         "hello world",

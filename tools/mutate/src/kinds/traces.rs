@@ -65,7 +65,7 @@ fn header(tree: &PolicyKind, vocabulary: usize) -> Result<Header> {
 }
 
 fn recording(dice: &mut Dice, header: &Header) -> Result<Recording> {
-    let law = |dice: &mut Dice| {
+    let probs = |dice: &mut Dice| {
         let weights: Vec<f64> =
             (0..header.vocabulary).map(|_| 1.0 + dice.below(50) as f64).collect();
         let sum: f64 = weights.iter().sum();
@@ -77,12 +77,12 @@ fn recording(dice: &mut Dice, header: &Header) -> Result<Recording> {
         let (policy, mut draft, mut node) = (header.tree.build()?, Draft::new(), 0);
         while node < draft.tree().len() {
             if policy.goes_on(&draft.path(node)) {
-                let law = law(dice)?;
-                draft.grow(node, law, policy.as_ref(), &mut dice.0)?;
+                let probs = probs(dice)?;
+                draft.grow(node, probs, policy.as_ref(), &mut dice.0)?;
             }
             node += 1;
         }
-        let target = (0..draft.tree().len()).map(|_| law(dice)).collect::<Result<Vec<_>, _>>()?;
+        let target = (0..draft.tree().len()).map(|_| probs(dice)).collect::<Result<Vec<_>, _>>()?;
         recording.position(at, &draft, &target)?;
     }
     recording.end(&[0, 1, 0, 1]);

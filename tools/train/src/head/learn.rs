@@ -12,7 +12,7 @@ use rand_chacha::ChaCha12Rng;
 
 use super::losses::{Loss, acceptance, gradient};
 use super::net::{Net, Shape};
-use super::text::Lesson;
+use super::text::Batch;
 use crate::ops::{exp, softmax_in_place};
 use crate::optimizer::Slot;
 
@@ -117,13 +117,13 @@ impl Target {
 
 /// A text, ready for the net.
 pub struct Sample {
-    lesson: Lesson,
+    lesson: Batch,
     /// Of its tokens, `[tokens, hidden]`.
     embedded: Vec<f32>,
 }
 
 impl Sample {
-    pub fn new(model: &TransformerModel, lesson: Lesson) -> Result<Self> {
+    pub fn new(model: &TransformerModel, lesson: Batch) -> Result<Self> {
         let embedded = model.embedding_rows(&lesson.tokens)?;
         Ok(Self { lesson, embedded })
     }
@@ -150,7 +150,7 @@ pub fn pass(
     aim: &Aim,
     learn: bool,
 ) -> Result<(Figures, Vec<Tensor>)> {
-    let Lesson { tokens, taught, log_sums, states } = &sample.lesson;
+    let Batch { tokens, taught, log_sums, states } = &sample.lesson;
     let (count, hidden) = (tokens.len(), target.hidden);
     // Place i drafts tokens i + 2 and on.
     let places: Vec<usize> = (0..count.saturating_sub(2))
@@ -171,12 +171,12 @@ pub fn pass(
 
     // The target's laws behind tokens first, first + 1, ..
     let first = places[0] + 1;
-    let laws = target.logits(&last.narrow(0, first, count - 1 - first)?)?;
-    let mut laws = laws.flatten_all()?.to_vec1::<f32>()?;
+    let distributions = target.logits(&last.narrow(0, first, count - 1 - first)?)?;
+    let mut distributions = distributions.flatten_all()?.to_vec1::<f32>()?;
     let vocabulary = target.tokens.len();
-    for (row, law) in laws.chunks_exact_mut(vocabulary).enumerate() {
+    for (row, probs) in distributions.chunks_exact_mut(vocabulary).enumerate() {
         let sum = log_sums[first + row + 1];
-        law.iter_mut().for_each(|logit| *logit = exp((*logit - sum).min(0.0)));
+        probs.iter_mut().for_each(|logit| *logit = exp((*logit - sum).min(0.0)));
     }
     // Of each place the product of what its drafts' acceptances would be on the text itself.
     let mut path: HashMap<usize, f64> = HashMap::new();
@@ -201,7 +201,7 @@ pub fn pass(
         let shown = &mut figures.steps[step];
         for (row, logits) in rows.iter().zip(values.chunks_exact_mut(vocabulary)) {
             let place = places[*row];
-            let p = &laws[(place + 1 + step - first) * vocabulary..][..vocabulary];
+            let p = &distributions[(place + 1 + step - first) * vocabulary..][..vocabulary];
             shown.loss += match learn {
                 true => gradient(aim.loss, p, logits, &mut q),
                 false => {
@@ -252,7 +252,7 @@ pub fn pass(
 }
 
 /// A net with the state of its training.
-pub struct Pupil {
+pub struct Trainer {
     pub net: Net,
     slots: Vec<Slot>,
     /// Steps made.
@@ -261,7 +261,7 @@ pub struct Pupil {
     pub tokens: u64,
 }
 
-impl Pupil {
+impl Trainer {
     /// From the checkpoint if there is one, else from the beginning.
     pub fn open(shape: Shape, checkpoint: &Path, rng: &mut ChaCha12Rng) -> Result<Self> {
         let stored = match checkpoint.exists() {

@@ -186,10 +186,10 @@ mod tests {
     use super::*;
     use crate::ops::softmax_in_place;
 
-    fn law(rng: &mut ChaCha12Rng, count: usize, spread: f32) -> Vec<f32> {
-        let mut law: Vec<f32> = (0..count).map(|_| rng.random_range(-spread..spread)).collect();
-        softmax_in_place(&mut law);
-        law
+    fn probs(rng: &mut ChaCha12Rng, count: usize, spread: f32) -> Vec<f32> {
+        let mut probs: Vec<f32> = (0..count).map(|_| rng.random_range(-spread..spread)).collect();
+        softmax_in_place(&mut probs);
+        probs
     }
 
     /// By sorting.
@@ -210,8 +210,8 @@ mod tests {
         for drafts in 1..=4 {
             for _ in 0..200 {
                 let (spread, mass) = (rng.random_range(0.5..8.0), rng.random_range(0.7..1.0));
-                let q = law(&mut rng, 50, spread);
-                let p: Vec<f32> = law(&mut rng, 50, spread).into_iter().map(|p| p * mass).collect();
+                let q = probs(&mut rng, 50, spread);
+                let p: Vec<f32> = probs(&mut rng, 50, spread).into_iter().map(|p| p * mass).collect();
                 let (found, expected) = (acceptance(&p, &q, drafts), exact(&p, &q, drafts));
                 assert!((found - expected).abs() < 1e-5, "{drafts}: {found}, {expected}");
             }
@@ -224,7 +224,7 @@ mod tests {
         for loss in [Loss::Divergence, Loss::Rejection(1), Loss::Rejection(2), Loss::Rejection(4)] {
             let (mut checked, mut off) = (0, 0);
             for _ in 0..20 {
-                let p: Vec<f32> = law(&mut rng, 12, 3.0).into_iter().map(|p| p * 0.9).collect();
+                let p: Vec<f32> = probs(&mut rng, 12, 3.0).into_iter().map(|p| p * 0.9).collect();
                 let logits: Vec<f32> = (0..12).map(|_| rng.random_range(-3.0..3.0)).collect();
                 let value = |logits: &[f32]| {
                     gradient(loss, &p, &mut logits.to_vec(), &mut vec![0.0; logits.len()])

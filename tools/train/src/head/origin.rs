@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::corpus::hash;
 
 /// Facts by the names of the options that they come from.
-pub type Facts = Map<String, Value>;
+pub type ModelInfo = Map<String, Value>;
 
 /// What tells a target from others, wherever it lies: its shape, and the weights of its last norm,
 /// which every training moves.
@@ -27,15 +27,15 @@ pub fn fingerprint(config: &Config, norm: Option<&[f32]>) -> String {
 ///
 /// # Errors
 /// A fact that is there already and says something else; which, and both.
-pub fn keep(folder: &Path, facts: Facts) -> Result<()> {
+pub fn keep(folder: &Path, info: ModelInfo) -> Result<()> {
     let path = folder.join("origin.json");
     let mut kept = match path.exists() {
-        false => Facts::new(),
+        false => ModelInfo::new(),
         true => polydraft_files::read(&path, polydraft_files::Kind::SETTINGS)
             .and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))
             .with_context(|| format!("reading {}", path.display()))?,
     };
-    for (name, got) in facts {
+    for (name, got) in info {
         let expected = kept.entry(&name).or_insert_with(|| got.clone());
         ensure!(
             *expected == got,

@@ -10,7 +10,7 @@ use half::f16;
 use polydraft::Token;
 use serde::{Deserialize, Serialize};
 
-use super::text::Lesson;
+use super::text::Batch;
 
 /// A text without its states, which lie in a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -74,10 +74,10 @@ impl Store {
     }
 
     /// Adds texts, states first: what has no list is not there.
-    pub fn add(&mut self, lessons: &[Lesson]) -> Result<()> {
+    pub fn add(&mut self, lessons: &[Batch]) -> Result<()> {
         let mut file = std::io::BufWriter::new(File::create(self.states(self.shards))?);
         let mut entries = Vec::with_capacity(lessons.len());
-        for Lesson { tokens, taught, log_sums, states } in lessons {
+        for Batch { tokens, taught, log_sums, states } in lessons {
             for state in states {
                 file.write_all(&f16::from_f32(*state).to_le_bytes())?;
             }
@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// A text with its states.
-    pub fn read(&self, text: usize) -> Result<Lesson> {
+    pub fn read(&self, text: usize) -> Result<Batch> {
         let Entry { tokens, taught, log_sums, place: (shard, at) } = self.entries[text].clone();
         let mut file = File::open(self.states(shard))?;
         file.seek(SeekFrom::Start(at))?;
@@ -125,7 +125,7 @@ impl Store {
         file.read_exact(&mut bytes)?;
         let states =
             bytes.as_chunks().0.iter().map(|pair| f16::from_le_bytes(*pair).to_f32()).collect();
-        Ok(Lesson { tokens, taught, log_sums, states })
+        Ok(Batch { tokens, taught, log_sums, states })
     }
 
     /// The tokens that were taught most often, so many of them, then those of the lowest numbers;

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 use clap::Parser;
 use polydraft::{DraftTree, Sampling, Token};
-use polydraft_engine::{Drafter, Feature, Model, Sequences};
+use polydraft_engine::{Drafter, HiddenState, Model, Sequences};
 use polydraft_models::{HeadOptions, LoadOptions, Loaded, load, load_head};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
 use super::export::export;
-use super::learn::{Aim, Pupil, Sample, Target, pass};
+use super::learn::{Aim, Trainer, Sample, Target, pass};
 use super::losses::Loss;
 use super::net::{Net, Shape};
 use super::origin::fingerprint;
 use super::store::Store;
-use super::text::{self, Lesson, Writing};
+use super::text::{self, Batch, Writing};
 use super::{HeadArgs, open, run};
 use crate::{Cli, Command};
 
@@ -30,8 +30,8 @@ fn folder() -> PathBuf {
 /// A tiny target that gives its states, and a net for it.
 fn pair() -> (Loaded, Net) {
     let mut loaded = load(&folder(), LoadOptions::default()).unwrap();
-    let features = READ.map(Feature::After).into_iter().chain([Feature::Output]);
-    loaded.model.watch(&features.collect::<Vec<_>>()).unwrap();
+    let features = READ.map(HiddenState::After).into_iter().chain([HiddenState::Output]);
+    loaded.model.capture_hidden_states(&features.collect::<Vec<_>>()).unwrap();
     let config = loaded.model.config();
     let shape = Shape {
         hidden_size: config.hidden,
@@ -47,7 +47,7 @@ fn pair() -> (Loaded, Net) {
     (loaded, net)
 }
 
-fn lesson(loaded: &mut Loaded) -> Lesson {
+fn lesson(loaded: &mut Loaded) -> Batch {
     let tokens: Vec<Token> = (0..14).map(|i| 2 + (i * i * 7 + 3 * i) % 50).collect();
     text::read(&mut loaded.model, &tokens, 64).unwrap().remove(0)
 }
@@ -94,13 +94,13 @@ fn what_is_trained_is_what_drafts() {
                     node = tree.add(node, lesson.tokens[place + 1 + step]);
                 }
                 head.score(&[(own[1], &tree)]).unwrap();
-                let law = head.distribution(own[1], node, &Sampling::default(), None).unwrap();
+                let probs = head.distribution(own[1], node, &Sampling::default(), None).unwrap();
                 let logits = target.logits(&found.normed.narrow(0, row, 1).unwrap()).unwrap();
                 let logits = logits.flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 let sum = logits.iter().map(|x| f64::from(*x).exp()).sum::<f64>();
                 for (word, logit) in words.iter().zip(logits) {
                     let expected = f64::from(logit).exp() / sum;
-                    worst = worst.max((law.probability(*word) - expected).abs());
+                    worst = worst.max((probs.probability(*word) - expected).abs());
                 }
             }
             model.close(own[0]);
@@ -113,7 +113,7 @@ fn what_is_trained_is_what_drafts() {
 fn gradients_are_those_of_finite_differences() {
     let (mut loaded, net) = pair();
     let lesson =
-        Lesson { taught: (0..14).map(|i| i > 4 && i != 8).collect(), ..lesson(&mut loaded) };
+        Batch { taught: (0..14).map(|i| i > 4 && i != 8).collect(), ..lesson(&mut loaded) };
     let target = Target::new(&loaded.model, (2..60).collect()).unwrap();
     let sample = Sample::new(&loaded.model, lesson).unwrap();
     for loss in [Loss::Divergence, Loss::Rejection(1), Loss::Rejection(3)] {
@@ -212,7 +212,7 @@ fn words(to: &Path, name: &str, count: Token) -> String {
     let path = to.join(name);
     let language = load(&folder(), LoadOptions::default()).unwrap().language;
     let tokens: Vec<Token> = (0..count).map(|i| 2 + (i * 7) % 50).collect();
-    std::fs::write(&path, language.text.decode(&tokens).unwrap()).unwrap();
+    std::fs::write(&path, language.tokenizer.decode(&tokens).unwrap()).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
@@ -268,7 +268,7 @@ fn without_a_checkpoint_nothing_is_exported() {
 #[test]
 fn texts_without_a_lesson_are_passed_by() {
     let (mut loaded, net) = pair();
-    let lesson = Lesson { taught: vec![false; 14], ..lesson(&mut loaded) };
+    let lesson = Batch { taught: vec![false; 14], ..lesson(&mut loaded) };
     let made = tempfile::tempdir().unwrap();
     let mut school = open(args(made.path(), "--tokens 10"), None).unwrap();
     for _ in 0..2 {
@@ -281,7 +281,7 @@ fn texts_without_a_lesson_are_passed_by() {
 
     let path = made.path().join("checkpoint");
     let mut pupil =
-        Pupil::open(net.shape.clone(), &path, &mut ChaCha12Rng::seed_from_u64(1)).unwrap();
+        Trainer::open(net.shape.clone(), &path, &mut ChaCha12Rng::seed_from_u64(1)).unwrap();
     let target = Target::new(&loaded.model, (2..60).collect()).unwrap();
     let sample = Sample::new(&loaded.model, lesson).unwrap();
     let aim = Aim { loss: Loss::Divergence, steps: 2, drafts: 2 };
@@ -294,7 +294,7 @@ fn a_checkpoint_of_another_shape_is_refused() {
     let (_, net) = pair();
     let made = tempfile::tempdir().unwrap();
     let path = made.path().join("checkpoint");
-    let open = |shape: Shape| Pupil::open(shape, &path, &mut ChaCha12Rng::seed_from_u64(1));
+    let open = |shape: Shape| Trainer::open(shape, &path, &mut ChaCha12Rng::seed_from_u64(1));
     open(net.shape.clone()).unwrap().save(&path).unwrap();
     let other = Shape { eagle_aux_hidden_state_layer_ids: vec![1, 4], ..net.shape.clone() };
     let refused = format!("{:#}", open(other).err().unwrap());

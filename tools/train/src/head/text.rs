@@ -17,7 +17,7 @@ use crate::ops::log_sum;
 
 /// What is learned from one text.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lesson {
+pub struct Batch {
     pub tokens: Vec<Token>,
     /// Which of them the target wrote under its own law.
     pub taught: Vec<bool>,
@@ -53,7 +53,7 @@ struct Talk {
     /// Where the turn began that is being written.
     turn: usize,
     answers: bool,
-    lesson: Lesson,
+    lesson: Batch,
 }
 
 /// Writes texts of about `tokens` tokens in all.
@@ -63,12 +63,12 @@ pub fn write(
     writing: &Writing,
     tokens: usize,
     rng: &mut ChaCha12Rng,
-) -> Result<Vec<Lesson>> {
+) -> Result<Vec<Batch>> {
     let ends = language.answer_end_tokens();
     let (mut lessons, mut written) = (Vec::new(), 0);
     let mut talks: Vec<Talk> = Vec::new();
     let root = DraftTree::new();
-    let mut law = None;
+    let mut probs = None;
     loop {
         while talks.len() < writing.together && written < tokens {
             talks.push(Talk::open(model, language, rng)?);
@@ -82,13 +82,13 @@ pub fn write(
         for mut talk in talks {
             let logits = model.logits(talk.sequence, DraftTree::ROOT);
             let sampling = if talk.answers { Sampling::default() } else { ASKING };
-            let mut own: Distribution = match law.take() {
+            let mut own: Distribution = match probs.take() {
                 None => Distribution::from_logits(logits, &sampling)?,
                 Some(spare) => spare,
             };
             own.set_from_logits(logits, &sampling)?;
             let token = own.sample(rng);
-            law = Some(own);
+            probs = Some(own);
             talk.lesson.tokens.push(token);
             talk.lesson.taught.push(talk.answers);
             talk.lesson.log_sums.push(if talk.answers { log_sum(logits) } else { 0.0 });
@@ -112,7 +112,7 @@ impl Talk {
         rng: &mut ChaCha12Rng,
     ) -> Result<Self> {
         let sequence = model.open()?;
-        let lesson = Lesson {
+        let lesson = Batch {
             tokens: Vec::new(),
             taught: Vec::new(),
             log_sums: Vec::new(),
@@ -122,7 +122,7 @@ impl Talk {
         match &language.chat {
             Some(_) => talk.ask(model, language)?,
             None => {
-                let mut tokens = language.text.encode("")?;
+                let mut tokens = language.tokenizer.encode("")?;
                 if tokens.is_empty() {
                     // No token begins a text: any may.
                     tokens.push(rng.random_range(0..language.vocabulary.size() as Token));
@@ -143,7 +143,7 @@ impl Talk {
         let (before, _) =
             text.split_once(PLACE).context("a chat template that repeats what the user says")?;
         self.answers = false;
-        self.set(model, language.text.encode_plain(before)?)
+        self.set(model, language.tokenizer.encode_plain(before)?)
     }
 
     /// What was written and what is put to the model differ where the template adds words.
@@ -177,7 +177,7 @@ impl Talk {
             return Ok(!full);
         }
         let words = if ended { &written[..written.len() - 1] } else { written };
-        let words = language.text.decode(words)?.trim().to_owned();
+        let words = language.tokenizer.decode(words)?.trim().to_owned();
         if language.chat.is_none() || words.is_empty() {
             return Ok(false);
         }
@@ -196,17 +196,17 @@ impl Talk {
         Ok(self.lesson.tokens.len() < writing.longest)
     }
 
-    fn close(mut self, model: &mut TransformerModel) -> Result<Lesson> {
+    fn close(mut self, model: &mut TransformerModel) -> Result<Batch> {
         let known = self.lesson.tokens.len().saturating_sub(1);
         while model.prepare(self.sequence, usize::MAX)? > 0 {}
-        self.lesson.states = model.features(self.sequence, 0..known)?;
+        self.lesson.states = model.hidden_states(self.sequence, 0..known)?;
         model.close(self.sequence);
         Ok(self.lesson)
     }
 }
 
 /// Reads texts that exist already; the target's laws are of every token of them.
-pub fn read(model: &mut TransformerModel, tokens: &[Token], longest: usize) -> Result<Vec<Lesson>> {
+pub fn read(model: &mut TransformerModel, tokens: &[Token], longest: usize) -> Result<Vec<Batch>> {
     const CHUNK: usize = 128;
     let mut lessons = Vec::new();
     for tokens in tokens.chunks(longest).filter(|tokens| tokens.len() >= SHORTEST) {
@@ -223,10 +223,10 @@ pub fn read(model: &mut TransformerModel, tokens: &[Token], longest: usize) -> R
             log_sums.extend(nodes.iter().map(|node| log_sum(model.logits(sequence, *node))));
             model.commit(sequence, &tree, &path[1..])?;
         }
-        let states = model.features(sequence, 0..tokens.len() - 1)?;
+        let states = model.hidden_states(sequence, 0..tokens.len() - 1)?;
         model.close(sequence);
         let taught = (0..tokens.len()).map(|i| i > 0).collect();
-        lessons.push(Lesson { tokens: tokens.to_vec(), taught, log_sums, states });
+        lessons.push(Batch { tokens: tokens.to_vec(), taught, log_sums, states });
     }
     Ok(lessons)
 }

@@ -8,9 +8,9 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from .._native import Chance, Draft, Sampling, Tree, Verifier
+from .._native import Rng, Draft, Sampling, Tree, Verifier
 from .caller import kept_by_caller
-from .laws import fitted, processed
+from .distributions import fitted, processed
 from .scoring import CACHE_NAMES, rows_of, scorer
 
 # What `generate` can be asked to return and this does not have.
@@ -37,7 +37,7 @@ def generate(
     depth: int = 3,
     tree: str | dict | None = None,
     draft_sampling: Sampling | None = None,
-    seed: int | Chance | None = None,
+    seed: int | Rng | None = None,
     statistics: dict | None = None,
     **model_kwargs: Any,
 ) -> Any:
@@ -79,8 +79,8 @@ def generate(
         raise ValueError(f"polydraft: expected tokens that the model has, got {int(input_ids.max())}")
 
     rows, mask = input_ids.shape[0], model_kwargs.get("attention_mask")
-    if isinstance(seed, Chance) and rows > 1:
-        raise ValueError(f"polydraft: expected a number as the seed of a batch of {rows}, got a Chance")
+    if isinstance(seed, Rng) and rows > 1:
+        raise ValueError(f"polydraft: expected a number as the seed of a batch of {rows}, got a Rng")
     loop = _Loop(
         model, drafting, logits_processor, stopping_criteria, config,
         Verifier(verifier) if not isinstance(verifier, Verifier) else verifier,
@@ -94,10 +94,10 @@ def generate(
         before = input_ids[row : row + 1]
         real = before[0] if mask is None else before[0][mask[row].bool()]
         if seed is None:
-            chance = Chance(int(torch.randint(2**63 - 1, (1,)).item()))
+            rng = Rng(int(torch.randint(2**63 - 1, (1,)).item()))
         else:
-            chance = seed if isinstance(seed, Chance) else Chance(seed + row)
-        texts.append(loop.run(before, real.tolist(), chance, cache)[0])
+            rng = seed if isinstance(seed, Rng) else Rng(seed + row)
+        texts.append(loop.run(before, real.tolist(), rng, cache)[0])
     if streamer is not None:
         streamer.end()
     if statistics is not None:
@@ -128,7 +128,7 @@ class _Loop:
         self.tokens = self.target_calls = self.draft_calls = self.drafted = self.accepted = 0
         verifier.require(tree)
 
-    def run(self, text: torch.Tensor, real: list[int], chance: Chance, cache: Any) -> torch.Tensor:
+    def run(self, text: torch.Tensor, real: list[int], rng: Rng, cache: Any) -> torch.Tensor:
         """Continues one text, `[1, length]`, of which `real` is what is no padding."""
         tree = Tree(self.named)
         target, drafter = scorer(self.model, real, cache), scorer(self.drafting, real)
@@ -136,10 +136,10 @@ class _Loop:
         while True:
             # One token is emitted behind the last draft.
             room = None if most is None else max(most - text.shape[1] - 1, 0)
-            draft = self._propose(tree, drafter, text, room, chance)
+            draft = self._propose(tree, drafter, text, room, rng)
             nodes = range(len(draft))
             logits = processed(self.processors, text, draft, nodes, target.logits(draft, nodes))
-            outcome = self.verifier.verify(draft, logits, chance, self.sampling)
+            outcome = self.verifier.verify(draft, logits, rng, self.sampling)
             tree.observe(draft, outcome)
             self.target_calls += 1
             self.drafted += len(draft) - 1
@@ -154,13 +154,13 @@ class _Loop:
             target.commit(draft, outcome)
             drafter.commit(draft, outcome)
 
-    def _propose(self, tree: Tree, drafter: Any, text: torch.Tensor, room: int | None, chance: Chance) -> Draft:
+    def _propose(self, tree: Tree, drafter: Any, text: torch.Tensor, room: int | None, rng: Rng) -> Draft:
         draft = Draft(tree, root=int(text[0, -1]), depth=room)
         vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
         while nodes := draft.frontier():
             logits = fitted(drafter.logits(draft, nodes), vocabulary)
             laws = processed(self.processors, text, draft, nodes, logits)
-            draft.grow(laws, chance, self.draft_sampling)
+            draft.grow(laws, rng, self.draft_sampling)
             self.draft_calls += 1
         return draft
 

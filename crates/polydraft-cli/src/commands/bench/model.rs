@@ -17,7 +17,7 @@ use polydraft_models::{Description, LoadOptions, Precision, TransformerModel, is
 use serde::Serialize;
 
 use super::median;
-use crate::interrupts::Orderly;
+use crate::interrupts::InterruptGuard;
 use crate::output;
 use crate::provenance::MadeBy;
 use polydraft_runtime::{places, threads};
@@ -164,7 +164,7 @@ pub fn run(args: Args) -> Result<()> {
         given => given,
     };
     // Before there is anything to lose, an interrupt ends the program at once.
-    let mut orderly: Option<Orderly> = None;
+    let mut orderly: Option<InterruptGuard> = None;
     for &precision in dtypes {
         let go_on = || match &orderly {
             Some(orderly) if orderly.asked() => Err(Interrupted.into()),
@@ -174,7 +174,7 @@ pub fn run(args: Args) -> Result<()> {
             Err(error) if error.is::<Interrupted>() => break,
             row => results.push(row?),
         }
-        orderly.get_or_insert_with(Orderly::begin);
+        orderly.get_or_insert_with(InterruptGuard::begin);
     }
     let interrupted = results.len() < dtypes.len();
     let report = Report {
@@ -277,7 +277,7 @@ fn measure(
 
 /// A text of this length that the vocabulary has.
 fn text(model: &TransformerModel, length: usize) -> Vec<Token> {
-    (0..length).map(|i| ((i * 7919 + 13) % model.facts().vocabulary.size()) as Token).collect()
+    (0..length).map(|i| ((i * 7919 + 13) % model.info().vocabulary.size()) as Token).collect()
 }
 
 /// Two branches of two tokens.
@@ -323,7 +323,7 @@ fn time_pass(
     let mut tree = DraftTree::new();
     for number in 1..nodes {
         // Pairs of siblings: neither a chain nor a star.
-        tree.add((number - 1) / 2, number as Token % model.facts().vocabulary.size() as Token);
+        tree.add((number - 1) / 2, number as Token % model.info().vocabulary.size() as Token);
     }
     let sequence = model.open()?;
     model.extend(sequence, &text(model, context))?;

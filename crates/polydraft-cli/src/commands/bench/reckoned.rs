@@ -22,8 +22,8 @@ impl Policy for Reckoned {
         self.policy.goes_on(path)
     }
 
-    fn draws(&self, path: &Path, law: &Distribution) -> Option<Growth> {
-        self.policy.draws(path, law)
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
+        self.policy.draws(path, probs)
     }
 
     fn depth(&self) -> usize {

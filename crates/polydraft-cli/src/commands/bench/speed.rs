@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reckoned::Reckoned;
 use crate::args::ModelArgs;
-use crate::interrupts::Orderly;
+use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use crate::prompts;
 use crate::provenance::MadeBy;
@@ -241,7 +241,7 @@ fn measure(
     prompts: &[Vec<Token>],
     ways: &mut [Way],
 ) -> Result<bool> {
-    let orderly = Orderly::begin();
+    let orderly = InterruptGuard::begin();
     let start = Instant::now();
     let all = args.texts.map_or(args.seconds, u64::from);
     let done = |texts: u64| args.texts.map_or(start.elapsed().as_secs(), |_| texts).min(all);
@@ -266,7 +266,7 @@ fn measure(
 
 /// How many texts of so many tokens there is room for, beside the trees.
 fn at_once(models: &Models, tokens: usize) -> usize {
-    let most = models.engine.facts().sequences;
+    let most = models.engine.info().sequences;
     models.engine.room().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
 }
 
@@ -322,7 +322,7 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
     let verdict = verdict(&results, fastest, &costs, &ways[2].texts);
     Report {
         made_by: MadeBy::here(),
-        target: models.engine.facts().name.clone(),
+        target: models.engine.info().name.clone(),
         draft: models.engine.drafter().unwrap_or_default().to_owned(),
         temperature: args.temperature,
         texts: ways[0].texts.len(),
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_does_not_make_a_tree_fast() {
+    fn rng_does_not_make_a_tree_fast() {
         // Each is lucky once: whoever goes by the other texts never has the lucky one.
         let lucky = [way("a", &[16, 10, 10]), way("b", &[10, 16, 10]), way("c", &[10, 10, 16])];
         assert_eq!(tried_before(&lucky, clock), Some(10.0));

@@ -40,7 +40,7 @@ pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Re
         hidden: model.hidden,
         context: model.context,
         tokens: model.language.vocabulary.size(),
-        tokenizer: model.language.text.kind(),
+        tokenizer: model.language.tokenizer.kind(),
         chat_template: model.language.chat.is_some(),
         weight_bytes: model.bytes,
         candle: problem,

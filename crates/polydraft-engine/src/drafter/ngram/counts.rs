@@ -176,14 +176,14 @@ pub struct Case {
 #[derive(Debug)]
 pub struct Mixture {
     /// Ascending tokens, and the probability of each.
-    law: Vec<(Token, f64)>,
+    probs: Vec<(Token, f64)>,
     /// The probability that it is none of these.
     left: f64,
 }
 
 impl Default for Mixture {
     fn default() -> Self {
-        Self { law: Vec::new(), left: 1.0 }
+        Self { probs: Vec::new(), left: 1.0 }
     }
 }
 
@@ -195,7 +195,7 @@ impl Mixture {
     /// none where none is new.
     fn kind(&self, followers: &Followers) -> Option<(Kind, u32)> {
         let known =
-            self.law.iter().map(|(token, _)| followers.times(*token)).filter(|times| *times > 0);
+            self.probs.iter().map(|(token, _)| followers.times(*token)).filter(|times| *times > 0);
         let all = (followers.tokens.len(), followers.total);
         let (tokens, times) = known.fold(all, |(tokens, all), times| (tokens - 1, all - times));
         (tokens > 0).then(|| (Kind::of(tokens, times), times))
@@ -205,8 +205,8 @@ impl Mixture {
     fn add(&mut self, followers: &Followers, times: u32, worth: f64) {
         let weight = self.left * worth;
         self.left -= weight;
-        let mut merged = Vec::with_capacity(self.law.len() + followers.tokens.len());
-        let mut before = self.law.iter().copied().peekable();
+        let mut merged = Vec::with_capacity(self.probs.len() + followers.tokens.len());
+        let mut before = self.probs.iter().copied().peekable();
         for &(token, count) in &followers.tokens {
             while let Some(known) = before.next_if(|(known, _)| *known < token) {
                 merged.push(known);
@@ -215,13 +215,13 @@ impl Mixture {
             merged.push(before.next_if(|(known, _)| *known == token).unwrap_or(new));
         }
         merged.extend(before);
-        self.law = merged;
+        self.probs = merged;
     }
 
     /// The tokens with their probabilities, ascending; less than one together, for it may be
     /// another.
-    pub fn law(self) -> Vec<(Token, f64)> {
-        self.law
+    pub fn distribution(self) -> Vec<(Token, f64)> {
+        self.probs
     }
 }
 

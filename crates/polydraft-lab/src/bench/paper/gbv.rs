@@ -145,14 +145,15 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
                 )?;
                 sum.add(found.block_efficiency);
             }
-            let law = |laws: &std::collections::HashMap<Vec<Token>, Distribution>,
-                       text: &[Token]| { Ok(laws[text].clone()) };
+            let probs =
+                |distributions: &std::collections::HashMap<Vec<Token>, Distribution>,
+                 text: &[Token]| { Ok(distributions[text].clone()) };
             let problem = PathProblem {
                 vocabulary,
                 depth,
                 paths,
-                target: &|text| law(&pair.target, text),
-                draft: &|text| law(&pair.draft, text),
+                target: &|text| probs(&pair.target, text),
+                draft: &|text| probs(&pair.draft, text),
             };
             sums[names.len()].add(multi_path_optimum(&problem, &Limits::default())?);
             if !goes_on() {

@@ -8,7 +8,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Draws, PolicyKind, Problem, Proposal, Sampling, Token, acceptance, couple};
 use polydraft_cli::args::ModelArgs;
-use polydraft_cli::interrupts::Orderly;
+use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::prompts;
 use polydraft_engine::Engine;
 use polydraft_reference::{RuleKind, VerifierKind, importance};
@@ -17,7 +17,7 @@ use polydraft_runtime::{Models, seeded};
 use super::table::Table;
 use super::theirs::sources;
 use crate::bench::decode::{self, Way};
-use crate::bench::solve_time::laws::{self, Pair};
+use crate::bench::solve_time::distributions::{self, Pair};
 use crate::bench::solve_time::{self, Column, RowReport, Work};
 use crate::bench::verifiers::{self, Extent, Setting};
 
@@ -79,7 +79,7 @@ pub struct Lab {
     pub quick: bool,
     pub seed: u64,
     time: Duration,
-    orderly: Orderly,
+    orderly: InterruptGuard,
     bar: ProgressBar,
     begun: Instant,
     tables: Vec<Table>,
@@ -109,7 +109,7 @@ impl Lab {
         let bar = ProgressBar::new(time.as_secs()).with_style(ProgressStyle::with_template(
             "{msg:24} [{bar:30}] {elapsed} of about {len} s",
         )?);
-        let (orderly, begun) = (Orderly::begin(), Instant::now());
+        let (orderly, begun) = (InterruptGuard::begin(), Instant::now());
         Ok(Self {
             models,
             prompts,
@@ -162,7 +162,7 @@ impl Lab {
         }
         let engine = &self.models.engine;
         Ok(Done {
-            target: engine.facts().name.clone(),
+            target: engine.info().name.clone(),
             draft: engine.drafter().unwrap_or("no draft").to_owned(),
             prompts: self.prompts.len(),
             interrupted: self.orderly.asked(),
@@ -200,8 +200,13 @@ impl Lab {
     pub fn pairs(&mut self, count: usize) -> Result<&[Pair]> {
         if self.pairs.len() < count {
             self.tell("positions of text");
-            self.pairs =
-                laws::of_models(&mut self.models.engine, &self.prompts, count, 8, self.seed)?;
+            self.pairs = distributions::of_models(
+                &mut self.models.engine,
+                &self.prompts,
+                count,
+                8,
+                self.seed,
+            )?;
         }
         Ok(&self.pairs[..count.min(self.pairs.len())])
     }
@@ -300,9 +305,9 @@ const TUPLES: usize = 12;
 /// The acceptance of a node at a position.
 pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
     let target = pair.target(&node.target)?;
-    let laws =
+    let distributions =
         node.drafts.iter().map(|sampling| pair.draft(sampling)).collect::<Result<Vec<_>>>()?;
-    let problem = Problem::new(&target, Proposal::new(node.draws, &laws)?)?;
+    let problem = Problem::new(&target, Proposal::new(node.draws, &distributions)?)?;
     let Some(rule) = &node.rule else { return Ok(acceptance::optimal(&problem)?) };
     let (mut rule, mut random) = (rule.build()?, seeded(seed));
     let mut coupling = couple(rule.as_mut(), problem)?;
@@ -312,7 +317,7 @@ pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
         problem.proposal.draw(&mut random, &mut drafts);
         // A token that was drawn before is no draft of its own.
         if let Some(token) = drafts.get(rank).filter(|token| !drafts[..rank].contains(token)) {
-            sum += coupling.law(&drafts)?.probabilities[*token as usize];
+            sum += coupling.distribution(&drafts)?.probabilities[*token as usize];
         }
     }
     Ok(sum / TUPLES as f64)

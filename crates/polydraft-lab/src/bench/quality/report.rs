@@ -111,7 +111,7 @@ impl Report {
         }
         Self {
             made_by: MadeBy::here(),
-            target: models.engine.facts().name.clone(),
+            target: models.engine.info().name.clone(),
             draft: models.engine.drafter().unwrap_or("no draft").to_owned(),
             verifier: speculation.verifier.to_string(),
             tree: speculation.tree.describe(),

@@ -109,11 +109,11 @@ impl Column {
 
     /// Whether the emitted law is right on small problems, by enumeration.
     pub fn check(&self) -> Result<()> {
-        let law = |values: &[f64]| Distribution::new(values.to_vec());
+        let probs = |values: &[f64]| Distribution::new(values.to_vec());
         for (target, draft, count) in [
-            (law(&[0.5, 0.3, 0.2])?, law(&[0.2, 0.3, 0.5])?, 2),
-            (law(&[0.1, 0.2, 0.3, 0.4, 0.0])?, law(&[0.4, 0.05, 0.25, 0.1, 0.2])?, 3),
-            (law(&[0.6, 0.1, 0.1, 0.1, 0.1])?, law(&[0.2, 0.2, 0.2, 0.2, 0.2])?, 4),
+            (probs(&[0.5, 0.3, 0.2])?, probs(&[0.2, 0.3, 0.5])?, 2),
+            (probs(&[0.1, 0.2, 0.3, 0.4, 0.0])?, probs(&[0.4, 0.05, 0.25, 0.1, 0.2])?, 3),
+            (probs(&[0.6, 0.1, 0.1, 0.1, 0.1])?, probs(&[0.2, 0.2, 0.2, 0.2, 0.2])?, 4),
         ] {
             let problem = Problem::new(&target, Proposal::iid(&draft, count)?)?;
             let (mut rule, allowed) = match *self {

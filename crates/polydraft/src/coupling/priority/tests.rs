@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Random laws of many shapes: `spread` is the standard deviation of the target's logits, `error`
 /// that of the draft's.
-fn laws(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<f64>, Vec<f64>) {
+fn distributions(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<f64>, Vec<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut normal =
         || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
@@ -57,7 +57,7 @@ proptest! {
         pooled in any::<bool>(),
         seed in any::<u64>(),
     ) {
-        let (p, q) = laws(vocabulary, spread, error, seed);
+        let (p, q) = distributions(vocabulary, spread, error, seed);
         let mut plan = Plan::new();
         plan.make(&p, &q, &Highest::new(count), detail(if pooled { 1.0 / 256.0 } else { 0.0 }));
         let m: Vec<f64> = (0..vocabulary).map(|i| plan.mass(i, p[i], q[i])).collect();
@@ -102,7 +102,7 @@ proptest! {
         spread in any::<bool>(),
         seed in any::<u64>(),
     ) {
-        let (p, q) = laws(size.max(20), 1.0, 1.0, seed);
+        let (p, q) = distributions(size.max(20), 1.0, 1.0, seed);
         check_shares(&Highest::new(count), &p, &q, total, if spread { Layout::Spread } else { Layout::Intervals })?;
     }
 
@@ -119,7 +119,7 @@ proptest! {
         ends.sort_by(f64::total_cmp);
         let parts = ends.as_chunks::<2>().0.iter().map(|[start, end]| Interval { start: *start, length: end - start });
         let profile = Union { parts: parts.collect(), highest: Highest::new(count) };
-        let (p, q) = laws(50, 1.0, 1.0, seed);
+        let (p, q) = distributions(50, 1.0, 1.0, seed);
         let length = profile.length();
         let mass = length * profile.mean(0.0, length);
         let layout = if spread { Layout::Spread } else { Layout::Intervals };
@@ -222,7 +222,7 @@ fn check_shares(
 fn large_vocabularies() {
     let mut plan = Plan::new();
     for (spread, error) in [(4.0, 1.0), (0.0, 0.3), (2.0, 2.0), (1.0, 1e-4)] {
-        let (p, q) = laws(128_256, spread, error, 5);
+        let (p, q) = distributions(128_256, spread, error, 5);
         for count in [2, 3, 8, 64] {
             let best = optimum(&p, &q, count);
             for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-6)] {
@@ -269,16 +269,16 @@ fn profiles_agree_with_their_integral() {
 /// What the selection leaves of the target is the same however the laws are stored.
 #[test]
 fn residuals_do_not_depend_on_the_representation() {
-    let (p, q) = laws(1000, 2.0, 1.0, 7);
+    let (p, q) = distributions(1000, 2.0, 1.0, 7);
     // One token in five, so that both are stored sparsely.
-    let cut = |law: &[f64], rest: usize| {
-        let mut law: Vec<f64> =
-            law.iter().enumerate().map(|(i, p)| if i % 5 == rest { *p } else { 0.0 }).collect();
-        let sum: f64 = law.iter().sum();
-        law.iter_mut().for_each(|p| *p /= sum);
-        Distribution::new(law).unwrap()
+    let cut = |probs: &[f64], rest: usize| {
+        let mut probs: Vec<f64> =
+            probs.iter().enumerate().map(|(i, p)| if i % 5 == rest { *p } else { 0.0 }).collect();
+        let sum: f64 = probs.iter().sum();
+        probs.iter_mut().for_each(|p| *p /= sum);
+        Distribution::new(probs).unwrap()
     };
-    let all = |law: &[f64]| Distribution::new(law.to_vec()).unwrap();
+    let all = |probs: &[f64]| Distribution::new(probs.to_vec()).unwrap();
     let pairs = [
         (all(&p), all(&q)),
         (all(&p), cut(&q, 0)),

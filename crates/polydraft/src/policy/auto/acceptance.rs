@@ -1,7 +1,7 @@
 //! What acceptance to expect, fitted to a text as it goes.
 //!
 //! Problem: the probability that a drafted token is rejected, before it is drawn, from how unsure
-//! the draft is there: u = 1 − its confidence ([`Distribution::sureness`]).
+//! the draft is there: u = 1 − its confidence ([`Distribution::confidence`]).
 //! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), fitted.
 //! Method: a line a + b·s, s = u^0.7, by least squares over the nodes that were verified, the past
 //! forgotten by and by. Before them stands a guess that counts as a few nodes: half of them sure and right, half
@@ -9,7 +9,7 @@
 //! nothing gets a flat line, so its unsure nodes are tried too.
 //! Deviations: none.
 //!
-//! [`Distribution::sureness`]: crate::Distribution::sureness
+//! [`Distribution::confidence`]: crate::Distribution::sureness
 
 /// Rejections so far.
 #[derive(Debug, Clone)]

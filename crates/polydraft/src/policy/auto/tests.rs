@@ -2,9 +2,9 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::conformance::tree::{ContextLaws, TargetOf, draw, exact, random_pair};
+use crate::conformance::tree::{ContextDistributions, TargetOf, draw, exact, random_pair};
 use crate::policy::Passes;
-use crate::{Chance, PolicyKind, Sampling, VerifierKind};
+use crate::{PolicyKind, RandomSource, Sampling, VerifierKind};
 
 fn passes(pairs: &[(usize, f64)], longer: f64) -> Passes {
     Passes::new(pairs.iter().map(|&(tokens, seconds)| (tokens, seconds, longer)).collect()).unwrap()
@@ -28,16 +28,17 @@ fn auto(depth: usize, costs: Costs) -> Auto {
 /// drafted tokens.
 fn live(
     policy: &mut Auto,
-    pair: (&dyn ContextLaws, &dyn ContextLaws),
+    pair: (&dyn ContextDistributions, &dyn ContextDistributions),
     steps: usize,
     rng: &mut impl Rng,
 ) -> usize {
     let mut verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
     let mut drafted = 0;
     for _ in 0..steps {
-        let draft = draw(policy, pair.1, rng as &mut dyn Chance).unwrap();
-        let laws = TargetOf::new(draft.tree(), pair.0);
-        let outcome = verifier.verify(&draft, &laws, rng as &mut dyn Chance).unwrap();
+        let draft = draw(policy, pair.1, rng as &mut dyn RandomSource).unwrap();
+        let distributions = TargetOf::new(draft.tree(), pair.0);
+        let outcome =
+            verifier.verify(&draft, &distributions, rng as &mut dyn RandomSource).unwrap();
         policy.observe(&draft, &outcome);
         policy.clock(rng.random());
         drafted += draft.tree().len() - 1;
@@ -80,7 +81,7 @@ fn exact_after_every_past() {
             let mut verifier = name.parse::<VerifierKind>().unwrap().build().unwrap();
             let found =
                 exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ()).unwrap();
-            assert!(found.law_deviation < 1e-12, "{name}, {:?}: {found:?}", policy.plan);
+            assert!(found.deviation < 1e-12, "{name}, {:?}: {found:?}", policy.plan);
         }
     }
     let count = |plan| plans.iter().filter(|other| **other == plan).count();
@@ -90,8 +91,8 @@ fn exact_after_every_past() {
 #[test]
 fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
     let mut rng = ChaCha8Rng::seed_from_u64(32);
-    let law = |p: f64| Distribution::new(vec![p, 1.0 - p]).unwrap();
-    let (target, wrong) = (Always(law(1.0)), Always(law(0.0)));
+    let probs = |p: f64| Distribution::new(vec![p, 1.0 - p]).unwrap();
+    let (target, wrong) = (Always(probs(1.0)), Always(probs(0.0)));
     // Reading what it missed costs this draft no more than a token.
     let draft = passes(&[(1, 0.3), (1024, 0.3)], 0.0);
     let mut policy = auto(16, Costs { draft, ..costs(&[(1, 1.0), (2, 1.2), (64, 4.0)], 0.3) });
@@ -107,11 +108,11 @@ fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
 /// that follows the target does not.
 #[test]
 fn one_that_follows_has_nothing_to_read() {
-    let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
+    let probs = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
     let first = |follows| {
         let draft = passes(&[(1, 0.3), (64, 19.2)], 0.0);
         let mut policy = auto(4, Costs { draft, follows, ..flat(0.3) });
-        live(&mut policy, (&law(1.0), &law(0.0)), 40, &mut ChaCha8Rng::seed_from_u64(35));
+        live(&mut policy, (&probs(1.0), &probs(0.0)), 40, &mut ChaCha8Rng::seed_from_u64(35));
         assert!(plain(&policy) > 30, "{:?}", policy.reckoning.choices());
         (policy.reckoning.first(false), policy.reckoning.first(true))
     };
@@ -130,10 +131,13 @@ fn finding_out_that_nothing_pays_costs_little() {
     let draft = [(1, 0.47), (2, 0.5), (4, 0.66), (8, 1.15), (32, 4.5), (64, 9.0)];
     let (target, draft) = (passes(&target, 0.0), passes(&draft, 0.0));
     let costs = Costs { target, draft, rejected: 0.14, ..Costs::default() };
-    let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
-    for (target, draft) in
-        [(law(0.5), law(0.5)), (law(0.9), law(0.9)), (law(0.7), law(0.9)), (law(1.0), law(0.0))]
-    {
+    let probs = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
+    for (target, draft) in [
+        (probs(0.5), probs(0.5)),
+        (probs(0.9), probs(0.9)),
+        (probs(0.7), probs(0.9)),
+        (probs(1.0), probs(0.0)),
+    ] {
         for seed in 0..20 {
             let mut policy = auto(16, costs.clone());
             live(&mut policy, (&target, &draft), 64, &mut ChaCha8Rng::seed_from_u64(seed));
@@ -151,8 +155,8 @@ fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
     let draft = passes(&[(1, 0.21), (8, 0.38), (32, 1.24)], 0.0);
     let target = passes(&target, 0.0);
     let costs = Costs { target, draft, rejected: 0.07, ..Costs::default() };
-    let law = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
-    let (one, other) = (law(1.0), law(0.0));
+    let probs = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
+    let (one, other) = (probs(1.0), probs(0.0));
     for seed in 0..20 {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let mut policy = auto(16, costs.clone());
@@ -183,11 +187,11 @@ fn good_drafts_make_deep_trees() {
 #[test]
 fn a_good_guess_makes_the_first_draft_long_and_a_bad_one_is_not_believed() {
     let mut rng = ChaCha8Rng::seed_from_u64(36);
-    let law = Always(Distribution::new(vec![0.5, 0.5]).unwrap());
+    let probs = Always(Distribution::new(vec![0.5, 0.5]).unwrap());
     let mut after = |rejected: f64, steps: usize| {
         let mut policy =
             auto(16, Costs { rejected, ..costs(&[(1, 1.0), (4, 1.1), (16, 3.0)], 0.3) });
-        (live(&mut policy, (&law, &law), steps, &mut rng), gain(&policy))
+        (live(&mut policy, (&probs, &probs), steps, &mut rng), gain(&policy))
     };
     let (good, usual, bad) = (after(0.02, 1), after(0.5, 1), after(1.0, 200));
     assert!(good.0 >= 3 && good.0 > usual.0, "{good:?}, {usual:?}");
@@ -247,12 +251,12 @@ fn cold_drafts_are_judged_by_how_sure_they_were() {
     };
     let (sure, unsure) = (cold(0.95), cold(0.55));
     let mut policy = auto(4, costs(&[(1, 1.0), (2, 1.3), (64, 20.0)], 0.02));
-    for law in [&sure, &unsure].repeat(30) {
-        policy.acceptance.observe(1.0 - law.sureness(), law.sureness() < 0.6);
+    for probs in [&sure, &unsure].repeat(30) {
+        policy.acceptance.observe(1.0 - probs.confidence(), probs.confidence() < 0.6);
     }
     policy.plan = Plan::Draft;
     let draft = Draft::new();
-    let draws = |law| policy.draws(&draft.path(DraftTree::ROOT), law).is_some();
+    let draws = |probs| policy.draws(&draft.path(DraftTree::ROOT), probs).is_some();
     assert_eq!((draws(&sure), draws(&unsure)), (true, false));
     assert_eq!(sure, unsure, "their laws are equal");
 }
@@ -261,16 +265,16 @@ fn cold_drafts_are_judged_by_how_sure_they_were() {
 /// the text.
 #[test]
 fn the_clock_is_told_of_both_and_changes_nothing() {
-    let law = Always(Distribution::new(vec![0.6, 0.4]).unwrap());
+    let probs = Always(Distribution::new(vec![0.6, 0.4]).unwrap());
     let after = |slower: f64| {
         let mut policy = auto(16, costs(&[(1, 1.0), (8, 1.2)], 0.3));
         let mut verifier = "block".parse::<VerifierKind>().unwrap().build().unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(39);
         let mut drafts = Vec::new();
         for _ in 0..600 {
-            let draft = draw(&policy, &law, &mut rng).unwrap();
-            let laws = TargetOf::new(draft.tree(), &law);
-            let outcome = verifier.verify(&draft, &laws, &mut rng).unwrap();
+            let draft = draw(&policy, &probs, &mut rng).unwrap();
+            let distributions = TargetOf::new(draft.tree(), &probs);
+            let outcome = verifier.verify(&draft, &distributions, &mut rng).unwrap();
             policy.observe(&draft, &outcome);
             policy.clock(if draft.tree().len() > 1 { slower } else { 1.0 });
             drafts.push(draft.tree().len());
@@ -289,8 +293,8 @@ fn the_clock_is_told_of_both_and_changes_nothing() {
 /// The same law everywhere.
 struct Always(Distribution);
 
-impl ContextLaws for Always {
-    fn law(&self, _: &[crate::Token]) -> Result<&Distribution> {
+impl ContextDistributions for Always {
+    fn distribution(&self, _: &[crate::Token]) -> Result<&Distribution> {
         Ok(&self.0)
     }
 }

@@ -286,7 +286,7 @@ mod tests {
                 // known to the rounding of a priority. Deep down that is much of a share: 36
                 // neighbouring numbers near 0.7 may be all of it. It does no harm: the law is made
                 // of weights, lengths and densities, which keep all their digits, and no density
-                // changes over a rounding. `slivers_lose_nothing_of_the_law` enumerates it.
+                // changes over a rounding. `slivers_lose_nothing_of_the_distribution` enumerates it.
                 let below = |share: &Share, place: f64| -> f64 {
                     let part = |piece: &Piece| match piece.length {
                         0.0 => f64::from(u8::from(piece.start < place)),

@@ -32,8 +32,8 @@ struct Texts {
 
 impl Texts {
     fn read(model: &mut impl Model, count: usize, context: usize) -> Result<Self> {
-        let length = context.min(model.facts().context - 1);
-        let vocabulary = model.facts().vocabulary.size();
+        let length = context.min(model.info().context - 1);
+        let vocabulary = model.info().vocabulary.size();
         let mut open = Vec::new();
         for number in 0..count {
             let text: Vec<Token> = (0..length)

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use polydraft::conformance::tree::{ContextLaws, exact};
+use polydraft::conformance::tree::{ContextDistributions, exact};
 use polydraft::{Distribution, PolicyKind};
 use polydraft_engine::{Model, ModelDrafter, TableModel};
 
@@ -12,29 +12,30 @@ const DRAFT: [f64; 3] = [0.3, 0.3, 0.4];
 /// The same law after every text.
 struct Always(Distribution);
 
-impl ContextLaws for Always {
-    fn law(&self, _: &[Token]) -> polydraft::Result<&Distribution> {
+impl ContextDistributions for Always {
+    fn distribution(&self, _: &[Token]) -> polydraft::Result<&Distribution> {
         Ok(&self.0)
     }
 }
 
 fn engine() -> Engine {
-    let table = |name, law: [f64; 3]| {
-        TableModel::new(name, 3, BTreeMap::from([(Vec::new(), law.to_vec())])).expect("a table")
+    let table = |name, probs: [f64; 3]| {
+        TableModel::new(name, 3, BTreeMap::from([(Vec::new(), probs.to_vec())])).expect("a table")
     };
     let target = table("target", TARGET);
-    let drafter = ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.facts().vocabulary);
+    let drafter = ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.info().vocabulary);
     Engine::new(Box::new(target), Some(Box::new(drafter.expect("a drafter"))))
 }
 
-fn law(law: [f64; 3]) -> Distribution {
-    Distribution::new(law.to_vec()).expect("a law")
+fn probs(probs: [f64; 3]) -> Distribution {
+    Distribution::new(probs.to_vec()).expect("a law")
 }
 
 /// On tables acceptances are those of the formulas, to the precision of a model's logits.
 #[test]
 fn acceptances_are_exact_on_tables() {
-    let pairs = laws::of_models(&mut engine(), &[vec![0], vec![1, 2]], 10, 8, 1).expect("pairs");
+    let pairs =
+        distributions::of_models(&mut engine(), &[vec![0], vec![1, 2]], 10, 8, 1).expect("pairs");
     assert_eq!(pairs.len(), 10);
     let node = |rule: Option<&str>, count| Node {
         row: String::new(),
@@ -45,7 +46,7 @@ fn acceptances_are_exact_on_tables() {
         drafts: vec![Sampling::default()],
         rank: None,
     };
-    let (target, draft) = (law(TARGET), law(DRAFT));
+    let (target, draft) = (probs(TARGET), probs(DRAFT));
     for pair in &pairs {
         let of = |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
         // min(p, q) summed; of two drafts 1 + min over H of p(H) − q(H)².
@@ -68,7 +69,7 @@ fn acceptances_are_exact_on_tables() {
 /// The first and the second draft together are the acceptance.
 #[test]
 fn drafts_add_up() {
-    let pair = &laws::of_models(&mut engine(), &[vec![0]], 1, 8, 1).expect("a pair")[0];
+    let pair = &distributions::of_models(&mut engine(), &[vec![0]], 1, 8, 1).expect("a pair")[0];
     let of = |rank| {
         let node = Node {
             row: String::new(),
@@ -111,7 +112,7 @@ fn efficiencies_are_those_of_enumeration() {
         let mut verifier =
             entry.column.parse::<VerifierKind>().expect("a name").build().expect("a verifier");
         let policy = tree.build().expect("a policy");
-        let (target, draft) = (Always(law(TARGET)), Always(law(DRAFT)));
+        let (target, draft) = (Always(probs(TARGET)), Always(probs(DRAFT)));
         let found = exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut |_| ());
         let expected = found.expect("enumerated").block_efficiency;
         let (got, error) = (entry.ours.value, entry.ours.error.expect("an error"));

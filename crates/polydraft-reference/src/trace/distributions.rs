@@ -29,18 +29,19 @@ pub(crate) struct Packed {
 
 impl Packed {
     /// A law up to `mass`, with what was `drafted` from it.
-    pub fn new(law: &Distribution, mass: f64, drafted: &[Token]) -> Self {
-        let (tokens, probabilities) = law.parts();
+    pub fn new(probs: &Distribution, mass: f64, drafted: &[Token]) -> Self {
+        let (tokens, probabilities) = probs.parts();
         let (weights, scale) = powers(probabilities);
         if mass >= 1.0 {
             return Self { tokens: tokens.to_vec(), weights, scale, left_out: 0.0 };
         }
-        let mut kept = law.likeliest(mass);
-        kept.extend(drafted.iter().filter(|&&token| law.probability(token) > 0.0));
+        let mut kept = probs.likeliest(mass);
+        kept.extend(drafted.iter().filter(|&&token| probs.probability(token) > 0.0));
         kept.sort_unstable();
         kept.dedup();
-        let there: f64 = kept.iter().map(|&token| law.probability(token)).sum();
-        let left_out = if kept.len() == law.support_size() { 0.0 } else { (1.0 - there).max(0.0) };
+        let there: f64 = kept.iter().map(|&token| probs.probability(token)).sum();
+        let left_out =
+            if kept.len() == probs.support_size() { 0.0 } else { (1.0 - there).max(0.0) };
         let weight = |token: &Token| {
             let place =
                 if tokens.is_empty() { Ok(*token as usize) } else { tokens.binary_search(token) };
@@ -49,8 +50,8 @@ impl Packed {
         let mut weights: Vec<f64> = kept.iter().map(weight).collect();
         let scale = 1.0 / weights.iter().sum::<f64>();
         // Zeros take less room than the numbers of most tokens.
-        if 2 * kept.len() > law.vocabulary() {
-            let mut all = vec![0.0; law.vocabulary()];
+        if 2 * kept.len() > probs.vocabulary() {
+            let mut all = vec![0.0; probs.vocabulary()];
             kept.drain(..).zip(weights).for_each(|(token, weight)| all[token as usize] = weight);
             weights = all;
         }
@@ -87,7 +88,7 @@ enum Weights {
 }
 
 /// The laws of all nodes, those of leaves of a draft empty.
-pub(crate) struct Laws {
+pub(crate) struct Distributions {
     /// Weights of each node.
     entries: Vec<u32>,
     scale: Vec<f64>,
@@ -98,7 +99,7 @@ pub(crate) struct Laws {
     starts: Vec<(usize, usize)>,
 }
 
-impl Default for Laws {
+impl Default for Distributions {
     fn default() -> Self {
         let weights = Weights::F64(Vec::new());
         Self {
@@ -111,10 +112,10 @@ impl Default for Laws {
     }
 }
 
-impl Laws {
+impl Distributions {
     /// Adds the law of the next node.
-    pub fn push(&mut self, law: Option<Packed>) {
-        let Some(Packed { tokens, weights, scale, .. }) = law else {
+    pub fn push(&mut self, probs: Option<Packed>) {
+        let Some(Packed { tokens, weights, scale, .. }) = probs else {
             self.entries.push(0);
             return self.scale.push(0.0);
         };
@@ -191,7 +192,11 @@ impl Laws {
     }
 
     /// The law of a node; none where there is none.
-    pub fn law(&self, node: usize, vocabulary: usize) -> Option<polydraft::Result<Distribution>> {
+    pub fn distribution(
+        &self,
+        node: usize,
+        vocabulary: usize,
+    ) -> Option<polydraft::Result<Distribution>> {
         let (entries, scale, begin) =
             (self.entries[node] as usize, self.scale[node], self.starts[node]);
         let tokens = match entries < vocabulary {
@@ -215,35 +220,36 @@ mod tests {
 
     use super::*;
 
-    fn again(law: &Distribution, mass: f64, drafted: &[Token]) -> (Distribution, f64) {
-        let packed = Packed::new(law, mass, drafted);
+    fn again(probs: &Distribution, mass: f64, drafted: &[Token]) -> (Distribution, f64) {
+        let packed = Packed::new(probs, mass, drafted);
         let left_out = packed.left_out;
-        let (mut laws, mut out) = (Laws::default(), Out::default());
-        laws.push(None);
-        laws.push(Some(packed));
-        laws.write("draft", law.vocabulary(), &mut out);
+        let (mut distributions, mut out) = (Distributions::default(), Out::default());
+        distributions.push(None);
+        distributions.push(Some(packed));
+        distributions.write("draft", probs.vocabulary(), &mut out);
         let file = crate::trace::columns::unpack("x", &out.file("{}".to_owned()).unwrap()).unwrap();
         let columns = In::new("x", &file).unwrap();
-        assert!(Laws::read("draft", law.vocabulary(), &[true, true], &columns).is_err());
-        let laws = Laws::read("draft", law.vocabulary(), &[false, true], &columns).unwrap();
-        assert!(laws.law(0, law.vocabulary()).is_none());
-        (laws.law(1, law.vocabulary()).unwrap().unwrap(), left_out)
+        assert!(Distributions::read("draft", probs.vocabulary(), &[true, true], &columns).is_err());
+        let distributions =
+            Distributions::read("draft", probs.vocabulary(), &[false, true], &columns).unwrap();
+        assert!(distributions.distribution(0, probs.vocabulary()).is_none());
+        (distributions.distribution(1, probs.vocabulary()).unwrap().unwrap(), left_out)
     }
 
     #[test]
-    fn exact_laws_are_the_same_to_the_last_bit() {
+    fn exact_distributions_are_the_same_to_the_last_bit() {
         let logits: Vec<f32> = (0..500).map(|i| ((i * 193) % 500) as f32 * 0.037 - 3.0).collect();
         let top = |top_p, temperature| Sampling { top_p, temperature, ..Sampling::default() };
         let counted = Distribution::new(vec![1.0 / 3.0, 0.0, 0.2, 0.0, 7.0 / 15.0]).unwrap();
-        let mut laws = vec![counted, Distribution::one_hot(9, 4).unwrap()];
+        let mut distributions = vec![counted, Distribution::one_hot(9, 4).unwrap()];
         for sampling in
             [top(1.0, 1.0), top(1.0, 0.37), top(0.8, 1.0), top(1.0, 0.0), top(1.0, 0.01)]
         {
-            laws.push(Distribution::from_logits(&logits, &sampling).unwrap());
+            distributions.push(Distribution::from_logits(&logits, &sampling).unwrap());
         }
-        for law in laws {
-            let (read, left_out) = again(&law, 1.0, &[]);
-            assert_eq!((read.parts(), left_out), (law.parts(), 0.0));
+        for probs in distributions {
+            let (read, left_out) = again(&probs, 1.0, &[]);
+            assert_eq!((read.parts(), left_out), (probs.parts(), 0.0));
         }
     }
 
@@ -259,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn cut_laws_keep_what_is_likely_and_what_was_drafted() {
+    fn cut_distributions_keep_what_is_likely_and_what_was_drafted() {
         let logits: Vec<f32> = (0..100_000).map(|i| -0.001 * i as f32).collect();
-        let law = Distribution::from_logits(&logits, &Sampling::default()).unwrap();
-        let (read, left_out) = again(&law, 0.99, &[5, 70_000]);
+        let probs = Distribution::from_logits(&logits, &Sampling::default()).unwrap();
+        let (read, left_out) = again(&probs, 0.99, &[5, 70_000]);
         assert!(left_out <= 0.01 && left_out > 0.009, "{left_out}");
         assert!(read.probability(70_000) > 0.0 && read.probability(69_999) == 0.0);
         assert!(read.support_size() < 5000, "{}", read.support_size());
-        let ratio = read.probability(5) / law.probability(5);
+        let ratio = read.probability(5) / probs.probability(5);
         assert!((ratio * (1.0 - left_out) - 1.0).abs() < 0.01, "{ratio}");
         assert!((read.parts().1.iter().sum::<f64>() - 1.0).abs() < 1e-12);
         // What was drafted stays, be it as good as impossible for the target.

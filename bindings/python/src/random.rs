@@ -1,8 +1,8 @@
 //! The source of random decisions: drawn from a seed, or every one of them in turn.
 
-use polydraft::Chance;
-use polydraft::chance::{Enumerator, Outcomes};
-use polydraft::race::Clocks;
+use polydraft::RandomSource;
+use polydraft::gumbel::SharedRandomness;
+use polydraft::random::{Enumerator, Outcomes};
 use pyo3::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -21,7 +21,7 @@ pub enum Source {
     Every(Enumerator),
 }
 
-impl Chance for Source {
+impl RandomSource for Source {
     fn coin(&mut self, probability: f64) -> bool {
         match self {
             Self::Random(random) => random.coin(probability),
@@ -36,30 +36,30 @@ impl Chance for Source {
         }
     }
 
-    fn clocks(&mut self) -> Box<dyn Clocks> {
+    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
         match self {
-            Self::Random(random) => random.clocks(),
-            Self::Every(every) => every.clocks(),
+            Self::Random(random) => random.shared_randomness(),
+            Self::Every(every) => every.shared_randomness(),
         }
     }
 }
 
 /// The source of all random decisions.
 ///
-/// `Chance(seed)` draws them; the same seed gives the same decisions as in the `polydraft` program.
-/// `Chance.every()` goes through all of them, one series after the other, for those who want the
+/// `RandomSource(seed)` draws them; the same seed gives the same decisions as in the `polydraft` program.
+/// `RandomSource.every()` goes through all of them, one series after the other, for those who want the
 /// exact law of what they do; see `polydraft.enumerate_decisions`.
 ///
-/// >>> one, other = Chance(7), Chance(7)
+/// >>> one, other = Rng(7), Rng(7)
 /// >>> [one.coin(0.5) for _ in range(8)] == [other.coin(0.5) for _ in range(8)]
 /// True
-#[pyclass(name = "Chance", module = "polydraft")]
-pub struct PyChance {
+#[pyclass(name = "Rng", module = "polydraft")]
+pub struct PyRng {
     pub source: Source,
 }
 
 #[pymethods]
-impl PyChance {
+impl PyRng {
     #[new]
     fn new(seed: u64) -> Self {
         Self { source: Source::Random(seeded(seed)) }
@@ -121,18 +121,15 @@ pub fn seeded(seed: u64) -> ChaCha12Rng {
 }
 
 /// A chance, or a seed of one, or nothing for one that nobody has seen before.
-pub fn given<'py>(
-    py: Python<'py>,
-    value: Option<&Bound<'py, PyAny>>,
-) -> Result<Bound<'py, PyChance>> {
+pub fn given<'py>(py: Python<'py>, value: Option<&Bound<'py, PyAny>>) -> Result<Bound<'py, PyRng>> {
     let seed: u64 = match value {
         None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
-        Some(value) => match value.cast::<PyChance>() {
-            Ok(chance) => return Ok(chance.clone()),
+        Some(value) => match value.cast::<PyRng>() {
+            Ok(rng) => return Ok(rng.clone()),
             Err(_) => value.extract().map_err(|_| {
                 wrong_type("chance", "a Chance or a seed from 0 to 2^64 - 1", value)
             })?,
         },
     };
-    Ok(Bound::new(py, PyChance::new(seed))?)
+    Ok(Bound::new(py, PyRng::new(seed))?)
 }

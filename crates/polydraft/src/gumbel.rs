@@ -19,37 +19,37 @@
 
 mod open;
 
-use crate::chance::{Chance, Outcomes};
+use crate::random::{Outcomes, RandomSource};
 use crate::{Distribution, Token};
 
 pub use open::Open;
 
 /// The clocks of one text.
-pub trait Clocks: Send {
-    /// The tokens of `law` in the order in which they come at this position, `count` of them, or
-    /// all if there are fewer. Asked again for the same, it says the same. `chance` is for clocks
+pub trait SharedRandomness: Send {
+    /// The tokens of `probs` in the order in which they come at this position, `count` of them, or
+    /// all if there are fewer. Asked again for the same, it says the same. `rng` is for clocks
     /// that are not decided yet.
     fn first(
         &mut self,
         position: usize,
-        law: &Distribution,
+        probs: &Distribution,
         count: usize,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Vec<Token>;
 }
 
 /// Clocks that follow from a key.
 ///
 /// ```
-/// use polydraft::race::{Clocks, Keyed};
-/// use polydraft::{Chance, Distribution};
+/// use polydraft::gumbel::{SharedRandomness, Keyed};
+/// use polydraft::{RandomSource, Distribution};
 /// use rand::SeedableRng;
 ///
-/// let mut chance = rand_chacha::ChaCha8Rng::seed_from_u64(0);
-/// let mut clocks = Keyed::drawn(&mut chance);
+/// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
+/// let mut clocks = Keyed::drawn(&mut rng);
 /// let (p, q) = (Distribution::new(vec![0.5, 0.3, 0.2])?, Distribution::new(vec![0.4, 0.3, 0.3])?);
-/// // Similar laws have the same first token nearly always.
-/// let mut first = |law, position| clocks.first(position, law, 1, &mut chance);
+/// // Similar distributions have the same first token nearly always.
+/// let mut first = |probs, position| clocks.first(position, probs, 1, &mut rng);
 /// let same = (0..1000).filter(|&position| first(&p, position) == first(&q, position)).count();
 /// assert!(same > 800);
 /// # Ok::<(), polydraft::Error>(())
@@ -79,8 +79,8 @@ impl Keyed {
     }
 
     /// Clocks of a key that is drawn.
-    pub fn drawn(chance: &mut (impl Chance + ?Sized)) -> Self {
-        let mut half = || (chance.choose(&Bits) as u64) << 32 | chance.choose(&Bits) as u64;
+    pub fn drawn(rng: &mut (impl RandomSource + ?Sized)) -> Self {
+        let mut half = || (rng.choose(&Bits) as u64) << 32 | rng.choose(&Bits) as u64;
         Self::new([half(), half()])
     }
 }
@@ -95,18 +95,18 @@ fn mix(value: u64) -> u64 {
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl Clocks for Keyed {
+impl SharedRandomness for Keyed {
     fn first(
         &mut self,
         position: usize,
-        law: &Distribution,
+        probs: &Distribution,
         count: usize,
-        _: &mut dyn Chance,
+        _: &mut dyn RandomSource,
     ) -> Vec<Token> {
         let place =
             mix(self.key[0] ^ mix(self.key[1].wrapping_add((position as u64).wrapping_mul(STEP))));
-        let mut first: Vec<(f64, Token)> = Vec::with_capacity(count.min(law.support_size()) + 1);
-        for (token, p) in law.support() {
+        let mut first: Vec<(f64, Token)> = Vec::with_capacity(count.min(probs.support_size()) + 1);
+        for (token, p) in probs.support() {
             let bits = mix(place.wrapping_add(u64::from(token).wrapping_add(1).wrapping_mul(STEP)));
             // Small ones are the ones that count: they keep their digits.
             let uniform = (bits as f64 + 0.5) * (-64_f64).exp2();
@@ -127,39 +127,48 @@ impl Clocks for Keyed {
 }
 
 /// A source of decisions that has clocks as well: those of a text, from a position on.
-pub struct Raced<'a> {
-    chance: &'a mut dyn Chance,
-    clocks: &'a mut dyn Clocks,
+pub struct WithSharedRandomness<'a> {
+    rng: &'a mut dyn RandomSource,
+    clocks: &'a mut dyn SharedRandomness,
     position: usize,
 }
 
-impl<'a> Raced<'a> {
+impl<'a> WithSharedRandomness<'a> {
     /// `position` is that of the token behind a draft's root: the number of tokens of the text so
     /// far.
-    pub fn new(chance: &'a mut dyn Chance, clocks: &'a mut dyn Clocks, position: usize) -> Self {
-        Self { chance, clocks, position }
+    pub fn new(
+        rng: &'a mut dyn RandomSource,
+        clocks: &'a mut dyn SharedRandomness,
+        position: usize,
+    ) -> Self {
+        Self { rng, clocks, position }
     }
 }
 
-impl Chance for Raced<'_> {
+impl RandomSource for WithSharedRandomness<'_> {
     fn coin(&mut self, probability: f64) -> bool {
-        self.chance.coin(probability)
+        self.rng.coin(probability)
     }
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
-        self.chance.choose(outcomes)
+        self.rng.choose(outcomes)
     }
 
-    fn race(&mut self, depth: usize, law: &Distribution, count: usize) -> Option<Vec<Token>> {
-        Some(self.clocks.first(self.position + depth, law, count, self.chance))
+    fn gumbel_top(
+        &mut self,
+        depth: usize,
+        probs: &Distribution,
+        count: usize,
+    ) -> Option<Vec<Token>> {
+        Some(self.clocks.first(self.position + depth, probs, count, self.rng))
     }
 }
 
-/// The token of `law` at this depth below a draft's root: the first in the race, or a draw where
+/// The token of `probs` at this depth below a draft's root: the first in the race, or a draw where
 /// there are no clocks.
-pub fn next(law: &Distribution, depth: usize, chance: &mut dyn Chance) -> Token {
-    let first = chance.race(depth, law, 1).and_then(|first| first.first().copied());
-    first.unwrap_or_else(|| law.sample(chance))
+pub fn sample(probs: &Distribution, depth: usize, rng: &mut dyn RandomSource) -> Token {
+    let first = rng.gumbel_top(depth, probs, 1).and_then(|first| first.first().copied());
+    first.unwrap_or_else(|| probs.sample(rng))
 }
 
 #[cfg(test)]
@@ -171,17 +180,17 @@ mod tests {
     use crate::drafting::{Drafting, Draws, Proposal};
 
     /// By sorting all times.
-    fn sorted(clocks: &Keyed, position: usize, law: &Distribution) -> Vec<Token> {
-        let one = |token| Distribution::one_hot(law.vocabulary(), token).unwrap();
-        let mut left: Vec<(Token, f64)> = law.support().collect();
+    fn sorted(clocks: &Keyed, position: usize, probs: &Distribution) -> Vec<Token> {
+        let one = |token| Distribution::one_hot(probs.vocabulary(), token).unwrap();
+        let mut left: Vec<(Token, f64)> = probs.support().collect();
         let mut order = Vec::new();
         while !left.is_empty() {
-            let mut of = vec![0.0; law.vocabulary()];
+            let mut of = vec![0.0; probs.vocabulary()];
             let sum: f64 = left.iter().map(|entry| entry.1).sum();
             left.iter().for_each(|entry| of[entry.0 as usize] = entry.1 / sum);
             let rest = Distribution::new(of).unwrap_or_else(|_| one(left[0].0));
-            let mut chance = ChaCha8Rng::seed_from_u64(0);
-            let first = clocks.clone().first(position, &rest, 1, &mut chance)[0];
+            let mut rng = ChaCha8Rng::seed_from_u64(0);
+            let first = clocks.clone().first(position, &rest, 1, &mut rng)[0];
             left.retain(|entry| entry.0 != first);
             order.push(first);
         }
@@ -190,13 +199,13 @@ mod tests {
 
     #[test]
     fn the_first_of_a_race_are_those_of_what_is_left() {
-        let mut chance = ChaCha8Rng::seed_from_u64(1);
-        let mut clocks = Keyed::drawn(&mut chance);
-        let law = Distribution::new(vec![0.3, 0.0, 0.4, 0.05, 0.15, 0.1]).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut clocks = Keyed::drawn(&mut rng);
+        let probs = Distribution::new(vec![0.3, 0.0, 0.4, 0.05, 0.15, 0.1]).unwrap();
         for position in 0..500 {
-            let order = sorted(&clocks, position, &law);
+            let order = sorted(&clocks, position, &probs);
             for count in 0..8 {
-                let first = clocks.first(position, &law, count, &mut chance);
+                let first = clocks.first(position, &probs, count, &mut rng);
                 assert_eq!(first, order[..count.min(5)], "{position}");
             }
         }
@@ -206,19 +215,19 @@ mod tests {
     /// positions of one key and at one position of many.
     #[test]
     fn keyed_tuples_are_drawn_without_replacement() {
-        let law = Distribution::new(vec![0.55, 0.25, 0.15, 0.05]).unwrap();
+        let probs = Distribution::new(vec![0.55, 0.25, 0.15, 0.05]).unwrap();
         let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
-        let proposal = Proposal::new(draws, std::slice::from_ref(&law)).unwrap();
-        let mut chance = ChaCha8Rng::seed_from_u64(2);
+        let proposal = Proposal::new(draws, std::slice::from_ref(&probs)).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
         let runs = 60_000;
         for by_key in [false, true] {
-            let mut clocks = Keyed::drawn(&mut chance);
+            let mut clocks = Keyed::drawn(&mut rng);
             let mut counts = std::collections::HashMap::new();
             for run in 0..runs {
                 if by_key {
-                    clocks = Keyed::drawn(&mut chance);
+                    clocks = Keyed::drawn(&mut rng);
                 }
-                let first = clocks.first(if by_key { 7 } else { run }, &law, 2, &mut chance);
+                let first = clocks.first(if by_key { 7 } else { run }, &probs, 2, &mut rng);
                 *counts.entry(first).or_insert(0_u64) += 1;
             }
             let cells = proposal.tuples().into_iter().map(|(p, tuple)| (p, counts[&tuple]));

@@ -12,8 +12,8 @@
 //! Complexity: exponential in the vocabulary and in the laws at a position: for tiny ones only.
 //! Deviations: none.
 
-use super::Clocks;
-use crate::chance::Chance;
+use super::SharedRandomness;
+use crate::random::RandomSource;
 use crate::{Distribution, Token};
 
 /// A part of what is known that is smaller than this is a sliver that rounding has left on the
@@ -72,18 +72,18 @@ fn before(simplex: Simplex, a: (usize, f64), b: (usize, f64), part: &mut Vec<Sim
     }
 }
 
-impl Clocks for Open {
+impl SharedRandomness for Open {
     fn first(
         &mut self,
         position: usize,
-        law: &Distribution,
+        probs: &Distribution,
         count: usize,
-        chance: &mut dyn Chance,
+        rng: &mut dyn RandomSource,
     ) -> Vec<Token> {
         self.known.resize(self.known.len().max(position + 1), None);
-        let mut known = self.known[position].take().unwrap_or_else(|| whole(law.vocabulary()));
+        let mut known = self.known[position].take().unwrap_or_else(|| whole(probs.vocabulary()));
         let mut left: Vec<(usize, f64)> =
-            law.support().map(|(token, p)| (token as usize, p)).collect();
+            probs.support().map(|(token, p)| (token as usize, p)).collect();
         let mut first = Vec::new();
         while first.len() < count && !left.is_empty() {
             // Where each of them comes before all the others that are left.
@@ -105,7 +105,7 @@ impl Clocks for Open {
             let mut volumes: Vec<f64> = parts.iter().map(volume).collect();
             let slivers = ROUNDING * volumes.iter().sum::<f64>();
             volumes.iter_mut().filter(|volume| **volume < slivers).for_each(|volume| *volume = 0.0);
-            let chosen = chance.pick(&volumes);
+            let chosen = rng.pick(&volumes);
             known = parts.into_iter().nth(chosen).unwrap_or_default();
             first.push(left.remove(chosen).0 as Token);
         }
@@ -119,16 +119,16 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::chance::enumerate;
     use crate::conformance::tree::random_pair;
     use crate::drafting::{Drafting, Draws, Proposal};
-    use crate::race::Keyed;
+    use crate::gumbel::Keyed;
+    use crate::random::enumerate;
     use rand::SeedableRng;
 
     /// The first of one race are draws without replacement; the first of another, asked afterwards,
     /// has its law; and asked again both say the same.
     #[test]
-    fn races_have_their_laws() {
+    fn races_have_their_distributions() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
         for vocabulary in 1..=4 {
             for round in 0..20 {
@@ -136,9 +136,9 @@ mod tests {
                 let (p, q) = (&pair.target[&vec![]], &pair.draft[&vec![]]);
                 let count = 1 + round % 3;
                 let (mut tuples, mut firsts) = (HashMap::new(), vec![0.0; vocabulary]);
-                for (probability, (tuple, first)) in enumerate(|chance| {
+                for (probability, (tuple, first)) in enumerate(|rng| {
                     let mut clocks = Open::new();
-                    let mut ask = |law, count| clocks.first(5, law, count, chance);
+                    let mut ask = |probs, count| clocks.first(5, probs, count, rng);
                     let (tuple, first) = (ask(q, count), ask(p, 1));
                     assert_eq!((ask(q, count), ask(p, 1)), (tuple.clone(), first.clone()));
                     (tuple, first[0])
@@ -169,15 +169,15 @@ mod tests {
             .sum();
         let (p, q) =
             (Distribution::new(p.to_vec()).unwrap(), Distribution::new(q.to_vec()).unwrap());
-        let runs = enumerate(|chance| {
+        let runs = enumerate(|rng| {
             let mut clocks = Open::new();
-            clocks.first(0, &p, 1, chance) == clocks.first(0, &q, 1, chance)
+            clocks.first(0, &p, 1, rng) == clocks.first(0, &q, 1, rng)
         });
         let agree: f64 = runs.iter().filter(|run| run.1).map(|run| run.0).sum();
         assert!((agree - expected).abs() < 1e-13, "{agree} {expected}");
-        let mut chance = rand_chacha::ChaCha8Rng::seed_from_u64(4);
-        let mut clocks = Keyed::drawn(&mut chance);
-        let mut first = |law, position| clocks.first(position, law, 1, &mut chance);
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+        let mut clocks = Keyed::drawn(&mut rng);
+        let mut first = |probs, position| clocks.first(position, probs, 1, &mut rng);
         let runs = 100_000;
         let same = (0..runs).filter(|&position| first(&p, position) == first(&q, position)).count();
         let (got, error) =

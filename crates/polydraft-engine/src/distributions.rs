@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use polydraft::{
-    Distribution, DraftTree, Error, NodeId, Result as LawResult, Sampling, TargetLaws, Token,
+    Distribution, DraftTree, Error, NodeId, Result as ProbsResult, Sampling, TargetDistributions,
+    Token,
 };
 
-use crate::{Limits, Processor};
+use crate::{Limits, LogitsProcessor};
 
 /// Distributions whose memory is used again in the next step.
 #[derive(Default)]
@@ -26,15 +27,15 @@ impl Pool {
         self.spare().pop()
     }
 
-    pub fn give_back(&self, laws: impl IntoIterator<Item = Distribution>) {
-        self.spare().extend(laws);
+    pub fn give_back(&self, distributions: impl IntoIterator<Item = Distribution>) {
+        self.spare().extend(distributions);
     }
 }
 
 /// What a session changes in its target's logits.
 #[derive(Clone, Copy)]
 pub(crate) struct Changed<'a> {
-    pub processor: &'a dyn Processor,
+    pub processor: &'a dyn LogitsProcessor,
     /// The tokens of the text so far.
     pub decided: &'a [Token],
     pub tree: &'a DraftTree,
@@ -43,7 +44,7 @@ pub(crate) struct Changed<'a> {
 }
 
 /// By node.
-pub(crate) struct StepLaws<'a> {
+pub(crate) struct StepDistributions<'a> {
     /// The target's logits, each of shape `[vocabulary]`.
     logits: Vec<&'a [f32]>,
     changed: Option<Changed<'a>>,
@@ -54,7 +55,7 @@ pub(crate) struct StepLaws<'a> {
     failed: OnceLock<Error>,
 }
 
-impl<'a> StepLaws<'a> {
+impl<'a> StepDistributions<'a> {
     pub fn new(
         logits: Vec<&'a [f32]>,
         changed: Option<Changed<'a>>,
@@ -71,7 +72,7 @@ impl<'a> StepLaws<'a> {
     }
 
     /// The law of the next token.
-    pub fn root(&self) -> LawResult<&Distribution> {
+    pub fn root(&self) -> ProbsResult<&Distribution> {
         self.target(DraftTree::ROOT)
     }
 
@@ -82,11 +83,11 @@ impl<'a> StepLaws<'a> {
     }
 }
 
-impl TargetLaws for StepLaws<'_> {
-    fn target(&self, node: NodeId) -> LawResult<&Distribution> {
+impl TargetDistributions for StepDistributions<'_> {
+    fn target(&self, node: NodeId) -> ProbsResult<&Distribution> {
         let cell = &self.made[node];
-        if let Some(law) = cell.get() {
-            return Ok(law);
+        if let Some(probs) = cell.get() {
+            return Ok(probs);
         }
         let mut logits = Cow::Borrowed(self.logits[node]);
         let open = |changed: &Changed| !changed.limits.end_at(changed.tree, node);
@@ -95,11 +96,11 @@ impl TargetLaws for StepLaws<'_> {
                 tree.path(node).into_iter().map(|node| tree.token(node)).collect();
             processor.process(decided, &path, logits.to_mut());
         }
-        let law =
+        let probs =
             Distribution::remade(self.pool.take(), logits.len(), None, &logits, self.sampling);
-        let law = law.inspect_err(|error| {
+        let probs = probs.inspect_err(|error| {
             let _ = self.failed.set(error.clone());
         })?;
-        Ok(cell.get_or_init(|| law))
+        Ok(cell.get_or_init(|| probs))
     }
 }

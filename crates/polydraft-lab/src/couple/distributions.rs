@@ -11,12 +11,12 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
 /// A target law and one draft law, or one for each draft.
-pub struct Laws {
+pub struct Distributions {
     pub target: Distribution,
     pub drafts: Vec<Distribution>,
 }
 
-impl Laws {
+impl Distributions {
     /// As many drafts as there are laws for them; two if one law serves all.
     pub fn default_count(&self) -> usize {
         self.drafts.len().max(2)
@@ -45,7 +45,7 @@ enum Drafts {
 }
 
 /// Reads a file by its extension, or JSON from standard input.
-pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Laws> {
+pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Distributions> {
     let named = path.is_some();
     let path = path.filter(|path| path.as_os_str() != "-");
     let Some(path) = path else {
@@ -65,7 +65,7 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Laws> {
 }
 
 /// Reads the contents of a file with this extension.
-pub fn from_bytes(extension: Option<&str>, bytes: &[u8], normalize: bool) -> Result<Laws> {
+pub fn from_bytes(extension: Option<&str>, bytes: &[u8], normalize: bool) -> Result<Distributions> {
     match extension {
         Some("npy") => rows(bytes, normalize),
         Some("safetensors") => tensors(bytes, normalize),
@@ -74,8 +74,12 @@ pub fn from_bytes(extension: Option<&str>, bytes: &[u8], normalize: bool) -> Res
 }
 
 /// Reads a .npy file of one dimension for every law.
-pub fn from_arrays(target: &Path, drafts: &[std::path::PathBuf], normalize: bool) -> Result<Laws> {
-    let law = |path: &Path| {
+pub fn from_arrays(
+    target: &Path,
+    drafts: &[std::path::PathBuf],
+    normalize: bool,
+) -> Result<Distributions> {
+    let probs = |path: &Path| {
         let read = || {
             let (shape, values) = npy(&read(path)?)?;
             ensure!(shape.len() == 1, "expected an array of one dimension, got shape {shape:?}");
@@ -83,8 +87,8 @@ pub fn from_arrays(target: &Path, drafts: &[std::path::PathBuf], normalize: bool
         };
         read().with_context(|| path.display().to_string())
     };
-    let drafts = drafts.iter().map(|path| law(path)).collect::<Result<_>>()?;
-    same_vocabulary(Laws { target: law(target)?, drafts })
+    let drafts = drafts.iter().map(|path| probs(path)).collect::<Result<_>>()?;
+    same_vocabulary(Distributions { target: probs(target)?, drafts })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -92,7 +96,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         .with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn json(bytes: &[u8], normalize: bool) -> Result<Laws> {
+fn json(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     let pair: Pair = serde_json::from_slice(bytes).map_err(|error| {
         let error = polydraft_files::in_words(error);
         anyhow::anyhow!(
@@ -106,13 +110,13 @@ fn json(bytes: &[u8], normalize: bool) -> Result<Laws> {
     collect(pair.target, drafts, normalize)
 }
 
-fn collect(target: Vec<f64>, drafts: Vec<Vec<f64>>, normalize: bool) -> Result<Laws> {
+fn collect(target: Vec<f64>, drafts: Vec<Vec<f64>>, normalize: bool) -> Result<Distributions> {
     let target = check(target, normalize).context("target")?;
     let several = drafts.len() > 1;
     let name = |index: usize| if several { format!("draft {index}") } else { "draft".to_owned() };
     let drafts = drafts.into_iter().enumerate();
     let drafts = drafts.map(|(index, draft)| check(draft, normalize).with_context(|| name(index)));
-    same_vocabulary(Laws { target, drafts: drafts.collect::<Result<_>>()? })
+    same_vocabulary(Distributions { target, drafts: drafts.collect::<Result<_>>()? })
 }
 
 fn check(values: Vec<f64>, normalize: bool) -> Result<Distribution> {
@@ -129,18 +133,18 @@ fn check(values: Vec<f64>, normalize: bool) -> Result<Distribution> {
     })
 }
 
-fn same_vocabulary(laws: Laws) -> Result<Laws> {
-    ensure!(!laws.drafts.is_empty(), "expected at least one draft law, got none");
-    let expected = laws.target.vocabulary();
-    for draft in &laws.drafts {
+fn same_vocabulary(distributions: Distributions) -> Result<Distributions> {
+    ensure!(!distributions.drafts.is_empty(), "expected at least one draft law, got none");
+    let expected = distributions.target.vocabulary();
+    for draft in &distributions.drafts {
         let got = draft.vocabulary();
         ensure!(got == expected, "target and draft differ in length: {expected} and {got} entries");
     }
-    Ok(laws)
+    Ok(distributions)
 }
 
 /// A .npy file with one law a row, the target first.
-fn rows(bytes: &[u8], normalize: bool) -> Result<Laws> {
+fn rows(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     let (shape, values) = npy(bytes)?;
     let [rows, vocabulary] = shape[..] else {
         bail!("expected an array of shape [2, vocabulary], got {shape:?}")
@@ -149,9 +153,9 @@ fn rows(bytes: &[u8], normalize: bool) -> Result<Laws> {
         rows >= 2 && vocabulary > 0,
         "expected an array of shape [2, vocabulary], got {shape:?}"
     );
-    let mut laws = values.chunks(vocabulary).map(<[f64]>::to_vec);
-    let target = laws.next().unwrap_or_default();
-    collect(target, laws.collect(), normalize)
+    let mut distributions = values.chunks(vocabulary).map(<[f64]>::to_vec);
+    let target = distributions.next().unwrap_or_default();
+    collect(target, distributions.collect(), normalize)
 }
 
 /// Shape and values of a .npy file of little-endian 4- or 8-byte floats in C order.
@@ -218,7 +222,7 @@ fn singles(data: &[u8]) -> Vec<f64> {
 }
 
 /// Tensors 'target', shape [vocabulary], and 'draft', shape [vocabulary] or [drafts, vocabulary].
-fn tensors(bytes: &[u8], normalize: bool) -> Result<Laws> {
+fn tensors(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     let file = SafeTensors::deserialize(bytes).context("this is not a safetensors file")?;
     let values = |name: &str| {
         let tensor = file.tensor(name).with_context(|| format!("no tensor '{name}'"))?;

@@ -1,11 +1,11 @@
 //! Random decisions, drawn or exactly enumerated by the same algorithm code.
 //!
-//! Every algorithm of the crate asks a [`Chance`] for its decisions. Any [`rand::Rng`] is a
-//! `Chance` that draws them; [`enumerate`] runs a function once for every possible series of
+//! Every algorithm of the crate asks a [`RandomSource`] for its decisions. Any [`rand::Rng`] is a
+//! `RandomSource` that draws them; [`enumerate`] runs a function once for every possible series of
 //! decisions and gives each run's exact probability. Conformance tests therefore enumerate the very
 //! code that runs in production.
 
-use crate::race::{Clocks, Keyed, Open};
+use crate::gumbel::{Keyed, Open, SharedRandomness};
 use crate::{Distribution, Token};
 
 /// A set of weighted outcomes `0..`, one of which is to be chosen in proportion to its weight.
@@ -47,7 +47,7 @@ impl Outcomes for [f64] {
 }
 
 /// The source of all random decisions.
-pub trait Chance {
+pub trait RandomSource {
     /// True with the given probability (values outside `[0, 1]` are clamped, NaN counts as 0).
     fn coin(&mut self, probability: f64) -> bool;
 
@@ -61,13 +61,18 @@ pub trait Chance {
 
     /// Clocks for a text: of a key that is drawn here, or whatever has all of their outcomes in
     /// turn.
-    fn clocks(&mut self) -> Box<dyn Clocks> {
+    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
         Box::new(Keyed::drawn(self))
     }
 
-    /// The first `count` tokens in the race of `law` by shared clocks, at this depth below a
+    /// The first `count` tokens in the race of `probs` by shared clocks, at this depth below a
     /// draft's root; none where there are no such clocks.
-    fn race(&mut self, _depth: usize, _law: &Distribution, _count: usize) -> Option<Vec<Token>> {
+    fn gumbel_top(
+        &mut self,
+        _depth: usize,
+        _distribution: &Distribution,
+        _count: usize,
+    ) -> Option<Vec<Token>> {
         None
     }
 }
@@ -91,7 +96,7 @@ fn uniform<R: rand::Rng + ?Sized>(rng: &mut R) -> f64 {
     (rng.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
 }
 
-impl<R: rand::Rng + ?Sized> Chance for R {
+impl<R: rand::Rng + ?Sized> RandomSource for R {
     fn coin(&mut self, probability: f64) -> bool {
         uniform(self) < probability
     }
@@ -106,19 +111,19 @@ struct Decision {
     open: Vec<(usize, f64)>,
 }
 
-/// The [`Chance`] behind [`enumerate`]: replays a prefix of decisions and records new ones. By
+/// The [`RandomSource`] behind [`enumerate`]: replays a prefix of decisions and records new ones. By
 /// itself it is for experiments that cannot be put into one function.
 ///
 /// ```
-/// use polydraft::Chance;
-/// use polydraft::chance::Enumerator;
-/// let mut chance = Enumerator::new();
+/// use polydraft::RandomSource;
+/// use polydraft::random::Enumerator;
+/// let mut rng = Enumerator::new();
 /// let mut both = 0.0;
 /// loop {
-///     if chance.coin(0.5) && chance.coin(0.25) {
-///         both += chance.probability();
+///     if rng.coin(0.5) && rng.coin(0.25) {
+///         both += rng.probability();
 ///     }
-///     if !chance.advance() {
+///     if !rng.advance() {
 ///         break;
 ///     }
 /// }
@@ -177,7 +182,7 @@ impl Enumerator {
     }
 }
 
-impl Chance for Enumerator {
+impl RandomSource for Enumerator {
     fn coin(&mut self, probability: f64) -> bool {
         let probability = if probability > 0.0 { probability.min(1.0) } else { 0.0 };
         self.decide(|| vec![1.0 - probability, probability]) == 1
@@ -187,13 +192,13 @@ impl Chance for Enumerator {
         self.decide(|| outcomes.weights())
     }
 
-    fn clocks(&mut self) -> Box<dyn Clocks> {
+    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
         Box::new(Open::new())
     }
 }
 
 /// Lent to something that wants a source of its own.
-impl Chance for &mut Enumerator {
+impl RandomSource for &mut Enumerator {
     fn coin(&mut self, probability: f64) -> bool {
         (**self).coin(probability)
     }
@@ -202,18 +207,18 @@ impl Chance for &mut Enumerator {
         (**self).choose(outcomes)
     }
 
-    fn clocks(&mut self) -> Box<dyn Clocks> {
-        (**self).clocks()
+    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
+        (**self).shared_randomness()
     }
 }
 
-/// A [`Chance`] that always takes the first possible outcome: for code that asks for a decision but
+/// A [`RandomSource`] that always takes the first possible outcome: for code that asks for a decision but
 /// must not need one.
 #[cfg(feature = "conformance")]
 pub(crate) struct Certain;
 
 #[cfg(feature = "conformance")]
-impl Chance for Certain {
+impl RandomSource for Certain {
     fn coin(&mut self, probability: f64) -> bool {
         probability >= 1.0
     }
@@ -229,18 +234,18 @@ impl Chance for Certain {
 /// depend on nothing that changes between runs but the decisions.
 ///
 /// ```
-/// use polydraft::{Chance, enumerate};
-/// let heads = enumerate(|chance| (0..3).filter(|_| chance.coin(0.5)).count());
+/// use polydraft::{RandomSource, enumerate};
+/// let heads = enumerate(|rng| (0..3).filter(|_| rng.coin(0.5)).count());
 /// let three: f64 = heads.iter().filter(|(_, n)| *n == 3).map(|(p, _)| p).sum();
 /// assert_eq!(three, 0.125);
 /// ```
 pub fn enumerate<T>(mut experiment: impl FnMut(&mut Enumerator) -> T) -> Vec<(f64, T)> {
-    let mut chance = Enumerator::new();
+    let mut rng = Enumerator::new();
     let mut results = Vec::new();
     loop {
-        let result = experiment(&mut chance);
-        results.push((chance.probability(), result));
-        if !chance.advance() {
+        let result = experiment(&mut rng);
+        results.push((rng.probability(), result));
+        if !rng.advance() {
             return results;
         }
     }

@@ -1,7 +1,7 @@
 //! The laws that solvers are timed on.
 
 use anyhow::{Result, ensure};
-use polydraft::{Distribution, Draft, DraftTree, PolicyKind, Sampling, TargetLaws, Token};
+use polydraft::{Distribution, Draft, DraftTree, PolicyKind, Sampling, TargetDistributions, Token};
 use polydraft_engine::Engine;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -73,8 +73,8 @@ pub fn show_of_models(
     };
     for prompt in prompts.iter().cycle() {
         let seeds = (rng.next_u64(), rng.next_u64());
-        let look = Laws { pairs: Vec::new(), most: left };
-        let (Laws { pairs, .. }, _) =
+        let look = Distributions { pairs: Vec::new(), most: left };
+        let (Distributions { pairs, .. }, _) =
             observe::text(engine, prompt, &plan, seeds, Vec::new(), look, &|| true)?;
         // The first position of a text may be beyond its end, where the context is almost full.
         empty = if pairs.is_empty() { empty + 1 } else { 0 };
@@ -96,25 +96,32 @@ pub fn show_of_models(
 }
 
 /// Takes note of both laws, up to so many pairs.
-struct Laws {
+struct Distributions {
     pairs: Vec<Pair>,
     most: usize,
 }
 
-impl Look for Laws {
-    fn look(&mut self, _: usize, draft: &Draft, target: &dyn TargetLaws) -> polydraft::Result<()> {
-        if let Some(law) = draft.law(DraftTree::ROOT).filter(|_| self.pairs.len() < self.most) {
+impl Look for Distributions {
+    fn look(
+        &mut self,
+        _: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> polydraft::Result<()> {
+        if let Some(probs) =
+            draft.distribution(DraftTree::ROOT).filter(|_| self.pairs.len() < self.most)
+        {
             let target = logits(target.target(DraftTree::ROOT)?);
-            self.pairs.push(Pair { target, draft: logits(law) });
+            self.pairs.push(Pair { target, draft: logits(probs) });
         }
         Ok(())
     }
 }
 
 /// Logits whose law at temperature 1 this is.
-fn logits(law: &Distribution) -> Vec<f32> {
-    let mut logits = vec![f32::NEG_INFINITY; law.vocabulary()];
-    law.support().for_each(|(token, p)| logits[token as usize] = p.ln() as f32);
+fn logits(probs: &Distribution) -> Vec<f32> {
+    let mut logits = vec![f32::NEG_INFINITY; probs.vocabulary()];
+    probs.support().for_each(|(token, p)| logits[token as usize] = p.ln() as f32);
     logits
 }
 
