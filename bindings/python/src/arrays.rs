@@ -1,8 +1,8 @@
 //! Arrays of Python, looked at where they lie.
 //!
 //! numpy arrays and whatever speaks DLPack (torch's tensors, JAX's arrays) are not copied; lists
-//! are. Numbers are f32 or f64, memory is the processor's, and the numbers of a row lie behind each
-//! other. Anything else is refused, with what would help.
+//! are. Numbers are f32 or f64, memory is the CPU's, and the numbers of a row are contiguous.
+//! Anything else is refused, with what would help.
 
 use numpy::ndarray::{ArrayViewD, Axis};
 use numpy::{Element, PyArray1, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
@@ -23,7 +23,8 @@ pub enum Row<'a> {
 }
 
 impl Row<'_> {
-    /// The law of these logits. Models compute in single precision, and so does the softmax.
+    /// The distribution of these logits. Models compute in single precision, and so does the
+    /// softmax.
     pub fn distribution(self, sampling: &Sampling) -> polydraft::Result<Distribution> {
         match self {
             Self::F32(logits) => pool::probs(logits, sampling),
@@ -41,7 +42,7 @@ impl Row<'_> {
         }
     }
 
-    /// The same numbers, as probabilities are kept.
+    /// The same numbers, as probabilities are stored.
     pub fn to_vec(self) -> Vec<f64> {
         match self {
             Self::F32(row) => row.iter().map(|x| f64::from(*x)).collect(),
@@ -120,7 +121,7 @@ fn slices<'a, T>(
 
 fn gaps(what: &str) -> Failure {
     Failure::input(format!(
-        "{what}: expected rows whose numbers lie behind each other, got others; \
+        "{what}: expected rows of contiguous numbers, got others; \
          numpy.ascontiguousarray makes them so"
     ))
 }
@@ -186,7 +187,7 @@ fn array<'py>(what: &str, value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyUnty
         if device != Some(PROCESSOR) {
             let device = device.map_or_else(|| "none at all".to_owned(), device_name);
             return Err(Failure::input(format!(
-                "{what}: expected an array in the processor's memory, got one on {device}; move it \
+                "{what}: expected an array in the CPU's memory, got one on {device}; move it \
                  there first, with \
                  .cpu() for a tensor"
             )));

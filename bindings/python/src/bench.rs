@@ -15,7 +15,7 @@ use crate::errors::{Failure, Result, lock, work};
 use crate::random::seeded;
 use crate::verify::PyVerifier;
 
-/// Laws made in memory that is used again, when they are asked for.
+/// Distributions made in memory that is used again, when they are asked for.
 struct Lazy<'a> {
     target: &'a [&'a [f32]],
     spare: Vec<Mutex<Option<Distribution>>>,

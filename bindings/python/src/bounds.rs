@@ -29,7 +29,7 @@ pub fn optimal_acceptance(
 }
 
 /// The largest acceptance and the tokens that limit it, ascending: those of which more are drafted
-/// than the target wants. By another way than `optimal_acceptance`.
+/// than the target wants. By another method than `optimal_acceptance`.
 #[pyfunction]
 #[pyo3(signature = (target, draft, drafts=1, scheme="iid"))]
 pub fn limiting_tokens(
@@ -58,7 +58,7 @@ pub fn acceptance_bounds(
     Ok(acceptance::bounds(problem.target, problem.proposal.distribution(0), drafts))
 }
 
-/// The most tokens per call of the target that any verifier can emit on average: of `paths`
+/// The most tokens per target pass that any verifier can emit on average: of `paths`
 /// independent paths of `depth` tokens that table models draft and score. A linear program;
 /// exponential in all there is.
 #[pyfunction]

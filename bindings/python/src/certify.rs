@@ -1,4 +1,4 @@
-//! Is the text the target's own? As the program's `certify` finds out, seed for seed.
+//! Is the output the target's own? As the program's `certify` finds out, seed for seed.
 
 use std::sync::Mutex;
 
@@ -18,9 +18,9 @@ use crate::tree::{self, PyTree};
 use crate::verify::{self, PyVerifier};
 
 /// What a test of losslessness found. `verdict`: `pass`, `fail`, or `not-enough-data`; the G-test
-/// of the first tokens' joint law: its `statistic`, `freedom` and `p_value`; and at temperature 0
-/// the texts that were equal to plain decoding's (`greedy_equal`), parted at a tie within rounding
-/// (`greedy_ties`) or differed (`greedy_different`).
+/// of the first tokens' joint distribution: its `statistic`, `freedom` and `p_value`; and at
+/// temperature 0 the sequences that were equal to plain decoding's (`greedy_equal`), diverged at a
+/// tie within rounding (`greedy_ties`) or differed (`greedy_different`).
 #[pyclass(name = "Certificate", module = "polydraft", frozen, get_all)]
 pub struct PyCertificate {
     verdict: &'static str,
@@ -75,8 +75,8 @@ impl Test<'_> {
             .rng(seeded(seed)))
     }
 
-    /// Where the text at temperature 0 parts from plain decoding's, how far apart the logits of the
-    /// two tokens are.
+    /// Where the sequence at temperature 0 diverges from plain decoding's, how far apart the logits
+    /// of the two tokens are.
     fn greedy(
         &self,
         engine: &mut Engine,
@@ -91,7 +91,8 @@ impl Test<'_> {
         parting(engine.target(), prompt, &plain?.tokens, &with?.tokens)
     }
 
-    /// Decodes the first `length` tokens `runs` times and compares their law with the target's.
+    /// Decodes the first `length` tokens `runs` times and compares their distribution with the
+    /// target's.
     fn distribution(
         &self,
         engine: &Mutex<Engine>,
@@ -122,8 +123,8 @@ fn interrupted() -> Result<()> {
     Ok(Python::attach(|py| py.check_signals())?)
 }
 
-/// Where two texts part, how far apart the target's logits of the two tokens are; none if they are
-/// equal.
+/// Where two sequences diverge, how far apart the target's logits of the two tokens are; none if
+/// they are equal.
 fn parting(
     target: &mut dyn Model,
     prompt: &[Token],
@@ -149,18 +150,24 @@ fn parting(
     Ok(Some(gap?))
 }
 
-/// Tests on an engine's own models that its text is the target's: at temperature 0 token for token
-/// as plain decoding's (but for ties within rounding), and the joint law of the `first` tokens
-/// after each prompt, decoded `runs` times, by a G-test.
+/// Tests on an engine's own models that its output is the target's: at temperature 0 token for
+/// token as plain decoding's (but for ties within rounding), and the joint distribution of the
+/// `first` tokens after each prompt, decoded `runs` times, by a G-test.
 ///
 /// A lossless verifier fails with the probability `false_alarm`. `plant_fault` decodes wrongly on
 /// purpose: then it must fail.
 ///
-/// >>> engine = Engine(TableModel({(): [0.5, 0.3, 0.2]}), TableModel({(): [0.2, 0.3, 0.5]})) >>>
-/// certify(engine, [[0]], runs=1000).verdict, certify(engine, [[0]], runs=1000,
-/// plant_fault=True).verdict ('pass', 'fail')
+/// >>> engine = Engine(TableModel({(): [0.5, 0.3, 0.2]}), TableModel({(): [0.2, 0.3, 0.5]}))
+/// >>> certify(engine, [[0]], runs=1000).verdict
+/// 'pass'
+/// >>> certify(engine, [[0]], runs=1000, plant_fault=True).verdict
+/// 'fail'
 #[pyfunction]
-#[pyo3(signature = (engine, prompts, *, verifier="nested-priority".into(), tree="paths:2,3".into(), sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=1e-3, seed=0, plant_fault=false))]
+#[pyo3(signature = (
+    engine, prompts, *, verifier="nested-priority".into(), tree="paths:2,3".into(),
+    sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=1e-3, seed=0,
+    plant_fault=false
+))]
 #[pyo3(text_signature = "(engine, prompts, *, verifier='nested-priority', tree='paths:2,3', \
         sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=0.001, seed=0, \
         plant_fault=False)")]

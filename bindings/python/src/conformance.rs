@@ -11,9 +11,9 @@ use crate::tables::PyTableModel;
 use crate::tree::PyTree;
 use crate::{tree, verify};
 
-/// What a verifier does with the drafts of one tree: expected tokens per draft
-/// (`block_efficiency`), the largest difference between the probability of a text and that under
-/// the target (`deviation`: rounding, or the verifier is wrong), and the number of different
+/// What a verifier does with the drafts of one tree: expected tokens per target pass
+/// (`block_efficiency`), the largest difference between the probability of a sequence and that
+/// under the target (`deviation`: rounding, or the verifier is wrong), and the number of different
 /// drafts (`trees`).
 #[pyclass(name = "Exact", module = "polydraft", frozen, get_all)]
 pub struct PyExact {
@@ -62,7 +62,7 @@ fn enumerated<T: Send>(
     work(py, || look(verifier.build()?.as_mut(), lock(&tree.policy).as_ref()))
 }
 
-/// Enumerates a verifier on table models: its exact law and block efficiency.
+/// Enumerates a verifier on table models: its exact distribution and block efficiency.
 ///
 /// >>> target = TableModel({(): [0.5, 0.3, 0.2], (0,): [0.1, 0.8, 0.1]})
 /// >>> draft = TableModel({(): [0.2, 0.3, 0.5]})
@@ -87,8 +87,8 @@ pub fn exact_distribution(
     })
 }
 
-/// The law of what one step emits: a dictionary from the emitted tokens (tuples, of one token or
-/// more) to their probability.
+/// The distribution of what one step emits: a dictionary from the emitted tokens (tuples, of one
+/// token or more) to their probability.
 #[pyfunction]
 pub fn emitted_distribution(
     py: Python<'_>,
@@ -107,9 +107,9 @@ pub fn emitted_distribution(
     Ok(dict.unbind())
 }
 
-/// The G-test: do counts agree with a law that is known? `probabilities` and `counts` are of all
-/// cells; those expected fewer than five times are pooled. Gives the statistic, its degrees of
-/// freedom and the probability of a larger one.
+/// The G-test: do counts agree with a distribution that is known? `probabilities` and `counts` are
+/// of all cells; those expected fewer than five times are pooled. Gives the statistic, its degrees
+/// of freedom and the probability of a larger one.
 ///
 /// >>> [round(value, 3) for value in g_test([0.5, 0.5], [60, 40])]
 /// [4.027, 1, 0.045]

@@ -38,19 +38,19 @@ impl PySampling {
         self.settings.temperature
     }
 
-    /// The k likeliest tokens are kept; none for all.
+    /// Only the k likeliest tokens; none for all.
     #[getter]
     fn top_k(&self) -> Option<usize> {
         self.settings.top_k
     }
 
-    /// The fewest tokens with this probability are kept.
+    /// Only the fewest tokens that reach this probability together.
     #[getter]
     fn top_p(&self) -> f64 {
         self.settings.top_p
     }
 
-    /// Tokens with this share of the largest probability are kept.
+    /// Only tokens with at least this share of the largest probability.
     #[getter]
     fn min_p(&self) -> f64 {
         self.settings.min_p
@@ -74,8 +74,8 @@ impl PySampling {
 ///
 /// `Distribution(probabilities)` checks them, shape `[vocabulary]`, f32 or f64.
 ///
-/// >>> law = Distribution([0.5, 0.3, 0.2])
-/// >>> law.probability(1), law.argmax(), law.overlap(Distribution([0.2, 0.3, 0.5]))
+/// >>> probs = Distribution([0.5, 0.3, 0.2])
+/// >>> probs.probability(1), probs.argmax(), probs.overlap(Distribution([0.2, 0.3, 0.5]))
 /// (0.3, 0, 0.7)
 /// >>> Distribution([0.5, 0.4])
 /// Traceback (most recent call last):
@@ -98,7 +98,7 @@ impl PyDistribution {
         match got == expected {
             true => Ok(()),
             false => Err(Failure::input(format!(
-                "other: expected a law of {expected} tokens, got one of {got}"
+                "other: expected a distribution over {expected} tokens, got one over {got}"
             ))),
         }
     }
@@ -203,7 +203,7 @@ impl PyDistribution {
         self.probs.most_likely(count)
     }
 
-    /// Draws a token. `rng` is a `RandomSource` or a seed.
+    /// Draws a token. `rng` is an `Rng` or a seed.
     #[pyo3(signature = (rng=None))]
     fn sample<'py>(&self, py: Python<'py>, rng: Option<&Bound<'py, PyAny>>) -> Result<Token> {
         let rng = random::given(py, rng)?;
@@ -255,7 +255,7 @@ pub fn given(what: &'static str, value: &Bound<'_, PyAny>) -> Result<Arc<Distrib
     Ok(Arc::new(Distribution::new(rows.slices()?[0].to_vec())?))
 }
 
-/// Several laws: a distribution for each, or rows of logits.
+/// Several distributions: each as such, or rows of logits.
 pub enum Distributions<'py> {
     /// Given as they are.
     Made(Vec<Arc<Distribution>>),
@@ -293,7 +293,7 @@ impl<'py> Distributions<'py> {
     }
 }
 
-/// Several laws, as Rust sees them.
+/// Several distributions, as Rust sees them.
 pub enum DistributionsView<'a> {
     /// Made.
     Made(&'a [Arc<Distribution>]),

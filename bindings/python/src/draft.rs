@@ -12,12 +12,12 @@ use crate::{arrays, pool, random};
 
 /// A tree of drafted tokens that knows how each was drawn.
 ///
-/// Node 0 is the root: the text so far, whose last token is `root`. Every other node is a token
-/// behind its parent; nodes are numbered parents first. Arrays of nodes have an entry for the root,
+/// Node 0 is the root: the sequence so far, whose last token is `root`. Every other node is a token
+/// after its parent; nodes are numbered parents first. Arrays of nodes have an entry for the root,
 /// so that row i of the target's logits belongs to node i.
 ///
-/// `Draft(tree, root, depth)` is grown level by level with the draft's laws, and no deeper than
-/// `depth`: what room there is left, never anything that depends on tokens.
+/// `Draft(tree, root, depth)` is grown level by level with the draft model's distributions, and no
+/// deeper than `depth`: what room there is left, never anything that depends on tokens.
 ///
 /// >>> draft = Draft("paths:3,2")
 /// >>> while (nodes := draft.frontier()):
@@ -50,7 +50,7 @@ impl Drop for PyDraft {
 }
 
 impl PyDraft {
-    /// One that was drawn elsewhere, behind the token `root`.
+    /// One that was drawn elsewhere, after the token `root`.
     pub fn taken_over(draft: Draft, root: Token) -> Self {
         let asked = draft.tree().len();
         Self { draft, tree: None, asked, depth: 0, root }
@@ -93,7 +93,7 @@ impl PyDraft {
         Ok(Self { draft: Draft::new(), tree: Some(tree), asked: 0, depth, root })
     }
 
-    /// The nodes whose next-token law the tree asks for now; empty when it is complete.
+    /// The nodes whose next-token distribution the tree asks for now; empty when it is complete.
     fn frontier(&self, py: Python<'_>) -> Result<Vec<NodeId>> {
         match &self.tree {
             None => Ok(Vec::new()),
@@ -101,8 +101,8 @@ impl PyDraft {
         }
     }
 
-    /// Draws below the nodes of `frontier()`. `distributions` has the draft's logits there, `[nodes,
-    /// vocabulary]`, to which `sampling` is applied, or a list of distributions.
+    /// Draws below the nodes of `frontier()`. `distributions` has the draft's logits there,
+    /// `[nodes, vocabulary]`, to which `sampling` is applied, or a list of distributions.
     #[pyo3(signature = (distributions, rng=None, sampling=None))]
     fn grow<'py>(
         &mut self,
@@ -117,12 +117,12 @@ impl PyDraft {
             ));
         };
         let policy = &tree.get().policy;
-        let distributions = Distributions::new("laws", distributions, sampling)?;
+        let distributions = Distributions::new("distributions", distributions, sampling)?;
         let view = distributions.view()?;
         let nodes = tree.get().with(py, |policy| self.frontier_of(policy))?;
         if view.len() != nodes.len() {
             let message = format!(
-                "laws: expected {} rows, one for each node of the frontier, got {}",
+                "distributions: expected {} rows, one for each node of the frontier, got {}",
                 nodes.len(),
                 view.len()
             );
@@ -133,7 +133,7 @@ impl PyDraft {
         let (source, draft) = (&mut rng.source, &mut self.draft);
         let before = draft.tree().len();
         work(py, || {
-            // All laws first: where one is none, nothing has been drawn.
+            // All distributions first: where one is none, nothing has been drawn.
             let made = (0..nodes.len()).into_par_iter().map(|row| view.distribution(row));
             let made: Vec<_> = made.collect::<polydraft::Result<_>>()?;
             let policy = lock(policy);
@@ -146,10 +146,10 @@ impl PyDraft {
         Ok(())
     }
 
-    /// Takes independent paths that somebody else has drawn: tokens `[paths, depth]`, and the laws
-    /// that they were drawn from: logits `[paths, depth, vocabulary]`, to which `sampling` is
-    /// applied. Common beginnings become one node; the law there is that of the first path that has
-    /// it.
+    /// Takes independent paths that somebody else has drawn: tokens `[paths, depth]`, and the
+    /// distributions that they were drawn from: logits `[paths, depth, vocabulary]`, to which
+    /// `sampling` is applied. Common beginnings become one node; the distribution there is that of
+    /// the first path that has it.
     ///
     /// >>> logits = np.zeros((2, 3, 5), dtype=np.float32)
     /// >>> Draft.from_paths([[1, 2, 3], [1, 4, 0]], logits).tokens
@@ -175,12 +175,12 @@ impl PyDraft {
         }
         let rows: Vec<Distributions<'_>> = distributions
             .try_iter()?
-            .map(|path| Distributions::new("laws", &path?, sampling.clone()))
+            .map(|path| Distributions::new("distributions", &path?, sampling.clone()))
             .collect::<Result<_>>()?;
         let views: Vec<_> = rows.iter().map(Distributions::view).collect::<Result<_>>()?;
         if views.len() != paths.len() || views.iter().any(|view| view.len() != depth) {
             return Err(Failure::input(format!(
-                "laws: expected shape [{}, {depth}, vocabulary], a row for each token",
+                "distributions: expected shape [{}, {depth}, vocabulary], a row for each token",
                 paths.len()
             )));
         }
@@ -221,17 +221,19 @@ impl PyDraft {
     /// first, whose own are not looked at but for `tokens[0]`.
     ///
     /// `tokens` and `parents`: shape `[nodes]`, parents first, the children of a node in the order
-    /// of their draws; `distributions`: the draft's logits that a node's *children* were drawn from,
-    /// `[nodes, vocabulary]`, to which `sampling` is applied; rows of leaves are not looked at, and
-    /// those behind the last node with children may be missing. `counts`: how often each node was
-    /// drawn (default: once), 2^20 in all at most. `scheme`: how children are drawn
+    /// of their draws; `distributions`: the draft's logits that a node's *children* were drawn
+    /// from, `[nodes, vocabulary]`, to which `sampling` is applied; rows of leaves are not looked
+    /// at, and those after the last node with children may be missing. `counts`: how often each
+    /// node was drawn (default: once), 2^20 in all at most. `scheme`: how children are drawn
     /// (`polydraft.DRAFTINGS`). `begins`: for each node, whether draws begin there; where they do
     /// not, every path that came there goes on with one draw (default: they begin at the root alone
     /// for `iid`, everywhere for the others). All of it is the caller's word: verifiers are exact
     /// if it is true.
     #[staticmethod]
     #[pyo3(name = "given")]
-    #[pyo3(signature = (tokens, parents, distributions, counts=None, scheme="iid", begins=None, sampling=None))]
+    #[pyo3(signature = (
+        tokens, parents, distributions, counts=None, scheme="iid", begins=None, sampling=None
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn taken(
         py: Python<'_>,
@@ -276,13 +278,13 @@ impl PyDraft {
                 }
             }
         }
-        let distributions = Distributions::new("laws", distributions, sampling)?;
+        let distributions = Distributions::new("distributions", distributions, sampling)?;
         let view = distributions.view()?;
         let last =
             (0..nodes).rev().find(|node| !children[*node].is_empty()).map_or(0, |node| node + 1);
         if view.len() < last {
             return Err(Failure::input(format!(
-                "laws: expected at least {last} rows, one for each node, got {}",
+                "distributions: expected at least {last} rows, one for each node, got {}",
                 view.len()
             )));
         }
@@ -378,7 +380,7 @@ impl PyDraft {
         (0..self.draft.tree().len()).filter(|node| self.draft.draws(*node).is_none()).collect()
     }
 
-    /// The law that the children of a node were drawn from; none at a leaf.
+    /// The distribution that the children of a node were drawn from; none at a leaf.
     fn distribution(&self, node: NodeId) -> Option<PyDistribution> {
         self.draft.distribution(node).map(|probs| probs.clone().into())
     }

@@ -1,4 +1,4 @@
-//! The decode loop: an engine with its models, and sessions at work.
+//! The decode loop: an engine with its models, and sessions.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -19,14 +19,14 @@ use crate::session::{self, PyGeneration, PySession};
 use crate::tables::PyTableModel;
 use crate::{arrays, models, random, tree, verify};
 
-/// A target, what drafts for it, and any number of sessions.
+/// A target model, its draft and any number of sessions.
 ///
 /// `target`: a directory as published on the hub or a GGUF file, or a `TableModel`. `draft`:
-/// likewise, or `"self"` (the target's own weights in 5 or 4 bits; `"self:q8_0"` in 8), or
-/// `"ngram"` (what the text has said before), or none for plain decoding. `dtype` and
-/// `draft_dtype`: how weights are held, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as
-/// the file of a GGUF has them, else f32). `device`: `"cpu"`, or what the wheel was built for.
-/// `copies`: where a copy of the target's weights is kept for the next time, a folder, or `True`
+/// likewise, or `"self"` (a quantised self-draft, in 5 or 4 bits; `"self:q8_0"` in 8), or
+/// `"ngram"` (the tokens that the sequence repeats), or none for plain decoding. `dtype` and
+/// `draft_dtype`: the weight types, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as
+/// the file of a GGUF has them, else f32). `device`: `"cpu"`, the only one.
+/// `copies`: where the quantised self-draft is cached for the next time, a folder, or `True`
 /// for the user's cache, or `False` for nowhere.
 ///
 /// >>> target = TableModel({(): [0.9, 0.1], (0,): [0.2, 0.8]})
@@ -43,7 +43,7 @@ pub struct PyEngine {
     /// Number of tokens.
     #[pyo3(get)]
     vocabulary: usize,
-    /// Tokens that a text may have, its prompt included.
+    /// Tokens that a sequence may have, its prompt included.
     #[pyo3(get)]
     context: usize,
 }
@@ -70,7 +70,10 @@ impl PyEngine {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (target, draft=None, *, dtype=None, draft_dtype=None, device="cpu", copies=Copies::Kept(true)))]
+    #[pyo3(signature = (
+        target, draft=None, *, dtype=None, draft_dtype=None, device="cpu",
+        copies=Copies::Kept(true)
+    ))]
     fn new(
         py: Python<'_>,
         target: &Bound<'_, PyAny>,
@@ -115,7 +118,7 @@ impl PyEngine {
         work(py, || self.language()?.decode(&tokens))
     }
 
-    /// The target's logits after a text: float32, `[vocabulary]`.
+    /// The target's logits after a prompt: float32, `[vocabulary]`.
     fn logits<'py>(
         &self,
         py: Python<'py>,
@@ -138,10 +141,12 @@ impl PyEngine {
         Ok(numpy::PyArray1::from_vec(py, logits))
     }
 
-    /// What passes and steps cost on this machine, and what to expect of drafts behind a prompt
-    /// like yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by
-    /// it, and gives the same text for a seed as long as the costs are the same.
-    #[pyo3(signature = (prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None))]
+    /// What passes and steps cost on this machine, and what to expect of drafts after a prompt like
+    /// yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by it,
+    /// and gives the same output for a seed as long as the costs are the same.
+    #[pyo3(signature = (
+        prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None
+    ))]
     #[pyo3(text_signature = "($self, prompt=None, *, verifier='nested-priority', sampling=None, \
             draft_sampling=None)")]
     fn costs<'py>(
@@ -169,14 +174,19 @@ impl PyEngine {
         Ok(py.import("json")?.call_method1("loads", (json,))?)
     }
 
-    /// Begins a text; iterate over it for its tokens, or advance several together with `step`.
+    /// Begins a sequence; iterate over it for its tokens, or advance several together with `step`.
     ///
     /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or none for plain
-    /// decoding; `tree`: where drafts grow. `sampling` makes the target's logits the law of the
-    /// text; `draft_sampling` the draft's that drafts are drawn from (default: the same). It ends
-    /// after `max_tokens`, with one of `end_tokens` (default: the model's), or before one of the
-    /// strings `stop`. The same `seed` gives the same text, here and in the `polydraft` program.
-    #[pyo3(signature = (prompt, *, verifier=Some("nested-priority".into()), tree="paths:2,3".into(), sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![], seed=None))]
+    /// decoding; `tree`: where drafts grow. `sampling` makes the target's logits the distribution
+    /// of the output; `draft_sampling` makes the draft model's the one that drafts are drawn from
+    /// (default: the same). It ends after `max_tokens`, with one of `end_tokens` (default: the
+    /// model's), or before one of the strings `stop`. The same `seed` gives the same output, here
+    /// and in the `polydraft` program.
+    #[pyo3(signature = (
+        prompt, *, verifier=Some("nested-priority".into()), tree="paths:2,3".into(),
+        sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![],
+        seed=None
+    ))]
     #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', \
             sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
             seed=None)")]
@@ -226,7 +236,7 @@ impl PyEngine {
         Ok(PySession::new(slf.clone().unbind(), session))
     }
 
-    /// Writes one text from beginning to end; arguments are those of `session`.
+    /// Decodes one sequence from beginning to end; arguments are those of `session`.
     #[pyo3(signature = (prompt, **options))]
     #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', \
             sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
@@ -250,7 +260,7 @@ impl PyEngine {
         session.close(py)
     }
 
-    /// Advances several texts in one pass of the target. What each gets does not depend on the
+    /// Advances several sequences in one pass of the target. What each gets does not depend on the
     /// others, to the last bit.
     fn step(&self, py: Python<'_>, sessions: Vec<PyRef<'_, PySession>>) -> Result<()> {
         let sessions: Vec<&PySession> = sessions.iter().map(|session| &**session).collect();
@@ -274,7 +284,7 @@ fn table(value: &Bound<'_, PyAny>) -> Option<Box<dyn Model>> {
     Some(Box::new((*table.get().model).clone()))
 }
 
-/// A target by its path, and what drafts for it by its name.
+/// A target by its path, and its draft by its name.
 fn opened(
     py: Python<'_>,
     target: &Bound<'_, PyAny>,
@@ -288,7 +298,7 @@ fn opened(
     Ok((engine, Some(language)))
 }
 
-/// What drafts for a table, or a table that drafts.
+/// The draft for a table, or a table as the draft.
 fn drafter(
     py: Python<'_>,
     target: &ModelInfo,

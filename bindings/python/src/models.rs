@@ -76,7 +76,7 @@ mod with {
             Ok(self.0.encode_chat(&messages)?)
         }
 
-        /// The text of tokens behind a prompt, as they come.
+        /// The text of the tokens after a prompt, as they come.
         pub fn stream(&self, prompt: &[Token]) -> Box<dyn Detokenizer> {
             Box::new(self.0.tokenizer.stream(prompt))
         }
@@ -114,7 +114,7 @@ mod with {
         })
     }
 
-    /// Loads a target and, if one is named, what drafts for it.
+    /// Loads a target and, if one is named, its draft.
     pub fn load(
         target: &Path,
         draft: Option<String>,
@@ -126,7 +126,7 @@ mod with {
         Ok((engine, Language(language)))
     }
 
-    /// Loads one model, to be put to work beside a table.
+    /// Loads one model, to work with a table.
     pub fn load_one(path: &Path, how: &Options<'_>) -> Result<(Box<dyn Model>, Language)> {
         let LanguageModel { model, language } = described(path, None, how)?.load_target(&Silent)?;
         Ok((model, Language(language)))

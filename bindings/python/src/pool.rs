@@ -1,4 +1,4 @@
-//! Distributions whose memory is used again: a law over a large vocabulary takes longer to allocate
+//! Distributions whose memory is used again: one over a large vocabulary takes longer to allocate
 //! than to fill.
 
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ const MOST: usize = 128;
 
 static SPARE: Mutex<Vec<Distribution>> = Mutex::new(Vec::new());
 
-/// The law of these logits.
+/// The distribution of these logits.
 pub fn probs(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribution> {
     let spare = lock(&SPARE).pop();
     match spare {
@@ -21,7 +21,7 @@ pub fn probs(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribut
     }
 }
 
-/// Takes laws that nobody needs any more.
+/// Takes distributions that nobody needs any more.
 pub fn give_back(distributions: impl IntoIterator<Item = Distribution>) {
     let mut spare = lock(&SPARE);
     let room = MOST.saturating_sub(spare.len());

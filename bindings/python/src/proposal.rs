@@ -1,4 +1,4 @@
-//! How the tokens at one node are drawn, and the law of the tuple.
+//! How the tokens at one node are drawn, and the distribution of the tuple.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::distribution::{self, PyDistribution};
 use crate::errors::{Failure, Result, work};
 use crate::{arrays, random};
 
-/// Laws of drafts with how these are drawn.
+/// Distributions of drafts with how these are drawn.
 pub struct Owned {
     draws: Draws,
     distributions: Vec<Distribution>,
 }
 
 impl Owned {
-    /// From a law, or a list of one for each draft where the scheme is `distinct`.
+    /// From a distribution, or a list of one for each draft where the scheme is `distinct`.
     pub fn new(distributions: &Bound<'_, PyAny>, count: usize, scheme: &str) -> Result<Self> {
         let scheme: Drafting = scheme.parse()?;
         let many =
@@ -45,8 +45,8 @@ impl Owned {
     }
 }
 
-/// The law of the tuple of drafts at a node: `count` of them from `draft` by `scheme`, one of
-/// `polydraft.DRAFTINGS`.
+/// The distribution of the tuple of drafts at a node: `count` of them from `draft` by `scheme`, one
+/// of `polydraft.DRAFTINGS`.
 ///
 /// `draft` is a distribution, or a list of `count` of them where the scheme is `distinct`.
 ///
@@ -78,7 +78,7 @@ impl PyProposal {
         self.owned.draws.scheme.name()
     }
 
-    /// The law that draft `index` comes from.
+    /// The distribution that draft `index` comes from.
     fn distribution(&self, index: usize) -> Result<PyDistribution> {
         let count = self.owned.draws.count;
         match index < count {

@@ -46,9 +46,9 @@ impl RandomSource for Source {
 
 /// The source of all random decisions.
 ///
-/// `RandomSource(seed)` draws them; the same seed gives the same decisions as in the `polydraft` program.
-/// `RandomSource.every()` goes through all of them, one series after the other, for those who want the
-/// exact law of what they do; see `polydraft.enumerate_decisions`.
+/// `Rng(seed)` draws them; the same seed gives the same decisions as in the `polydraft` program.
+/// `Rng.every()` goes through all of them, one series after the other, for those who want the
+/// exact distribution of what they do; see `polydraft.enumerate_decisions`.
 ///
 /// >>> one, other = Rng(7), Rng(7)
 /// >>> [one.coin(0.5) for _ in range(8)] == [other.coin(0.5) for _ in range(8)]
@@ -108,7 +108,7 @@ impl PyRng {
     fn advance(&mut self) -> Result<bool> {
         match &mut self.source {
             Source::Random(_) => Err(Failure::unsupported(
-                "advance: expected a chance that goes through every decision, got one that draws",
+                "advance: expected an Rng that goes through every decision, got one that draws",
             )),
             Source::Every(every) => Ok(every.advance()),
         }
@@ -120,15 +120,15 @@ pub fn seeded(seed: u64) -> ChaCha12Rng {
     ChaCha12Rng::seed_from_u64(seed)
 }
 
-/// A chance, or a seed of one, or nothing for one that nobody has seen before.
+/// An `Rng`, or its seed, or nothing for one that nobody has seen before.
 pub fn given<'py>(py: Python<'py>, value: Option<&Bound<'py, PyAny>>) -> Result<Bound<'py, PyRng>> {
     let seed: u64 = match value {
         None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
         Some(value) => match value.cast::<PyRng>() {
             Ok(rng) => return Ok(rng.clone()),
-            Err(_) => value.extract().map_err(|_| {
-                wrong_type("chance", "a Chance or a seed from 0 to 2^64 - 1", value)
-            })?,
+            Err(_) => value
+                .extract()
+                .map_err(|_| wrong_type("rng", "an Rng or a seed from 0 to 2^64 - 1", value))?,
         },
     };
     Ok(Bound::new(py, PyRng::new(seed))?)

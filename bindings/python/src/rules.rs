@@ -14,7 +14,7 @@ use crate::proposal::Owned;
 use crate::random::{PyRng, Source};
 use crate::{arrays, distribution, random};
 
-/// A rule prepared for one node: the target's law there, and how drafts were drawn.
+/// A rule prepared for one node: the target's distribution there, and how drafts were drawn.
 /// `polydraft.couple` makes it.
 #[pyclass(name = "Coupling", module = "polydraft", frozen)]
 pub struct PyCoupling {
@@ -38,8 +38,8 @@ impl PyEmission {
     }
 }
 
-/// The law of an emitted token: `probabilities`, f64 of shape `[vocabulary]`, and the probability
-/// that a draft is `accepted`.
+/// The distribution of an emitted token: `probabilities`, f64 of shape `[vocabulary]`, and the
+/// probability that a draft is `accepted`.
 #[pyclass(name = "EmittedDistribution", module = "polydraft", frozen, get_all)]
 pub struct PyEmittedDistribution {
     probabilities: Py<PyArray1<f64>>,
@@ -73,8 +73,8 @@ impl PyAcceptance {
 ///
 /// `rule` is one of `polydraft.RULES`, or a dictionary with its name as `"rule"` and its settings.
 /// `target` is a distribution or an array of probabilities, shape `[vocabulary]`, and so is
-/// `draft`, from which `drafts` tokens are drawn by `scheme` (a list of laws for the scheme
-/// `distinct`).
+/// `draft`, from which `drafts` tokens are drawn by `scheme` (a list of distributions for the
+/// scheme `distinct`).
 ///
 /// >>> coupling = couple("priority", [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], drafts=2)
 /// >>> round(coupling.acceptance().probability, 12)
@@ -156,7 +156,7 @@ impl PyCoupling {
         Ok(PyEmission { token: emission.token, accepted: emission.accepted })
     }
 
-    /// The exact law of the emitted token given these drafts.
+    /// The exact distribution of the emitted token given these drafts.
     fn distribution(
         &self,
         py: Python<'_>,
@@ -167,8 +167,8 @@ impl PyCoupling {
         Ok(PyEmittedDistribution::new(py, probs.probabilities, probs.accepted))
     }
 
-    /// The law of the emitted token over all drafts, every decision followed to its end: the
-    /// target's, if the rule is exact.
+    /// The distribution of the emitted token over all drafts, every decision followed to its end:
+    /// the target's, if the rule is exact.
     fn emitted(&self, py: Python<'_>) -> Result<PyEmittedDistribution> {
         let all = work(py, || {
             let problem = Problem::new(&self.target, self.drafts.get()?)?;

@@ -1,4 +1,4 @@
-//! Texts at work, and finished ones.
+//! Sequences that are being decoded, and finished ones.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 use crate::engine::PyEngine;
 use crate::errors::{Failure, Result, lock, work};
 
-/// A text at work. Iterating gives its tokens as they are decided; `close()`, or the end of a
-/// `with` block, gives it back to the engine and says what it cost.
+/// A sequence that is being decoded. Iterating gives its tokens as they are decided; `close()`, or
+/// the end of a `with` block, gives it back to the engine and says what it cost.
 ///
 /// >>> engine = Engine(TableModel({(): [0.5, 0.5]}))
 /// >>> with engine.session([0], max_tokens=5, seed=1) as session:
@@ -29,7 +29,7 @@ pub struct PySession {
     told: Mutex<Told>,
 }
 
-/// What is known of a text between steps.
+/// What is known of a sequence between steps.
 #[derive(Default)]
 struct Told {
     /// Decided and not yet handed out.
@@ -159,7 +159,7 @@ impl PySession {
     }
 
     /// Where each token came from: `accepted` (a draft), `correction` (in place of rejected ones)
-    /// or `bonus` (behind accepted ones, or where nothing was drafted).
+    /// or `bonus` (after accepted ones, or where nothing was drafted).
     #[getter]
     fn origins(&self) -> Vec<&'static str> {
         lock(&self.told).origins.clone()
@@ -206,8 +206,8 @@ impl PySession {
     }
 }
 
-/// A finished text: `tokens`, the `text` of them, why it ended (`finish`), where each token came
-/// from (`origins`), and what it cost: `statistics`, a dictionary.
+/// A finished sequence: `tokens`, the `text` of them, why it ended (`finish`), where each token
+/// came from (`origins`), and what it cost: `statistics`, a dictionary.
 #[pyclass(name = "Generation", module = "polydraft", frozen, get_all)]
 pub struct PyGeneration {
     text: String,

@@ -67,7 +67,7 @@ impl PyTableModel {
         self.model.info().vocabulary.size()
     }
 
-    /// The law of the next token after a context of token ids.
+    /// The distribution of the next token after a context of token ids.
     fn distribution(&self, context: &Bound<'_, PyAny>) -> Result<PyDistribution> {
         let context = arrays::tokens("context", context)?;
         Ok(self.model.distribution(&context).clone().into())
@@ -81,7 +81,7 @@ impl ContextDistributions for PyTableModel {
 }
 
 /// A random target and a draft that agrees with it more or less (`agreement`, from 0 to 1), with a
-/// law for every text of up to `depth` tokens.
+/// distribution for every sequence of up to `depth` tokens.
 #[pyfunction]
 #[pyo3(signature = (vocabulary, depth, agreement=0.5, seed=0))]
 pub fn random_tables(
@@ -91,8 +91,8 @@ pub fn random_tables(
     agreement: f64,
     seed: u64,
 ) -> Result<(PyTableModel, PyTableModel)> {
-    /// Numbers of each model's table at most: the tokens of its texts, and a probability for each
-    /// token behind them.
+    /// Numbers of each model's table at most: the tokens of its sequences, and a probability for
+    /// each token after them.
     const MOST: f64 = 3e7;
     if vocabulary == 0 || !(0.0..=1.0).contains(&agreement) {
         return Err(Failure::input(

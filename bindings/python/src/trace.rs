@@ -1,4 +1,4 @@
-//! Recorded laws, and verifiers replayed on them.
+//! Recorded distributions, and verifiers replayed on them.
 
 use std::path::PathBuf;
 
@@ -85,7 +85,7 @@ fn parsed<'py>(py: Python<'py>, json: &str) -> Result<Bound<'py, PyAny>> {
     Ok(py.import("json")?.call_method1("loads", (json,))?)
 }
 
-/// What one prompt gave. An item is a position, of all texts behind the prompt.
+/// What one prompt gave. An item is a position, of all sequences after the prompt.
 #[pyclass(name = "Shard", module = "polydraft", frozen)]
 pub struct PyShard {
     shard: Shard,
@@ -105,13 +105,13 @@ impl PyShard {
         PyArray1::from_slice(py, self.shard.prompt())
     }
 
-    /// What the target wrote behind it, text by text: uint32 `[tokens]` each.
+    /// What the target wrote after it, sequence by sequence: uint32 `[tokens]` each.
     #[getter]
     fn texts<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyArray1<Token>>> {
         self.shard.texts().iter().map(|text| PyArray1::from_slice(py, &text.tokens)).collect()
     }
 
-    /// The most probability that is missing of a law.
+    /// The most probability that is missing from a distribution.
     #[getter]
     fn left_out(&self) -> f64 {
         self.shard.left_out()
@@ -146,8 +146,9 @@ impl PyShard {
     }
 }
 
-/// A position of a text: the number of the `text`, how many of its tokens are before it (`at`), the
-/// `draft` there, with the law of every draw, and the `target`'s laws at its nodes.
+/// A position of a sequence: the number of the sequence (`text`), how many of its tokens are before
+/// it (`at`), the `draft` there, with the distribution of every draw, and the `target`'s
+/// distributions at its nodes.
 #[pyclass(name = "Position", module = "polydraft", frozen, get_all)]
 pub struct PyPosition {
     text: usize,
@@ -158,11 +159,11 @@ pub struct PyPosition {
 
 /// A sample as Python carries it: positions, drafts, nodes, mean tokens of each verifier.
 type Plain = (usize, usize, usize, Vec<f64>);
-/// Those of each prompt's texts; none where nothing was looked at.
+/// Those of each prompt's sequences; none where nothing was looked at.
 type ByPrompt = Vec<Vec<Option<Plain>>>;
 
 /// What the verifiers find in the prompts of traces, or of files of them: the tree, the verifiers
-/// that are exact for it, and by prompt and text (positions, drafts, nodes, tokens of each
+/// that are exact for it, and by prompt and sequence (positions, drafts, nodes, tokens of each
 /// verifier). On all threads.
 #[pyfunction]
 #[pyo3(signature = (paths, verifiers, tree=None))]
@@ -197,9 +198,9 @@ pub fn _replay(
     })
 }
 
-/// Samples of prompts as means, errors and sums: texts, positions, drafts, nodes per draft, and for
-/// each verifier its tokens per call, their standard error, the difference to the first and its
-/// error, and the sum over texts.
+/// Samples of prompts as means, errors and sums: sequences, positions, drafts, nodes per draft, and
+/// for each verifier its tokens per target pass, their standard error, the difference to the first
+/// and its error, and the sum over sequences.
 #[pyfunction]
 pub fn _summary<'py>(py: Python<'py>, prompts: ByPrompt) -> Result<Bound<'py, PyDict>> {
     let sample = |prompt: usize, plain: Option<Plain>| {

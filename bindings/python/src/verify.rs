@@ -1,4 +1,4 @@
-//! Verifiers at work on drafts.
+//! Verifiers that decide on drafts.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -32,7 +32,7 @@ impl PyOutcome {
         self.outcome.accepted.clone()
     }
 
-    /// The token behind the accepted ones.
+    /// The token after the accepted ones.
     #[getter]
     fn token(&self) -> Token {
         self.outcome.token
@@ -49,7 +49,7 @@ impl PyOutcome {
     }
 }
 
-/// Laws that are made when a verifier first looks.
+/// Distributions that are made when a verifier first looks.
 struct Lazy<'a> {
     distributions: &'a DistributionsView<'a>,
     made: Vec<OnceLock<Distribution>>,
@@ -101,7 +101,8 @@ impl Drop for Lazy<'_> {
 }
 
 /// Decides what to emit, by the name that users type (`polydraft.VERIFIERS`), or a dictionary with
-/// it as `"verifier"` and settings. The text has the target's law, whatever the draft's is.
+/// it as `"verifier"` and settings. The output has the target's distribution, whatever the draft's
+/// is.
 ///
 /// >>> verifier = Verifier("nested-priority")
 /// >>> verifier.supports("paths:4,8"), Verifier("token").supports("paths:4,8")
@@ -182,15 +183,15 @@ impl PyVerifier {
         Ok(self.build()?.supports(&form)?)
     }
 
-    /// Nodes so far at which a weaker algorithm took over. The law is exact all the same.
+    /// Nodes so far at which a weaker algorithm took over. The distribution is exact all the same.
     #[getter]
     fn fallbacks(&self) -> u64 {
         *lock(&self.fallbacks)
     }
 
     /// Decides on a draft. `target`: the target's logits at the draft's nodes, `[nodes,
-    /// vocabulary]`, to which `sampling` is applied, made into laws only where the verifier looks;
-    /// or a list of distributions. `rng` is a `RandomSource` or a seed.
+    /// vocabulary]`, to which `sampling` is applied, made into distributions only where the
+    /// verifier looks; or a list of distributions. `rng` is an `Rng` or a seed.
     #[pyo3(signature = (draft, target, rng=None, sampling=None))]
     fn verify<'py>(
         &self,
@@ -209,39 +210,39 @@ impl PyVerifier {
     }
 
     /// Decides on many drafts, on all threads: lists of one length. What one gets does not depend
-    /// on the others, so each has a chance of its own.
-    #[pyo3(signature = (drafts, targets, chances, sampling=None))]
+    /// on the others, so each has an rng of its own.
+    #[pyo3(signature = (drafts, targets, rngs, sampling=None))]
     fn verify_batch<'py>(
         &self,
         py: Python<'py>,
         drafts: Vec<PyRef<'py, PyDraft>>,
         targets: &Bound<'py, PyAny>,
-        chances: &Bound<'py, PyAny>,
+        rngs: &Bound<'py, PyAny>,
         sampling: Option<PySampling>,
     ) -> Result<Py<PyList>> {
         let targets: Vec<Distributions<'py>> = targets
             .try_iter()?
             .map(|target| Distributions::new("target", &target?, sampling.clone()))
             .collect::<Result<_>>()?;
-        let chances: Vec<Bound<'py, PyRng>> =
-            chances.try_iter()?.map(|one| random::given(py, Some(&one?))).collect::<Result<_>>()?;
-        if targets.len() != drafts.len() || chances.len() != drafts.len() {
-            let (drafts, targets, chances) = (drafts.len(), targets.len(), chances.len());
+        let rngs: Vec<Bound<'py, PyRng>> =
+            rngs.try_iter()?.map(|one| random::given(py, Some(&one?))).collect::<Result<_>>()?;
+        if targets.len() != drafts.len() || rngs.len() != drafts.len() {
+            let (drafts, targets, rngs) = (drafts.len(), targets.len(), rngs.len());
             return Err(Failure::input(format!(
-                "batch: expected a target and a rng for each of {drafts} drafts, got {targets} \
-                 and {chances}"
+                "batch: expected a target and an rng for each of {drafts} drafts, got {targets} \
+                 and {rngs}"
             )));
         }
         let views: Vec<DistributionsView<'_>> =
             targets.iter().map(Distributions::view).collect::<Result<_>>()?;
-        let mut chances: Vec<PyRefMut<'py, PyRng>> = chances
+        let mut rngs: Vec<PyRefMut<'py, PyRng>> = rngs
             .iter()
             .map(|one| one.try_borrow_mut().map_err(PyErr::from))
             .collect::<PyResult<_>>()?;
         let tasks: Vec<_> = drafts
             .iter()
             .zip(&views)
-            .zip(&mut chances)
+            .zip(&mut rngs)
             .map(|((draft, view), rng)| (&draft.draft, view, &mut rng.source))
             .collect();
         let outcomes = work(py, || {

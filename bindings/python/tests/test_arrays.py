@@ -58,7 +58,7 @@ def test_read_only_and_strided_rows():
         (PACKED["one"], "ascontiguousarray"),
         (PACKED["one"][::4], "addresses"),
         (np.frombuffer(bytes(13), dtype=np.float32, offset=1), "addresses.*copy"),
-        (Foreign(LOGITS, device=2), r"processor's memory, got one on CUDA.*\.cpu\(\)"),
+        (Foreign(LOGITS, device=2), r"CPU's memory, got one on CUDA.*\.cpu\(\)"),
         (Foreign(LOGITS, device=8), "Metal"),
         (Foreign(LOGITS, device=99), "device type 99"),
         ("logits", "got str"),
@@ -77,7 +77,7 @@ def test_fields_of_records():
     padded["row"] = np.eye(2, 4, k=1) * 9
     draft = polydraft.Draft("paths:2,1")
     for wrong in (PACKED["row"][:1], PACKED["row"][:2]):
-        with pytest.raises(InvalidInput, match="lie behind each other|addresses"):
+        with pytest.raises(InvalidInput, match="contiguous numbers|addresses"):
             draft.grow(wrong, rng=1)
     draft.grow(padded["row"][1:], rng=1)
     assert draft.distribution(0).argmax() == 2
@@ -95,9 +95,9 @@ def test_tensors():
         polydraft.Distribution.from_logits(logits.bfloat16())
     with pytest.raises(InvalidInput, match="requires? grad|require gradient"):
         polydraft.Distribution.from_logits(logits.clone().requires_grad_())
-    with pytest.raises(InvalidInput, match="processor's memory"):
+    with pytest.raises(InvalidInput, match="CPU's memory"):
         polydraft.Distribution.from_logits(logits.to("meta"))
-    with pytest.raises(InvalidInput, match="lie behind each other"):
+    with pytest.raises(InvalidInput, match="contiguous numbers"):
         polydraft.Distribution.from_logits(torch.zeros(3, 2)[:, 0])
 
 

@@ -20,7 +20,7 @@ def test_probabilities():
 def test_laws_of_other_tokens_are_not_compared():
     law, other = Distribution.one_hot(5, 1), Distribution.one_hot(6, 1)
     for compare in (law.total_variation, law.overlap):
-        with pytest.raises(InvalidInput, match="expected a law of 5 tokens, got one of 6"):
+        with pytest.raises(InvalidInput, match="expected a distribution over 5 tokens, got one over 6"):
             compare(other)
 
 

@@ -260,7 +260,7 @@ def test_refusals(pair):
     ids = torch.tensor([[1, 2, 3]])
     with pytest.raises(Unsupported, match="a single path"):
         speculate(model, draft, ids, verifier="block", max_new_tokens=5)
-    with pytest.raises(ValueError, match="expected a model that drafts"):
+    with pytest.raises(ValueError, match="expected a draft model"):
         model.generate(ids, custom_generate=inside.generate, max_new_tokens=5)
     with pytest.raises(ValueError, match="output_scores"):
         speculate(model, draft, ids, max_new_tokens=5, return_dict_in_generate=True, output_scores=True)

@@ -30,7 +30,7 @@ use toml::de::{DeTable, DeValue};
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
-/// What tells where the defaults are from is not among them.
+/// Options that choose the file cannot be set in it.
 const OWN: [&str; 4] = ["config", "no-config", "help", "version"];
 
 /// The program with the defaults of the user's file, if there is one; `line` is the command line,
@@ -293,7 +293,7 @@ fn values(source: &Source, value: &Spanned<DeValue>) -> Result<Vec<String>> {
         other => Err(source.wrong(
             value.span().start,
             format_args!(
-                "expected a text, a number, true or false, got a value of type {}",
+                "expected a string, a number, true or false, got a value of type {}",
                 other.type_str()
             ),
         )),
@@ -383,7 +383,7 @@ mod tests {
             ("[wrte]\n", "line 1: there is no command wrte"),
             ("[bench.decode]\nstop = 'x'", "line 2: decode has no option --stop"),
             ("quiet = 1", "line 1: quiet: expected true or false"),
-            ("depth = 1979-05-27", "line 1: expected a text, a number"),
+            ("depth = 1979-05-27", "line 1: expected a string, a number"),
             ("depth = ", "line 1: "),
             ("help = true", "no command has an option --help"),
         ] {

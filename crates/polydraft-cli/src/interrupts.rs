@@ -1,8 +1,9 @@
-//! Ctrl-C and SIGTERM: who is at work may end in order, and temporary files go in any case.
+//! Ctrl-C and SIGTERM: running commands may end in order, and temporary files are removed in any
+//! case.
 //!
-//! The first interrupt asks a command that looks ([`InterruptGuard`]) to end with what it has. Where none
-//! looks, and at the second one, the program ends at once, with the exit code that shells give to
-//! an interrupted program.
+//! The first interrupt asks a command with an [`InterruptGuard`] to end with the results so far.
+//! Without a guard, and at the second interrupt, the program ends at once, with the exit code that
+//! shells give to an interrupted program.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,19 +12,19 @@ use std::sync::{Mutex, Once, PoisonError};
 /// The exit code of an interrupted program: 128 and the number of the signal.
 pub const EXIT_CODE: u8 = 130;
 
-/// How many look.
+/// How many guards there are.
 static ORDERLY: AtomicUsize = AtomicUsize::new(0);
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// Whether an interrupt is ending the program.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// As long as this lives, an interrupt is a question.
+/// As long as this lives, the first interrupt does not end the program.
 #[derive(Debug)]
 pub struct InterruptGuard(());
 
 impl InterruptGuard {
-    /// From now on [`asked`](Self::asked) is looked at.
+    /// From now on [`asked`](Self::asked) is checked.
     pub fn begin() -> Self {
         listen();
         ASKED.store(false, Ordering::SeqCst);
@@ -31,7 +32,7 @@ impl InterruptGuard {
         Self(())
     }
 
-    /// Whether the user wants an end.
+    /// Whether the user has interrupted.
     pub fn asked(&self) -> bool {
         ASKED.load(Ordering::SeqCst)
     }

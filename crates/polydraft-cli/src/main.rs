@@ -5,11 +5,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use polydraft_cli::commands;
 use polydraft_cli::program::{self, GlobalArgs};
 
-/// Lossless multi-draft speculative decoding: text with exactly the target model's distribution,
-/// faster.
+/// Lossless multi-draft speculative decoding: exactly the target model's distribution, faster.
 ///
 /// A small draft model proposes several tokens, the target model scores them all in one pass, and a
-/// verifier decides what to emit such that not a bit of quality is lost.
+/// verifier decides which to emit such that the distribution of the output is exactly the target's.
 #[derive(Parser)]
 #[command(name = "polydraft", version, propagate_version = true, args_override_self = true)]
 struct Cli {
@@ -71,7 +70,7 @@ fn main() {
         let cli = Cli::from_arg_matches(matches).map_err(|e| e.format(&mut Cli::command()))?;
         cli.global.settle();
         match cli.command.answers_many() {
-            // Where llama.cpp gives up the others are told.
+            // If llama.cpp aborts, the other requests get an error.
             true => cli.command.run(),
             false => polydraft_llama::host(|| cli.command.run())?,
         }

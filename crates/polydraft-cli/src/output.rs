@@ -60,7 +60,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         return by_clap(said);
     }
     match error.downcast_ref::<io::Error>() {
-        // What nobody has said more about is our own output.
+        // An I/O error without a context is of our own output.
         Some(output) if error.chain().count() == 1 => {
             complain(format_args!("cannot write the output: {output}"))
         }
@@ -108,7 +108,7 @@ pub fn says(verbosity: Verbosity) -> bool {
     VERBOSITY.load(Ordering::Relaxed) >= verbosity as u8
 }
 
-/// A line on standard error, for people, unless they asked for quiet. Nobody listening is no
+/// A line on standard error, for people, unless --quiet is given. A closed standard error is no
 /// failure.
 pub fn note(line: impl Display) {
     if says(Verbosity::Normal) {
@@ -116,7 +116,7 @@ pub fn note(line: impl Display) {
     }
 }
 
-/// A line on standard error for people who asked for more.
+/// A line on standard error with --verbose.
 pub fn detail(line: impl Display) {
     if says(Verbosity::Verbose) {
         let dim = anstyle::Style::new().dimmed();
@@ -124,7 +124,7 @@ pub fn detail(line: impl Display) {
     }
 }
 
-/// People at a terminal, who hear of what is done on standard error.
+/// Notes and details on standard error.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Terminal;
 
@@ -138,15 +138,15 @@ impl Listener for Terminal {
     }
 }
 
-/// A line on standard error about what went wrong, which no one can ask to be spared.
+/// An error message on standard error, also with --quiet.
 pub fn complain(line: impl Display) {
     let red = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
     let line = line.to_string();
     let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {}", visible(&line));
 }
 
-/// A text of strangers as a terminal may show it: what could move the cursor, change colours or
-/// turn the direction of writing becomes a sign that stands for it. Lines and tabs stay.
+/// Untrusted text as a terminal may show it: what could move the cursor, change colours or turn the
+/// direction of writing becomes a visible sign. Lines and tabs stay.
 pub fn visible(text: &str) -> Cow<'_, str> {
     let hidden = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t'))

@@ -1,5 +1,5 @@
-//! What a program around commands does, whichever they are: defaults from a file, verbosity,
-//! threads, and the way out.
+//! What is common to programs of commands: defaults from a file, verbosity, threads, and exit
+//! codes.
 
 use std::ffi::OsString;
 
@@ -44,8 +44,8 @@ impl GlobalArgs {
     }
 }
 
-/// Runs a program from its command line to its end; `run` is given what was parsed, once threads
-/// are settled.
+/// Runs a program from its command line to its end; `run` gets the parsed options, once the threads
+/// are started.
 pub fn main(command: Command, run: impl FnOnce(&ArgMatches) -> Result<()>) -> ! {
     polydraft_runtime::keep_memory();
     let done = parsed(command, run);
@@ -64,7 +64,7 @@ fn parsed(command: Command, run: impl FnOnce(&ArgMatches) -> Result<()>) -> Resu
     }
     // Before anything that may start a thread.
     threads::settle(&program, &matches)?;
-    // An option that is at odds with others may be one that nobody typed.
+    // An option that contradicts others may be one of the file.
     run(&matches).inspect_err(|error| {
         if let Some(file) = file.filter(|_| error.is::<Usage>()) {
             let file = file.display();
@@ -84,7 +84,7 @@ fn with_negative_numbers(command: Command) -> Command {
     command.mut_args(number).mut_subcommands(with_negative_numbers)
 }
 
-/// Who asks for help gets it, whatever is wrong with the file of defaults.
+/// Help is printed, whatever is wrong with the file of defaults.
 fn helped(command: Command, line: &[OsString], problem: anyhow::Error) -> anyhow::Error {
     match command.try_get_matches_from(line) {
         Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {

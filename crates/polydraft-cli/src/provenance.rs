@@ -7,7 +7,7 @@ use crate::output;
 /// What every record begins with: where it was measured, and by which program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MadeBy {
-    /// Processor and threads, in words.
+    /// CPU and threads, in words.
     pub machine: String,
     /// The program's version.
     version: String,

@@ -110,7 +110,8 @@ fn an_interrupted_text_has_a_summary() {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{message}");
     assert!(
-        message.contains("because it was interrupted") && message.contains("block efficiency"),
+        message.contains("finish reason: interrupted")
+            && message.contains("tokens per target pass"),
         "{message}"
     );
 }

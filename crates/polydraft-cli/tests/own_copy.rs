@@ -29,7 +29,9 @@ fn it_drafts_and_is_named() {
         let plain = ok(&[&GENERATE[..], &["--verifier", "none"], dtype].concat()).0;
         assert_eq!(out, plain, "{options:?}");
         let kind = name.strip_prefix("self:").unwrap();
-        let said = format!("note: the target's own weights in {kind} draft for it: ");
+        let said = format!(
+            "note: quantised self-draft: the target's own weights in {kind} draft for it, "
+        );
         assert!(err.starts_with(&said) && err.contains("MB more"), "{err}");
         assert!(err.contains(&format!("; drafts by {name}")), "{err}");
         let json: Value =
@@ -49,9 +51,9 @@ fn it_drafts_and_is_named() {
 fn something_drafts_where_nothing_is_named() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     for (options, name, said) in [
-        (&[][..], "self:q5_1", "the target's own weights in q5_1 draft for it: "),
-        (&["--dtype", "q8_0"], "self:q4_1", "the target's own weights in q4_1 draft for it: "),
-        (&["--dtype", "q4_0"], "ngram", "what the text itself has said before drafts for it"),
+        (&[][..], "self:q5_1", "the target's own weights in q5_1 draft for it, "),
+        (&["--dtype", "q8_0"], "self:q4_1", "the target's own weights in q4_1 draft for it, "),
+        (&["--dtype", "q4_0"], "ngram", "n-grams of the sequence itself draft for it"),
     ] {
         let plain = [&GENERATE[..], &["--verifier", "none", "--target", target], options].concat();
         let whole = [&GENERATE[..], &TREE, &["--target", target], options].concat();
@@ -134,19 +136,19 @@ fn a_copy_is_kept_for_the_next_start() {
         std::fs::read_dir(&copies).unwrap().map(|file| file.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     assert!(
-        said.contains(&format!("note: kept for the next start: {}", files[0].display())),
+        said.contains(&format!("note: cached for the next start: {}", files[0].display())),
         "{said}"
     );
     let (again, said) = generate(copies.to_str().unwrap());
-    assert!(again == text && !said.contains("kept"), "{again}, not {text}; {said}");
+    assert!(again == text && !said.contains("cached for"), "{again}, not {text}; {said}");
     let (made, said) = generate("none");
-    assert!(made == text && !said.contains("kept"), "{made}, not {text}; {said}");
+    assert!(made == text && !said.contains("cached for"), "{made}, not {text}; {said}");
     // What is damaged is made anew, and kept.
     let whole = std::fs::read(&files[0]).unwrap();
     std::fs::write(&files[0], &whole[..whole.len() / 2]).unwrap();
     let (again, said) = generate(copies.to_str().unwrap());
     assert!(
-        again == text && said.contains("note: kept for the next start"),
+        again == text && said.contains("note: cached for the next start"),
         "{again}, not {text}; {said}"
     );
     assert_eq!(std::fs::metadata(&files[0]).unwrap().len(), whole.len() as u64);

@@ -1,9 +1,9 @@
-//! Two texts decoded together, with models that are tables of probabilities.
+//! Two sequences decoded together, with models that are tables of probabilities.
 //!
 //! `cargo run -p polydraft-engine --example decode`
 //!
-//! Real models take the place of the tables, nothing else changes: `polydraft_models::load` gives a
-//! `Model` too.
+//! Real models replace the tables, nothing else changes: `polydraft_models::load` gives a `Model`
+//! too.
 
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{
@@ -15,21 +15,21 @@ use rand_chacha::ChaCha8Rng;
 /// The next token depends on the last one: mostly it is the next of the circle 0, 1, 2.
 const TARGET: &str = r#"{"vocabulary": 3, "next": {
     "": [0.4, 0.3, 0.3], "0": [0.1, 0.8, 0.1], "1": [0.1, 0.1, 0.8], "2": [0.8, 0.1, 0.1]}}"#;
-/// Cheaper, and not so sure.
+/// Cheaper, and less confident.
 const DRAFT: &str = r#"{"vocabulary": 3, "next": {
     "": [0.4, 0.3, 0.3], "0": [0.2, 0.6, 0.2], "1": [0.2, 0.2, 0.6], "2": [0.6, 0.2, 0.2]}}"#;
 
 fn request(prompt: u32, seed: u64) -> Result<Request<'static>> {
     let verifier: VerifierKind = "nested-priority".parse()?;
-    // The draft may be sampled in any way: it changes the speed only.
+    // Any sampling of the draft is allowed: it changes the speed only.
     let speculation = Speculation::new(verifier.build()?, PolicyKind::paths(2, 3).build()?)?;
     Ok(Request::new([prompt])
-        // How the target is to be sampled: this is the distribution of the text.
+        // Sampling of the target: it defines the distribution of the output.
         .sampling(Sampling::default())
-        // How to get there faster.
+        // Speculation: it changes the speed only.
         .speculation(speculation)
         .limits(Limits::tokens(24))
-        // Tokens are enough here; a tokenizer's stream, given to `text`, would make text of them.
+        // Tokens are enough here; a tokenizer's stream, given to `text`, would decode them.
         .rng(ChaCha8Rng::seed_from_u64(seed)))
 }
 
@@ -51,7 +51,7 @@ fn show(name: &str, session: &mut Session) {
 fn main() -> Result<()> {
     let target = TableModel::from_json("target", TARGET)?;
     let draft = TableModel::from_json("draft", DRAFT)?;
-    // Here it is seen whether both have the same tokens.
+    // This checks that both have the same vocabulary.
     let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary)?;
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
 

@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p polydraft-engine --example own_model`
 //!
-//! A target need not be a transformer: whatever can say what follows a text, and each path of a
-//! tree behind it, is a [`Model`].
+//! A target need not be a transformer: everything that gives logits after a sequence, and after
+//! each path of a tree that follows it, is a [`Model`].
 
 use std::collections::HashMap;
 
@@ -18,10 +18,10 @@ use rand_chacha::ChaCha8Rng;
 /// Bytes that the next one depends on.
 const ORDER: usize = 5;
 
-/// The last bytes of a text, fewer at its beginning.
+/// The last bytes of a sequence, fewer at its beginning.
 type Context = Vec<Token>;
 
-/// Which byte followed which few.
+/// Counts of the byte after each context.
 struct Chain {
     info: ModelInfo,
     /// Logits by context, each of shape `[256]`; the empty context is always there.
@@ -46,7 +46,7 @@ impl Chain {
                 counts.entry(bytes[start..end].to_vec()).or_insert([0; 256])[byte as usize] += 1;
             }
         }
-        // A byte that never followed may not follow: its logit is −∞.
+        // A byte that never followed has the logit −∞.
         let logits = |counts: [u32; 256]| counts.iter().map(|&count| (count as f32).ln()).collect();
         let info = ModelInfo {
             name: format!("chain of order {ORDER}"),
@@ -60,7 +60,7 @@ impl Chain {
         Self { info, next, sequences: Slots::default() }
     }
 
-    /// The longest end of a text that was seen.
+    /// The longest suffix of a sequence that was seen.
     fn context(&self, text: &[Token]) -> Context {
         let first = text.len().saturating_sub(ORDER);
         let mut ends = (first..=text.len()).map(|start| &text[start..]);
@@ -126,7 +126,7 @@ impl Model for Chain {
     }
 }
 
-/// 400 bytes behind a few, drafted by n-grams or not.
+/// 400 bytes after a short prompt, drafted by n-grams or not.
 fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Generation> {
     let verifier: VerifierKind = "nested-priority".parse()?;
     let sampling = Sampling { temperature, ..Sampling::default() };
@@ -142,16 +142,16 @@ fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Ge
 
 fn main() -> Result<()> {
     let target = Chain::of(include_str!("../src/model.rs"));
-    // No second model: what the text has said before drafts for it.
+    // No second model: n-grams of the sequence itself draft for it.
     let drafter = "ngram".parse::<DrafterKind>()?.build(target.info())?;
     let mut engine = Engine::new(Box::new(target), Some(drafter));
 
     let generation = generate(&mut engine, true, 1.0)?;
     let bytes: Vec<u8> = generation.tokens.iter().map(|&token| token as u8).collect();
     println!("    /// {}\n", String::from_utf8_lossy(&bytes));
-    println!("{:.2} bytes per call of the target", generation.statistics.block_efficiency());
+    println!("{:.2} bytes per target pass", generation.statistics.block_efficiency());
 
-    // Without chance the text is one and the same: the simplest sign that nothing is lost.
+    // Greedily the output is the same: the simplest check that speculation is lossless.
     let (drafted, plain) = (generate(&mut engine, true, 0.0)?, generate(&mut engine, false, 0.0)?);
     assert_eq!(drafted.tokens, plain.tokens, "speculation changed the text");
     println!("at temperature 0: {:.2}", drafted.statistics.block_efficiency());

@@ -1,9 +1,10 @@
-//! Is the text of speculative decoding the target's own? Tests that find out on real models.
+//! Does the output of speculative decoding have the target's distribution? Tests on real models.
 //!
-//! Problem: compare the joint law of the first tokens after a prompt, as decoding emits them, with
-//! that of the target alone, which its logits give exactly.
-//! Source: the G-test (log-likelihood ratio) against a known law; cells are continuations, those
-//! expected fewer than five times are pooled by their prefix, so that no cell is left to chance.
+//! Problem: compare the joint distribution of the first tokens after a prompt, as decoding emits
+//! them, with that of the target alone, which its logits give exactly.
+//! Source: the G-test (log-likelihood ratio) against a known distribution; cells are continuations,
+//! those expected fewer than five times are pooled by their prefix, so that no cell is too small
+//! for the test.
 //! Complexity: one decode step or more per run; one pass of the target for each prefix that is
 //! expected five times.
 //! Deviations: none.
@@ -18,11 +19,11 @@ use polydraft::{
 
 use crate::{Engine, Model, Request, Result};
 
-/// How often each text was emitted.
+/// How often each sequence was emitted.
 pub type Counts = HashMap<Vec<Token>, u64>;
 
 /// Decodes the first `length` tokens of `runs` requests. `request` makes each; its token limit
-/// should be beyond `length`, so that the limit does not end with the test. `goes_on` is asked
+/// should be beyond `length`, so that the limit does not end with the test. `goes_on` is called
 /// after each.
 ///
 /// # Errors
@@ -53,7 +54,7 @@ pub fn count_sequences<'c, E: From<crate::Error>>(
     Ok(counts)
 }
 
-/// Compares texts of `length` tokens behind `prompt` with the target's law.
+/// Compares sequences of `length` tokens after `prompt` with the target's distribution.
 ///
 /// # Errors
 /// Failures of the model; logits that make no distribution.
@@ -74,14 +75,14 @@ pub fn compare(
     Ok(GTest::new(cells.cells))
 }
 
-/// Texts by their beginnings, so that cells that are too rare are pooled with their like.
+/// Sequences by their prefixes, so that cells that are too rare are pooled with similar ones.
 struct Cells<'a> {
     target: &'a mut dyn Model,
     sampling: &'a Sampling,
     prompt: &'a [Token],
     counts: &'a Counts,
     runs: f64,
-    /// (Probability, number of texts).
+    /// (Probability, number of sequences).
     cells: Vec<(f64, u64)>,
 }
 
@@ -94,8 +95,8 @@ impl Cells<'_> {
             .sum()
     }
 
-    /// Divides the texts that begin with `text`, which has this probability, into cells. Returns
-    /// probability and number of those that are too rare for cells of their own.
+    /// Divides the sequences with the prefix `text`, which has this probability, into cells.
+    /// Returns probability and number of those that are too rare for cells of their own.
     fn divide(
         &mut self,
         text: &mut Vec<Token>,
@@ -145,8 +146,8 @@ pub fn distribution_after(
 }
 
 /// A verifier that is wrong on purpose, to see that a test finds it: after a rejection it draws
-/// from the target instead of what is left of it, the commonest mistake, and one that no reader of
-/// the text would notice.
+/// from the target instead of the residual, the commonest mistake, and one that no reader of the
+/// output would notice.
 pub struct WrongResidual(pub Box<dyn Verifier>);
 
 impl Verifier for WrongResidual {

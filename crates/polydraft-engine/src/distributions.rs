@@ -11,7 +11,7 @@ use polydraft::{
 
 use crate::{Limits, LogitsProcessor};
 
-/// Distributions whose memory is used again in the next step.
+/// Distributions whose memory is reused in the next step.
 #[derive(Default)]
 pub(crate) struct Pool {
     spare: Mutex<Vec<Distribution>>,
@@ -19,7 +19,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub fn spare(&self) -> MutexGuard<'_, Vec<Distribution>> {
-        // Whatever a thread that panicked has left is spare memory all the same.
+        // The content after a panic does not matter: it is spare memory.
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -32,14 +32,14 @@ impl Pool {
     }
 }
 
-/// What a session changes in its target's logits.
+/// A session's changes to its target's logits.
 #[derive(Clone, Copy)]
 pub(crate) struct Changed<'a> {
     pub processor: &'a dyn LogitsProcessor,
-    /// The tokens of the text so far.
+    /// The tokens decided so far.
     pub decided: &'a [Token],
     pub tree: &'a DraftTree,
-    /// Behind a text's end nothing follows, and a processor is not asked.
+    /// After an end token nothing follows, and a logits processor is not called.
     pub limits: &'a Limits,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct StepDistributions<'a> {
     sampling: &'a Sampling,
     pool: &'a Pool,
     made: Vec<OnceLock<Distribution>>,
-    /// Logits that made no law: the error is the model's, whatever the verifier makes of it.
+    /// Logits that make no distribution: the error is the model's, whatever the verifier returns.
     failed: OnceLock<Error>,
 }
 
@@ -71,12 +71,12 @@ impl<'a> StepDistributions<'a> {
         self.logits[node]
     }
 
-    /// The law of the next token.
+    /// The distribution of the next token.
     pub fn root(&self) -> ProbsResult<&Distribution> {
         self.target(DraftTree::ROOT)
     }
 
-    /// What logits that made no law were refused with.
+    /// The error of logits that make no distribution.
     pub fn give_back(self) -> Option<Error> {
         self.pool.give_back(self.made.into_iter().filter_map(OnceLock::into_inner));
         self.failed.into_inner()

@@ -1,8 +1,8 @@
-//! What proposes: distributions over the target's vocabulary, level by level, for many sequences.
+//! Drafters: distributions over the target's vocabulary, level by level, for many sequences.
 //!
-//! A drafter is told what was decided, and asked for its next-token distributions along a tree.
-//! Whatever it says, the text has the target's law; the better it says it, the fewer passes of the
-//! target that takes.
+//! A drafter gets the decided tokens, and gives its next-token distributions along a tree. Whatever
+//! they are, the output has the target's distribution; the closer they are to the target's, the
+//! fewer target passes are needed.
 //!
 //! To add a drafter that needs no files of its own: one file here, one line in [`DrafterKind`].
 
@@ -17,16 +17,16 @@ use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 pub use kind::DrafterKind;
 pub use model::ModelDrafter;
 
-/// What a drafter reads of a text.
+/// The input of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrafterInput {
-    /// Its tokens.
+    /// The tokens.
     Tokens,
     /// The target's hidden states too, of every token.
-    States,
-    /// What the target keeps of the tokens, in place of computing it: nothing is left to be read,
-    /// however late it is asked.
-    Kept,
+    HiddenStates,
+    /// The target's KV cache of the tokens, instead of one of its own: no prefill is left, however
+    /// late it drafts.
+    KvCache,
 }
 
 /// Proposes: [`Sequences`] with a distribution over the target's tokens after every node that is
@@ -54,29 +54,29 @@ pub trait Drafter: Sequences {
     /// A short name for messages.
     fn name(&self) -> &str;
 
-    /// How many tokens it may read of a sequence, drafted ones included.
+    /// Its context length: tokens of a sequence, drafted ones included.
     fn context(&self) -> usize;
 
-    /// Texts that may be open at once.
+    /// Sequences that may be open at once.
     fn sequences(&self) -> usize {
         usize::MAX
     }
 
-    /// Is shown the target that it drafts for, before a text is open.
+    /// Attaches the target that it drafts for, before a sequence is open.
     fn attach(&mut self, _target: &dyn Model) {}
 
-    /// What it reads of a text.
-    fn reads(&self) -> DrafterInput {
+    /// Its input.
+    fn inputs(&self) -> DrafterInput {
         DrafterInput::Tokens
     }
 
-    /// Reads what `target` has computed of its text `of`, the same one: of the first `known`
-    /// tokens. One that reads more than tokens is shown all but the last before it is asked to
-    /// score; one that reads states also those that there are before it is to prepare.
+    /// Takes what `target` has computed of its sequence `of`, the same one: of the first `known`
+    /// tokens. A drafter whose input is more than tokens gets it for all tokens but the last before
+    /// it scores; one of hidden states also gets those that are computed before it prepares.
     ///
     /// # Errors
-    /// A target that does not have what is read.
-    fn read(
+    /// A target that does not have this input.
+    fn sync_target(
         &mut self,
         _sequence: Sequence,
         _target: &dyn Model,
@@ -87,10 +87,10 @@ pub trait Drafter: Sequences {
     }
 
     /// The next-token distribution after a node that is scored, over the target's vocabulary.
-    /// `spare` is memory to use.
+    /// `spare` is memory to reuse.
     ///
     /// # Errors
-    /// What the drafter computed makes no distribution.
+    /// Logits that make no distribution.
     fn distribution(
         &self,
         sequence: Sequence,
@@ -100,8 +100,8 @@ pub trait Drafter: Sequences {
     ) -> Result<Distribution>;
 }
 
-/// What every drafter's settings have.
+/// The trait of every drafter's settings.
 pub(crate) trait DrafterSettings {
-    /// Makes the drafter for a target of these facts.
+    /// Builds the drafter for a target with this info.
     fn build(&self, target: &ModelInfo) -> Result<Box<dyn Drafter>>;
 }

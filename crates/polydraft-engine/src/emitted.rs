@@ -1,4 +1,4 @@
-//! What a session emits: tokens and pieces of text, and where they came from.
+//! A session's output: tokens and pieces of text, and their origin.
 
 use polydraft::Token;
 
@@ -9,7 +9,7 @@ pub enum Origin {
     Accepted,
     /// Emitted in place of drafts that were rejected.
     Correction,
-    /// Emitted behind the last draft, all of which were accepted; also where nothing was drafted.
+    /// Emitted after the last draft, all of which were accepted; also where nothing was drafted.
     Bonus,
 }
 

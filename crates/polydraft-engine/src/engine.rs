@@ -19,7 +19,7 @@ use models::{Models, PROMPT_CHUNK, no_drafter};
 use propose::propose;
 use verify::{score, verify};
 
-/// A target, what drafts for it, and any number of sessions.
+/// A target, its drafter, and any number of sessions.
 ///
 /// ```
 /// use polydraft::{PolicyKind, VerifierKind};
@@ -57,12 +57,12 @@ impl Engine {
         Self { models: Models { target, drafter }, pool: Pool::default() }
     }
 
-    /// What is known of the target.
+    /// The facts of the target.
     pub fn info(&self) -> &ModelInfo {
         self.models.target.info()
     }
 
-    /// The target itself, for those who want its logits.
+    /// The target itself, for access to its logits.
     pub fn target(&mut self) -> &mut dyn Model {
         self.models.target.as_mut()
     }
@@ -72,7 +72,7 @@ impl Engine {
         self.models.drafter.as_ref().map(|drafter| drafter.name())
     }
 
-    /// Bytes that what target and drafter keep of one token takes, about.
+    /// Bytes of one token in the KV caches of target and drafter, about.
     pub fn token_bytes(&self) -> u64 {
         self.models.target.token_bytes()
             + self.models.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
@@ -85,19 +85,19 @@ impl Engine {
         self.models.target.info().sequences.min(drafter)
     }
 
-    /// How many tokens of a text drafts can follow, if there is a drafter.
+    /// The drafter's context length, if there is a drafter.
     pub fn draft_context(&self) -> Option<usize> {
         self.models.drafter.as_ref().map(|drafter| drafter.context())
     }
 
-    /// Tokens that all texts may hold together, where target or drafter has taken memory for so
-    /// many beforehand.
+    /// Tokens of all sequences together, where target or drafter has allocated memory for so many
+    /// beforehand.
     pub fn room(&self) -> Option<usize> {
         let drafter = self.models.drafter.as_ref().and_then(|drafter| drafter.room());
         self.models.target.room().into_iter().chain(drafter).min()
     }
 
-    /// Whether there is room for a prompt, and something behind it.
+    /// Whether there is room for a prompt, and for a token after it.
     ///
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token.
@@ -132,7 +132,7 @@ impl Engine {
         Ok(Session::new(request, target, drafter))
     }
 
-    /// Computes at most so many tokens of a session's prompt, by target and drafter; returns how
+    /// Prefills at most so many tokens of a session's prompt, by target and drafter; returns how
     /// many are left. The first [`step`](Self::step) does what was not done.
     ///
     /// # Errors
@@ -151,9 +151,9 @@ impl Engine {
     ///
     /// # Errors
     /// Failures of a model for all of them: no session has changed but by what was certain. The
-    /// step may be tried again, with generators put back to where they were before it: whether a
-    /// model fails may depend on what was drawn, and other random decisions until it does not would
-    /// be decisions under that condition. [`restore`](Self::restore) sees to the rest.
+    /// step may be tried again, with each rng put back to its state before it: whether a model
+    /// fails may depend on what was drawn, and other random decisions until it does not would be
+    /// decisions under that condition. [`restore`](Self::restore) sees to the rest.
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         let Self { models, pool } = self;
         let mut clock = Clock::start();
@@ -163,7 +163,7 @@ impl Engine {
         let scored = propose(models, pool, &mut batch, &mut clock)
             .and_then(|()| score(models, &batch, &mut clock));
         if let Err(error) = scored {
-            // What was scored of a tree must not be taken for the next one.
+            // Scores of a tree must not be used for the next one.
             batch.iter().try_for_each(|session| models.extend(session, &[]))?;
             return Err(error);
         }
@@ -174,13 +174,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the models hold what the session has decided behind its `prompt`, and no more: to go
-    /// on after a panic that a caller caught inside [`step`](Self::step), wherever in the step that
+    /// Makes the models hold what the session has decided after its `prompt`, and no more: to go on
+    /// after a panic that a caller caught inside [`step`](Self::step), wherever in the step that
     /// was, or after its error. Random decisions of that step are the caller's: where
     /// [`Statistics::target_calls`](crate::Statistics) says that the session has not taken it, and
-    /// its generator is put back to where it was before, the next step does the same as this one
-    /// would have done, also without the neighbours that it had, and the text is the same as
-    /// without the panic.
+    /// its rng is put back to its state before, the next step does the same as this one would have
+    /// done, also without the other sequences of the batch, and the output is the same as without
+    /// the panic.
     ///
     /// # Errors
     /// Failures of the models; a panic while this very session took what was decided. The session
@@ -193,7 +193,7 @@ impl Engine {
         self.models.restore(session, prompt)
     }
 
-    /// Ends a session and gives its text; what the models computed for it may serve later ones.
+    /// Ends a session and returns its generation; its KV cache may serve later ones.
     ///
     /// # Errors
     /// What broke the session, if something did.
@@ -248,7 +248,7 @@ impl Engine {
     }
 }
 
-/// The sessions that go on, and how many are in the pass, as their policies are told.
+/// The sessions that go on, and the batch size, as their policies get it.
 fn begin<'s, 'c>(sessions: &'s mut [&mut Session<'c>]) -> Vec<&'s mut Session<'c>> {
     let open = sessions.iter_mut().map(|session| &mut **session);
     let mut batch: Vec<_> = open.filter(|session| !session.is_done()).collect();

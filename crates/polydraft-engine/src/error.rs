@@ -14,7 +14,7 @@ pub enum Error {
     Logits {
         /// Target or draft.
         role: &'static str,
-        /// What the model calls itself.
+        /// The model's name.
         model: String,
         /// What is wrong with them.
         source: polydraft::Error,
@@ -22,14 +22,15 @@ pub enum Error {
     /// A model failed to compute.
     #[error("the {model} model failed: {source}")]
     Model {
-        /// What the model calls itself.
+        /// The model's name.
         model: String,
         /// What it reported.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A prompt that leaves no room in the context.
     #[error(
-        "the prompt has {prompt} tokens, but the target's context holds {context}; it needs at least one free"
+        "the prompt has {prompt} tokens, but the target's context holds {context}; it needs at \
+         least one free"
     )]
     PromptTooLong {
         /// Tokens of the prompt.
@@ -37,10 +38,10 @@ pub enum Error {
         /// Tokens that the context holds.
         context: usize,
     },
-    /// As many texts are open as a model can hold: another one must end first.
-    #[error("model {model}: expected at most {most} texts at once, got one more")]
+    /// As many sequences are open as a model can hold: another one must end first.
+    #[error("model {model}: expected at most {most} sequences at once, got one more")]
     TooManySequences {
-        /// What the model calls itself.
+        /// The model's name.
         model: String,
         /// How many it can hold.
         most: usize,
@@ -50,7 +51,8 @@ pub enum Error {
     EmptyPrompt,
     /// Target and draft have vocabularies of different sizes.
     #[error(
-        "target and draft must share a vocabulary: the target has {target} tokens, the draft {draft}; {first}"
+        "target and draft must share a vocabulary: the target has {target} tokens, the draft \
+         {draft}; {first}"
     )]
     VocabularySize {
         /// Tokens of the target.
@@ -60,7 +62,7 @@ pub enum Error {
         /// The first token in which they differ.
         first: String,
     },
-    /// Target and draft have vocabularies of one size that differ.
+    /// Target and draft have different vocabularies of the same size.
     #[error("target and draft must share a vocabulary: both have {size} tokens, but {first}")]
     VocabularyToken {
         /// Tokens of both.
@@ -86,10 +88,10 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// A panic in the middle of what cannot be done twice.
-    #[error("the text broke off while it took what a step had decided")]
+    /// A panic in the middle of a commit, which cannot be repeated.
+    #[error("the session broke off while it took a step's tokens")]
     Interrupted,
-    /// A table model that makes no sense.
+    /// An invalid table model.
     #[error("table model {name}: {problem}")]
     Table {
         /// The file, or another name.

@@ -1,10 +1,10 @@
-//! What comes of a request in the end, and why it ends.
+//! The result of a request, and its finish reason.
 
 use polydraft::Token;
 
 use crate::{Scored, Statistics};
 
-/// Why a text ended.
+/// The finish reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub enum Finish {
     /// The model emitted an end token.
@@ -24,16 +24,16 @@ pub enum Finish {
     Stopped,
 }
 
-/// A finished text.
+/// A finished generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
-    /// All of it, up to the stop string if there was one.
+    /// Its text, up to the stop string if there was one.
     pub text: String,
-    /// The tokens decided, up to the one that ended the text.
+    /// The tokens decided, up to the one that ended the sequence.
     pub tokens: Vec<Token>,
     /// Why it ended.
     pub finish: Finish,
-    /// Of the tokens, where they were asked for and not taken before.
+    /// Scores of the tokens, where they were recorded and not taken before.
     pub scores: Vec<Scored>,
     /// What it cost.
     pub statistics: Statistics,

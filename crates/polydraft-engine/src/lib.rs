@@ -1,13 +1,12 @@
 //! The decode loop of polydraft: propose, score, verify, commit.
 //!
-//! - [`Sequences`] are what models and drafters hold: tokens that are decided, and a tree behind
-//!   them.
+//! - [`Sequences`] are what models and drafters hold: decided tokens, and a tree after them.
 //! - [`Model`] gives logits after the nodes of such a tree.
-//! - [`Drafter`] proposes: a model, or counts of what was written before.
+//! - [`Drafter`] proposes: a model, or counts of n-grams.
 //! - [`Engine`] is the loop over any number of [`Session`]s, each of which a [`Request`] begins.
-//! - [`StepObserver`] listens to its steps.
+//! - [`StepObserver`] is called at its steps.
 //! - [`Slots`] and [`PrefixCache`] are tables for models of one's own.
-//! - [`certify`] tests on real models that the text has the target's law.
+//! - [`certify`] tests on real models that the output has the target's distribution.
 //! - [`TableModel`] is a model of explicit probabilities, for exact tests and for teaching.
 #![forbid(unsafe_code)]
 

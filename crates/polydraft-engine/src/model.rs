@@ -1,4 +1,4 @@
-//! What decoding needs of a language model: logits after every node of the trees that it is given.
+//! A language model, as decoding needs it: logits after every node of the given trees.
 
 use std::any::Any;
 use std::ops::Range;
@@ -7,18 +7,18 @@ use polydraft::{NodeId, Token};
 
 use crate::{Error, Result, Sequence, Sequences, Vocabulary};
 
-/// What is known of a model without asking it to compute.
+/// The facts of a model, known without computation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelInfo {
     /// A short name for messages.
     pub name: String,
-    /// The tokens. Rows of logits have one entry for each.
+    /// The tokens. Logits have one entry for each.
     pub vocabulary: Vocabulary,
     /// How many tokens a sequence holds, a scored path included.
     pub context: usize,
     /// Numbers in a hidden state; none for a model that has no such thing.
     pub hidden: Option<usize>,
-    /// Whether it says what begins a text: gives logits where nothing is committed.
+    /// Whether it gives logits for an empty context.
     pub begins: bool,
     /// How many sequences may be open at once.
     pub sequences: usize,
@@ -30,14 +30,14 @@ pub enum HiddenState {
     /// The residual stream after so many layers, no norm applied: 0 is the embedded token, and as
     /// many as there are layers is what the last norm gets.
     After(usize),
-    /// What the last norm gives, of which logits are made.
+    /// The output of the last norm, from which logits are computed.
     Output,
 }
 
 /// A language model: [`Sequences`] with logits after every node that is scored.
 ///
-/// What a sequence is given back never depends on what else is in a pass, to the last bit. A model
-/// knows nothing of speculation: it scores what it is given and keeps what it is told.
+/// The logits of a sequence never depend on the rest of the batch, to the last bit. A model knows
+/// nothing of speculation: it scores trees and commits paths.
 ///
 /// # Panics
 /// All methods may panic on a sequence that is not open, and [`logits`](Self::logits) on a node
@@ -65,15 +65,15 @@ pub trait Model: Sequences + Any {
     /// What is known of it.
     fn info(&self) -> &ModelInfo;
 
-    /// From now on goes on behind what `leader` computes ([`sync_kv_cache`](Self::sync_kv_cache)), if it can,
-    /// as a copy of it in fewer bits: their keys and values are of the same shape, and the leader's
-    /// are the better ones. Whether it does.
+    /// From now on shares the KV cache of `leader` ([`sync_kv_cache`](Self::sync_kv_cache)), if it
+    /// is a copy of it in fewer bits: their KV caches have the same shape, and the leader's is more
+    /// precise. Returns whether it does.
     fn share_kv_cache(&mut self, _leader: &dyn Model) -> bool {
         false
     }
 
-    /// Takes what the leader has computed of the first `known` tokens of its text `of` for its own
-    /// of the same text, and drops the tree. What it needs and was not given it computes itself.
+    /// Takes the leader's KV cache of the first `known` tokens of its sequence `of` for its own of
+    /// the same sequence, and drops the tree. It computes the rest itself.
     ///
     /// # Errors
     /// Failures of the computation.
@@ -91,14 +91,14 @@ pub trait Model: Sequences + Any {
     /// [`outputs`](Self::outputs).
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32];
 
-    /// The tokens that the entries of [`logits`](Self::logits) are of, ascending, where they are
-    /// not all: of a model whose output was cut, which can draft but not be a target.
+    /// The tokens of the entries of [`logits`](Self::logits), ascending, where they are not all: of
+    /// a model with a reduced draft vocabulary, which can draft but not be a target.
     fn outputs(&self) -> Option<&[Token]> {
         None
     }
 
-    /// Keeps these hidden states of all tokens from now on, for drafters that read them. To be
-    /// asked for before a sequence is opened.
+    /// Captures these hidden states of all tokens from now on, for drafters that need them. To be
+    /// called before a sequence is opened.
     ///
     /// # Errors
     /// A model that has no such states, or an open sequence.
@@ -106,12 +106,13 @@ pub trait Model: Sequences + Any {
         no_hidden_states(self.info(), "a model that gives them")
     }
 
-    /// The watched states of committed tokens that are computed, behind each other as they were
-    /// named for each token: `[tokens, watched · hidden]`. After a
-    /// [`prepare`](Sequences::prepare) that left none, and after a commit of nodes that were scored, these are all but the last.
+    /// The captured hidden states of committed tokens that are computed, concatenated for each
+    /// token in the order of capture: `[tokens, captured · hidden]`. After a
+    /// [`prepare`](Sequences::prepare) that left none, and after a commit of nodes that were
+    /// scored, these are all but the last.
     ///
     /// # Errors
-    /// Tokens that are not computed; a model that watches nothing.
+    /// Tokens that are not computed; a model that captures nothing.
     fn hidden_states(&self, _sequence: Sequence, _tokens: Range<usize>) -> Result<Vec<f32>> {
         no_hidden_states(self.info(), "a model that gives them")
     }

@@ -1,9 +1,9 @@
-//! Who listens to the steps of a session: statistics, scores, traces, and whoever else wants to.
+//! Observers of a session's steps: statistics, scores, traces, and the caller's own.
 //!
-//! A step is told twice. When the verifier has decided, the target's logits and distributions are
-//! at hand, but the step does not count yet: a model may fail to take it. When all models have
-//! taken it and its tokens are emitted, it counts. An observer changes nothing: neither the text
-//! nor its speed but by what it computes itself.
+//! An observer is called twice a step. When the verifier has decided, the target's logits and
+//! distributions are available, but the step does not count yet: a model may fail to commit it.
+//! When all models have committed it and its tokens are emitted, it counts. An observer does not
+//! change the output, and it changes the speed only by its own computation.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use polydraft::{
 use crate::distributions::StepDistributions;
 use crate::{Emitted, Result};
 
-/// Listens to the steps of a session, see [`Session::observe`](crate::Session::observe).
+/// Observes the steps of a session, see [`Session::observe`](crate::Session::observe).
 ///
 /// ```
 /// use std::sync::mpsc::{Sender, channel};
 /// use polydraft_engine::observer::{CommittedStep, StepObserver, VerifiedStep};
 /// use polydraft_engine::{Engine, Limits, Request, Result, TableModel};
 ///
-/// /// Tells how sure the target is of what comes next, before each step.
+/// /// Sends the entropy of the target's next-token distribution before each step.
 /// struct Entropy {
 ///     of_step: f64,
 ///     told: Sender<f64>,
@@ -49,17 +49,17 @@ use crate::{Emitted, Result};
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 pub trait StepObserver: Send {
-    /// What the verifier decided, while the target's logits are at hand. What is computed of them
-    /// counts when [`committed`](Self::committed) follows; where a step is taken again after a
-    /// failure, this is called again first.
+    /// The verifier has decided, and the target's logits are available. Results computed from them
+    /// count when [`committed`](Self::committed) follows; where a step is repeated after a failure,
+    /// this is called again first.
     ///
     /// # Errors
-    /// What breaks the session.
+    /// An error ends the session.
     fn verified(&mut self, _step: &VerifiedStep) -> Result<()> {
         Ok(())
     }
 
-    /// The step counts: all models have taken it, and its tokens are emitted.
+    /// The step counts: all models have committed it, and its tokens are emitted.
     fn committed(&mut self, _step: &CommittedStep) {}
 
     /// These tokens were certain, and are emitted without a step.
@@ -71,13 +71,13 @@ pub trait StepObserver: Send {
     }
 }
 
-/// What a verifier decided.
+/// A verifier's decision.
 pub struct VerifiedStep<'a> {
     /// What was drafted: the tree, and how and from what its tokens were drawn.
     pub draft: &'a Draft,
     /// The path that is accepted, and the token after it.
     pub outcome: &'a Outcome,
-    /// Who decided; none in plain decoding.
+    /// The verifier; none in plain decoding.
     pub verifier: Option<&'a dyn Verifier>,
     pub(crate) target: &'a StepDistributions<'a>,
 }
@@ -89,7 +89,7 @@ impl<'a> VerifiedStep<'a> {
     }
 
     /// The target's distribution after a node as the verifier sees it: with temperature, filters
-    /// and what the session changes in the logits. It is made when it is first asked for.
+    /// and the session's changes to the logits. It is computed at the first call.
     ///
     /// # Errors
     /// Logits that make no distribution.
@@ -117,7 +117,7 @@ pub struct CommittedStep<'a> {
     pub draft: &'a Draft,
     /// The path that was accepted, and the token after it.
     pub outcome: &'a Outcome,
-    /// The tokens of it that are the text's: fewer where the text ends among them.
+    /// Its tokens that are emitted: fewer where the sequence ends among them.
     pub emitted: &'a [Emitted],
     /// Nodes at which a weaker algorithm took over from the verifier's own.
     pub fallbacks: u64,

@@ -1,13 +1,14 @@
-//! What was computed for sequences that are closed, for later ones that begin alike.
+//! Prefix cache: KV caches of closed sequences, for later ones with a common prefix.
 //!
 //! Problem: a conversation's next turn begins with all that was said before, and many prompts begin
 //! with the same instructions. What a model computed for a token depends on the tokens before it
 //! alone, so it serves every sequence that begins so.
 //! Method: a list of closed sequences, the one used last at the end, searched by the length of the
 //! common beginning.
-//! 1. What is the beginning of another one is of no use beside it, and is given up.
-//! 2. A sequence goes over to its continuation: where most of it is used, it leaves the list. What
-//!    many begin with is not taken from one that is much longer: there the beginning is copied.
+//! 1. A prefix of another one is of no use beside it, and is evicted.
+//! 2. A sequence goes over to its continuation: where most of it is used, it leaves the list. A
+//!    prefix of many sequences is not taken from one that is much longer: there the prefix is
+//!    copied.
 //! 3. A state that cannot be cut (of recurrent models) is of use as a whole or not at all, and only
 //!    for a longer sequence: the logits after its last token are not part of it.
 //!
@@ -17,22 +18,22 @@ use polydraft::Token;
 
 use crate::Sequence;
 
-/// Of how many tokens two sequences begin alike.
+/// The length of the common prefix of two sequences.
 pub fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// What of a closed sequence can serve another one.
+/// The part of a closed sequence that can serve another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reuse {
-    /// Any beginning of it: of keys and values.
+    /// Any prefix of it: of a KV cache.
     #[default]
     AnyPrefix,
-    /// All of it, and only for one that is longer: of a state that cannot be cut.
+    /// All of it, and only for a longer one: of a state that cannot be cut.
     WholeOnly,
 }
 
-/// Closed sequences with what was computed for them.
+/// Closed sequences with their KV caches or states.
 ///
 /// ```
 /// use polydraft_engine::prefix::{Cached, PrefixCache, Reuse};
@@ -53,17 +54,17 @@ pub struct PrefixCache<T> {
     reuse: Reuse,
 }
 
-/// What a cache has for a beginning.
+/// What a cache has for a prefix.
 #[derive(Debug, PartialEq)]
 pub enum Cached<'c, T> {
     /// All of a sequence, of which this is most: its tokens and its state, which are no longer in
-    /// the cache. It may go on otherwise behind what is shared.
+    /// the cache. It may differ after the common prefix.
     Whole(Vec<Token>, T),
     /// So many of the first tokens of a much longer one, which stays in the cache.
     Prefix(usize, &'c T),
 }
 
-/// Where most of a beginning is computed already.
+/// Where most of a prefix is computed already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// In another sequence that is open: so many tokens.
@@ -73,8 +74,7 @@ pub enum Source {
 }
 
 impl<T> PrefixCache<T> {
-    /// An empty one. It holds whatever it is given: its owner gives up what is too much, by
-    /// [`evict`](Self::evict).
+    /// An empty one. It has no limit: its owner evicts sequences, by [`evict`](Self::evict).
     pub fn new(reuse: Reuse) -> Self {
         Self { entries: Vec::new(), reuse }
     }
@@ -89,13 +89,13 @@ impl<T> PrefixCache<T> {
         self.entries.is_empty()
     }
 
-    /// What is held of each sequence.
+    /// The state of each sequence.
     pub fn states(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, state)| state)
     }
 
-    /// Takes in a closed sequence of these tokens. Returns what is of no use any more: beginnings
-    /// of it, or the sequence itself, if it is empty or the beginning of another one.
+    /// Inserts a closed sequence of these tokens. Returns the states of no further use: those of
+    /// its prefixes, or its own, if it is empty or the prefix of another one.
     pub fn insert(&mut self, tokens: Vec<Token>, state: T) -> Vec<T> {
         if tokens.is_empty() {
             return vec![state];
@@ -118,7 +118,7 @@ impl<T> PrefixCache<T> {
         useless
     }
 
-    /// Gives up the sequence that was used longest ago.
+    /// Evicts the least recently used sequence.
     pub fn evict(&mut self) -> Option<T> {
         (!self.entries.is_empty()).then(|| self.entries.remove(0).1)
     }
@@ -129,7 +129,7 @@ impl<T> PrefixCache<T> {
     }
 
     /// The sequence that serves the most of them, used last from now on: itself, if that is most of
-    /// it, otherwise its beginning. None where nothing serves.
+    /// it, otherwise its prefix. None where nothing serves.
     pub fn take(&mut self, tokens: &[Token]) -> Option<Cached<'_, T>> {
         let shared = |(held, _): &(Vec<Token>, T)| self.usable(held, tokens);
         let (best, shared) =
@@ -145,9 +145,9 @@ impl<T> PrefixCache<T> {
         self.entries.last().map(|(_, state)| Cached::Prefix(shared, state))
     }
 
-    /// Where most of the beginning of `tokens` is computed, if that is more than `own` of them: in
-    /// one of the `open` sequences, of each of which the computed tokens are given, or here. Of
-    /// both the cache, which can be used up.
+    /// Where most of the prefix of `tokens` is computed, if that is more than `own` of them: in one
+    /// of the `open` sequences, of each of which the computed tokens are given, or here. Of both
+    /// the cache, which can be used up.
     pub fn source<'t>(
         &self,
         tokens: &[Token],

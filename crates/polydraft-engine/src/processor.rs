@@ -1,32 +1,32 @@
-//! What a request changes in the target's law: biases and penalties, node by node along the path.
+//! Logits processors: biases and penalties of a request, node by node along the path.
 //!
-//! Problem: the law of the next token depends on the tokens decided so far in more ways than a
-//! model's: what was written already may be made less likely. Along a draft's path the drafted
-//! tokens count as written.
+//! Problem: the distribution of the next token depends on the tokens decided so far in more ways
+//! than a model's: tokens that were generated already may be made less likely. Along a draft's path
+//! the drafted tokens count as generated.
 //! Source: OpenAI's interface (`logit_bias`, `frequency_penalty`, `presence_penalty`), as its
 //! documentation defines them: a logit is changed by its token's bias, less the frequency penalty
-//! times the token's count in the text so far, less the presence penalty if that is not 0; before
+//! times the token's count in the output so far, less the presence penalty if that is not 0; before
 //! the temperature. The prompt's tokens are not counted.
-//! Complexity: a copy of the logits, and the tokens of the text and the path, for each node that a
-//! verifier looks at.
-//! Deviations: none. Exactness: the changed law is a function of the tokens before the node alone,
-//! so it is a target like any other, and verifiers are exact for it. The draft's law is changed
-//! alike: drafts that cannot be are not drawn.
+//! Complexity: a copy of the logits, and the tokens of the output and the path, for each node that
+//! a verifier looks at.
+//! Deviations: none. Exactness: the changed distribution is a function of the tokens before the
+//! node alone, so it is a target like any other, and verifiers are exact for it. The draft's
+//! distribution is changed alike: impossible drafts are not drawn.
 
 use polydraft::Token;
 
 /// Changes the target's logits at a node, before temperature and filters.
 ///
-/// It must be a function of its arguments alone: the tokens `decided` in the text so far, the
-/// prompt's not among them, and those drafted on the `path` to the node. Logits have the shape
-/// `[vocabulary]`; −∞ forbids a token. On every path that it allows one token must stay possible;
-/// it is not asked about paths behind a token that ends the text.
+/// It must be a function of its arguments alone: the tokens `decided` so far, without the prompt's,
+/// and those drafted on the `path` to the node. Logits have the shape `[vocabulary]`; −∞ forbids a
+/// token. On every path that it allows one token must stay possible; it is not called for paths
+/// after an end token.
 pub trait LogitsProcessor: Send + Sync {
-    /// Changes them.
+    /// Changes the logits.
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]);
 
-    /// Tokens behind the decided ones that are certain: each is the only one that
-    /// [`process`](Self::process) leaves behind those before it, whatever the logits are. They are
+    /// Tokens after the decided ones that are certain: each is the only one that
+    /// [`process`](Self::process) leaves after those before it, whatever the logits are. They are
     /// taken without a pass of the target.
     fn forced(&self, _decided: &[Token]) -> Vec<Token> {
         Vec::new()
@@ -47,10 +47,10 @@ pub trait LogitsProcessor: Send + Sync {
 pub struct Penalties {
     /// Added to the logits of tokens, each named once.
     pub bias: Vec<(Token, f32)>,
-    /// Taken from a token's logit for every time that it was written. Below 0 repetition is made
-    /// likelier.
+    /// Subtracted from a token's logit for every time that it was generated. Below 0 repetition is
+    /// made likelier.
     pub frequency: f32,
-    /// Taken from a token's logit once if it was written.
+    /// Subtracted from a token's logit once if it was generated.
     pub presence: f32,
 }
 

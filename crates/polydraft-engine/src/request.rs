@@ -1,4 +1,4 @@
-//! What is asked of an engine: a prompt, and how it is continued.
+//! Requests to an engine: a prompt, and the parameters of decoding.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -11,21 +11,21 @@ use crate::{Detokenizer, NoDetokenizer, Result};
 /// When to stop.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Tokens to emit at most; `None` is up to the context's end.
+    /// Tokens to emit at most; `None` is up to the end of the context.
     pub max_tokens: Option<usize>,
-    /// Tokens that end the text. They have no text of their own.
+    /// End tokens. They have no text of their own.
     pub end_tokens: Vec<Token>,
-    /// Strings that end the text and are not part of it.
+    /// Stop strings: they end the sequence and are not part of its text.
     pub stop: Vec<String>,
 }
 
 impl Limits {
-    /// So many tokens at most, and nothing else that ends the text.
+    /// So many tokens at most, without end tokens and stop strings.
     pub fn tokens(most: usize) -> Self {
         Self { max_tokens: Some(most), ..Self::default() }
     }
 
-    /// Whether a text would end with this node of a draft.
+    /// Whether a sequence would end with this node of a draft.
     pub(crate) fn end_at(&self, tree: &DraftTree, node: NodeId) -> bool {
         node != DraftTree::ROOT && self.end_tokens.contains(&tree.token(node))
     }
@@ -53,8 +53,8 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// What decides, and where the tree grows in every step. It is cut off near the end of the
-    /// context and of the token limit. Drafts are drawn at temperature 1, see
+    /// The verifier, and the policy of the tree, which is cut off near the end of the context and
+    /// of the token limit. Drafts are drawn at temperature 1, see
     /// [`with_sampling`](Self::with_sampling).
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Speculation {
     }
 
     /// How the drafter's output becomes the distributions that drafts are drawn from. It changes
-    /// the speed, never the text's distribution.
+    /// the speed, never the output's distribution.
     pub fn with_sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
     }
@@ -93,8 +93,8 @@ impl Speculation {
     }
 }
 
-/// What is asked for. What is not said is as usual: sampling at temperature 1, plain decoding up to
-/// the context's end, tokens without their text, and random decisions that are others each time.
+/// A request. The defaults are: sampling at temperature 1, plain decoding up to the end of the
+/// context, tokens without their text, and random decisions that differ each time.
 ///
 /// ```
 /// use polydraft::Sampling;
@@ -129,7 +129,7 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// How the target's logits become the distribution of the text.
+    /// How the target's logits become the distribution of the output.
     pub fn sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
     }
@@ -155,17 +155,17 @@ impl<'c> Request<'c> {
         Self { limits, ..self }
     }
 
-    /// How tokens become text.
-    pub fn text(self, text: impl Detokenizer + 'c) -> Self {
+    /// The detokenizer of the output.
+    pub fn detokenizer(self, text: impl Detokenizer + 'c) -> Self {
         Self { text: Box::new(text), ..self }
     }
 
-    /// The random decisions; a seeded generator makes the text reproducible.
+    /// The rng of all random decisions; a seeded one makes the output reproducible.
     pub fn rng(self, rng: impl RandomSource + Send + 'c) -> Self {
         Self { rng: Some(Box::new(rng)), ..self }
     }
 
-    /// The generator that was given, or one that is seeded by the operating system.
+    /// The rng that was given, or one that is seeded by the operating system.
     pub(crate) fn take_rng(&mut self) -> Box<dyn RandomSource + Send + 'c> {
         let unpredictable = || ChaCha12Rng::seed_from_u64(RandomState::new().hash_one(0));
         self.rng.take().unwrap_or_else(|| Box::new(unpredictable()))

@@ -1,8 +1,8 @@
-//! What a model thinks of a text that is there: the log-probability of every token.
+//! Scoring of a given text: the log-probability of every token.
 //!
-//! Method: chunks of the text as chains behind what is committed, each in one pass. Of a text
+//! Method: chunks of the text as chains after the committed tokens, each in one pass. Of a text
 //! longer than the context, windows: the first is as long as the context, each later one begins
-//! half a context further on, so that every token is scored behind at least half a context.
+//! half a context further on, so that every token is scored after at least half a context.
 
 use polydraft::{DraftTree, Token};
 
@@ -12,23 +12,23 @@ use crate::{Error, Model, Result, Sequence};
 /// Tokens of one pass.
 const CHUNK: usize = 64;
 
-/// A token and what the model gave it.
+/// A token and its score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
     /// Its id.
     pub token: Token,
     /// The natural logarithm of its probability, of the model's own distribution at temperature 1.
     pub logprob: f64,
-    /// The likeliest tokens in its place, the likeliest first, with theirs.
+    /// The likeliest alternatives, the likeliest first, with their log-probabilities.
     pub top: Vec<(Token, f64)>,
 }
 
-/// Scores all tokens from number `from` on, with the `top` likeliest in the place of each.
-/// `progress` is told how many are done, and says whether to go on; what was done by then is
+/// Scores all tokens from number `from` on, with the `top` likeliest alternatives of each.
+/// `progress` gets the number of scored tokens, and returns whether to go on; the scores so far are
 /// returned.
 ///
-/// The first token of a text has a score only if the model says what begins a text; else `from` is
-/// at least 1.
+/// The first token of a text has a score only if the model gives logits for an empty context; else
+/// `from` is at least 1.
 ///
 /// ```
 /// use polydraft_engine::{TableModel, score};
@@ -85,7 +85,7 @@ fn behind(
     for chunk in tokens[next..].chunks(CHUNK) {
         let mut tree = DraftTree::new();
         let mut path = Vec::with_capacity(chunk.len());
-        // The last token's own logits nobody asks for.
+        // The logits after the last token are not needed.
         for &token in &chunk[..chunk.len() - 1] {
             path.push(tree.add(path.last().copied().unwrap_or(DraftTree::ROOT), token));
         }
@@ -103,7 +103,7 @@ fn behind(
     Ok(true)
 }
 
-/// What logits, of shape `[vocabulary]`, say of a token, and of the `top` likeliest.
+/// The score of a token by logits of shape `[vocabulary]`, with the `top` likeliest.
 fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
@@ -126,12 +126,12 @@ fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     Ok(Scored { token, logprob: logprob(own), top })
 }
 
-/// Keeps the scores of the tokens that a session decides.
+/// Records the scores of the tokens that a session decides.
 #[derive(Default)]
 pub(crate) struct ScoreRecorder {
-    /// How many of the likeliest tokens in the place of each.
+    /// How many of the likeliest alternatives of each.
     top: usize,
-    /// Of the step at hand.
+    /// Of the current step.
     of_step: Vec<Scored>,
     scores: Vec<Scored>,
 }

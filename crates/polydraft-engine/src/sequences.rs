@@ -1,4 +1,4 @@
-//! What models and drafters have in common: sequences of tokens, a tree behind each.
+//! Sequences of tokens, with a tree after each: the common part of models and drafters.
 
 use polydraft::{DraftTree, NodeId, Token};
 
@@ -22,15 +22,15 @@ impl Sequence {
     }
 }
 
-/// Any number of sequences of decided tokens (contexts) and, behind each, a speculative tree: the
+/// Any number of sequences of decided tokens (contexts) and, after each, a speculative tree: the
 /// part that a [`Model`](crate::Model) and a [`Drafter`](crate::Drafter) share.
 ///
 /// A context grows by [`extend`](Self::extend) and [`commit`](Self::commit). A tree only grows
 /// between commits: each call of [`score`](Self::score) computes the nodes that are new, so that a
-/// target is asked once per tree and a drafter once per level.
+/// target runs once per tree and a drafter once per level.
 ///
 /// [`Slots`](crate::Slots) is a table for the sequences that are open, and
-/// [`PrefixCache`](crate::PrefixCache) keeps what was computed for those that are closed.
+/// [`PrefixCache`](crate::PrefixCache) stores the KV caches of those that are closed.
 ///
 /// # Panics
 /// All methods may panic on a sequence that is not open: a mistake of the caller's, not of a
@@ -40,7 +40,7 @@ impl Sequence {
 /// use polydraft::DraftTree;
 /// use polydraft_engine::{DrafterKind, Model, Result, Sequences, TableModel};
 ///
-/// /// DrafterInput tokens, and makes ready what follows them.
+/// /// Prefills these tokens, and scores the last one.
 /// fn read(sequences: &mut dyn Sequences, tokens: &[u32]) -> Result<usize> {
 ///     let sequence = sequences.open()?;
 ///     sequences.extend(sequence, tokens)?;
@@ -61,29 +61,29 @@ pub trait Sequences: Send {
     /// Begins an empty sequence.
     ///
     /// # Errors
-    /// As many are open as there may be.
+    /// The number of open sequences is at its limit.
     fn open(&mut self) -> Result<Sequence>;
 
-    /// Forgets a sequence. What was computed for it may be kept for a later one that begins alike.
+    /// Closes a sequence. Its KV cache may be stored for a later one with a common prefix.
     fn close(&mut self, sequence: Sequence);
 
     /// How many tokens are committed.
     fn len(&self, sequence: Sequence) -> usize;
 
     /// Appends decided tokens and drops the tree. Nothing need be computed before the next score;
-    /// where another sequence begins alike, what was computed for that one may serve this one too.
+    /// where another sequence has a common prefix, its KV cache may serve this one too.
     ///
     /// # Errors
     /// A token outside the vocabulary.
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
 
-    /// Takes back all but the first `length` tokens, and drops the tree. If there are no more than
+    /// Removes all but the first `length` tokens, and drops the tree. If there are no more than
     /// that, nothing changes, and the tree stays.
     fn truncate(&mut self, sequence: Sequence, length: usize);
 
     /// Computes at most `most` of the committed tokens that are not computed yet, the last one
-    /// never (it is the root of the next tree), so that a long prompt can be read between the steps
-    /// of other sequences. Returns how many are left to compute before the last one.
+    /// never (it is the root of the next tree), so that a long prompt can be prefilled between the
+    /// steps of other sequences. Returns how many are left to compute before the last one.
     /// [`score`](Self::score) computes the rest by itself.
     ///
     /// # Errors
@@ -92,8 +92,8 @@ pub trait Sequences: Send {
         Ok(0)
     }
 
-    /// Computes, in one pass for all, what follows every node of each tree that is new, its root
-    /// included. No sequence is named twice.
+    /// Scores, in one pass for all, every node of each tree that is new, its root included. No
+    /// sequence is named twice.
     ///
     /// # Errors
     /// An empty context, if a token is needed; a path that the context has no room for; failures of
@@ -101,19 +101,19 @@ pub trait Sequences: Send {
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
 
     /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the
-    /// context and drops the rest of the tree. What was computed for the scored nodes of the path
-    /// is kept.
+    /// context and drops the rest of the tree. The KV cache of the scored nodes of the path is
+    /// kept.
     ///
     /// # Errors
     /// Failures of the computation.
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()>;
 
-    /// Bytes that what is kept of one token takes, about; 0 where that is next to nothing.
+    /// Bytes of one token in the KV cache, about; 0 where that is next to nothing.
     fn token_bytes(&self) -> u64 {
         0
     }
 
-    /// Tokens that all sequences may hold together, trees apart, where memory for them was taken
+    /// Tokens of all sequences together, without trees, where memory for them is allocated
     /// beforehand.
     fn room(&self) -> Option<usize> {
         None

@@ -1,4 +1,4 @@
-//! One request: its text so far, how it is decoded, and where it ends.
+//! Sessions: a request with its sequence so far, its parameters, and its end.
 
 mod observers;
 
@@ -15,8 +15,8 @@ use crate::{
 };
 use observers::Observers;
 
-/// A session's source of decisions, with its clocks if it has them. `position` is the number of
-/// tokens of its text.
+/// A session's source of random decisions, with its shared randomness if it has it. `position` is
+/// the number of tokens decided.
 pub(crate) fn with_clocks<T>(
     rng: &mut dyn RandomSource,
     clocks: &mut Option<Box<dyn SharedRandomness>>,
@@ -55,12 +55,12 @@ pub struct Session<'c> {
     pub(crate) sampling: Sampling,
     pub(crate) speculation: Option<Speculation>,
     pub(crate) rng: Box<dyn RandomSource + Send + 'c>,
-    /// Clocks that target and draft share, if they are to.
+    /// The shared randomness of target and draft, with Gumbel coupling.
     pub(crate) clocks: Option<Box<dyn SharedRandomness>>,
     pub(crate) draft: Draft,
     pub(crate) processor: Option<Box<dyn LogitsProcessor>>,
     pub(crate) is_alone: bool,
-    /// Sequences in the pass of the last step, as its policy was told.
+    /// The batch size of the last step, as its policy got it.
     pub(crate) batch_size: usize,
     /// The same for the next step, if it is the last one once more.
     pub(crate) again: Option<usize>,
@@ -132,7 +132,7 @@ impl<'c> Session<'c> {
         self.finish
     }
 
-    /// What broke it, if something did: it ends there, and sessions beside it go on.
+    /// Its failure, if there was one: it ends there, and other sessions go on.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
@@ -157,30 +157,31 @@ impl<'c> Session<'c> {
         std::mem::take(&mut self.emitted)
     }
 
-    /// Changes the target's logits from now on; the text then has the law of plain decoding with
-    /// the same changes.
+    /// Changes the target's logits from now on; the output then has the distribution of plain
+    /// decoding with the same changes.
     pub fn process(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processor = Some(processor);
     }
 
-    /// From now on its trees are what they would be without neighbours: trees that choose
-    /// themselves else give way to other texts in a pass, which leaves a text its law, but not the
-    /// same text for the same random decisions.
+    /// From now on its trees are the same as without other sequences in the batch. Adaptive trees
+    /// otherwise depend on the batch size, which keeps the distribution of the output, but not the
+    /// same output for the same random decisions.
     pub fn as_if_alone(&mut self) {
         self.is_alone = true;
     }
 
-    /// To be called before the first step: decides by clocks ([`polydraft::gumbel`]) that follow from
-    /// the generator. A session whose verifier goes by clocks has them anyway; plain decoding with
-    /// them has the same text as these, if the generator is the same.
+    /// To be called before the first step: draws by Gumbel coupling ([`polydraft::gumbel`]), with
+    /// shared randomness that follows from the rng. A session whose verifier uses shared randomness
+    /// has it anyway; plain decoding with it has the same output as such a session, if the rng is
+    /// the same.
     pub fn share_randomness(&mut self) {
         if self.clocks.is_none() {
             self.clocks = Some(self.rng.shared_randomness());
         }
     }
 
-    /// From now on every step is kept for [`take_traces`](Self::take_traces), with the `top`
-    /// likeliest tokens of each law. It costs a law for every node.
+    /// From now on every step is recorded for [`take_traces`](Self::take_traces), with the `top`
+    /// likeliest tokens of each distribution. It costs a distribution for every node.
     pub fn trace(&mut self, top: usize) {
         self.observers.traces = Some(TraceRecorder::new(top));
     }
@@ -190,9 +191,10 @@ impl<'c> Session<'c> {
         self.observers.traces.as_mut().map_or_else(Vec::new, TraceRecorder::take)
     }
 
-    /// From now on every token's log-probability is kept for [`take_scores`](Self::take_scores),
-    /// with the `top` likeliest in its place: of the target's own distribution at temperature 1, as
-    /// [`score`](crate::score()) would say afterwards, at no further pass.
+    /// From now on every token's log-probability is recorded for
+    /// [`take_scores`](Self::take_scores), with the `top` likeliest alternatives: of the target's
+    /// own distribution at temperature 1, as [`score`](crate::score()) would give them afterwards,
+    /// without a further pass.
     pub fn record_scores(&mut self, top: usize) {
         self.observers.scores = Some(ScoreRecorder::new(top));
     }
@@ -202,7 +204,7 @@ impl<'c> Session<'c> {
         self.observers.scores.as_mut().map_or_else(Vec::new, ScoreRecorder::take)
     }
 
-    /// From now on `observer` listens to its steps.
+    /// From now on `observer` is called at its steps.
     pub fn observe(&mut self, observer: impl StepObserver + 'c) {
         self.observers.others.push(Box::new(observer));
     }
@@ -224,7 +226,7 @@ impl<'c> Session<'c> {
         self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
     }
 
-    /// How many of these tokens there are up to one that ends the text, that one included.
+    /// How many of these tokens there are up to an end token, that one included.
     pub(crate) fn up_to_end(&self, tokens: &[Token]) -> usize {
         let end = tokens.iter().position(|token| self.limits.end_tokens.contains(token));
         end.map_or(tokens.len(), |end| end + 1)
@@ -234,8 +236,8 @@ impl<'c> Session<'c> {
         self.failure = Some(error.into());
     }
 
-    /// Takes tokens that are decided, and returns how many are the text's: up to the one that ends
-    /// it. `room` is what the context holds after them.
+    /// Takes tokens that are decided, and returns how many are emitted: up to the one that ends the
+    /// sequence. `room` is what the context holds after them.
     pub(crate) fn emit(&mut self, decided: &[Emitted], room: usize) -> usize {
         let before = self.tokens.len();
         for emitted in decided {
@@ -280,7 +282,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Ends the text, and shows what was held back.
+    /// Ends the sequence, and emits the withheld text.
     fn end(&mut self, finish: Finish) {
         self.finish = Some(finish);
         match self.stream.finish() {

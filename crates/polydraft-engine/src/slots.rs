@@ -6,8 +6,8 @@ use std::slice;
 
 use crate::Sequence;
 
-/// What a model or a drafter holds of each open sequence. The lowest number that is free is given
-/// to the next one.
+/// The state of a model or a drafter for each open sequence. The next one gets the lowest free
+/// number.
 ///
 /// ```
 /// use polydraft_engine::Slots;
@@ -24,8 +24,8 @@ pub struct Slots<T> {
     slots: Vec<Option<T>>,
 }
 
-/// Of [`Slots::iter_mut`]. It has a name, for what has none borrows the table to the end of its
-/// scope, and several of the states may be at work at once.
+/// The iterator of [`Slots::iter_mut`]. It is a named type, for an opaque one borrows the table to
+/// the end of its scope, and several of the states may be in use at once.
 pub type IterMut<'a, T> = FilterMap<
     Enumerate<slice::IterMut<'a, Option<T>>>,
     fn((usize, &'a mut Option<T>)) -> Option<(Sequence, &'a mut T)>,
@@ -48,7 +48,7 @@ impl<T> Slots<T> {
         Sequence::new(free as u32)
     }
 
-    /// Frees a slot; what was in it, if it was not free already.
+    /// Frees a slot; returns its state, if it was not free already.
     pub fn close(&mut self, sequence: Sequence) -> Option<T> {
         self.slots.get_mut(sequence.number())?.take()
     }
@@ -63,7 +63,7 @@ impl<T> Slots<T> {
         self.slots.iter().all(Option::is_none)
     }
 
-    /// What is held of a sequence, if it is open.
+    /// The state of a sequence, if it is open.
     pub fn get(&self, sequence: Sequence) -> Option<&T> {
         self.slots.get(sequence.number())?.as_ref()
     }

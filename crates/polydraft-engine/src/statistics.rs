@@ -1,4 +1,4 @@
-//! What a generation cost and what speculation gained.
+//! The cost of a generation, and the gain by speculation.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::observer::{CommittedStep, StepObserver};
 /// ```
 /// use polydraft_engine::Statistics;
 ///
-/// // In ten calls the first token drafted was accepted eight times, the second four times.
+/// // In ten passes the first token drafted was accepted eight times, the second four times.
 /// let (drafted, accepted) = (vec![10, 10], vec![8, 4]);
 /// let statistics = Statistics { tokens: 22, target_calls: 10, drafted, accepted, ..Statistics::default() };
 /// assert_eq!(statistics.block_efficiency(), 2.2);
@@ -21,11 +21,11 @@ use crate::observer::{CommittedStep, StepObserver};
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Statistics {
-    /// Tokens emitted and kept.
+    /// Tokens emitted.
     pub tokens: usize,
     /// Those of them that were certain, and took no pass.
     pub forced: usize,
-    /// Passes over the target's weights, the prompt's not among them.
+    /// Passes over the target's weights, without the prefill.
     pub target_calls: usize,
     /// For each position on the drafted path, how often a token was drafted there.
     pub drafted: Vec<usize>,
@@ -35,28 +35,28 @@ pub struct Statistics {
     pub nodes: usize,
     /// How often the first, the second, .. distinct token drafted at a node was the one accepted.
     pub accepted_by_rank: Vec<usize>,
-    /// Calls in which nothing was left to verify after the accepted tokens.
+    /// Passes in which nothing was left to verify after the accepted tokens.
     pub complete_paths: usize,
     /// Nodes at which a weaker algorithm took over from the verifier's own, which could not do
     /// them.
     pub fallbacks: u64,
-    /// What the tree chose, if it chose by itself.
+    /// The choices of an adaptive tree.
     pub choices: Option<Choices>,
-    /// Reading the prompt, by both models.
+    /// Prefill, by both models.
     pub prompt_time: Duration,
-    /// In the draft model, its laws and draws included.
+    /// In the draft model, its distributions and draws included.
     pub draft_time: Duration,
     /// In the target model.
     pub target_time: Duration,
-    /// In the verifier, the target's laws included.
+    /// In the verifier, the target's distributions included.
     pub verify_time: Duration,
-    /// From the prompt's end to the last token, text and stop strings included; not what a reader
-    /// does with them.
+    /// From the end of the prefill to the last token, text and stop strings included; without the
+    /// caller's time.
     pub total_time: Duration,
 }
 
 impl Statistics {
-    /// Tokens kept per call of the target; 0 before the first.
+    /// Tokens per target pass: block efficiency in the papers' sense; 0 before the first.
     pub fn block_efficiency(&self) -> f64 {
         ratio(self.tokens as f64, self.target_calls as f64)
     }
@@ -67,7 +67,7 @@ impl Statistics {
         self.accepted.iter().zip(&self.drafted).map(|(&a, &d)| ratio(a as f64, d as f64)).collect()
     }
 
-    /// Distinct tokens drafted per call of the target; 0 before the first.
+    /// Distinct tokens drafted per target pass; 0 before the first.
     pub fn nodes_per_call(&self) -> f64 {
         ratio(self.nodes as f64, self.target_calls as f64)
     }
@@ -75,7 +75,7 @@ impl Statistics {
     /// Of the positions that were verified, the part at which the first, the second, .. distinct
     /// token drafted was accepted.
     pub fn accepted_by_draft(&self) -> Vec<f64> {
-        // Every call verifies the positions it accepts and one more, unless all of the longest path
+        // Every pass verifies the positions it accepts and one more, unless all of the longest path
         // is accepted.
         let accepted: usize = self.accepted_by_rank.iter().sum();
         let complete = self.complete_paths;
@@ -83,7 +83,7 @@ impl Statistics {
         self.accepted_by_rank.iter().map(|&count| ratio(count as f64, verified)).collect()
     }
 
-    /// Tokens kept per second after the prompt; 0 before the first.
+    /// Tokens emitted per second after the prefill; 0 before the first.
     pub fn tokens_per_second(&self) -> f64 {
         ratio(self.tokens as f64, self.total_time.as_secs_f64())
     }

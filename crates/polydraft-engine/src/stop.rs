@@ -7,7 +7,7 @@ pub type Pieces<M> = Vec<(String, M)>;
 
 /// Lets text through until one of the stop strings appears, which may straddle pieces.
 ///
-/// Text that may be the beginning of a stop string is held back until that is decided. Marks travel
+/// Text that may be the beginning of a stop string is withheld until that is decided. Marks travel
 /// with the text.
 #[derive(Debug, Clone)]
 pub struct StopScanner<M> {
@@ -44,12 +44,12 @@ impl<M: Copy> StopScanner<M> {
         (self.release(undecided), false)
     }
 
-    /// What was held back, at the end of the text.
+    /// The withheld text, at the end of the sequence.
     pub fn finish(&mut self) -> Pieces<M> {
         self.held.drain(..).collect()
     }
 
-    /// The first `bytes` of what is held.
+    /// The first `bytes` of the pending text.
     fn release(&mut self, mut bytes: usize) -> Pieces<M> {
         let mut shown = Vec::new();
         while bytes > 0 {

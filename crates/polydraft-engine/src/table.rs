@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::{Error, Model, ModelInfo, Result, Sequence, Sequences, Slots, Vocabulary};
 
-/// The next-token laws of a finite set of contexts.
+/// The next-token distributions of a finite set of contexts.
 ///
 /// In JSON: `{"vocabulary": 3, "next": {"": [0.2, 0.3, 0.5], "0": [..], "0 1": [..]}}`. A context
 /// is looked up by the longest suffix of its token ids that is present, so that a Markov chain of
@@ -53,8 +53,8 @@ struct File {
     next: Listed,
 }
 
-/// Laws by context, as they stand in the file: a map would keep the last of those with the same
-/// name.
+/// Distributions by context, as they are in the file: a map would keep the last of those with the
+/// same name.
 #[derive(Default)]
 struct Listed(Vec<(String, Vec<f64>)>);
 
@@ -80,10 +80,10 @@ impl<'de> Visitor<'de> for Listed {
 }
 
 impl TableModel {
-    /// From laws by context; each is of shape `[vocabulary]`. `name` appears in messages.
+    /// From distributions by context; each is of shape `[vocabulary]`. `name` appears in messages.
     ///
     /// # Errors
-    /// No fallback law; a law of the wrong length or that is no distribution; a context with a
+    /// No fallback; probabilities of the wrong length or that are no distribution; a context with a
     /// token outside the vocabulary. The context is named.
     pub fn new(
         name: &str,
@@ -95,14 +95,15 @@ impl TableModel {
             return Err(wrong("expected a vocabulary of at least one token, got 0".to_owned()));
         }
         if !next.contains_key(&[][..]) {
-            return Err(wrong("the context \"\", which is the fallback, has no law".to_owned()));
+            return Err(wrong("the context \"\", the fallback, is missing".to_owned()));
         }
         let mut entries = BTreeMap::new();
         for (context, probs) in next {
             let shown = show(&context);
             if let Some(token) = context.iter().find(|&&t| t as usize >= vocabulary) {
                 return Err(wrong(format!(
-                    "context {shown:?}: expected tokens below the vocabulary's {vocabulary}, got {token}"
+                    "context {shown:?}: expected tokens below the vocabulary's {vocabulary}, got \
+                     {token}"
                 )));
             }
             if probs.len() != vocabulary {
@@ -166,7 +167,7 @@ impl TableModel {
         self
     }
 
-    /// The exact law after a context.
+    /// The exact distribution after a context.
     pub fn distribution(&self, context: &[Token]) -> &Distribution {
         &self.next[self.longest_suffix(context)].probs
     }

@@ -4,7 +4,7 @@ use polydraft::Token;
 
 use crate::Result;
 
-/// Turns token ids into text, one at a time.
+/// A streaming detokenizer: turns token ids into text, one at a time.
 pub trait Detokenizer: Send {
     /// Takes the next token; returns the text that is certain by now, in whole characters (it may
     /// be empty).
@@ -30,7 +30,7 @@ impl<T: Detokenizer + ?Sized> Detokenizer for Box<T> {
     }
 }
 
-/// A text that is not asked for: tokens are enough.
+/// No text: for callers that need tokens only.
 pub struct NoDetokenizer;
 
 impl Detokenizer for NoDetokenizer {

@@ -1,5 +1,4 @@
-//! What happened in a step, for people who want to see it: the tree, both laws at its nodes, and
-//! what came of it.
+//! Traces of steps: the tree, both distributions at its nodes, and the outcome.
 
 use polydraft::{Distribution, DraftTree, NodeId, Outcome, Token};
 
@@ -13,27 +12,27 @@ pub struct Trace {
     pub nodes: Vec<TracedNode>,
     /// The nodes that were accepted, from a child of the root downwards.
     pub accepted: Vec<NodeId>,
-    /// The token that was emitted behind them.
+    /// The token that was emitted after them.
     pub token: Token,
 }
 
-/// A node, and the laws of the token after it.
+/// A node, and the distributions of the token after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracedNode {
     /// Its parent and its token; none for the root.
     pub drawn: Option<Drawn>,
     /// Draws that were made below it.
     pub draws: usize,
-    /// What the drafts below it were drawn from, the likeliest first; none at a leaf.
+    /// The distribution of the drafts below it, the likeliest first; none at a leaf.
     pub draft: Vec<(Token, f64)>,
-    /// What the target says there, the likeliest first.
+    /// The target's distribution there, the likeliest first.
     pub target: Vec<(Token, f64)>,
-    /// For tokens of `draft`, where the verifier shares priorities out among drafts: the law of a
-    /// draft's priority, as intervals of [0, 1], each with its beginning, its length and its
-    /// probability.
+    /// For tokens of `draft`, where the verifier shares priorities out among drafts: the
+    /// distribution of a draft's priority, as intervals of [0, 1], each with its beginning, its
+    /// length and its probability.
     pub shares: Vec<(Token, Vec<[f64; 3]>)>,
-    /// What the two laws have in common, Σ min: the probability that one draft is accepted here.
-    /// None at a leaf.
+    /// The overlap of the two distributions, Σ min: the probability that one draft is accepted
+    /// here. None at a leaf.
     pub overlap: Option<f64>,
 }
 
@@ -55,7 +54,8 @@ fn likeliest(probs: &Distribution, top: usize) -> Vec<(Token, f64)> {
 }
 
 impl Trace {
-    /// With the `top` likeliest tokens of each law. Where the target has no law, none is shown.
+    /// With the `top` likeliest tokens of each distribution. Where the target has none, none is
+    /// shown.
     fn of(step: &VerifiedStep, top: usize) -> Self {
         let (draft, tree) = (step.draft, step.draft.tree());
         let target = |node| step.distribution(node).ok();
@@ -112,12 +112,12 @@ impl Trace {
     }
 }
 
-/// Keeps the traces of a session's steps.
+/// Records the traces of a session's steps.
 #[derive(Default)]
 pub(crate) struct TraceRecorder {
     /// How many tokens of each distribution.
     top: usize,
-    /// Of the step at hand.
+    /// Of the current step.
     of_step: Option<Trace>,
     traces: Vec<Trace>,
 }

@@ -1,4 +1,4 @@
-//! The tokens of a model, for telling whether two models speak the same ones.
+//! The tokens of a model, to check that two models have the same ones.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use polydraft::Token;
 
 use crate::{Error, Result};
 
-/// The strings of all tokens, by id. A row without a token (padding of an embedding) has none.
+/// The strings of all tokens, by id. An id without a token (padding of an embedding) has none.
 /// Cheap to clone.
 ///
 /// ```
@@ -33,7 +33,7 @@ impl Vocabulary {
         Self { tokens: vec![None; size].into() }
     }
 
-    /// Number of ids, which is the length of a row of logits.
+    /// Number of ids, which is the length of the logits.
     pub fn size(&self) -> usize {
         self.tokens.len()
     }
@@ -43,7 +43,7 @@ impl Vocabulary {
         self.tokens.get(id as usize)?.as_deref()
     }
 
-    /// Whether a draft with the vocabulary `draft` can draft for a target with this one.
+    /// Checks that a draft with the vocabulary `draft` can draft for a target with this one.
     ///
     /// # Errors
     /// Different sizes or strings; the error names both sizes and the first token that differs.

@@ -379,7 +379,7 @@ fn half_taken(is_certain: bool) {
     let asked = request(ChaCha12Rng::seed_from_u64(1), 12);
     let verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
     let asked = match is_certain {
-        true => asked.text(Explosive),
+        true => asked.detokenizer(Explosive),
         false => asked.speculation(Speculation::new(verifier, Box::new(Explosive)).unwrap()),
     };
     let mut broken = engine.open(asked).unwrap();

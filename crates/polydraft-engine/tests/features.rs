@@ -160,10 +160,10 @@ impl Drafter for Reader {
     fn context(&self) -> usize {
         usize::MAX
     }
-    fn reads(&self) -> DrafterInput {
-        DrafterInput::States
+    fn inputs(&self) -> DrafterInput {
+        DrafterInput::HiddenStates
     }
-    fn read(
+    fn sync_target(
         &mut self,
         sequence: Sequence,
         target: &dyn Model,

@@ -46,7 +46,7 @@ fn request(depth: usize, limits: &Limits, seed: u64) -> Request<'static> {
     Request::new([3])
         .speculation(Speculation::new(verifier, policy).unwrap())
         .limits(limits.clone())
-        .text(Letters)
+        .detokenizer(Letters)
         .rng(ChaCha12Rng::seed_from_u64(seed))
 }
 

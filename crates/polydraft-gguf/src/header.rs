@@ -174,7 +174,7 @@ fn place_all(
         let end = data.checked_add(offset).and_then(|start| start.checked_add(info.bytes));
         if end.is_none_or(|end| end > source.length) {
             let expected = format!("its {} bytes inside the file's {}", info.bytes, source.length);
-            return wrong(name, expected, format!("offset {offset} behind a header of {data}"));
+            return wrong(name, expected, format!("offset {offset} after a header of {data}"));
         }
         info.start = data + offset;
     }

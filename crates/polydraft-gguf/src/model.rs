@@ -109,7 +109,7 @@ pub struct ModelDescription {
     pub gelu: bool,
     /// Whether each head's queries and keys pass a norm before they are rotated.
     pub head_norms: bool,
-    /// Whether there are norms behind attention and feed-forward too, before their results are
+    /// Whether there are norms after attention and feed-forward too, before their results are
     /// added.
     pub post_norms: bool,
     /// Whether input and output embedding are one tensor.
@@ -121,9 +121,9 @@ pub struct ModelDescription {
 /// Which products add a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
-    /// Those that make queries, keys and values.
+    /// Those of the query, key and value projections.
     pub query_key_value: bool,
-    /// The one behind the attention.
+    /// The one after the attention.
     pub attention_output: bool,
     /// Those of the feed-forward blocks.
     pub feed_forward: bool,

@@ -26,7 +26,7 @@ impl<'s> Reader<'s> {
         Self { source, bytes: Vec::new(), at: 0 }
     }
 
-    /// Bytes behind this place.
+    /// Bytes after this place.
     pub fn left(&self) -> u64 {
         self.source.length - self.at as u64
     }
@@ -89,7 +89,7 @@ impl<'s> Reader<'s> {
         Ok(u64::from_le_bytes(array(&self.bytes[range])))
     }
 
-    /// A string's bytes, behind their number.
+    /// A string's bytes, after their number.
     pub fn string(&mut self, longest: u64, place: &dyn Fn() -> Place) -> Result<Range<usize>> {
         let length = self.u64(place)?;
         if length > longest {

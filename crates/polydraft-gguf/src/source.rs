@@ -3,7 +3,7 @@
 //! Files are read, not mapped. A mapped file that another process cuts short kills the process with
 //! a signal where a read fails with an error, and a map needs `unsafe`. It would save nothing:
 //! whoever loads a model copies every block anyway, into a tensor or into f32, and reading from the
-//! page cache costs one such copy in pieces that stay in the processor's cache (measured in
+//! page cache costs one such copy in pieces that stay in the CPU's cache (measured in
 //! `examples/measure.rs`).
 
 use std::fs::File;

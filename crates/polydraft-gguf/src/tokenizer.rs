@@ -93,11 +93,11 @@ pub struct TokenizerDescription<'m> {
     pub end_tokens: Vec<u32>,
     /// Whether [`SpecialTokens::begin`] is put before a text.
     pub add_begin: bool,
-    /// Whether [`SpecialTokens::end`] is put behind a text.
+    /// Whether [`SpecialTokens::end`] is put after a text.
     pub add_end: bool,
     /// Whether a space is put before a text.
     pub add_space_prefix: bool,
-    /// Whether control tokens swallow the white space behind them (Phi 3).
+    /// Whether control tokens swallow the white space after them (Phi 3).
     pub strip_right: bool,
     /// The chat template, in Jinja.
     pub chat_template: Option<&'m str>,
@@ -223,7 +223,7 @@ fn same_length<T>(
     Ok(values)
 }
 
-/// The pairs: the first space behind the first letter divides them.
+/// The pairs: the first space after the first letter divides them.
 fn merges(metadata: &Metadata) -> Result<Vec<(&str, &str)>> {
     let lines = metadata.strings(MERGES)?;
     let mut merges = Vec::with_capacity(lines.len());

@@ -27,7 +27,7 @@ pub enum Bench {
     Quality(Box<quality::Args>),
 }
 
-/// Runs one of them.
+/// Runs one of the measurements.
 pub fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
@@ -40,7 +40,7 @@ pub fn run(bench: Bench) -> Result<()> {
     }
 }
 
-/// A record that `of` printed before.
+/// Reads a record that `of` printed before.
 fn read_record<R: DeserializeOwned>(file: &Path, of: &str) -> Result<R> {
     let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
         .with_context(|| format!("cannot read {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! `polydraft-lab couple`: token-level rules on given laws.
+//! `polydraft-lab couple`: token-level rules on given distributions.
 
 mod distributions;
 mod report;
@@ -18,12 +18,12 @@ use table::{describe, list};
 
 pub use distributions::{Distributions, from_bytes};
 
-/// Run token-level rules on a target law and a draft law.
+/// Run token-level rules on a target distribution and a draft distribution.
 ///
-/// Tells how often a rule emits one of the drafts, how near that is to the best possible, and, with
-/// --given, the exact law of the token it emits. Without --rule it compares all rules, the fast
-/// ones first, then the reference solvers (linear-program, max-flow, slackness, global-resolution)
-/// as far as the problem is small enough for them.
+/// Prints how often a rule emits one of the drafts, how near that is to the optimum, and, with
+/// --given, the exact distribution of the token it emits. Without --rule it compares all rules, the
+/// fast ones first, then the reference solvers (linear-program, max-flow, slackness,
+/// global-resolution) as far as the problem is small enough for them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 The distributions are one of
@@ -42,16 +42,16 @@ Examples:
   polydraft-lab couple pair.json --rule global-resolution --set tau=1e-4 --set mode=published
   polydraft-lab couple --target p.npy --draft q.npy --drafts 8 --normalize")]
 pub struct Args {
-    /// The laws; '-' or nothing is JSON on standard input.
+    /// The distributions; '-' or nothing is JSON on standard input.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The target's law, a .npy file.
+    /// The target's distribution, a .npy file.
     #[arg(long, value_name = "FILE", requires = "draft", conflicts_with = "file")]
     target: Option<PathBuf>,
-    /// The draft's law, a .npy file. For distinct drafts it is repeated.
+    /// The draft's distribution, a .npy file. For distinct drafts it is repeated.
     #[arg(long, value_name = "FILE", requires = "target")]
     draft: Vec<PathBuf>,
-    /// Normalise laws that sum to 1 within 0.001 only.
+    /// Normalise distributions that sum to 1 within 0.001 only.
     #[arg(long)]
     normalize: bool,
     /// The rule [default: all that fit].
@@ -60,7 +60,7 @@ pub struct Args {
     /// A setting of the rule, as its JSON name and value. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", requires = "rule", value_parser = setting)]
     set: Vec<(String, serde_json::Value)>,
-    /// Number of drafts [default: 2, or as many as there are draft laws; 1 for 'single'].
+    /// Number of drafts [default: 2, or as many as there are draft distributions; 1 for 'single'].
     #[arg(
         long,
         short = 'n',
@@ -69,10 +69,10 @@ pub struct Args {
     )]
     drafts: Option<u32>,
     /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: iid; hub
-    /// for 'hub', distinct for several draft laws; without a rule all].
+    /// for 'hub', distinct for several draft distributions; without a rule all].
     #[arg(long, value_name = "SCHEME")]
     drafting: Option<Drafting>,
-    /// Print the law of the emitted token given these drafts, in the order drawn.
+    /// Print the distribution of the emitted token given these drafts, in the order drawn.
     #[arg(
         long,
         value_name = "TOKENS",
@@ -104,7 +104,7 @@ fn setting(text: &str) -> Result<(String, serde_json::Value), String> {
     Ok((name.to_owned(), value))
 }
 
-/// Reads the laws, works, and prints.
+/// Reads the distributions, runs the rules, and prints.
 pub fn run(args: Args) -> Result<()> {
     let distributions = match &args.target {
         Some(target) => distributions::from_arrays(target, &args.draft, args.normalize)?,
@@ -137,7 +137,7 @@ pub fn run(args: Args) -> Result<()> {
                 list(given)
             )));
         }
-        report.probs = Some(probs.probabilities);
+        report.distribution = Some(probs.probabilities);
     }
     if args.json {
         return output::json(&report);

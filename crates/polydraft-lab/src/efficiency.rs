@@ -1,4 +1,5 @@
-//! `polydraft-lab efficiency`: exact block efficiencies and laws of verifiers on table models.
+//! `polydraft-lab efficiency`: exact block efficiencies and distributions of verifiers on table
+//! models.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ use polydraft_runtime::{Usage, supports};
 use serde::Serialize;
 
 /// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check
-/// its law.
+/// its emitted distribution.
 ///
 /// Every tree of drafts that can be drawn and every decision of the verifier is enumerated, so both
 /// numbers are exact. A table model is JSON such as {"vocabulary": 2, "next": {"": [0.5, 0.5], "0":
@@ -55,8 +56,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=64),
     )]
     depth: u32,
-    /// Also the most that any lossless verifier can reach, one that knows all laws and not only
-    /// those at drafted nodes, by linear programming.
+    /// Also the bound over all lossless verifiers, including those that know all distributions and
+    /// not only those at drafted nodes, by linear programming.
     #[arg(long)]
     bound: bool,
     /// Trees to enumerate at most. A million take seconds to minutes.
@@ -82,7 +83,7 @@ struct Row {
     bound: Option<f64>,
 }
 
-/// A table model's laws by text.
+/// A table model's distributions by context.
 struct Table(TableModel);
 
 impl ContextDistributions for Table {
@@ -171,7 +172,7 @@ fn best(args: &Args, vocabulary: usize, target: &Table, draft: &Table) -> Result
 fn print(rows: &[Row], bound: Option<f64>) -> Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{:<18} {:>16} {:>14}", "verifier", "block efficiency", "law deviation")?;
+    writeln!(out, "{:<18} {:>16} {:>14}", "verifier", "block efficiency", "deviation")?;
     for row in rows {
         writeln!(
             out,
@@ -183,7 +184,7 @@ fn print(rows: &[Row], bound: Option<f64>) -> Result<()> {
         writeln!(out, "{:<18} {bound:>16.9}", "bound")?;
     }
     if rows.iter().any(|row| row.deviation.is_nan() || row.deviation > 1e-9) {
-        note("a law deviates by more than rounding: that verifier is wrong, please report it");
+        note("a deviation exceeds rounding: that verifier is wrong, please report it");
     }
     Ok(())
 }

@@ -23,11 +23,11 @@ type Speculation = polydraft_runtime::Speculation<RuleKind>;
 /// How to decode, with reference rules.
 type Settings = polydraft_runtime::Settings<RuleKind>;
 
-/// The laws of the contents of a pair file, the target's and the drafts', as `couple` reads a file
-/// with this extension.
+/// The distributions of the contents of a pair file, the target's and the drafts', as `couple`
+/// reads a file with this extension.
 ///
 /// # Errors
-/// Contents that are no laws.
+/// Contents that are no distributions.
 pub fn distributions_of(
     extension: &str,
     contents: &[u8],
@@ -53,7 +53,7 @@ pub enum Lab {
     List(list::Args),
 }
 
-/// Runs one of them.
+/// Runs one of the commands.
 ///
 /// # Errors
 /// [`polydraft_runtime::Usage`] for a mistake in the command line; else what went wrong, in words.

@@ -1,9 +1,9 @@
-//! `polydraft-lab list`: what the options that take names can be given here.
+//! `polydraft-lab list`: the names that options take.
 
 use anyhow::Result;
 use polydraft_cli::commands::list::{self, Line};
 
-/// List verifiers, token-level rules and trees, those of the reference solvers too.
+/// List verifiers, token-level rules and trees, including those of the reference solvers.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print JSON: an object of lists.
@@ -22,7 +22,7 @@ const RULES: [Line; 5] = [
     ("global-resolution", "reference: the optimum by Global Resolution, where it finds a solution"),
 ];
 
-/// Prints them.
+/// Prints the lists.
 ///
 /// # Errors
 /// Output that is closed.

@@ -1,10 +1,9 @@
-//! Looks at positions of the target's own text, by standing where the verifier stands in the decode
-//! loop.
+//! Observes positions of the target's own output, in place of the verifier in the decode loop.
 //!
-//! The engine is given a verifier that accepts nothing and emits one token of the target's law, so
-//! that the text is the target's own, token by token. What it is given to verify is what every
-//! verifier would be given there, and it is shown to whoever looks. Where nothing is looked at the
-//! policy says that nothing is drafted.
+//! The engine runs with a verifier that accepts nothing and emits one token of the target's
+//! distribution, so that the output is the target's own, token by token. Its input is what every
+//! verifier would get there, and it is passed to the observer. Where no position is observed the
+//! policy drafts nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,9 +18,9 @@ use polydraft_reference::comparison::{Comparison, decide};
 use polydraft_reference::trace::Recording;
 use polydraft_runtime::{SeededRng, seeded};
 
-/// Is shown a draft and the target's laws at its nodes.
+/// Observes a draft and the target's distributions at its nodes.
 pub trait Look: Send + 'static {
-    /// `at` tokens of the text are before it.
+    /// `at` is the number of tokens of the sequence before it.
     fn look(
         &mut self,
         at: usize,
@@ -52,32 +51,33 @@ impl Look for Recording {
     }
 }
 
-/// Where to look, and at what.
+/// The positions to observe, and the drafts there.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     pub sampling: Sampling,
     pub draft_sampling: Sampling,
-    /// What is drafted.
+    /// The drafted tree.
     pub tree: &'a PolicyKind,
-    /// Tokens of the text, at most.
+    /// Tokens of the sequence, at most.
     pub max_tokens: usize,
-    /// Tokens from one position that is looked at to the next, at least 1.
+    /// Tokens from one observed position to the next, at least 1.
     pub every: usize,
-    /// Who decides how the text goes on, if it is not the target by itself: then every step is
-    /// looked at.
+    /// The verifier that continues the sequence, if it is not the target by itself: then every step
+    /// is observed.
     pub steps_of: Option<&'a VerifierKind>,
-    /// The paths that this one is given, where the tree has those of several drafts.
+    /// The number of paths of this verifier's draft, where the tree has the paths of several
+    /// drafts.
     pub paths: Option<usize>,
 }
 
-/// The seed of a text: of one run, the text of this round behind the prompt of this number.
+/// The seed of a sequence: of one run, the sequence of this round after the prompt of this number.
 pub fn text_seed(seed: u64, round: u64, prompt: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (round << 32 | prompt as u64)
 }
 
-/// Decodes a text, which is `follow` as far as that goes, and shows positions of it to `look`;
-/// `rng` is the seed of text and drafts, `seed` says where the first position is. `goes_on` is
-/// asked after every token.
+/// Decodes a sequence, which is `follow` as far as that goes, and passes positions of it to `look`;
+/// `rng` is the seed of sequence and drafts, `seed` that of the first position. `goes_on` is asked
+/// after every token.
 pub fn text<L: Look>(
     engine: &mut Engine,
     prompt: &[Token],
@@ -125,7 +125,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where a text is looked at: where the number of tokens emitted is `first`, modulo `every`.
+/// Observed positions of a sequence: where the number of emitted tokens is `first`, modulo `every`.
 #[derive(Clone, Copy)]
 struct Spots {
     first: usize,
@@ -138,16 +138,16 @@ impl Spots {
     }
 }
 
-/// The verifier that only looks.
+/// The verifier that only observes.
 struct Observer<L> {
-    /// The tokens to emit, where the text is one that was decoded before.
+    /// The tokens to emit, where the sequence was decoded before.
     follow: Vec<Token>,
     /// Tokens emitted so far.
     emitted: usize,
     spots: Spots,
     look: Arc<Mutex<Option<L>>>,
-    /// Who decides, if it is not the target by itself; the paths that it is given, and who deals
-    /// them.
+    /// The verifier that decides, if it is not the target by itself; the number of paths of its
+    /// draft, and the rng that subsamples them.
     decides: Option<(Box<dyn Verifier>, Option<usize>, SeededRng)>,
 }
 
@@ -163,7 +163,7 @@ impl<L: Look> Verifier for Observer<L> {
         target: &dyn TargetDistributions,
         rng: &mut dyn RandomSource,
     ) -> polydraft::Result<Outcome> {
-        // Also where nothing was drafted, for that is what was drafted there.
+        // Also where nothing was drafted: the empty draft is the draft there.
         if let Some(look) = lock(&self.look).as_mut().filter(|_| self.spots.has(self.emitted)) {
             look.look(self.emitted, draft, target)?;
         }

@@ -1,4 +1,4 @@
-//! `polydraft-lab replay`: verifiers compared on recorded laws.
+//! `polydraft-lab replay`: verifiers compared on recorded distributions.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ use crate::plot;
 
 /// Compare verifiers on what 'polydraft-lab trace' recorded, on all cores and without models.
 ///
-/// What 'bench verifiers' measures, on the same drafts the same numbers: where laws are exact, to
-/// the last bit. Trees are the recorded one and those that are part of it: from K paths of L
-/// tokens, drafts of fewer and shorter paths are dealt. Every file is checked before it is
-/// believed.
+/// The measurement of 'bench verifiers', with the same numbers on the same drafts: where
+/// distributions are exact, to the last bit. Trees are the recorded one and those that are part of
+/// it: from K paths of L tokens, drafts of fewer and shorter paths are subsampled. Every file is
+/// checked before it is used.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let settings: Vec<Setting> = replays.iter().enumerate().map(setting).collect();
     if settings.iter().any(|setting| setting.samples.is_empty()) {
-        note("interrupted: no text was replayed");
+        note("interrupted: no sequence was replayed");
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
     }
     let left_out = shards.iter().map(|shard| shard.left_out).fold(0.0, f64::max);
@@ -119,10 +119,10 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// What one prompt gave.
+/// The results of one prompt.
 struct Replayed {
     left_out: f64,
-    /// By tree and text.
+    /// By tree and sequence.
     samples: Vec<Vec<Option<Sample>>>,
 }
 

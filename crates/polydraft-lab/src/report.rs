@@ -27,10 +27,10 @@ use record::{Kind, Record};
 
 /// Show records as one page of tables and charts, a single file that asks nothing of the network.
 ///
-/// A record is what --save or --json of 'bench', 'certify', 'efficiency' and 'generate' wrote, or a
-/// script in bench/; a file may hold several, one after the other. Under each figure stands the
-/// command that measured it, where the record says. The p-values of several runs of 'certify' are
-/// shown together, as is all that 'efficiency' enumerated.
+/// A record is the output of --save or --json of 'bench', 'certify', 'efficiency' and 'generate',
+/// or of a script in bench/; a file may contain several, one after the other. Each figure shows the
+/// command that measured it, if the record has it. The p-values of several runs of 'certify' are
+/// shown together, as are all results of 'efficiency'.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -134,7 +134,7 @@ mod tests {
         style.unwrap_or(text)
     }
 
-    /// Records that nobody wrote so: a commit of other letters, a changed tree, rows without cells.
+    /// Malformed records: a commit of other letters, a changed tree, rows without cells.
     #[test]
     fn odd_records_are_shown() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -156,7 +156,8 @@ mod tests {
         }
     }
 
-    /// What a page says, kept as a file; `POLYDRAFT_BLESS=1` in the environment writes it anew.
+    /// The content of a page, stored as a file; `POLYDRAFT_BLESS=1` in the environment writes it
+    /// anew.
     #[test]
     fn the_page_of_records() {
         let page = page(&[

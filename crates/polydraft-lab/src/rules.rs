@@ -1,4 +1,4 @@
-//! What the laboratory asks of token-level rules besides working.
+//! The laboratory's additions to token-level rules.
 
 use polydraft_reference::global_resolution::Mode;
 use polydraft_reference::{ReferenceKind, RuleKind};
@@ -16,8 +16,8 @@ pub fn all_quick() -> Vec<RuleKind> {
     rules
 }
 
-/// How far the emitted law and the acceptance may be from what they should be, if the rule is not
-/// exact: only `global-resolution` as published.
+/// Error bounds of the emitted distribution and the acceptance, if the rule is not exact: only
+/// `global-resolution` as published.
 pub fn bounds(rule: &RuleKind) -> Option<(f64, f64)> {
     match rule {
         RuleKind::Reference(ReferenceKind::GlobalResolution(settings))

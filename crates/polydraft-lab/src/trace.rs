@@ -1,4 +1,4 @@
-//! `polydraft-lab trace`: what verification needs, recorded.
+//! `polydraft-lab trace`: records the input of verification.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -18,12 +18,13 @@ use serde::Serialize;
 use crate::bench::verifiers::chooses;
 use crate::observe::{self, Plan, text_seed};
 
-/// Record drafts and laws at positions of the target's own text, to replay verifiers on them.
+/// Record drafts and distributions at positions of the target's own output, to replay verifiers on
+/// them.
 ///
-/// DIR gets a header with models, settings and program, a file for each prompt with the trees that
-/// were drafted, how, and the draft's and the target's law at every node, and an index of these
-/// files (docs/traces.md). 'polydraft-lab replay' compares verifiers on it, on any machine, without
-/// models. An interruption loses the prompt that is at work; --append goes on.
+/// DIR gets a header with models, settings and program, a file for each prompt with the drafted
+/// trees, their drafting schemes, and the draft's and the target's distribution at every node, and
+/// an index of these files (docs/traces.md). 'polydraft-lab replay' compares verifiers on it, on
+/// any machine, without models. An interruption loses the current prompt; --append goes on.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,16 +44,16 @@ pub struct Args {
     /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// What is drafted, as for 'generate --tree'; replay takes this tree and those that are part of
-    /// it: of K paths any fewer and shorter.
+    /// The tree to draft, as for 'generate --tree'; replay takes this tree and those that are part
+    /// of it: of K paths any fewer and shorter.
     #[arg(long, value_name = "TREE", default_value = "paths:8,4")]
     tree: PolicyKind,
-    /// Keep of each law the likeliest tokens up to this probability P, rounded to 1 - P, and what
-    /// was drafted; 1 keeps all as it is. At the default an expected number of tokens changes by
-    /// about 0.001, at 0.999 by up to 0.01.
+    /// Store of each distribution the likeliest tokens up to this probability P, rounded to 1 - P,
+    /// and the drafted tokens; 1 stores all exactly. At the default an expected number of
+    /// tokens changes by about 0.001, at 0.999 by up to 0.01.
     #[arg(long, value_name = "P", default_value_t = 0.9999, value_parser = mass)]
     mass: f64,
-    /// Texts behind each prompt: errors need at least two.
+    /// Sequences after each prompt: errors need at least two.
     #[arg(
         long,
         value_name = "N",
@@ -60,7 +61,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1024),
     )]
     texts: u32,
-    /// Record at every so many tokens of a text.
+    /// Record at every so many tokens of a sequence.
     #[arg(
         long,
         value_name = "N",
@@ -68,7 +69,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=4096),
     )]
     every: u32,
-    /// Tokens of each text.
+    /// Tokens of each sequence.
     #[arg(
         long,
         short = 'n',
@@ -77,11 +78,11 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1 << 20),
     )]
     max_tokens: u32,
-    /// Seed of the texts and the drafts.
+    /// Seed of the sequences and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Go on with the trace that is in DIR: prompts that it has are left out. Models and settings
-    /// must be the same.
+    /// Append to the trace in DIR: prompts that it has are left out. Models and settings must be
+    /// the same.
     #[arg(long)]
     append: bool,
     /// Print what was recorded as JSON.
@@ -96,7 +97,7 @@ fn mass(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What was recorded.
+/// The result of a recording.
 #[derive(Serialize)]
 struct Recorded {
     trace: PathBuf,
@@ -106,7 +107,7 @@ struct Recorded {
     positions: usize,
     bytes: u64,
     seconds: f64,
-    /// The most that is missing of a law.
+    /// The largest probability mass left out of a distribution.
     left_out: f64,
     interrupted: bool,
 }
@@ -116,7 +117,7 @@ pub fn run(args: Args) -> Result<()> {
     if chooses(&args.tree) {
         let tree = &args.tree;
         return Err(Usage::error(format_args!(
-            "--tree {tree} goes by what one verifier accepted before: name the tree to record"
+            "--tree {tree} depends on what one verifier accepted before: name the tree to record"
         )));
     }
     // Before models are loaded.
@@ -180,7 +181,7 @@ pub fn run(args: Args) -> Result<()> {
     show(&args, &recorded)
 }
 
-/// What the trace of this run has in common.
+/// The header of the trace of this run.
 fn header(args: &Args, models: &Models) -> Header {
     let [target, draft] = args.models.options().ids(models);
     let made = serde_json::to_value(MadeBy::here()).unwrap_or_default();
@@ -202,7 +203,7 @@ fn header(args: &Args, models: &Models) -> Header {
     }
 }
 
-/// All texts behind the prompt of this number; none if the user wants an end.
+/// All sequences after the prompt of this number; none if the user interrupted.
 fn record(
     models: &mut Models,
     header: &Header,
@@ -241,7 +242,7 @@ fn record(
     }
     ensure!(
         recording.positions() > 0,
-        "prompt {} leaves no room for a text and a tree",
+        "prompt {} leaves no room for output and a tree",
         number + 1
     );
     Ok(Some(recording))
@@ -258,8 +259,8 @@ fn show(args: &Args, recorded: &Recorded) -> Result<()> {
             before => format!(" beside the {before} that it had"),
         };
         let missing = match left_out {
-            0.0 => "laws are exact".to_owned(),
-            missing => format!("at most {missing:.1e} of a law is left out"),
+            0.0 => "distributions are exact".to_owned(),
+            missing => format!("at most {missing:.1e} of a distribution is left out"),
         };
         note(format_args!(
             "{}: {prompts} prompts{had}, {positions} positions in {seconds:.1} s; {}, {:.1} kB a \
@@ -270,7 +271,7 @@ fn show(args: &Args, recorded: &Recorded) -> Result<()> {
         ));
     }
     if *interrupted {
-        note("the prompt that was at work is not there: --append goes on with it");
+        note("the current prompt was not recorded: --append goes on with it");
     }
     output::done(*interrupted)
 }

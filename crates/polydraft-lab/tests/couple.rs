@@ -41,12 +41,12 @@ fn one_rule() {
     keys.sort_unstable();
     assert_eq!(
         keys,
-        ["acceptance", "drafting", "drafts", "law", "optimal", "rule", "status", "time_us"]
+        ["acceptance", "distribution", "drafting", "drafts", "optimal", "rule", "status", "time_us"]
     );
     // H = {2}: 1 + 0.2 − 0.25; H = {1, 2}: 1 + 0.5 − 0.64.
     close(&report["acceptance"], 0.86);
     close(&report["optimal"], 0.86);
-    let probs = report["law"].as_array().expect("a list");
+    let probs = report["distribution"].as_array().expect("a list");
     close(&Value::from(probs.iter().filter_map(Value::as_f64).sum::<f64>()), 1.0);
     assert_eq!(
         (&report["rule"], &report["drafting"], &report["drafts"]),
@@ -62,7 +62,7 @@ fn the_distribution_over_all_drafts_is_the_target() {
     for a in 0..3 {
         for b in 0..3 {
             let report = json(PAIR, &["--rule", "k-seq", "--given", &format!("{a},{b}")]);
-            for (emitted, p) in emitted.iter_mut().zip(report["law"].as_array().expect("a list")) {
+            for (emitted, p) in emitted.iter_mut().zip(report["distribution"].as_array().expect("a list")) {
                 *emitted += q[a] * q[b] * p.as_f64().expect("a number");
             }
         }
@@ -119,7 +119,7 @@ fn reference_solvers() {
     }
     let published = ["--rule", "global-resolution", "--set", "tau=1e-4", "--set", "mode=published"];
     let report = json(PAIR, &published);
-    close(&report["off_by_at_most"]["law"], 1.5e-3);
+    close(&report["off_by_at_most"]["distribution"], 1.5e-3);
     close(&report["off_by_at_most"]["acceptance"], 1e-3);
     let off = report["acceptance"].as_f64().expect("a number") - 0.86;
     assert!(off.abs() <= 1e-3 && off != 0.0, "{off}");

@@ -66,7 +66,7 @@ fn replay_is_bench_verifiers_on_the_same_drafts() {
     ]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     assert!(
-        text(&shown.stdout).contains("laws exact")
+        text(&shown.stdout).contains("distributions exact")
             && fs::read_to_string(plot).unwrap().contains("<svg")
     );
     let again = run(&["bench", "verifiers", "--from", record]);

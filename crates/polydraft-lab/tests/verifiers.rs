@@ -351,7 +351,7 @@ fn verifiers_are_compared_on_the_same_drafts() {
     let long =
         write(folder.path(), "long.jsonl", &format!("{{\"prompt\": \"{}\"}}", "word ".repeat(200)));
     let long = ["bench", "verifiers", "--prompts", &long, "--depths", "256", "--paths", "1"];
-    fails(&long, 1, &["room for a text and a tree paths:1,256"]);
+    fails(&long, 1, &["room for output and a tree paths:1,256"]);
     fails(&["bench", "verifiers", "--tree", "auto"], 2, &["auto", "accepted before"]);
     fails(
         &["bench", "verifiers", "--verifiers", "block", "--paths", "", "--tree", "2,2"],

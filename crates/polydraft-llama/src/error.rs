@@ -8,7 +8,8 @@ use std::path::PathBuf;
 pub enum Error {
     /// A build without llama.cpp.
     #[error(
-        "llama.cpp: expected a build with it, got one without: build with --features llama (needs cmake, a C++ compiler and libclang)"
+        "llama.cpp: expected a build with it, got one without: build with --features llama (needs \
+         cmake, a C++ compiler and libclang)"
     )]
     NotBuilt,
     /// A GGUF file that contradicts the format or itself.
@@ -47,7 +48,8 @@ pub enum Error {
     },
     /// No room for more tokens in the cache that all texts share.
     #[error(
-        "the cache of {cells} tokens, which all texts and their drafts share, has no room for {more} more: expected a larger \
+        "the cache of {cells} tokens, which all texts and their drafts share, has no room for \
+         {more} more: expected a larger \
          cache, fewer texts or shorter ones"
     )]
     Full {

@@ -61,7 +61,8 @@ pub enum Error {
     Text(#[from] polydraft_text::Error),
     /// A model that does not fit into memory.
     #[error(
-        "{directory}: as {precision} this model needs {needed}, of which {available} are free{}", fitting(.fits)
+        "{directory}: as {precision} this model needs {needed}, of which {available} are \
+         free{}", fitting(.fits)
     )]
     Memory {
         /// The model.

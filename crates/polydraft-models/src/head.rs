@@ -192,11 +192,11 @@ impl Drafter for Head {
         self.context
     }
 
-    fn reads(&self) -> DrafterInput {
-        DrafterInput::States
+    fn inputs(&self) -> DrafterInput {
+        DrafterInput::HiddenStates
     }
 
-    fn read(
+    fn sync_target(
         &mut self,
         sequence: Sequence,
         target: &dyn Model,

@@ -66,7 +66,7 @@ impl Pair {
         self.head.extend(its, tokens).unwrap();
         loop {
             let left = self.target.prepare(own, chunk).unwrap();
-            self.head.read(its, &self.target, own, self.target.len(own) - 1 - left).unwrap();
+            self.head.sync_target(its, &self.target, own, self.target.len(own) - 1 - left).unwrap();
             if left.max(self.head.prepare(its, chunk).unwrap()) == 0 {
                 return;
             }
@@ -170,7 +170,7 @@ fn trees_in_company_are_scored_as_alone() {
                 target.extend(own[0], &text[..length]).unwrap();
                 while target.prepare(own[0], 64).unwrap() > 0 {}
                 head.extend(own[1], &text[..length]).unwrap();
-                head.read(own[1], &target, own[0], length - 1).unwrap();
+                head.sync_target(own[1], &target, own[0], length - 1).unwrap();
                 own
             })
             .collect();

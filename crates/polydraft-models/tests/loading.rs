@@ -393,7 +393,8 @@ fn published_sampling_is_read_and_not_applied() {
         write_json(directory.path(), "generation_config.json", &value);
         load(directory.path(), LoadOptions::default()).unwrap().language.sampling
     };
-    let settings = json!({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.2});
+    let settings = json!({"do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 0.9,
+        "repetition_penalty": 1.2});
     let found = sampling(settings);
     assert_eq!((found.temperature, found.top_k, found.top_p), (Some(0.6), None, Some(0.9)));
     assert_eq!(found.unsupported, ["repetition_penalty 1.2"]);

@@ -1,4 +1,4 @@
-//! Verifiers compared on the same drafts: how many tokens each would emit, expected, not drawn.
+//! Compares verifiers on the same drafts by their expected numbers of tokens; nothing is sampled.
 //!
 //! ```
 //! use polydraft::{Distribution, Draft, Draws, Form, Growth};
@@ -35,8 +35,8 @@ use hands::{Hand, Hands, deal};
 
 pub use hands::Dealt;
 
-/// The verifiers of `all` that are exact for trees of this form, each once; those of one path are
-/// given each of several.
+/// The verifiers of `all` that are exact for trees of this form, each once. Single-path verifiers
+/// run on each of several paths.
 ///
 /// # Errors
 /// Settings out of range.
@@ -50,29 +50,29 @@ pub fn exact_for(all: &[VerifierKind], form: &Form) -> Result<Vec<VerifierKind>>
     Ok(exact)
 }
 
-/// Verifiers that look at the drafts of one text, one draft after the other.
+/// Verifiers that evaluate the drafts of one sequence, one draft after the other.
 pub struct Comparison {
     subjects: Vec<Subject>,
-    /// The paths of a hand, where the drafts have those of several.
+    /// The number of paths of a subsample, where the drafts have the paths of several.
     paths: Option<usize>,
-    /// Who deals them.
+    /// The rng that subsamples.
     random: ChaCha12Rng,
     positions: usize,
-    /// Those of them at which nothing was drawn.
+    /// The positions at which nothing was drafted.
     without: usize,
-    /// Drafts at the others, and drafted tokens of all these.
+    /// The number of drafts at the other positions, and of drafted tokens at all positions.
     drafts: usize,
     nodes: usize,
-    /// Sum over positions of the expected tokens of each verifier.
+    /// The sum over positions of the expected tokens of each verifier.
     tokens: Vec<f64>,
 }
 
 impl Comparison {
-    /// Verifiers at work on trees of this form, or on hands of so many `paths` dealt from such a
-    /// tree by the generator of `seed`.
+    /// Compares verifiers on trees of this form, or on subsamples of so many `paths` of such a
+    /// tree. The rng of `seed` draws the subsamples.
     ///
     /// # Errors
-    /// A verifier that is not exact for them; settings out of range.
+    /// A verifier that is not exact for these drafts; settings out of range.
     pub fn new(
         verifiers: &[VerifierKind],
         form: &Form,
@@ -91,11 +91,11 @@ impl Comparison {
         Ok(Self { subjects, paths, random, positions: 0, without: 0, drafts: 0, nodes: 0, tokens })
     }
 
-    /// Takes note of what each verifier would emit for this draft: one token, where nothing was
-    /// drawn.
+    /// Adds the expected tokens of each verifier for this draft; one token where nothing was
+    /// drafted.
     ///
     /// # Errors
-    /// Those of the verifiers.
+    /// Errors of the verifiers.
     pub fn look(&mut self, draft: &Draft, target: &dyn TargetDistributions) -> Result<()> {
         if draft.draws(DraftTree::ROOT).is_none() {
             self.tokens.iter_mut().for_each(|sum| *sum += 1.0);
@@ -127,11 +127,11 @@ impl Comparison {
         Ok(())
     }
 
-    /// What the text gave, which stood behind the prompt of this number; none if nothing was looked
-    /// at.
+    /// The results for the sequence after the prompt of this number; none if no position was
+    /// evaluated.
     pub fn sample(&self, prompt: usize) -> Option<Sample> {
         let Self { positions, without, nodes, .. } = *self;
-        // Where nothing was drawn there are as many drafts of nothing as drafts elsewhere.
+        // Where nothing was drafted there are as many empty drafts as drafts elsewhere.
         let drafts = match positions - without {
             0 => positions,
             with => self.drafts + self.drafts * without / with,
@@ -141,12 +141,12 @@ impl Comparison {
     }
 }
 
-/// What a verifier emits for a draft that was made for a comparison: on one hand of so many
-/// `paths`, dealt by `random`, where the draft has those of several; on one path, where it takes no
-/// more.
+/// The expected tokens of a verifier for a draft that was made for a comparison: on one subsample
+/// of so many `paths`, drawn by `random`, where the draft has the paths of several; on one path for
+/// a single-path verifier.
 ///
 /// # Errors
-/// Those of the verifier.
+/// Errors of the verifier.
 pub fn decide(
     verifier: &mut dyn Verifier,
     draft: &Draft,
@@ -171,29 +171,30 @@ pub fn decide(
     Ok(outcome)
 }
 
-/// What one text gave.
+/// The results for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// The number of its prompt.
     pub prompt: usize,
-    /// Positions looked at.
+    /// The number of positions.
     pub positions: usize,
-    /// Drafts at all of them.
+    /// The number of drafts at all positions.
     pub drafts: usize,
-    /// Drafted tokens of all these.
+    /// The number of drafted tokens at all positions.
     pub nodes: usize,
-    /// Mean over the positions of each verifier's expected tokens.
+    /// The mean over the positions of each verifier's expected tokens.
     pub tokens: Vec<f64>,
 }
 
-/// The mean over all positions of what `of` says of each text, in which a text counts by its
-/// positions, and its standard error over other texts behind the same prompts; over all texts alike
-/// where a prompt has only one. One text has no such error: it is not a number.
+/// The mean over all positions of `of` of each sequence, weighted by its number of positions, and
+/// the standard error over other sequences after the same prompts. Where a prompt has only one
+/// sequence, the error is over all sequences alike. One sequence has no such error: it is not a
+/// number.
 pub fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
     let positions: f64 = samples.iter().map(|sample| sample.positions as f64).sum();
     let mean =
         samples.iter().map(|sample| sample.positions as f64 * of(sample)).sum::<f64>() / positions;
-    // How many positions a text has is chance too: what it adds to the error is how far all of them
+    // The number of positions of a sequence is random too: it adds to the error how far all of them
     // together are off.
     let off = |sample: &Sample| (sample.prompt, sample.positions as f64 * (of(sample) - mean));
     let mut off: Vec<(usize, f64)> = samples.iter().map(off).collect();
@@ -229,19 +230,19 @@ mod tests {
             nodes: 1,
             tokens: vec![value],
         };
-        // Prompts differ by 10, texts of one by 1 and 3.
+        // Prompts differ by 10, sequences of one prompt by 1 and 3.
         let samples = [sample(0, 1.0), sample(0, 2.0), sample(1, 11.0), sample(1, 14.0)];
         let (value, error) = mean(&samples, |sample| sample.tokens[0]);
         assert_eq!(value, 7.0);
         // Var = (2·(0.5² + 0.5²) + 2·(1.5² + 1.5²))/4².
         assert!((error - (10.0_f64 / 16.0).sqrt()).abs() < 1e-12, "{error}");
-        // One text each: over prompts.
+        // One sequence each: over prompts.
         let (_, error) = mean(&[samples[0].clone(), samples[2].clone()], |sample| sample.tokens[0]);
         assert!((error - 5.0).abs() < 1e-12, "{error}");
     }
 
-    /// A text of many calls counts for more than one of few, and an error is that of the ratio of
-    /// sums.
+    /// A sequence of many calls counts for more than one of few, and the error is that of the ratio
+    /// of sums.
     #[test]
     fn texts_count_by_their_positions() {
         let sample = |positions, value| Sample {
@@ -260,11 +261,10 @@ mod tests {
         assert!(mean(&samples[..1], |sample| sample.tokens[0]).1.is_nan());
     }
 
-    /// Where nothing is drawn one token is emitted, and nothing is drafted; paths that are alike
-    /// are several.
+    /// Where nothing is drafted one token is emitted, and equal paths count as several.
     #[test]
     fn every_draft_counts_and_none_does_too() {
-        let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
+        let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a distribution");
         let mut random = ChaCha12Rng::seed_from_u64(0);
         let mut same = Draft::new();
         same.draw(0, probs([1.0, 0.0]), Growth::Fresh(Draws::iid(3)), &mut random).expect("drawn");

@@ -1,7 +1,7 @@
-//! What a rule emits over all drafts, by enumeration.
+//! The distribution of a rule's emitted token over all drafts, by enumeration.
 //!
-//! Problem: the law of the emitted token and the acceptance of a rule as it works, every random
-//! decision of drafting and rule followed to its end.
+//! Problem: the distribution of the emitted token and the acceptance of a rule's implementation;
+//! every random decision of drafting and rule is followed to its end.
 //! Source: ours. Complexity: every tuple times every series of decisions.
 
 use polydraft::coupling::{Rule, couple};
@@ -9,16 +9,16 @@ use polydraft::{Error, Problem, Result, enumerate};
 
 use crate::sets::how_many;
 
-/// What came out.
+/// The result of an enumeration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emitted {
-    /// The law of the emitted token, shape `[vocabulary]`.
+    /// The distribution of the emitted token, shape `[vocabulary]`.
     pub probs: Vec<f64>,
     /// The probability that a draft is accepted.
     pub acceptance: f64,
 }
 
-/// Most tuples that are looked at.
+/// The largest number of tuples that are enumerated.
 const TUPLES: f64 = 100_000.0;
 
 /// Enumerates a rule on a problem.

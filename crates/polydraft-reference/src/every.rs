@@ -1,5 +1,5 @@
-//! Every rule there is: the fast ones of `polydraft` and those of this crate, and the verifiers
-//! that walk with them.
+//! All rules: the fast ones of `polydraft` and those of this crate, and the verifiers that walk
+//! with them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +43,7 @@ impl RuleKind {
         fast.chain(ReferenceKind::all().into_iter().map(Self::Reference)).collect()
     }
 
-    /// Makes the rule ready to work.
+    /// Builds the rule.
     ///
     /// # Errors
     /// A setting out of range.
@@ -87,7 +87,7 @@ impl FromStr for RuleKind {
     }
 }
 
-/// By the name, so that a wrong setting is reported as such.
+/// By the name, so that the error of a wrong setting names it.
 impl<'de> Deserialize<'de> for RuleKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         use serde::de::Error as _;

@@ -9,17 +9,17 @@
 //! Complexity: a sort of the vocabulary; Σ C(|T|, j), j ≤ n, terms an evaluation, T at most 50
 //! tokens large.
 //! Deviations: (1) `mode: repaired` (ours, and the default): the truncated softmax only *selects* a
-//! draft, and single-draft speculative sampling against the law m of that selection decides, so the
-//! emitted law is exact. To know m, a tuple with tokens outside of T selects the first draft of
-//! those, and an inner tuple always selects. Both systems are needed; where one gives up,
-//! `priority` takes over for the node, which is counted; (2) differences of running minima are
-//! computed as such, not by subtracting minima, which cancels; (3) n = 1 has the limit of n = 2, n
-//! > 5 that of n = 5; the paper gives none; (4) see `system` and `lbfgs`.
+//! draft, and single-draft speculative sampling against the distribution m of that selection
+//! decides, so the emitted distribution is exact. To know m, a tuple with tokens outside of T
+//! selects the first draft of those, and an inner tuple always selects. Both systems are needed;
+//! where one gives up, `priority` takes over for the node, which is counted; (2) differences of
+//! running minima are computed as such, not by subtracting minima, which cancels; (3) n = 1 has the
+//! limit of n = 2, n > 5 that of n = 5; the paper gives none; (4) see `system` and `lbfgs`.
 //!
-//! As published the law is off by at most 15τ in L1, says the paper; that is what follows if both
-//! systems meet a gradient of 2τ. With the 5τ at which algorithm 1 stops, lemma 6.6 gives 8τ + 2·8τ
-//! = 24τ (and 16τ of acceptance). The tests measure less than 15τ and 10τ in all their cases;
-//! 400,000 random ones came to 14.9τ and 5.6τ.
+//! As published, the emitted distribution is off by at most 15τ in L1, according to the paper; that
+//! follows if both systems meet a gradient of 2τ. With the 5τ at which algorithm 1 stops, lemma 6.6
+//! gives 8τ + 2·8τ = 24τ (and 16τ of acceptance). The tests measure less than 15τ and 10τ in all
+//! their cases; 400,000 random ones came to 14.9τ and 5.6τ.
 
 mod lbfgs;
 mod resolver;
@@ -34,15 +34,15 @@ use polydraft::random::RandomSource;
 use polydraft::{Draws, Error, Problem, Result, Token};
 use serde::{Deserialize, Serialize};
 
-/// What is done with the truncated solution.
+/// The use of the truncated solution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The solution selects a draft, and the canonical form makes the law exact; where there is no
-    /// solution, `priority` takes over.
+    /// The solution selects a draft, and the canonical form makes the emitted distribution exact;
+    /// where there is no solution, `priority` takes over.
     #[default]
     Repaired,
-    /// The solution is the law, off by some τ; where there is none, an error.
+    /// The solution is the emitted distribution, off by some τ; where there is none, an error.
     Published,
 }
 
@@ -81,7 +81,7 @@ impl RuleSettings for Settings {
 }
 
 impl Settings {
-    /// The algorithm itself, without anything that repairs or takes over.
+    /// The algorithm itself, without repair or fallback.
     ///
     /// # Errors
     /// A setting out of range.
@@ -103,13 +103,13 @@ impl Settings {
         Ok(Resolver::new(self.clone()))
     }
 
-    /// What the paper says that the law is off by at most as published, in L1: 15τ (see above for a
-    /// caveat).
+    /// The paper's bound on the error of the emitted distribution as published, in L1: 15τ (see
+    /// above for a caveat).
     pub fn deviation_bound(&self) -> f64 {
         15.0 * self.tau
     }
 
-    /// What the paper says that the acceptance is off by at most: 10τ.
+    /// The paper's bound on the error of the acceptance: 10τ.
     pub fn acceptance_bound(&self) -> f64 {
         10.0 * self.tau
     }
@@ -123,7 +123,7 @@ struct GlobalResolution {
     resolver: Canonical<Resolver>,
     mode: Mode,
     priority: Box<dyn Rule>,
-    /// Why `priority` works at this node.
+    /// Why `priority` took over at this node.
     fallback: Option<Fallback>,
     fallbacks: u64,
 }

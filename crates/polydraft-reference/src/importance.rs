@@ -1,7 +1,7 @@
 //! Importance-weighted selection: a small linear program says which of two drafts to select.
 //!
-//! Problem: select one of the drafts so that Σ min(p, m), m the law of the selected draft, is
-//! large; then apply single-draft speculative sampling to it.
+//! Problem: select one of the drafts so that Σ min(p, m), m the distribution of the selected draft,
+//! is large; then apply single-draft speculative sampling to it.
 //! Source: Khisti et al. 2025: section 4 (program, truncated program, truncated alphabet), appendix
 //! G (algorithm 2 and variant G.1), appendix I (distinct drafts), remark 3 (more than two drafts).
 //! Complexity: a program with s(s + 1)/2 variables and a sort of the vocabulary per stage, n − 1
@@ -74,7 +74,8 @@ impl RuleSettings for Settings {
     }
 }
 
-/// The selection between two drafts, the first of law `first` and the second of law `second`.
+/// The selection between two drafts, the first from the distribution `first`, the second from
+/// `second`.
 struct Stage {
     selection: Selection,
     /// The order of all tokens; the first ones are those of the program.
@@ -83,7 +84,7 @@ struct Stage {
     /// The probability of selecting the token of rank i when the other has rank j, for i, j < size;
     /// shape `[size, size]`.
     weights: Vec<f64>,
-    /// The law of the selected draft, shape `[vocabulary]`.
+    /// The distribution of the selected draft, shape `[vocabulary]`.
     selected: Vec<f64>,
 }
 

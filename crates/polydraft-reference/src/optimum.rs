@@ -1,4 +1,4 @@
-//! The best acceptance, and the set of tokens that limits it, in several independent ways.
+//! The best acceptance, and the set of tokens that limits it, by several independent methods.
 //!
 //! Problem: H* = argmin over token sets H of ψ(H) = p(H) − Pr(all drafts lie in H); α* = 1 + ψ(H*).
 //! Source: Hu et al. 2025 (the formula; H* is a prefix of the tokens by rising p/q for i.i.d.
@@ -42,7 +42,7 @@ fn drafted(problem: &Problem) -> Vec<Token> {
     tokens
 }
 
-/// By looking at every subset of the drafted tokens, for any scheme.
+/// By enumerating the subsets of the drafted tokens, for any scheme.
 ///
 /// # Errors
 /// More than 20 drafted tokens, or too many tuples.
@@ -81,7 +81,7 @@ pub fn by_subsets(problem: &Problem) -> Result<Optimum> {
     Ok(Optimum { acceptance: 1.0 + best.0, tokens: inside.map(|(_, &token)| token).collect() })
 }
 
-/// By a minimum cut, for two drafts, each from its own law (or both from one).
+/// By a minimum cut, for two drafts, each from its own distribution (or both from one).
 ///
 /// With x_i for i ∈ H and q_1(V) = q_2(V) = 1, ψ = Σ (p_i − q_1i) x_i + Σ q_1i q_2j x_i (1 − x_j):
 /// a token with p above q_1 pays for being in H, one below pays for being outside, and each pair
@@ -127,8 +127,8 @@ pub fn by_minimum_cut(problem: &Problem) -> Result<Optimum> {
     Ok(Optimum { acceptance: 1.0 + slack.min(0.0), tokens })
 }
 
-/// By the fastest way for the scheme: a sort, a formula, a cut for two distinct drafts, all subsets
-/// for more of them.
+/// By the fastest method for the scheme: a sort, a formula, a cut for two distinct drafts, all
+/// subsets for more of them.
 ///
 /// # Errors
 /// A problem too large for its scheme.

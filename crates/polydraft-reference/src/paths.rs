@@ -1,25 +1,26 @@
 //! The most tokens per call that any verifier can emit: linear programs over paths.
 //!
 //! Problem: K paths of length L are drawn independently from the draft. A valid verifier emits a
-//! prefix of one of them and one more token, such that the text has the target's law. How many
-//! tokens can it emit on average?
+//! prefix of one of them and one more token, such that the output has the target's distribution.
+//! How many tokens can it emit on average?
 //! Source: Thomas and Pal 2025 (greedy multi-path block verification), theorems 3.3 and 4.3:
-//! "information-agnostic" bounds, for verifiers that may use all laws, also those off the drafted
-//! paths. The decomposition into selection and one path: lemma 4.4 and theorem 4.6 there.
+//! "information-agnostic" bounds, for verifiers that may use all distributions, also those off the
+//! drafted paths. The decomposition into selection and one path: lemma 4.4 and theorem 4.6 there.
 //! Complexity: variables Σ_j j·C(N, j), j ≤ K, N = V^L at most; exponential in all three.
 //! Deviations: (1) not one variable for each pair (tuple of paths, emitted sequence): tuples are
 //! merged by the set of their paths, and a set shares its probability out among its *paths*, giving
-//! a selection law m. The accepted mass R(x) of a prefix x (the probability that at least x is
-//! accepted) then has R(∅) = 1, R(x) ≤ m(x) and R(xt) ≤ R(x)·p(t|x), and Σ R is the expected number
-//! of tokens. The optimum is the same: accepted prefixes are nested sets of paths, so mass can be
-//! moved between paths and prefixes exactly when R ≤ m; (2) paths that leave the target's support
-//! (or have the same end inside of it) are one path.
+//! a selection distribution m. The accepted mass R(x) of a prefix x (the probability that at least
+//! x is accepted) then has R(∅) = 1, R(x) ≤ m(x) and R(xt) ≤ R(x)·p(t|x), and Σ R is the expected
+//! number of tokens. The optimum is the same: accepted prefixes are nested sets of paths, so mass
+//! can be moved between paths and prefixes exactly when R ≤ m; (2) paths that leave the target's
+//! support (or have the same end inside of it) are one path.
 
 use crate::program::{Deadline, Program, Solver};
 use crate::sets::{MOST_DRAFTS, for_each_iid_set, how_many, pairs};
 use polydraft::{Distribution, Error, Result, Token};
 
-/// A target and a draft, both as next-token laws given a context, and what is drawn from them.
+/// A target and a draft, both as next-token distributions given a context, and the form of the
+/// draft.
 #[derive(Clone, Copy)]
 pub struct PathProblem<'a> {
     /// Number of tokens V.
@@ -28,8 +29,8 @@ pub struct PathProblem<'a> {
     pub depth: usize,
     /// Number of independent paths, K ≥ 1.
     pub paths: usize,
-    /// The target's next-token law after these tokens; asked for contexts of up to `depth` − 1
-    /// tokens.
+    /// The target's next-token distribution after these tokens; requested for contexts of up to
+    /// `depth` − 1 tokens.
     pub target: &'a dyn Fn(&[Token]) -> Result<Distribution>,
     /// The draft's, for contexts of up to `depth` − 1 tokens.
     pub draft: &'a dyn Fn(&[Token]) -> Result<Distribution>,
@@ -57,7 +58,8 @@ impl Default for Limits {
 /// a single path (`problem.paths` is taken as 1). Block verification reaches it.
 ///
 /// # Errors
-/// More variables than the limit, no answer in time, a depth of 0, or an error of the laws.
+/// More variables than the limit, no answer in time, a depth of 0, or an error of the
+/// distributions.
 pub fn single_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64> {
     multi_path_optimum(&PathProblem { paths: 1, ..*problem }, limits)
 }
@@ -67,31 +69,32 @@ pub fn single_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64
 ///
 /// # Errors
 /// More variables than the limit, no answer in time, a depth or number of paths of 0 or more than
-/// 64 paths, or an error of the laws.
+/// 64 paths, or an error of the distributions.
 pub fn multi_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64> {
     multi_path_optimum_given(problem, First::Free, limits)
 }
 
-/// What is asked of the first token, besides that there be as many tokens as can be.
+/// A constraint on the first token; the number of tokens is maximised under it.
 #[derive(Debug, Clone, Copy)]
 pub enum First<'a> {
     /// Nothing.
     Free,
-    /// That it be accepted as often as any rule can; tokens behind it count for what that leaves.
+    /// It is accepted as often as any rule can; tokens after it count for the rest.
     Accepted,
-    /// That it be selected with these probabilities, shape `[vocabulary]`, the law of a selection.
+    /// It is selected with these probabilities, shape `[vocabulary]`, the distribution of a
+    /// selection.
     Selected(&'a [f64]),
 }
 
-/// How much more a first token counts than others where it comes first. Where some of it is given
-/// up, what that gains behind it is no more than a few times as much; a larger weight hides what is
-/// behind from the solver.
+/// The weight of a first token relative to others where it has priority. Where some of it is given
+/// up, the gain after it is no more than a few times as much; a larger weight hides the gain from
+/// the solver.
 const FIRST: f64 = 20.0;
 
-/// What a law of the first token may be off by.
+/// The tolerance of a distribution of the first token.
 const ROUNDING: f64 = 1e-12;
 
-/// [`multi_path_optimum`] among verifiers that do as `first` says with the first token.
+/// [`multi_path_optimum`] over verifiers that meet the constraint `first` on the first token.
 ///
 /// # Errors
 /// As for [`multi_path_optimum`].
@@ -166,7 +169,7 @@ pub fn multi_path_optimum_given(
 }
 
 impl PathProblem<'_> {
-    /// Refuses what is no problem, and more paths than can be looked at.
+    /// Refuses a wrong setting, and more paths than can be enumerated.
     fn check(&self, limits: &Limits) -> Result<()> {
         crate::program::check_seconds(limits.seconds)?;
         if self.depth == 0 {
@@ -253,7 +256,7 @@ impl Tree {
             if probs.vocabulary() != problem.vocabulary {
                 let expected = problem.vocabulary.to_string();
                 return Err(Error::Length {
-                    operation: "law of a path",
+                    operation: "distribution of a path",
                     expected,
                     got: probs.vocabulary(),
                 });

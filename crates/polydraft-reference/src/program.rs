@@ -2,7 +2,7 @@
 //!
 //! Problem: maximise c·x over 0 ≤ x ≤ u with Ax ≤ b, where b ≥ 0 (x = 0 is feasible).
 //! Source: microlp (pure Rust, simplex), or HiGHS (Huangfu and Hall 2018) with the feature `highs`.
-//! Deviations: (1) solvers hold constraints to an absolute tolerance of 1e-10 or more, but the
+//! Deviations: (1) solvers meet constraints to an absolute tolerance of 1e-10 or more, but the
 //! probabilities here may be smaller: capacities are scaled by 1e6 on the way in, answers back on
 //! the way out. (2) HiGHS calls a program infeasible whose capacities lie below its tolerance,
 //! though x = 0 is feasible: there such a variable is 0, which costs at most its capacity, 1e-16.

@@ -328,7 +328,7 @@ fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
     }
 }
 
-/// All ways to go on from `drafts` to `count` of them; `removing` takes drawn tokens out and
+/// All continuations of `drafts` to `count` of them; `removing` takes drawn tokens out and
 /// renormalises.
 fn sequences<'a>(
     count: usize,

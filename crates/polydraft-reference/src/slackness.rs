@@ -56,8 +56,8 @@ const NAME: &str = "slackness";
 
 /// The system of a part, solved if it is not yet.
 ///
-/// `prepare` has found it small enough, and there is no time limit: it cannot fail. Should it,
-/// nothing would be accepted, and the law would be right all the same.
+/// `prepare` has checked its size, and there is no time limit: it cannot fail. Should it fail,
+/// nothing would be accepted, and the emitted distribution would still be right.
 fn solved<'a>(
     system: &'a mut Option<Transport>,
     problem: &Problem,

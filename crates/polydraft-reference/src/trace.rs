@@ -1,18 +1,18 @@
-//! Traces: what verification needs, recorded at positions of a target's own text, and verifiers
+//! Traces: the input of verification, recorded at positions of a target's own output, and verifiers
 //! replayed on it.
 //!
-//! A trace is a folder: `trace.json` says which models, settings and program; `index.jsonl` has a
-//! line for each prompt that is there; and each prompt is one file, a *shard*: columns of numbers
-//! in safetensors, compressed with gzip. Why:
-//! - A shard is written beside its place, renamed, and only then named in the index: who is
-//!   interrupted, even by `kill -9`, loses the prompt that was at work and nothing else, and adding
-//!   is writing more shards.
+//! A trace is a folder: `trace.json` has the models, settings and program; `index.jsonl` has a line
+//! for each recorded prompt; and each prompt is one file, a *shard*: columns of numbers in
+//! safetensors, compressed with gzip. Why:
+//! - A shard is written beside its place, renamed, and only then named in the index: an
+//!   interruption, even by `kill -9`, loses the current prompt and nothing else, and appending is
+//!   writing more shards.
 //! - A cluster's job maps over shards; each is whole by itself.
 //! - Python reads both with `gzip`, `safetensors` and `json`. Parquet, the other candidate, is most
-//!   of a build's time, and a tree with laws of different lengths is no row of a table.
-//! - gzip comes with a library that is in Cargo.lock already and needs no C. Its checksum, one of
-//!   the whole file in the index, and in each shard that of `trace.json` say of every changed bit
-//!   where it is.
+//!   of a build's time, and a tree with distributions of different lengths is no row of a table.
+//! - gzip comes with a library that is in Cargo.lock already and needs no C. The checksums locate
+//!   every changed bit: the index has one of each whole file, and each shard has that of
+//!   `trace.json`.
 //!
 //! [`Writer`] and [`Recording`] record, [`Trace`] and [`Shard`] read, [`Replay`] compares verifiers
 //! on what was recorded. The format is in `docs/traces.md`.

@@ -1,12 +1,11 @@
-//! Who gets what of a tuple of drafts: solutions of the optimal transport problem, and rules made
-//! of them.
+//! Solutions of the optimal transport problem for a tuple of drafts, and rules made of them.
 //!
 //! Problem: s(i, ω) ≥ 0 for tokens i of tuple ω with Σ_ω s(i, ω) ≤ p_i and Σ_i s(i, ω) ≤ Pr(ω), Σ s
 //! as large as possible. Given ω, token i is emitted with probability s(i, ω)/Pr(ω), and what is
 //! left goes to (p − Σ_ω s)+ normalised.
 //! Source: Sun et al. 2023 (SpecTr), with inequalities as in Hu et al. 2025.
-//! Deviations: (1) whatever a solver answers is brought within both constraints before it is used,
-//! token by token, then tuple by tuple: its errors cost acceptance, never the law.
+//! Deviations: (1) a solver's answer is brought within both constraints before it is used, token by
+//! token, then tuple by tuple: its errors cost acceptance, never the distribution.
 
 use crate::dinic::Network;
 use crate::program::{Deadline, Program, Solver};
@@ -230,7 +229,7 @@ impl Choice {
         Emission { token: target.sample_excess(1.0, served, rng), accepted: None }
     }
 
-    /// The law of [`Choice::emit`].
+    /// The distribution of [`Choice::emit`].
     pub fn distribution(
         &self,
         target: &Distribution,
@@ -258,7 +257,8 @@ mod tests {
     use crate::sets::Part;
     use polydraft::Proposal;
 
-    /// Whatever a solver says, negative, infinite or not a number: the emitted law is the target's.
+    /// Whatever a solver returns, negative, infinite or not a number: the emitted distribution is
+    /// the target's.
     #[test]
     fn wrong_answers_cost_acceptance_only() {
         let target = Distribution::new(vec![0.1, 0.4, 0.0, 0.5]).unwrap();

@@ -151,7 +151,8 @@ fn global_resolution_as_published() {
         });
     }
     println!(
-        "{solved} solved, {gave_up} not; probs off by up to {worst_distribution} tau, acceptance by \
+        "{solved} solved, {gave_up} not; probs off by up to {worst_distribution} tau, acceptance \
+         by \
          {worst_acceptance} tau"
     );
     assert!(gave_up * 10 < solved, "{gave_up} {solved}");

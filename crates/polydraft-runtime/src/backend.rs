@@ -1,4 +1,4 @@
-//! What computes a model: the project's own forward pass, or llama.cpp; and how llama.cpp is to.
+//! Backends: the project's own forward pass, or llama.cpp and its settings.
 
 use std::fmt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Listener, Usage, as_text, machine};
 
-/// What computes a model.
+/// The backend of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -50,13 +50,13 @@ impl FromStr for Backend {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BackendOptions {
-    /// What computes the target; none chooses by the file.
+    /// The target's backend; none chooses by the file.
     pub backend: Option<Backend>,
-    /// What computes the draft; none is as the target's, or by the draft's file.
+    /// The draft's backend; none is as the target's, or by the draft's file.
     pub draft_backend: Option<Backend>,
-    /// Tokens that one sequence may have.
+    /// Context length of one sequence, in tokens.
     pub context: Option<u32>,
-    /// Tokens that all sequences and their drafts may have together.
+    /// Tokens in the KV cache for all sequences and their drafts together.
     pub cache_tokens: Option<u32>,
     /// Attention that does not write its scores to memory.
     #[serde(with = "as_text")]
@@ -75,9 +75,8 @@ pub struct BackendOptions {
 }
 
 impl BackendOptions {
-    /// What computes the target in `path`. `native` names what was asked for that only the native
-    /// backend has; beside a draft of that backend's own, a self-draft or a head, it is the choice
-    /// where nothing is said.
+    /// The backend of the target in `path`. `native` names an option that only the native backend
+    /// has; beside a draft of that backend's own, a self-draft or a head, it is the default.
     pub(crate) fn of_target(
         &self,
         path: &Path,
@@ -98,7 +97,7 @@ impl BackendOptions {
         }
     }
 
-    /// Checks that nothing was asked of llama.cpp where it computes neither target nor draft.
+    /// Checks that there are no options of llama.cpp where it computes neither target nor draft.
     pub(crate) fn check_unused(&self) -> Result<()> {
         let given = [
             ("--rpc", !self.rpc.is_empty()),
@@ -122,7 +121,7 @@ impl BackendOptions {
         }
     }
 
-    /// Loads the target on llama.cpp, on other machines too if they are named.
+    /// Loads the target on llama.cpp, on other machines too if there are any.
     pub(crate) fn load_target(
         &self,
         path: &Path,
@@ -132,8 +131,8 @@ impl BackendOptions {
         self.load(path, "target", cache, listener)
     }
 
-    /// Loads the draft on llama.cpp: here, as each of its passes would be a journey, and with as
-    /// much of the context as it has.
+    /// Loads the draft on llama.cpp: on this machine, as the network would delay each of its
+    /// passes, and with as much of the context as it has.
     pub(crate) fn load_draft(
         &self,
         path: &Path,
@@ -183,7 +182,7 @@ impl BackendOptions {
         Ok(loaded)
     }
 
-    /// All of it that changes what a pass costs.
+    /// All settings that change the cost of a pass.
     pub(crate) fn identity(&self) -> String {
         format!(
             "llama.cpp, {}, {:?} layers on GPUs, {}, {:?} threads, machines {:?}",

@@ -15,14 +15,14 @@ pub fn of(named: Option<&Path>) -> Option<Copies> {
     }
 }
 
-/// Caches a copy, and says so if it is new.
+/// Caches a copy, with a note if it is new.
 pub fn keep(file: &CopyFile, copy: &TransformerModel, was_kept: bool, listener: &dyn Listener) {
     let path = file.path().display();
     match file.keep(copy, was_kept) {
         Ok(()) if was_kept => (),
-        Ok(()) => listener.note(&format!("note: kept for the next start: {path}")),
+        Ok(()) => listener.note(&format!("note: cached for the next start: {path}")),
         Err(problem) => listener.note(&format!(
-            "note: the copy is not kept for the next start: cannot write {path}: {problem}; see \
+            "note: the copy is not cached for the next start: cannot write {path}: {problem}; see \
              --copies"
         )),
     }

@@ -1,8 +1,8 @@
-//! What steps cost on this machine: measured once for a pair of models and kept, so that drafts of
-//! adaptive length choose alike, and a seed gives the same text again.
+//! Costs of steps on this machine: measured once for a pair of models and stored, so that the
+//! adaptive draft length chooses alike, and a seed gives the same output again.
 //!
-//! What the clock says of a text goes into the kept costs behind it ([`learn`]). They change where
-//! it disagrees for long, and stay else; costs in a file of one's own never do.
+//! The measured time of a generation corrects the stored costs after it ([`learn`]). They change
+//! where it disagrees for long, and otherwise stay; costs in a file of the user's never change.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,9 +22,9 @@ use crate::models::{ModelOptions, Models};
 use crate::requests::Settings;
 use crate::{Listener, Speculation, requests};
 
-/// What the text begins with whose steps are measured: how good drafts are depends on that.
+/// The prompt of the sequence whose steps are measured: the acceptance of drafts depends on it.
 const SAMPLE: &str = include_str!("costs/sample.txt");
-/// To be raised when costs are measured in another way.
+/// To be raised when the method of measurement changes.
 const METHOD: u32 = 6;
 /// A program that was built for tests is slower, and not in all alike: its costs are not the
 /// other's.
@@ -33,13 +33,13 @@ const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 /// A file of costs. Where it is given by name, only the costs count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Kept {
-    /// Machine, threads, program, models and how they are held, verifier.
+    /// Machine, threads, program, models and their weight types, verifier.
     #[serde(default)]
     of: Vec<String>,
     costs: Costs,
 }
 
-/// Gives a tree that chooses itself the costs that it chooses by, as [`find`] finds them.
+/// Gives an adaptive tree its costs, as [`find`] finds them.
 ///
 /// # Errors
 /// A file that holds no costs; failures of the models.
@@ -60,7 +60,7 @@ pub fn settle<R: RuleRegistry>(
 
 /// The costs of steps that this verifier decides, where target and draft are sampled so: those of
 /// `file`; or those that were measured before for these models on this machine; or they are
-/// measured now, and kept.
+/// measured now, and stored.
 ///
 /// # Errors
 /// As for [`settle`].
@@ -95,20 +95,20 @@ pub fn find<R: RuleRegistry>(
     let kept = Kept { of, costs };
     match place.map(|place| (keep(&place, &kept), place)) {
         Some((Ok(()), place)) => listener.detail(&format!(
-            "measured what steps cost here, once, for --tree auto: {}",
+            "measured the costs of steps here, once, for --tree auto: {}",
             place.display()
         )),
         Some((Err(error), _)) if file.is_some() => return Err(error),
         _ => listener.note(
-            "note: no cache folder keeps what steps cost here: give --costs FILE, or a seed gives \
-             another text each time",
+            "note: there is no cache folder for the measured costs of steps: give --costs FILE, or \
+             a seed gives another output each time",
         ),
     }
     Ok(kept.costs)
 }
 
-/// Takes note of what the clock said of a text, in the costs that the next one goes by and in those
-/// that are kept. Those of a `file` stay as they are.
+/// Corrects the costs by the measured time of a generation, for the next one and in the stored
+/// file. Those of a `file` stay as they are.
 pub fn learn<R: RuleRegistry>(
     file: Option<&Path>,
     options: &ModelOptions,
@@ -124,16 +124,15 @@ pub fn learn<R: RuleRegistry>(
     };
     let Some(auto) = tree.auto_mut().filter(|_| choices.clock.speed().is_some()) else { return };
     if auto.costs.learn(&choices.clock) {
-        listener
-            .detail("what steps cost was corrected by the clock: a seed may give another text now");
+        listener.detail("costs corrected by measured time: a seed may give another output now");
     }
     let kept =
         Kept { of: identity(options, models, sampling, verifier), costs: auto.costs.clone() };
-    // What cannot be kept is learned anew.
+    // Costs that cannot be stored are measured anew.
     place(&kept.of).map(|place| keep(&place, &kept));
 }
 
-/// What costs are those of.
+/// The key of costs.
 fn identity<R: RuleRegistry>(
     options: &ModelOptions,
     models: &Models,
@@ -149,7 +148,7 @@ fn identity<R: RuleRegistry>(
     of
 }
 
-/// Where costs of this kind are kept, if the user has a cache.
+/// Where costs of this key are stored, if the user has a cache.
 fn place(of: &[String]) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! What drafts for a target: a model, a head, a copy of the target, or n-grams.
+//! Drafters of a target: a model, a head, a quantised self-draft, or n-grams.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::load::Loader;
 use crate::models::{Own, advise};
 
 impl Loader<'_> {
-    /// What drafts for a target on the native backend.
+    /// The drafter of a target on the native backend.
     pub fn open_drafter(&self, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
         let Loaded { model: target, language, .. } = target;
         if let Some(ngram) = self.ngram(target.info(), language)? {
@@ -34,7 +34,7 @@ impl Loader<'_> {
         Ok(Box::new(head))
     }
 
-    /// What drafts for a target on llama.cpp that is in `path`.
+    /// The drafter of a target on llama.cpp that is in `path`.
     pub fn drafter_beside(
         &self,
         path: &Path,
@@ -51,7 +51,7 @@ impl Loader<'_> {
         }
     }
 
-    /// A head that drafts for a target on llama.cpp, with what it borrows read from the target's
+    /// A head that drafts for a target on llama.cpp, with its shared tensors read from the target's
     /// file.
     fn head_beside(
         &self,
@@ -73,7 +73,7 @@ impl Loader<'_> {
         Ok(HeadOptions { precision, layers, tokens, memory: None })
     }
 
-    /// What drafts without a model, if that is what is named.
+    /// A drafter without a model, if one is named.
     fn ngram(&self, target: &ModelInfo, language: &Language) -> Result<Option<Box<dyn Drafter>>> {
         let options = self.options;
         let Some(mut kind) = options.drafter() else { return Ok(None) };

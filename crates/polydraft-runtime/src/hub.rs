@@ -1,6 +1,6 @@
 //! Models of the hub, by id.
 //!
-//! The hub's own crate does the work and keeps its usual cache (`HF_HOME`), token (`HF_TOKEN`, or
+//! The hub's own crate does the work and uses its usual cache (`HF_HOME`), token (`HF_TOKEN`, or
 //! the one that its tools stored) and address (`HF_ENDPOINT`). A download that broke off goes on
 //! with the files that are missing.
 
@@ -12,7 +12,7 @@ use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
 use hf_hub::{HFClient, HFError};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What a model needs, and nothing in formats that are not read.
+/// What a model needs, and nothing in unsupported formats.
 const FILES: [&str; 9] = [
     "*.safetensors",
     "*.safetensors.index.json",
@@ -32,7 +32,7 @@ const UNREAD: [&str; 3] = ["consolidated*", "*/*.safetensors*", "*/*.json"];
 /// Where some draft heads have their weights; of models with both, it is the same once more.
 const PICKLE: &str = "pytorch_model.bin";
 
-/// The folder of a model in the cache, downloaded if need be; `offline` asks no network.
+/// The folder of a model in the cache, downloaded if need be; `offline` uses no network.
 pub fn fetch(id: &str, offline: bool) -> Result<PathBuf> {
     let folder = snapshot(id, offline, &FILES)?;
     let files = std::fs::read_dir(&folder)?.flatten();
@@ -77,7 +77,7 @@ fn explain(id: &str, offline: bool, error: HFError) -> anyhow::Error {
              accept the model's terms \
              on its page"
         }
-        HFError::RevisionNotFound { .. } => "the name behind @ must be a branch, a tag or a commit",
+        HFError::RevisionNotFound { .. } => "the name after @ must be a branch, a tag or a commit",
         _ => {
             "without a network, use --offline with a model that was downloaded before, or download \
              it elsewhere and give \

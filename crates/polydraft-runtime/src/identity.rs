@@ -1,4 +1,4 @@
-//! What models are called: in the cost cache, and in records that leave the machine.
+//! Identities of models: in the cost cache, and in records that leave the machine.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::places::{demo, locate, weight_bytes};
 use crate::self_draft::SelfDraft;
 
 impl ModelOptions {
-    /// The models, where they are, how large and how stored: where it is the same, so is what
-    /// passes cost.
+    /// The models, their paths, sizes and weight types: where it is the same, so are the costs of
+    /// passes.
     pub(crate) fn identity(&self, models: &Models) -> Vec<String> {
         let [target, draft] = self.named(models, &|place| place.display().to_string());
         let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());

@@ -1,7 +1,7 @@
 //! From a description of models, verifier and sampling to something that runs.
 //!
 //! The program, the server, the Python package and the laboratory all open their models here, so
-//! that a model, a draft or a tree means the same everywhere. [`Run::open`] is the way in.
+//! that a model, a draft or a tree means the same everywhere. [`Run::open`] is the entry point.
 #![forbid(unsafe_code)]
 
 mod as_text;

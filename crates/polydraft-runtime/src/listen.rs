@@ -1,15 +1,15 @@
-//! Who is told what happens while models are loaded and measured.
+//! Messages while models are loaded and measured.
 
-/// Is told, in sentences for people. The library itself prints nothing.
+/// Receives messages, in sentences for people. The library itself prints nothing.
 pub trait Listener {
-    /// Something that most users want to know: what was chosen for them, what is not used.
+    /// A message for most users: what was chosen for them, which option is not used.
     fn note(&self, text: &str);
 
-    /// What is done and how, for those who asked for more.
+    /// Details, for verbose output.
     fn detail(&self, text: &str);
 }
 
-/// Listens to nothing.
+/// Drops all messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -14,14 +14,14 @@ use crate::places::{demo, locate};
 use crate::self_draft::SelfDraft;
 use crate::{Listener, Usage, copies, machine};
 
-/// Options at work.
+/// Loads models by their options.
 pub(crate) struct Loader<'a> {
     pub options: &'a ModelOptions,
     pub listener: &'a dyn Listener,
 }
 
 impl Loader<'_> {
-    /// Loads the target and, if one is needed, what drafts for it.
+    /// Loads the target and, if one is needed, its drafter.
     pub fn load(&self, with_draft: bool) -> Result<Models> {
         self.check(with_draft)?;
         let options = self.options;
@@ -53,7 +53,7 @@ impl Loader<'_> {
         })
     }
 
-    /// Options that are not used, or contradict each other, whatever computes.
+    /// Options that are not used, or contradict each other, on any backend.
     fn check(&self, with_draft: bool) -> Result<()> {
         let options = self.options;
         let unused = [
@@ -66,9 +66,7 @@ impl Loader<'_> {
             self.listener.note(&format!("note: {option} is not used: nothing is drafted here"));
         }
         match options.corpus.is_some() && options.drafter().is_none() {
-            true => {
-                Err(Usage::error("--corpus is what --draft ngram may quote: give both, or neither"))
-            }
+            true => Err(Usage::error("--corpus is for --draft ngram: give both, or neither")),
             false => Ok(()),
         }
     }
@@ -96,7 +94,7 @@ impl Loader<'_> {
         Ok(Models { engine: Engine::new(target, drafter), language, draft })
     }
 
-    /// A copy, on the native backend, of the weights of a target that llama.cpp computes.
+    /// A quantised self-draft, on the native backend, of a target that llama.cpp computes.
     fn copy_beside(&self, path: &Path, own: Own) -> Result<(TransformerModel, Precision)> {
         let (loaded, kind) = self
             .open(path, "target", own)
@@ -104,7 +102,7 @@ impl Loader<'_> {
         loaded.copy.zip(kind).context("--draft self: expected a copy, got none")
     }
 
-    /// A copy of the target at work as its draft.
+    /// The drafter of a quantised self-draft.
     fn drafting(
         &self,
         copy: TransformerModel,
@@ -115,12 +113,12 @@ impl Loader<'_> {
         Ok(Box::new(ModelDrafter::new(copy, &target.vocabulary)?))
     }
 
-    /// The draft's name, if one drafts that is no copy of the target.
+    /// The draft's name, if there is one that is no self-draft.
     fn named_draft(&self, with_draft: bool) -> Option<String> {
         if with_draft && self.options.has_default_draft() {
             self.listener.note(
-                "note: no draft was named: what the text itself has said before drafts for it \
-                 (--draft ngram)",
+                "note: no draft was named: n-grams of the sequence itself draft for it (--draft \
+                 ngram)",
             );
             return Some(FALLBACK.to_owned());
         }
@@ -163,7 +161,8 @@ impl Loader<'_> {
         }
     }
 
-    /// A model on the native backend; with the type of its own copy, if there is to be one.
+    /// A model on the native backend; with the type of its quantised self-draft, if there is to be
+    /// one.
     pub fn open(&self, path: &Path, role: &str, own: Own) -> Result<(Loaded, Option<Precision>)> {
         let options = self.options;
         let precision = match role {
@@ -183,7 +182,8 @@ impl Loader<'_> {
         };
         if let Some((copy, bytes)) = &copy {
             self.listener.note(&format!(
-                "note: the target's own weights in {copy} draft for it: {bytes} more"
+                "note: quantised self-draft: the target's own weights in {copy} draft for it, \
+                 {bytes} more"
             ));
         }
         let mut copy = copy.map(|(copy, _)| copy);

@@ -8,11 +8,11 @@ use crate::Listener;
 
 static SETTLED: OnceLock<usize> = OnceLock::new();
 
-/// What numbers were measured on: processor, threads, operating system.
+/// The machine of a measurement: CPU, threads, operating system.
 pub fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let model = model.map_or("unknown processor", |(_, name)| name.trim());
+    let model = model.map_or("unknown CPU", |(_, name)| name.trim());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }
@@ -32,7 +32,7 @@ pub fn available_memory() -> Option<u64> {
     polydraft_models::available_memory()
 }
 
-/// This many threads, or one per core where nothing is asked for, and never more than that.
+/// This many threads, or one per core by default, and never more than that.
 pub fn threads_or_all(threads: Option<usize>, listener: &dyn Listener) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let asked = threads.unwrap_or(cores);

@@ -1,4 +1,4 @@
-//! Which models, as somebody asks for them, and the models themselves at work.
+//! Options of models, and the loaded models.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,16 @@ use crate::places::{demo, locate};
 use crate::self_draft::SelfDraft;
 use crate::{Listener, Usage, as_text};
 
-/// Which models, how they are stored, and what computes them. What is not given is chosen.
+/// Which models, their weight types, and their backends. Options that are not given are chosen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelOptions {
     /// The target: a directory, a GGUF file, or a hub id; none is the demo pair's.
     pub target: Option<String>,
-    /// What drafts: a model, a draft head, `self`, `self:TYPE` or `ngram`. None is the demo pair's
+    /// The draft: a model, a draft head, `self`, `self:TYPE` or `ngram`. None is the demo pair's
     /// draft where no target is named; else `self` where that helps, or `ngram`.
     pub draft: Option<String>,
-    /// A text that `ngram` may quote besides.
+    /// A file whose n-grams `ngram` uses too.
     pub corpus: Option<PathBuf>,
     /// Tokens that the draft may propose: how many of the first, or a file that lists them.
     pub draft_vocabulary: Option<String>,
@@ -41,26 +41,26 @@ pub struct ModelOptions {
     /// The type of the KV cache.
     #[serde(with = "as_text")]
     pub cache_type: Option<CacheType>,
-    /// Never asks the network.
+    /// Never uses the network.
     pub offline: bool,
-    /// What computes, and how llama.cpp does.
+    /// The backends, and the settings of llama.cpp.
     pub backend: BackendOptions,
 }
 
-/// Models at work.
+/// Loaded models.
 pub struct Models {
     /// The target and its drafter.
     pub engine: Engine,
-    /// The target's tokenizer, and all else between text and tokens.
+    /// The target's tokenizer, chat template and end tokens.
     pub language: Language,
-    /// What drafts, where it was named.
+    /// The draft, where it was named.
     pub draft: Option<String>,
 }
 
-/// What drafts where nothing is named and a self-draft would not help: it costs next to nothing.
+/// The draft where none is named and a self-draft would not help: it costs next to nothing.
 pub(crate) const FALLBACK: &str = "ngram";
 
-/// Whether a quantised copy of the target is to draft for it.
+/// Whether a quantised self-draft is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Own {
     No,
@@ -69,7 +69,7 @@ pub(crate) enum Own {
 }
 
 impl ModelOptions {
-    /// Loads the target and, if one is needed, what drafts for it.
+    /// Loads the target and, if one is needed, its drafter.
     ///
     /// # Errors
     /// [`Usage`] where options contradict each other; models that cannot be loaded.
@@ -77,7 +77,7 @@ impl ModelOptions {
         Loader { options: self, listener }.load(with_draft)
     }
 
-    /// Loads target and draft as two models, for those who look at the distributions of both.
+    /// Loads target and draft as two models, for users of both distributions.
     ///
     /// # Errors
     /// As for [`load`](Self::load); a draft that is no model.
@@ -93,7 +93,7 @@ impl ModelOptions {
         Loader { options: self, listener }.load_model("target")
     }
 
-    /// The measured acceptances of the demo pair, if that is what is used.
+    /// The measured acceptances of the demo pair, if it is used.
     pub fn demo_acceptance(&self) -> Option<PathBuf> {
         let demo_pair = self.target.is_none() && self.draft.is_none();
         demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
@@ -109,7 +109,7 @@ impl ModelOptions {
         }
     }
 
-    /// What computes the target.
+    /// The target's backend.
     pub(crate) fn target_backend(&self, path: &Path) -> Result<Backend> {
         let has_head = self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
         let own = self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten();
@@ -117,7 +117,7 @@ impl ModelOptions {
         self.backend.of_target(path, native, has_head || own.is_some())
     }
 
-    /// What computes a draft model.
+    /// A draft model's backend.
     pub(crate) fn draft_backend(&self, path: &Path) -> Result<Backend> {
         let native = match () {
             _ if self.draft_dtype.or(self.dtype).is_some() => Some("--dtype or --draft-dtype"),
@@ -146,7 +146,7 @@ impl ModelOptions {
         place.is_some_and(|path| matches!(backend(&path), Ok(Backend::Llama)))
     }
 
-    /// The copy of the target that drafts: if that is what the draft names, or if nothing is named.
+    /// The quantised self-draft: if the draft names it, or if no draft is named.
     pub(crate) fn own_copy(&self) -> Result<Own> {
         if self.has_default_draft() && self.corpus.is_none() {
             return SelfDraft::default().or(self.draft_dtype).map(Own::IfItHelps);
@@ -157,13 +157,13 @@ impl ModelOptions {
         }
     }
 
-    /// Whether nothing is named to draft for a target of the user's own: then it is the target's
-    /// own copy where that is small enough, else what costs nothing.
+    /// Whether no draft is named for a target of the user's own: then it is the quantised
+    /// self-draft where that is small enough, else n-grams, which cost nothing.
     pub(crate) fn has_default_draft(&self) -> bool {
         self.target.is_some() && self.draft.is_none()
     }
 
-    /// What drafts, if it is no model.
+    /// The drafter, if it is no model.
     pub(crate) fn drafter(&self) -> Option<DrafterKind> {
         let fallback = self.has_default_draft().then_some(FALLBACK);
         DrafterKind::named(self.draft.as_deref().or(fallback)?)
@@ -179,7 +179,7 @@ impl ModelOptions {
         match self.cache_type {
             None | Some(CacheType::F32) => Ok(polydraft_models::CacheType::F32),
             Some(CacheType::F16) => Ok(polydraft_models::CacheType::F16),
-            // The target's then; what drafts for it here keeps to its own.
+            // The target's type then; a draft on this backend has its own.
             Some(_) if self.target_is_on_llama() => Ok(polydraft_models::CacheType::F32),
             Some(other) => Err(Usage::error(format_args!(
                 "--cache-type {other} is llama.cpp's: expected f32 or f16 for a model on the \
@@ -189,12 +189,12 @@ impl ModelOptions {
     }
 }
 
-/// The weight type of a model where nothing is said.
+/// The default weight type of a model.
 pub fn default_precision(path: &Path) -> Precision {
     if is_gguf(path) { Precision::File } else { Precision::F32 }
 }
 
-/// The error of a model that could not be loaded, and which option helps.
+/// The error of a model that could not be loaded, with the option that helps.
 pub fn advise(error: polydraft_models::Error) -> anyhow::Error {
     use polydraft_models::Error;
     match &error {

@@ -11,8 +11,8 @@ use crate::hub::fetch as from_hub;
 /// Targets whose weights take less than this are computed by one thread.
 const SMALL: u64 = 64 << 20;
 
-/// The directory or the .gguf file of a model, by its path or its hub id. What is here goes first;
-/// `offline`, or `HF_HUB_OFFLINE` in the environment, asks no network.
+/// The directory or the .gguf file of a model, by its path or its hub id. A path goes first;
+/// `offline`, or `HF_HUB_OFFLINE` in the environment, uses no network.
 pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
     if Path::new(name).exists() || is_gguf(Path::new(name)) || !is_hub_id(name) {
         return Ok(PathBuf::from(name));

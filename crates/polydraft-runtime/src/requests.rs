@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::models::Models;
 use crate::{Listener, Speculation};
 
-/// The generator of all random decisions: the same seed gives the same text.
+/// The rng of all random decisions: the same seed gives the same output.
 pub type SeededRng = ChaCha12Rng;
 
-/// The generator of this seed.
+/// The rng of this seed.
 pub fn seeded(seed: u64) -> SeededRng {
     SeededRng::seed_from_u64(seed)
 }
@@ -24,14 +24,14 @@ pub fn seeded(seed: u64) -> SeededRng {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Settings<R: RuleRegistry = RuleKind> {
-    /// How the target's logits become the distribution that tokens are drawn from.
+    /// How the target's logits become the sampled distribution.
     pub sampling: Sampling,
     /// How to speculate; none is plain decoding.
     pub speculation: Option<Speculation<R>>,
 }
 
 impl<R: RuleRegistry> Settings<R> {
-    /// Says what they are to people who want to know.
+    /// Describes the settings in a detail message.
     pub fn tell(&self, listener: &dyn Listener) {
         let Sampling { temperature, top_k, top_p, min_p } = self.sampling;
         let top_k = top_k.map_or("all".to_owned(), |k| k.to_string());
@@ -44,7 +44,7 @@ impl<R: RuleRegistry> Settings<R> {
         }
     }
 
-    /// What the engine is asked for.
+    /// The engine's request.
     ///
     /// # Errors
     /// Settings of the verifier or the tree out of range.
@@ -59,16 +59,17 @@ impl<R: RuleRegistry> Settings<R> {
             .sampling(self.sampling)
             .speculation(self.speculation.as_ref().map(Speculation::build).transpose()?)
             .limits(limits.clone())
-            .text(language.tokenizer.stream(prompt))
+            .detokenizer(language.tokenizer.stream(prompt))
             .rng(rng))
     }
 }
 
 impl Models {
-    /// Decodes one text; `show` gets its pieces as they are decided, and says whether to go on.
+    /// Decodes one sequence; `show` gets its pieces as they are decided, and returns whether to go
+    /// on.
     ///
     /// # Errors
-    /// If the verifier does not fit the tree, or the prompt leaves no room.
+    /// If the verifier does not fit the tree, or the prompt fills the context.
     pub fn decode<R: RuleRegistry>(
         &mut self,
         prompt: &[Token],

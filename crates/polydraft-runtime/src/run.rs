@@ -12,8 +12,8 @@ use crate::{
     Listener, ModelOptions, Models, SamplingOptions, Speculation, SpeculationOptions, costs,
 };
 
-/// All that decides how text is made: which models, which draft, which verifier, how tokens are
-/// sampled. It is data: the program makes it of a command line, a server of its start.
+/// All that decides the output: target, draft, verifier, sampling. It is data: the program makes it
+/// of a command line, a server of its start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound = "")]
 pub struct Description<R: RuleRegistry = RuleKind> {
@@ -23,7 +23,7 @@ pub struct Description<R: RuleRegistry = RuleKind> {
     pub speculation: SpeculationOptions<R>,
     /// How tokens are sampled.
     pub sampling: SamplingOptions,
-    /// Takes the sampling that the model's makers published where nothing else is said.
+    /// Takes the published sampling settings of the model as defaults.
     pub published_sampling: bool,
 }
 
@@ -39,7 +39,7 @@ impl<R: RuleRegistry> Default for Description<R> {
     }
 }
 
-/// Models at work, and how they are put to work.
+/// Loaded models, and the settings of requests.
 pub struct Run<R: RuleRegistry = RuleKind> {
     /// The description that it was opened from.
     pub description: Description<R>,
@@ -82,8 +82,8 @@ impl<R: RuleRegistry> Run<R> {
         Ok(Self { description, models, settings })
     }
 
-    /// Gives the adaptive tree the costs that it chooses by: those of a file, those that were
-    /// measured before for these models on this machine, or measured now.
+    /// Gives the adaptive tree its costs: those of a file, those that were measured before for
+    /// these models on this machine, or measured now.
     ///
     /// # Errors
     /// A file that holds no costs; failures of the models.
@@ -109,7 +109,8 @@ impl<R: RuleRegistry> Run<R> {
         costs::find(file, models, &mut self.models, of, verifier, listener)
     }
 
-    /// Takes note of what the clock said of a text, for the next one and for later runs.
+    /// Corrects the costs by the measured time of a generation, for the next one and for later
+    /// runs.
     pub fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
         let Self { description, models, settings } = self;
         let (file, options) = (description.speculation.costs.as_deref(), &description.models);
@@ -135,7 +136,7 @@ impl<R: RuleRegistry> Run<R> {
     }
 }
 
-/// The makers' sampling where none was asked for; what of it cannot be done is said.
+/// The published sampling settings where none are given; a note names those that are not supported.
 pub fn published(
     given: SamplingOptions,
     models: &Models,

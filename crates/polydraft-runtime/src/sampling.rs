@@ -1,11 +1,11 @@
-//! How tokens are sampled, as far as somebody said so.
+//! Options of sampling.
 
 use polydraft::Sampling;
 use polydraft_text::PublishedSampling;
 use serde::{Deserialize, Serialize};
 
-/// Sampling settings of target and draft; what is not given is the model's published setting, or
-/// neutral.
+/// Sampling settings of target and draft; those that are not given are the model's published ones,
+/// or neutral.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingOptions {
@@ -55,7 +55,7 @@ impl SamplingOptions {
         self.draft_of(self.target())
     }
 
-    /// The draft's settings beside these of the target, which they are where nothing was given.
+    /// The draft's settings, those of the target where nothing was given.
     pub fn draft_of(&self, target: Sampling) -> Sampling {
         Sampling {
             temperature: self.draft_temperature.unwrap_or(target.temperature),
@@ -65,7 +65,7 @@ impl SamplingOptions {
         }
     }
 
-    /// What the model's makers recommend, where nothing else was asked for.
+    /// The published settings, where none are given.
     pub fn or(self, published: &PublishedSampling) -> Self {
         Self {
             temperature: self.temperature.or(published.temperature),

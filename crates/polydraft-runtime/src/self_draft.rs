@@ -1,19 +1,19 @@
-//! `--draft self`: the target's own weights, in fewer bits, as its draft.
+//! `--draft self`: the quantised self-draft, the target's own weights in fewer bits.
 
 use anyhow::Result;
 use polydraft_models::{Bytes, Description, Precision};
 
 use crate::Usage;
 
-/// `self` or `self:TYPE`: the target's own weights, in fewer bits, as its draft.
+/// `self` or `self:TYPE`: the quantised self-draft, the target's own weights in fewer bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SelfDraft(Option<Precision>);
 
 impl SelfDraft {
-    /// If that is what a name says.
+    /// The self-draft of this name, if it is one.
     ///
     /// # Errors
-    /// A type that there is not, or that makes no draft.
+    /// An unknown type, or one that makes no draft.
     pub fn named(name: &str) -> Result<Option<Self>> {
         let kind = match name.split_once(':') {
             None if name == "self" => None,
@@ -28,7 +28,7 @@ impl SelfDraft {
         Self(None).or(kind).map(Some)
     }
 
-    /// Stored as this type, where its name does not say how.
+    /// Stored as this type, where its name has none.
     ///
     /// # Errors
     /// Two types that contradict each other, or one that makes no draft.

@@ -1,4 +1,4 @@
-//! How drafts are made and verified: what somebody asked for, and what that comes to.
+//! Options of speculation, and the settings that they result in.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::tree::{self, TreeName, supports};
 use crate::{SamplingOptions, Usage, as_text};
 
-/// Verifier and tree, as far as somebody said so. `R` is the registry of rules that verifiers walk
-/// with.
+/// Options of verifier and tree. `R` is the registry of rules of walking verifiers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, bound = "")]
 pub struct SpeculationOptions<R: RuleRegistry = RuleKind> {
-    /// What decides on the drafts; none is plain decoding.
+    /// The verifier; none is plain decoding.
     #[serde(with = "as_text")]
     pub verifier: Option<VerifierKind<R>>,
     /// Paths drafted per pass of the target.
@@ -26,7 +25,7 @@ pub struct SpeculationOptions<R: RuleRegistry = RuleKind> {
     /// Where the tree branches.
     #[serde(with = "as_text")]
     pub tree: Option<TreeName>,
-    /// Ends a path where the acceptance that is to be expected along it falls below this.
+    /// Ends a path where the expected acceptance along it falls below this.
     pub stop_below: Option<f64>,
     /// How tokens are drawn at a node of the tree.
     #[serde(with = "as_text")]
@@ -57,16 +56,16 @@ impl<R: RuleRegistry> Default for SpeculationOptions<R> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Speculation<R: RuleRegistry = RuleKind> {
-    /// What decides.
+    /// The verifier.
     pub verifier: VerifierKind<R>,
-    /// Where the tree grows.
+    /// The policy of the tree.
     pub tree: PolicyKind,
     /// How the drafter's output becomes the distributions that drafts are drawn from.
     pub sampling: Sampling,
 }
 
 impl<R: RuleRegistry> Speculation<R> {
-    /// At work.
+    /// Verifier and policy, built.
     ///
     /// # Errors
     /// Settings out of range; a verifier that is not exact for the tree.
@@ -79,12 +78,12 @@ impl<R: RuleRegistry> Speculation<R> {
 }
 
 impl<R: RuleRegistry> SpeculationOptions<R> {
-    /// What the options come to; none is plain decoding. `demo` are the acceptances of the demo
-    /// pair if it is what is used.
+    /// The settings of these options; none is plain decoding. `demo` are the acceptances of the
+    /// demo pair if it is used.
     ///
     /// # Errors
-    /// Options that contradict each other, or a verifier that is not exact for the tree; what would
-    /// fit is said.
+    /// Options that contradict each other, or a verifier that is not exact for the tree; the
+    /// message names what would fit.
     pub fn resolve(
         &self,
         sampling: &SamplingOptions,
@@ -123,7 +122,7 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
     }
 }
 
-/// What a verifier that does not fit the tree objects to, and what would.
+/// The error of a verifier that does not fit the tree, with verifiers and trees that would.
 fn advise<R: RuleRegistry>(
     verifier: &VerifierKind<R>,
     tree: &PolicyKind,
@@ -140,7 +139,7 @@ fn advise<R: RuleRegistry>(
         return format!("{verifier}: {error}");
     }
     let all = VerifierKind::<R>::all();
-    // One whose text does not depend on the draft is for those who ask for that.
+    // A verifier whose output does not depend on the draft is only for users who ask for that.
     let usual = |kind: &&VerifierKind<R>| {
         kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
     };

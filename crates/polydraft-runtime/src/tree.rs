@@ -1,4 +1,4 @@
-//! How trees of drafts are named, and what a name stands for beside other options.
+//! Names of trees of drafts, and their meaning beside other options.
 
 use std::fmt;
 use std::path::Path;
@@ -20,14 +20,14 @@ const PATHS: usize = 2;
 /// Nodes of a sequoia tree.
 const MOST_NODES: usize = 4096;
 
-/// What names a tree.
+/// The name of a tree.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TreeName {
-    /// Says all of it.
+    /// A complete tree.
     Whole(PolicyKind),
-    /// Draws by level; the drafting scheme says how.
+    /// Draws by level; the drafting scheme is another option.
     Levels(Vec<usize>),
-    /// So many at every node, as deep as the depth says.
+    /// So many at every node, with the given depth.
     Ary(usize),
     /// The best tree of so many nodes for measured acceptances.
     Sequoia(usize),
@@ -103,14 +103,14 @@ impl AcceptanceFile {
     }
 }
 
-/// Whether a verifier says that it is exact for such trees.
+/// Whether a verifier is exact for such trees.
 pub fn supports<R: RuleRegistry>(verifier: &VerifierKind<R>, tree: &PolicyKind) -> bool {
     let (Ok(verifier), Ok(policy)) = (verifier.build(), tree.build()) else { return false };
     verifier.supports(&policy.form()).is_ok()
 }
 
-/// The tree that options ask for, for this verifier; `demo` are the acceptances of the demo pair if
-/// it is what is used.
+/// The tree of these options, for this verifier; `demo` are the acceptances of the demo pair if it
+/// is used.
 pub(crate) fn resolve<R: RuleRegistry>(
     options: &SpeculationOptions<R>,
     verifier: &VerifierKind<R>,
@@ -175,7 +175,7 @@ fn contradictions<R: RuleRegistry>(options: &SpeculationOptions<R>, tree: &TreeN
     }
     if options.paths.is_some() {
         return Err(Usage::error(
-            "--paths and --tree are two ways to say where the tree branches: give one",
+            "--paths and --tree both define where the tree branches: give one",
         ));
     }
     match tree {
@@ -184,7 +184,7 @@ fn contradictions<R: RuleRegistry>(options: &SpeculationOptions<R>, tree: &TreeN
         }
         TreeName::Whole(tree) if options.drafting.is_some() => Err(Usage::error(format_args!(
             "--tree {tree} says how its tokens are drawn: leave --drafting out (with levels or \
-             fixed trees it is written behind a slash, such as 3,2,1/top-k)"
+             fixed trees it is written after a slash, such as 3,2,1/top-k)"
         ))),
         _ if options.acceptance.is_some() && !matches!(tree, TreeName::Sequoia(_)) => {
             Err(Usage::error(

@@ -1,9 +1,9 @@
-//! What was asked for and cannot be: the caller's mistake, told from what goes wrong by itself.
+//! Usage errors: mistakes of the caller's, as opposed to failures.
 
 use std::fmt::{self, Display, Write as _};
 
-/// A request that contradicts itself, or that this build cannot do. The message says what to ask
-/// for instead, in the names of the program's options.
+/// A request that contradicts itself, or that this build cannot do. The message says what to use
+/// instead, in the names of the program's options.
 #[derive(Debug)]
 pub struct Usage(String);
 
@@ -22,7 +22,7 @@ impl Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// An error and what caused it, each said once: many an error says its cause itself.
+/// An error and its causes, each named once: many errors include their cause.
 pub fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! OpenAI's interface: what is asked, and what is answered.
+//! OpenAI's interface: requests and answers.
 
 mod answer;
 mod calls;
@@ -27,11 +27,11 @@ use crate::grammar::Form;
 use crate::worker::{Event, RequestParams};
 use error::Problem;
 
-/// A request that makes sense.
+/// A valid request.
 pub struct Prepared {
     /// For the engine, prompt by prompt.
     pub asked: Vec<RequestParams>,
-    /// The form that all its texts must have: its grammar is still to be made.
+    /// The form that all its outputs must have: its grammar is still to be built.
     pub form: Option<Form>,
     /// How its answer looks.
     pub answer: Box<dyn Reply>,
@@ -41,13 +41,13 @@ pub struct Prepared {
 
 /// An answer as it grows, in the form of its route.
 pub trait Reply: Send {
-    /// Takes what happened; the number of the text it happened to.
+    /// Takes an event; returns the number of its sequence.
     ///
     /// # Errors
     /// The request failed.
     fn take(&mut self, event: Event) -> Result<usize, Problem>;
 
-    /// Whether all its texts are complete.
+    /// Whether all its sequences are complete.
     fn is_complete(&self) -> bool;
 
     /// All of it.
@@ -58,7 +58,7 @@ pub trait Reply: Send {
         Vec::new()
     }
 
-    /// What is new of one text.
+    /// What is new of one sequence.
     fn more(&mut self, text: usize) -> Vec<Sent>;
 
     /// What a stream ends with.
@@ -98,11 +98,11 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// The object of a body. A name that stands twice in it, or in any object in it, is no slip to pass
-/// over: which of the two was meant nobody knows.
+/// The object of a body. A name that occurs twice in it, or in any object in it, is an error: it is
+/// ambiguous.
 ///
 /// # Errors
-/// No JSON, no object, a name that stands there twice.
+/// No JSON, no object, a name that occurs twice.
 pub fn parse(body: &[u8]) -> Result<Value, Problem> {
     let read: Result<Strict, _> = serde_json::from_slice(body);
     let wrong =

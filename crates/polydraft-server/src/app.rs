@@ -1,4 +1,4 @@
-//! What is served, and how: settled once, at the start.
+//! The models that are served, and the settings: fixed at the start.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,19 +15,19 @@ use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
 use crate::worker::{Capacity, EngineHandle, Failure, RequestParams};
 
-/// The models, and how they are put to work where a request does not say.
+/// The models, and the default settings of requests.
 pub struct ServedModel {
     /// Target and drafter.
     pub engine: Engine,
-    /// The target's text side.
+    /// The target's tokenizer and chat template.
     pub language: Language,
-    /// What clients call the model.
+    /// The model's name for clients.
     pub name: String,
-    /// What drafts, as it was named.
+    /// The draft, as it was named.
     pub draft: Option<String>,
     /// How drafts are made and verified; none where nothing drafts.
     pub speculation: Option<Speculation>,
-    /// What passes cost, for requests that ask for a tree that chooses itself.
+    /// Costs of passes, for requests with an adaptive tree.
     pub costs: Costs,
     /// For completions.
     pub completions: Defaults,
@@ -35,31 +35,31 @@ pub struct ServedModel {
     pub chat: Defaults,
 }
 
-/// What holds where a request does not say.
+/// Defaults of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
-    /// How the law is made.
+    /// How the logits become the sampled distribution.
     pub sampling: SamplingOptions,
-    /// Tokens of a text at most; none is up to the context's end.
+    /// Tokens of a sequence at most; none is up to the end of the context.
     pub max_tokens: Option<usize>,
-    /// Strings that end a text.
+    /// Stop strings.
     pub stop: Vec<String>,
-    /// Tokens that end a text.
+    /// End tokens.
     pub end_tokens: Vec<Token>,
 }
 
 /// How it is served.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much may be at work at once.
+    /// How much may run at once.
     pub capacity: Capacity,
-    /// What clients must show, if anything.
+    /// The API key, if there is one.
     pub key: Option<String>,
-    /// Where pages may be from that ask: none, or these, or `*` for all.
+    /// Origins of pages that may send requests: none, or these, or `*` for all.
     pub origins: Vec<String>,
     /// Bytes of a request's body at most.
     pub body: usize,
-    /// What a stop waits for requests that are at work.
+    /// How long a stop waits for running requests.
     pub grace: std::time::Duration,
 }
 
@@ -84,16 +84,16 @@ pub(crate) struct App {
     pub costs: Costs,
     pub completions: Defaults,
     pub chat: Defaults,
-    /// Tokens that the target's context holds, and that there are.
+    /// The target's context length, and its vocabulary size.
     pub context: usize,
     pub vocabulary: usize,
-    /// Whether the target goes on from nothing.
+    /// Whether the target can decode from an empty prompt.
     pub begins: bool,
     pub limits: Capacity,
     pub settings: Settings,
-    /// By the tokens that end a text; made when the first one is asked for.
+    /// By end tokens; each is made with the first grammar that needs it.
     pub grammars: Mutex<HashMap<Vec<Token>, Arc<Grammars>>>,
-    /// The place of whoever makes a grammar.
+    /// The lock of building grammars.
     pub forming: Arc<Semaphore>,
     pub desk: EngineHandle,
     pub telemetry: Arc<Telemetry>,
@@ -102,8 +102,8 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// What would never fit, or what no model could go on from, is refused before it waits, and
-    /// before a stream has a status.
+    /// A prompt that can never fit, or that no model could continue, is refused before it waits,
+    /// and before a stream has a status.
     ///
     /// # Errors
     /// A prompt that leaves no room in the context, is empty where the model needs a token, or has
@@ -124,9 +124,8 @@ impl App {
         let (tokens, most) = (asked.tokens(context), self.limits.tokens);
         if tokens > most {
             return Err(Problem::invalid(format_args!(
-                "the request may come to hold {tokens} tokens, with {} texts; this server has \
-                 memory for {most}: ask for \
-                 fewer",
+                "the request may need {tokens} tokens, with {} sequences; this server has memory \
+                 for {most}: ask for fewer",
                 asked.count
             ))
             .of("max_tokens"));

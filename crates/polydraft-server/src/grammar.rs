@@ -1,17 +1,19 @@
-//! Texts of a given form: JSON of a schema, calls of tools, as a mask of the target's law at every
-//! node.
+//! Constrained decoding: JSON of a schema, calls of tools, as a mask of the target's distribution
+//! at every node.
 //!
-//! Problem: a text shall be JSON of a schema, and else have the target's law: at each place the
-//! tokens with which the text cannot go on are forbidden, and the others share their probability.
+//! Problem: the output shall be JSON of a schema, and otherwise have the target's distribution: at
+//! each position the tokens with which it cannot go on are forbidden, and the others share their
+//! probability.
 //! Source: masks of the library llguidance, which keeps an Earley parser over the tokenizer's
 //! bytes.
-//! Method: 1. one matcher follows the decided text; 2. at a node of the draft's tree a copy of it
+//! Method: 1. one matcher follows the decided tokens; 2. at a node of the draft's tree a copy of it
 //! takes the path's tokens, and its mask is the node's (copies share the lexer's automaton, which a
-//! request's texts extend together, and which is much larger than what is copied); 3. the mask is a
-//! function of the tokens before the node alone, so that every verifier is exact for the masked
-//! target; 4. where the bytes that come are certain, the mask leaves one token, the tokenizer's own
-//! for them: such tokens need no pass ([`LogitsProcessor::forced`]). Behind a drafted token that the
-//! grammar forbids the law has no meaning, for the target never goes there: nothing is masked.
+//! request's sequences extend together, and which is much larger than what is copied); 3. the mask
+//! is a function of the tokens before the node alone, so that every verifier is exact for the
+//! masked target; 4. where the bytes that come are certain, the mask leaves one token, the
+//! tokenizer's own for them: such tokens need no pass ([`LogitsProcessor::forced`]). After a
+//! drafted token that the grammar forbids the distribution has no meaning, for the target never
+//! goes there: nothing is masked.
 //! Complexity: a copy of the parser and a mask for each node that is drawn from or that a verifier
 //! looks at.
 //! Deviations: none.
@@ -33,13 +35,13 @@ pub use calls::CallGrammar;
 pub use form::Form;
 pub use mask::{Grammar, Mask};
 
-/// Makes grammars for one tokenizer and the tokens that end a text.
+/// Makes grammars for one tokenizer and its end tokens.
 pub struct Grammars(ParserFactory);
 
-/// Bytes that are certain which the next token is looked for in.
+/// Certain bytes in which the next token is searched.
 const NEAR: usize = 256;
 
-/// The tokenizer, as the library asks for it.
+/// The tokenizer, as the library needs it.
 struct Tokens {
     trie: TokTrie,
     text: Option<Tokenizer>,
@@ -50,8 +52,8 @@ impl TokenizerEnv for Tokens {
         &self.trie
     }
 
-    /// As the model has seen such texts, if what comes of it is the text: some tokenizers put a
-    /// blank before it.
+    /// Tokenized as in training, if that decodes to the same string: some tokenizers put a blank
+    /// before it.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.text.as_ref()?.encode_plain(text).ok());
@@ -61,7 +63,7 @@ impl TokenizerEnv for Tokens {
 
     /// The first tokens only: a mask takes one, and what comes may be certain for as long as a
     /// schema's longest string. The end of so short a part is none, and the library is not to look
-    /// for what could come of it: all its tokens are settled.
+    /// for what could come of it: all its tokens are final.
     fn tokenize_bytes_marker(&self, bytes: &[u8]) -> (Vec<TokenId>, usize) {
         let most = NEAR.max(2 * self.trie.max_token_len());
         if bytes.len() <= most {
@@ -77,14 +79,14 @@ impl TokenizerEnv for Tokens {
 }
 
 impl Grammars {
-    /// For the tokens of `text`, of which `end_tokens` end one.
+    /// For this tokenizer and these end tokens.
     ///
     /// # Errors
-    /// A tokenizer whose tokens' bytes cannot be told; no token that ends a text.
+    /// A tokenizer whose tokens' bytes are unknown; no end token.
     pub fn new(text: &Tokenizer, vocabulary: usize, end_tokens: &[Token]) -> Result<Self, String> {
         let json = text.to_json().map_err(|error| error.to_string())?;
         let json: Value = serde_json::from_str(&json).map_err(|error| error.to_string())?;
-        // Of some tokenizers it holds to be true what is not.
+        // It assumes of some tokenizers what is not true.
         let bytes = catch_unwind(|| token_bytes_from_tokenizer_json(&json));
         let bytes = bytes.map_err(|_| "a tokenizer of an unknown kind".to_owned())?;
         let bytes = bytes.map_err(|error| error.to_string())?;
@@ -99,11 +101,11 @@ impl Grammars {
         end_tokens: &[Token],
     ) -> Result<Self, String> {
         let Some(&end) = end_tokens.first() else {
-            return Err("no token ends a text here".to_owned());
+            return Err("this model has no end token".to_owned());
         };
         bytes.resize(vocabulary, Vec::new());
         for &token in end_tokens {
-            // What ends a text is no part of it, whatever its string.
+            // An end token is no part of the output, whatever its string.
             if let Some(bytes) =
                 bytes.get_mut(token as usize).filter(|bytes| bytes.first() != Some(&0xff))
             {
@@ -119,7 +121,7 @@ impl Grammars {
         Ok(Self(factory))
     }
 
-    /// The texts of a form.
+    /// The outputs of a form.
     ///
     /// # Errors
     /// What is no schema, is too large, or has parts that cannot be enforced.

@@ -1,9 +1,9 @@
 //! polydraft as a server with OpenAI's interface: many requests in one pass of the target, each
-//! with exactly the law, and with a seed exactly the text, that it has alone.
+//! with exactly the distribution, and with a seed exactly the output, that it has alone.
 //!
-//! Two sides that never wait for each other: one thread owns the models and steps all texts
-//! together (`worker`); the web side (`http`, `api`) reads requests, hands them over, and passes on
-//! what it is told.
+//! Two sides that never wait for each other: one thread owns the models and steps all sequences
+//! together (`worker`); the web side (`http`, `api`) parses requests, hands them over, and passes
+//! on the events.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -1,4 +1,4 @@
-//! A server from a run's start to its end: what is served, the port, and the signals that stop it.
+//! A server from a run's start to its end: the models, the port, and the signals that stop it.
 
 use std::net::SocketAddr;
 
@@ -13,37 +13,37 @@ use crate::app::{Defaults, ServedModel, Settings};
 use crate::http::server::Server;
 use crate::worker::Capacity;
 
-/// What is to be served, and how requests are limited where they do not say.
+/// Options of a server, with the default limits of requests.
 #[derive(Debug, Clone)]
 pub struct Serving {
     /// Where to listen.
     pub address: SocketAddr,
     /// The model's name for clients; none is that of its directory or file.
     pub name: Option<String>,
-    /// Requests' limits, key, origins, bodies, and what a stop waits for. Of its capacity the
-    /// tokens are what memory has room for.
+    /// Limits of requests, key, origins, bodies, and the grace period of a stop. Its capacity in
+    /// tokens is computed from the free memory.
     pub settings: Settings,
     /// Bytes for the KV cache of all sequences; none is half of what is free.
     pub cache_memory: Option<u64>,
     /// Tokens of a completion or an answer at most, where the request does not say; 0 is up to the
-    /// context's end, and none is 128 for completions and 0 for conversations.
+    /// end of the context, and none is 128 for completions and 0 for conversations.
     pub max_tokens: Option<usize>,
-    /// Strings that end a text.
+    /// Stop strings.
     pub stop: Vec<String>,
-    /// Goes on where the model would end a text.
+    /// Ignores end tokens.
     pub ignore_end: bool,
-    /// Leaves the makers' sampling settings alone, which are else the defaults of conversations.
+    /// Ignores the published sampling settings, which are otherwise the defaults of conversations.
     pub ignore_published: bool,
     /// What is logged.
     pub log: Level,
-    /// The exit code of a process that is told twice to stop.
+    /// The exit code after a second signal to stop.
     pub interrupted: u8,
 }
 
-/// Tokens of a completion where nobody says.
+/// The default token limit of a completion.
 const COMPLETION: usize = 128;
 
-/// Serves until it is told to stop by SIGINT or SIGTERM.
+/// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
 /// A tree that is too large for all requests; an address that cannot be had; failures of the
@@ -55,7 +55,7 @@ pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> 
         .with_writer(std::io::stderr)
         .with_ansi(false);
     let (served, settings) = served(run, serving, listener)?;
-    // Whoever else logs in this process goes on doing so.
+    // Another logger in this process stays.
     let _ = log.try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -84,8 +84,8 @@ pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> 
         });
         anyhow::Ok(server.run(async { stop.await.unwrap_or_default() }).await)
     });
-    // Nobody waits any more for what a thread may still be busy with, such as a grammar; what was
-    // to be sent is sent.
+    // A thread may still be busy, with a grammar for example, but its result is not needed; all
+    // answers are sent.
     runtime.shutdown_background();
     if !whole? {
         listener.note("stopped before every answer was sent");
@@ -160,9 +160,9 @@ pub fn origin(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether a key can be shown in a header.
+/// Whether a key can be sent in a header.
 pub fn is_key(key: &str) -> bool {
-    // What a header cannot carry nobody could show.
+    // A key that a header cannot carry could never be sent.
     key.trim() == key && HeaderValue::from_str(key).is_ok()
 }
 

@@ -1,4 +1,4 @@
-//! What is counted and timed, under the names that vLLM gave such things, for Prometheus.
+//! Metrics for Prometheus, under vLLM's names.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const BUCKETS: [f64; 18] = [
     30.0, 60.0, 300.0,
 ];
 
-/// Counters and clocks of one server.
+/// Counters and timers of one server.
 pub struct Telemetry {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
@@ -56,7 +56,7 @@ impl Telemetry {
         };
         let position = "Accepted tokens by position on the drafted path";
         recorder.describe_counter(KeyName::from_const_str(BY_POSITION), None, position.into());
-        let finished = "Texts that ended, by why";
+        let finished = "Finished sequences, by finish reason";
         recorder.describe_counter(KeyName::from_const_str(FINISHED), None, finished.into());
         Arc::new(Self {
             drafts: counter(
@@ -74,15 +74,15 @@ impl Telemetry {
             accepted_by_position: Mutex::default(),
             target_calls: counter(
                 "polydraft:target_calls_total",
-                "Passes of the target, counted for each text in them",
+                "Passes of the target, counted for each sequence in them",
             ),
             prompt_tokens: counter("polydraft:prompt_tokens_total", "Tokens of prompts"),
-            generated_tokens: counter("polydraft:generation_tokens_total", "Tokens of texts"),
-            running: gauge("polydraft:num_requests_running", "Prompts at work"),
-            waiting: gauge("polydraft:num_requests_waiting", "Prompts that wait"),
+            generated_tokens: counter("polydraft:generation_tokens_total", "Generated tokens"),
+            running: gauge("polydraft:num_requests_running", "Running requests, counted by prompt"),
+            waiting: gauge("polydraft:num_requests_waiting", "Waiting requests, counted by prompt"),
             cache: gauge(
                 "polydraft:kv_cache_usage_perc",
-                "Promised part of the memory for keys and values, from 0 to 1",
+                "Reserved part of the KV cache, from 0 to 1",
             ),
             first: histogram(
                 "polydraft:time_to_first_token_seconds",
@@ -90,11 +90,11 @@ impl Telemetry {
             ),
             between: histogram(
                 "polydraft:inter_token_latency_seconds",
-                "Between two steps' tokens of one text",
+                "Between two steps' tokens of one sequence",
             ),
             whole: histogram(
                 "polydraft:e2e_request_latency_seconds",
-                "From a request's arrival to a text's end",
+                "From a request's arrival to a sequence's end",
             ),
             handle: recorder.handle(),
             recorder,
@@ -106,25 +106,25 @@ impl Telemetry {
         self.handle.render()
     }
 
-    /// Counts the times that were taken since into their buckets. Until then each is kept by
-    /// itself: to be called now and then, whether or not anybody reads.
+    /// Counts the times measured since the last call into their buckets. Until then each is stored
+    /// by itself: to be called now and then, whether or not the metrics are read.
     pub fn sum_up(&self) {
         self.handle.run_upkeep();
     }
 
-    /// So many prompts are at work and wait, and this part of the memory is promised.
+    /// Sets the number of running and of waiting prompts, and the reserved part of the memory.
     pub fn load(&self, running: usize, waiting: usize, cache: f64) {
         self.running.set(running as f64);
         self.waiting.set(waiting as f64);
         self.cache.set(cache);
     }
 
-    /// A prompt of so many tokens was taken to work.
+    /// A prompt of so many tokens was admitted.
     pub fn began(&self, tokens: usize) {
         self.prompt_tokens.increment(tokens as u64);
     }
 
-    /// A text got tokens for the first time, or so long after the last ones.
+    /// A sequence got tokens for the first time, or so long after the last ones.
     pub fn told(&self, tokens: usize, arrived: Instant, last: Option<Instant>) {
         self.generated_tokens.increment(tokens as u64);
         match last {
@@ -133,7 +133,7 @@ impl Telemetry {
         }
     }
 
-    /// What speculation did for a text that has ended, or was ended.
+    /// Adds the counts of speculation of a sequence that has ended, or was ended.
     pub fn speculated(&self, statistics: &Statistics) {
         self.target_calls.increment(statistics.target_calls as u64);
         // At the first position there is a draft wherever there is one at all.
@@ -152,7 +152,7 @@ impl Telemetry {
         }
     }
 
-    /// A text came to its end so long after its request arrived.
+    /// A sequence ended so long after its request arrived.
     pub fn finished(&self, finish: Finish, after: Duration) {
         self.whole.record(after);
         let reason = match finish {

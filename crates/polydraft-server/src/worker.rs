@@ -1,13 +1,14 @@
-//! The engine's thread: it owns the models, and texts join and leave between steps.
+//! The engine's thread: it owns the models, and sequences join and leave between steps (continuous
+//! batching).
 //!
-//! Between two steps it takes what has come in, ends what nobody waits for any more, admits what
-//! fits, and reads a part of one prompt, so that nobody waits for a neighbour's prompt. A step is
-//! one pass of the target for all texts whose prompt is read. What a text is does not depend on its
-//! neighbours, to the last bit: each has its own random decisions, and a model's row does not
-//! depend on the other rows of a pass.
+//! Between two steps it takes new requests, ends those whose clients are gone, admits those that
+//! fit, and prefills a part of one prompt (chunked prefill), so that no sequence waits for a
+//! neighbour's prompt. A step is one pass of the target for all sequences whose prefill is done. A
+//! sequence does not depend on its neighbours, to the last bit: each has its own random decisions,
+//! and a model's logits for one token do not depend on the other tokens in the batch.
 //!
-//! What breaks one text, an error or a panic, ends its request only: if a pass for all fails, each
-//! goes on alone, with the same random decisions again.
+//! What breaks one sequence, an error or a panic, ends its request only: if a pass for all fails,
+//! each goes on alone, with the same random decisions again.
 
 mod job;
 mod pace;
@@ -32,21 +33,21 @@ pub use job::{EngineHandle, Event, Events, Failure, Refusal, RequestParams};
 use pace::Pace;
 use running::{Running, Text};
 
-/// How long nothing is to do before memory is given back.
+/// Idle time before memory is given back.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How much may be at work at once.
+/// How much may run at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
-    /// Texts in one pass.
+    /// Sequences in a batch.
     pub texts: usize,
-    /// Tokens that all of them may come to hold.
+    /// Tokens that all of them may have in the KV cache.
     pub tokens: usize,
     /// Requests that may wait besides.
     pub queue: usize,
 }
 
-/// Starts the thread. It ends when it is told to stop, or when the desk is gone, and everything is
+/// Starts the thread. It ends when it is stopped, or when its handle is dropped, and everything is
 /// done.
 ///
 /// # Errors
@@ -113,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// Texts and tokens that are promised to what is at work.
+    /// Sequences and tokens that are reserved for running requests.
     fn used(&self) -> (usize, usize) {
         let needs = self.running.iter().map(|running| self.need(&running.job));
         needs.fold((0, 0), |(a, b), (c, d)| (a + c, b.saturating_add(d)))
@@ -123,8 +124,8 @@ impl Worker {
         (job.asked.count, job.asked.tokens(self.engine.info().context))
     }
 
-    /// Takes what has come in; waits where there is nothing else to do. Whether there is anything
-    /// left to do.
+    /// Takes new requests; waits where there is nothing else to do. Whether there is anything left
+    /// to do.
     fn take(&mut self) -> bool {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
@@ -150,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Waits for what comes in. Where that takes a while, memory is given back meanwhile.
+    /// Waits for new requests. Where that takes a while, memory is given back meanwhile.
     fn next(&self) -> Result<Command, RecvError> {
         match self.inbox.recv_timeout(IDLE) {
             Err(RecvTimeoutError::Timeout) => {
@@ -162,7 +163,8 @@ impl Worker {
         }
     }
 
-    /// Ends what nobody waits for, or takes, and everything when time is up.
+    /// Ends requests whose clients are gone or too slow, and all of them when the grace period is
+    /// over.
     fn leave(&mut self) {
         let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         self.waiting.retain(|job| {
@@ -180,7 +182,7 @@ impl Worker {
         }
     }
 
-    /// Admits in the order of arrival as long as texts and tokens fit: whoever is first is never
+    /// Admits in the order of arrival as long as sequences and tokens fit: the first is never
     /// overtaken.
     fn admit(&mut self) {
         while let Some((texts, tokens)) = self.waiting.front().map(|job| self.need(job)) {
@@ -200,8 +202,8 @@ impl Worker {
         }
     }
 
-    /// Reads a part of one prompt: in turn of the text that came first, and of the one with the
-    /// least left.
+    /// Prefills a part of one prompt: in turn of the sequence that came first, and of the one with
+    /// the least left.
     fn read(&mut self) {
         let unread = self.running.iter_mut().flat_map(|running| &mut running.texts);
         let unread = unread.filter(|text| text.is_unread());
@@ -221,7 +223,7 @@ impl Worker {
         }
     }
 
-    /// Opens a request's other texts once its prompt is read: they share what was computed for it.
+    /// Opens a request's other sequences once the prefill is done: they share its KV cache.
     fn branch(&mut self) {
         for running in &mut self.running {
             let read = running.texts.first().is_none_or(|text| !text.is_unread());
@@ -243,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// One pass for all texts whose prompt is read.
+    /// One pass for all sequences whose prefill is done.
     fn step(&mut self) {
         let all = self.running.iter_mut().flat_map(|running| {
             let prompt = &running.job.asked.prompt;
@@ -262,7 +264,7 @@ impl Worker {
             return;
         }
         for ((prompt, text), before) in ready.into_iter().zip(before) {
-            // What a text has taken of the step it keeps, and the decisions behind it are made.
+            // A sequence keeps what it has taken of the step, and the decisions of that are made.
             if steps(text) == before {
                 text.random.go_back();
             }
@@ -276,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// Tells everybody what is new, and closes what is done.
+    /// Sends all new events, and closes what is done.
     fn deliver(&mut self) {
         for running in &mut self.running {
             running.deliver(&mut self.engine, &self.telemetry);

@@ -144,7 +144,8 @@ impl ChatTemplate {
     /// use polydraft_text::{ChatTemplate, Message, SpecialTokens};
     ///
     /// let tokens = SpecialTokens::from_roles([("bos_token", "<s>")]);
-    /// let text = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]";
+    /// let text = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n\
+    ///             {% endfor %}[assistant]";
     /// let template = ChatTemplate::from_source(text, tokens, "model.gguf")?;
     /// assert_eq!(template.render(&[Message::user("Hello")])?, "<s>[user] Hello\n[assistant]");
     /// # Ok(()) }
@@ -179,7 +180,7 @@ impl ChatTemplate {
     }
 
     /// The text of a conversation, up to where the model answers. It has its special tokens: see
-    /// [`Text::encode_plain`](crate::Text::encode_plain).
+    /// [`Tokenizer::encode_plain`](crate::Tokenizer::encode_plain).
     ///
     /// # Errors
     /// What the template objects to, for example roles in an order that it does not know.

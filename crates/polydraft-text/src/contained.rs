@@ -1,4 +1,4 @@
-//! Panics of a library that is given files and texts of strangers, as results.
+//! Panics of a library that is given files and strings of strangers, as results.
 //!
 //! `tokenizers` trusts `tokenizer.json`: a processor that names a token which is not defined, a
 //! prefix that cuts a character, and other files that nobody checked, panic when they are read or,

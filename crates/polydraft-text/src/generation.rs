@@ -1,4 +1,4 @@
-//! `generation_config.json`: where a model's texts end, and how its makers would sample.
+//! `generation_config.json`: where a model's output ends, and how its makers would sample.
 
 use std::path::Path;
 
@@ -20,15 +20,15 @@ pub struct PublishedSampling {
     pub top_p: Option<f64>,
     /// Only tokens at least so many times as likely as the likeliest.
     pub min_p: Option<f64>,
-    /// Settings that change the law of the text in ways that polydraft does not have, with their
-    /// values.
+    /// Settings that change the distribution of the output in ways that polydraft does not have,
+    /// with their values.
     pub unsupported: Vec<String>,
 }
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Published {
-    /// Tokens that end a text; empty if none are named.
+    /// Tokens that end a sequence; empty if none are named.
     pub end_tokens: Vec<Token>,
     /// How to sample.
     pub sampling: PublishedSampling,
@@ -47,7 +47,7 @@ impl Published {
     }
 }
 
-/// Settings of the law that tokens are drawn from, with the values that change nothing.
+/// Settings of the distribution that tokens are drawn from, with the values that change nothing.
 const OF_DRAWS: [(&str, f64); 3] =
     [("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0)];
 /// Those that also hold where the likeliest token is taken.

@@ -9,8 +9,8 @@ use crate::text::mangled;
 use crate::{ChatTemplate, Language, PublishedSampling, Result, SpecialTokens, Tokenizer};
 
 impl Language {
-    /// Reads the tokenizer, the chat template and the tokens that end a text from a GGUF file. The
-    /// model has `rows` rows of logits. How its makers would sample is not in such files.
+    /// Reads the tokenizer, the chat template and the tokens that end a sequence from a GGUF file.
+    /// The model has `rows` rows of logits. How its makers would sample is not in such files.
     ///
     /// # Errors
     /// A tokenizer that is not known or makes no sense; one that does not fit the rows; a chat
@@ -66,7 +66,7 @@ fn roles(description: &TokenizerDescription) -> SpecialTokens {
 }
 
 /// Converters give the embedding's padding rows, which exist for the sake of round sizes, tokens of
-/// their own behind the others. They are no part of the tokenizer, and models that share one have
+/// their own after the others. They are no part of the tokenizer, and models that share one have
 /// different numbers of them.
 fn without_padding(vocabulary: Vocabulary, description: &TokenizerDescription) -> Vocabulary {
     let is_padding = |id: usize| {

@@ -16,17 +16,22 @@ use crate::{
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use polydraft_text::{ChatTemplate, Language, Message, SpecialTokens, Tokenizer};
 ///
-/// let file = br#"{"model": {"type": "WordLevel", "vocab": {"user": 0, "hi": 1}, "unk_token": "hi"},
+/// let file = br#"{"model": {"type": "WordLevel", "vocab": {"user": 0, "hi": 1},
+///                           "unk_token": "hi"},
 ///                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
-/// let text = Tokenizer::parse(file, "tokenizer.json")?;
+/// let tokenizer = Tokenizer::parse(file, "tokenizer.json")?;
 /// let template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}";
 /// let language = Language {
 ///     name: "example".to_owned(),
 ///     // An embedding may have more rows than the tokenizer has tokens: the tokenizer's count.
-///     vocabulary: text.vocabulary(8)?,
-///     text,
+///     vocabulary: tokenizer.vocabulary(8)?,
+///     tokenizer,
 ///     end_tokens: vec![],
-///     chat: Some(ChatTemplate::from_source(template, SpecialTokens::from_roles([]), "chat.jinja")?),
+///     chat: Some(ChatTemplate::from_source(
+///         template,
+///         SpecialTokens::from_roles([]),
+///         "chat.jinja",
+///     )?),
 ///     sampling: Default::default(),
 /// };
 /// assert_eq!(language.encode_chat(&[Message::user("hi")])?, [0, 1]);
@@ -41,7 +46,7 @@ pub struct Language {
     pub tokenizer: Tokenizer,
     /// The tokens that the model has a row for.
     pub vocabulary: Vocabulary,
-    /// Tokens that end a text.
+    /// Tokens that end a sequence.
     pub end_tokens: Vec<Token>,
     /// How conversations are put to the model, if it was trained for them.
     pub chat: Option<ChatTemplate>,
@@ -51,7 +56,7 @@ pub struct Language {
 
 impl Language {
     /// Reads the tokenizer, the chat template and `generation_config.json` of a directory in
-    /// Hugging Face layout. The model has `rows` rows of logits, and `end_tokens` end its texts
+    /// Hugging Face layout. The model has `rows` rows of logits, and `end_tokens` end its output
     /// unless `generation_config.json` names others.
     ///
     /// # Errors

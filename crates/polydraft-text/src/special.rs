@@ -25,7 +25,8 @@ impl SpecialTokens {
     /// one. Of a role that is given twice the later token counts.
     ///
     /// ```
-    /// let tokens = polydraft_text::SpecialTokens::from_roles([("bos_token", "<s>"), ("eos_token", "</s>")]);
+    /// let roles = [("bos_token", "<s>"), ("eos_token", "</s>")];
+    /// let tokens = polydraft_text::SpecialTokens::from_roles(roles);
     /// assert_eq!(tokens.role("eos_token"), Some("</s>"));
     /// ```
     pub fn from_roles<'a>(roles: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {

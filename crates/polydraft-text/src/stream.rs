@@ -8,7 +8,7 @@ use crate::{Result, Tokenizer};
 /// Turns tokens into text as soon as whole characters are there.
 ///
 /// A token's text can depend on the one before it, so a window of tokens is decoded, and what is
-/// new in it is shown. Bytes that make no character yet are held back until they do, or until other
+/// new in it is shown. Bytes that make no character yet wait until they do, or until other
 /// text follows them.
 #[derive(Debug, Clone)]
 pub struct Stream {
@@ -73,7 +73,7 @@ impl Stream {
     }
 }
 
-/// Bytes of the characters that two texts begin with alike.
+/// Bytes of the characters that two strings begin with alike.
 fn common_prefix(a: &str, b: &str) -> usize {
     let differs = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b);
     differs.map_or(a.len().min(b.len()), |((at, _), _)| at)

@@ -24,11 +24,12 @@ use crate::{Error, Result, SpecialTokens, Stream};
 /// use polydraft_engine::Detokenizer;
 /// use polydraft_text::Tokenizer;
 ///
-/// let file = br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
+/// let file = br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1},
+///                           "unk_token": "one"},
 ///                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
-/// let text = Tokenizer::parse(file, "tokenizer.json")?;
-/// assert_eq!(text.encode("two one")?, [1, 0]);
-/// let mut stream = text.stream(&[1]);
+/// let tokenizer = Tokenizer::parse(file, "tokenizer.json")?;
+/// assert_eq!(tokenizer.encode("two one")?, [1, 0]);
+/// let mut stream = tokenizer.stream(&[1]);
 /// assert_eq!(stream.push(0)?, " one");
 /// # Ok(()) }
 /// ```
@@ -39,7 +40,7 @@ pub struct Tokenizer {
     rows: usize,
 }
 
-/// Where the expressions that split texts give up, without a word of it: what comes behind would be
+/// Where the expressions that split text give up, without a word of it: what follows would be
 /// one piece.
 const MOST_BLANK: usize = 1_000_000;
 
@@ -175,7 +176,7 @@ impl Tokenizer {
             if let Some(other) = all.insert(id, token) {
                 let mut both = [other, all.remove(&id).unwrap_or_default()];
                 both.sort();
-                // Which of them a tokenizer makes of the id would be left to chance.
+                // Which of them a tokenizer makes of the id would be arbitrary.
                 let [a, b] = both;
                 return Err(wrong(format!(
                     "expected one token for each id, got {a:?} and {b:?} for id {id}"
@@ -263,7 +264,7 @@ impl Tokenizer {
         Err(Error::Tokenizing { path: self.inner.path.clone(), operation, problem })
     }
 
-    /// A stream of text behind a prompt. It owns what it needs.
+    /// A stream of the text after a prompt. It owns what it needs.
     pub fn stream(&self, prompt: &[Token]) -> Stream {
         Stream::new(self.clone(), prompt)
     }

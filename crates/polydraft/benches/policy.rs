@@ -1,6 +1,6 @@
-//! What `auto` thinks in a step, by the clock: what it asks itself at each node, and what it takes
-//! from the outcome for the next step. Texts are decoded with laws of four tokens, so that nothing
-//! else takes long.
+//! The wall-clock time that `auto` takes in a step: its decision at each node, and its update from
+//! the outcome for the next step. Sequences are decoded with distributions that depend on four
+//! tokens, so that nothing else takes long.
 //!
 //! `cargo bench -p polydraft --bench policy`
 
@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 
 const STEPS: usize = 5_000;
 
-/// Laws that hang on the last four tokens.
+/// Distributions that depend on the last four tokens.
 struct Last<'a>(&'a dyn ContextDistributions);
 
 impl ContextDistributions for Last<'_> {
@@ -25,7 +25,7 @@ impl ContextDistributions for Last<'_> {
     }
 }
 
-/// A policy under a clock.
+/// A policy whose time is measured.
 struct Timed {
     policy: Box<dyn Policy>,
     growing: Cell<Duration>,
@@ -65,8 +65,8 @@ impl Policy for Timed {
     }
 }
 
-/// Microseconds of a step while it grows and behind it, nodes of its tree, and the part of steps in
-/// which the draft is asked.
+/// Microseconds of a step while the tree grows and after it, nodes of its tree, and the part of
+/// steps in which the draft is asked.
 fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
     let mut kind: PolicyKind = tree.parse()?;
     kind.auto_mut().expect("auto").costs = costs.clone();
@@ -95,7 +95,7 @@ fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
 }
 
 fn main() -> polydraft::Result<()> {
-    // SmolLM2 in f32 with its own copy, measured on an EPYC.
+    // SmolLM2 in f32 with its quantised self-draft, measured on an EPYC.
     let target = [(1, 1.0), (3, 1.0), (5, 1.04), (6, 1.14), (8, 1.22), (16, 1.94), (32, 3.37)];
     let draft = [(1, 0.27), (4, 0.29), (32, 1.85)];
     let passes = |known: &[(usize, f64)]| {

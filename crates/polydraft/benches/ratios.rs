@@ -84,8 +84,8 @@ fn main() {
         for shape in SHAPES {
             let (target_logits, draft_logits) = logits(shape, vocabulary, 1);
             let plain = Sampling::default();
-            let target = Distribution::from_logits(&target_logits, &plain).expect("a law");
-            let draft = Distribution::from_logits(&draft_logits, &plain).expect("a law");
+            let target = Distribution::from_logits(&target_logits, &plain).expect("a distribution");
+            let draft = Distribution::from_logits(&draft_logits, &plain).expect("a distribution");
             let (p, q) = (target.to_vec(), draft.to_vec());
             for count in [2, 4, 8] {
                 let problem = Problem::new(&target, Proposal::iid(&draft, count).expect("drafts"))
@@ -112,8 +112,10 @@ fn main() {
                 let emitters: Vec<_> = built.iter_mut().map(RefCell::new).collect();
                 let mut tasks: Vec<Box<dyn FnMut()>> = vec![
                     Box::new(|| {
-                        a.set_from_logits(black_box(&target_logits), &plain).expect("a law");
-                        b.set_from_logits(black_box(&draft_logits), &plain).expect("a law");
+                        a.set_from_logits(black_box(&target_logits), &plain)
+                            .expect("a distribution");
+                        b.set_from_logits(black_box(&draft_logits), &plain)
+                            .expect("a distribution");
                     }),
                     Box::new(|| {
                         softmax(black_box(&target_logits), &mut c);

@@ -40,8 +40,8 @@ fn cases() -> Vec<(&'static str, usize, Shape, usize)> {
 #[divan::bench(args = cases(), sample_count = 20)]
 fn emit(bencher: Bencher, (name, vocabulary, shape, count): (&str, usize, Shape, usize)) {
     let (target, draft) = logits(shape, vocabulary, 1);
-    let target = Distribution::from_logits(&target, &Sampling::default()).expect("a law");
-    let draft = Distribution::from_logits(&draft, &Sampling::default()).expect("a law");
+    let target = Distribution::from_logits(&target, &Sampling::default()).expect("a distribution");
+    let draft = Distribution::from_logits(&draft, &Sampling::default()).expect("a distribution");
     let problem = Problem::new(&target, Proposal::iid(&draft, count).expect("drafts"))
         .expect("one vocabulary");
     let mut rule = rule(name).build().expect("valid settings");
@@ -57,10 +57,10 @@ fn emit(bencher: Bencher, (name, vocabulary, shape, count): (&str, usize, Shape,
 fn softmax_pair(bencher: Bencher, vocabulary: usize) {
     let (target, draft) = logits(Shape::Peaked, vocabulary, 1);
     let plain = Sampling::default();
-    let mut distributions =
-        [&target, &draft].map(|logits| Distribution::from_logits(logits, &plain).expect("a law"));
+    let mut distributions = [&target, &draft]
+        .map(|logits| Distribution::from_logits(logits, &plain).expect("a distribution"));
     bencher.bench_local(|| {
-        distributions[0].set_from_logits(&target, &plain).expect("a law");
-        distributions[1].set_from_logits(&draft, &plain).expect("a law");
+        distributions[0].set_from_logits(&target, &plain).expect("a distribution");
+        distributions[1].set_from_logits(&draft, &plain).expect("a distribution");
     });
 }

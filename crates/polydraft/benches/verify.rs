@@ -40,7 +40,8 @@ impl Case {
             target.push(p);
             let goes_on = policy.goes_on(&drawn.path(node));
             if goes_on {
-                let probs = Distribution::from_logits(&q, &Sampling::default()).expect("a law");
+                let probs =
+                    Distribution::from_logits(&q, &Sampling::default()).expect("a distribution");
                 drawn.grow(node, probs, policy.as_ref(), &mut rng).expect("a tree");
             }
             draft.push(goes_on.then_some(q));
@@ -49,7 +50,7 @@ impl Case {
     }
 }
 
-/// Laws made in memory that is used again, when they are asked for.
+/// Distributions made on demand, in memory that is used again.
 struct Lazy<'a> {
     case: &'a Case,
     spare: Vec<std::sync::Mutex<Option<Distribution>>>,
@@ -61,7 +62,9 @@ impl TargetDistributions for Lazy<'_> {
         Ok(self.made[node].get_or_init(|| {
             let mut probs =
                 self.spare[node].lock().expect("no panic").take().expect("asked for once");
-            probs.set_from_logits(&self.case.target[node], &Sampling::default()).expect("a law");
+            probs
+                .set_from_logits(&self.case.target[node], &Sampling::default())
+                .expect("a distribution");
             probs
         }))
     }
@@ -70,14 +73,15 @@ impl TargetDistributions for Lazy<'_> {
 fn softmaxes(logits: &[Option<Vec<f32>>], distributions: &mut [Option<Distribution>]) {
     distributions.par_iter_mut().zip(logits).for_each(|(probs, logits)| {
         if let (Some(probs), Some(logits)) = (probs, logits) {
-            probs.set_from_logits(black_box(logits), &Sampling::default()).expect("a law");
+            probs.set_from_logits(black_box(logits), &Sampling::default()).expect("a distribution");
         }
     });
 }
 
 fn distributions(logits: &[Option<Vec<f32>>]) -> Vec<Option<Distribution>> {
-    let probs =
-        |logits: &Vec<f32>| Distribution::from_logits(logits, &Sampling::default()).expect("a law");
+    let probs = |logits: &Vec<f32>| {
+        Distribution::from_logits(logits, &Sampling::default()).expect("a distribution")
+    };
     logits.iter().map(|logits| logits.as_ref().map(probs)).collect()
 }
 
@@ -91,7 +95,7 @@ fn main() {
         rayon::current_num_threads()
     );
     println!(
-        "      V   shape  K  L nodes  unit ms | verifier           median   least  target laws made"
+        "      V   shape  K  L nodes  unit ms | verifier           median   least  targets made"
     );
     for vocabulary in VOCABULARIES.into_iter().filter(|v| wanted.is_empty() || wanted.contains(v)) {
         for shape in SHAPES {
@@ -120,7 +124,8 @@ fn main() {
                         .expect("valid settings");
                     let row = measure(verifier.as_mut(), &cases);
                     println!(
-                        "{vocabulary:>7} {:>7} {paths:>2} {depth:>2} {:>5.1} {:>8.2} | {name:<16} {:>8.2} {:>7.2} {:>9.1}",
+                        "{vocabulary:>7} {:>7} {paths:>2} {depth:>2} {:>5.1} {:>8.2} | {name:<16} \
+                         {:>8.2} {:>7.2} {:>9.1}",
                         format!("{shape:?}"),
                         row.nodes,
                         row.unit * 1e3,

@@ -9,9 +9,9 @@
 //! 2^V for distinct drafts (for two of them a minimum cut would do; it belongs to the reference
 //! solvers).
 //! Deviations: (1) the probability that drafts without replacement lie in H is an integral over
-//! exponential clocks, ∫ λ e^(−λt) Pr(at least n clocks of H have rung by t) dt with λ = q(H's
-//! complement), computed for all prefixes together; (2) of SpecTr's lemma 3 only the choice Ω₀ = Ω,
-//! which proves both bounds, is offered: the general one is a minimum over all sets.
+//! exponential arrival times, ∫ λ e^(−λt) Pr(at least n tokens of H have arrived by t) dt with λ =
+//! q(H's complement), computed for all prefixes together; (2) of SpecTr's lemma 3 only the choice
+//! Ω₀ = Ω, which proves both bounds, is offered: the general one is a minimum over all sets.
 
 use crate::coupling::Problem;
 use crate::drafting::{Drafting, Proposal, hit_probability, outside_mass};
@@ -110,12 +110,12 @@ fn best_prefix(
 /// For every prefix H of tokens with these draft probabilities: the probability that `count`
 /// sequential draws without replacement lie in H.
 ///
-/// Give every token an exponential clock of rate q: the order in which clocks ring is that of the
+/// Give every token an exponential arrival time of rate q: the order of arrival is that of the
 /// draws. The integral is taken over the logarithm of time, where the trapezoidal rule converges
 /// exponentially (step 0.3: 1e-14).
 fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
     const STEP: f64 = 0.3;
-    // The rate of the clocks outside each prefix, summed from the far end: it may be tiny.
+    // The rate of arrival outside each prefix, summed from the far end: it may be tiny.
     let mut rates = vec![0.0; lengths.len()];
     for index in (1..lengths.len()).rev() {
         rates[index - 1] = rates[index] + lengths[index];
@@ -129,7 +129,7 @@ fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
     let mut rung = vec![0.0; count];
     for node in 0..((last - first) / STEP).ceil() as usize {
         let time = (first + node as f64 * STEP).exp();
-        // rung[j]: the probability that exactly j clocks of the prefix have rung.
+        // rung[j]: the probability that exactly j tokens of the prefix have arrived.
         rung.fill(0.0);
         rung[0] = 1.0;
         for (index, (&length, &rate)) in lengths.iter().zip(&rates).enumerate() {

@@ -1,9 +1,9 @@
 //! The one conformance runner: exact checks by enumeration, here of token-level rules, in [`tree`]
 //! of verifiers.
 //!
-//! Problem: a rule is right when the emitted token has the target's law, when what it says about
-//! itself (`acceptance`, `probs`) is what it does (`emit`), and when it does not accept more than is
-//! possible.
+//! Problem: a rule is right when the emitted token has the target's distribution, when what it says
+//! about itself (`acceptance`, `probs`) is what it does (`emit`), and when it does not accept more
+//! than is possible.
 //! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
 //! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny
 //! vocabularies only.
@@ -19,7 +19,7 @@ use crate::{Distribution, Result, Token};
 /// The deviation allowed everywhere.
 pub const TOLERANCE: f64 = 1e-12;
 
-/// A target and draft laws to check a rule on.
+/// A target and draft distributions to check a rule on.
 ///
 /// ```
 /// use polydraft::conformance::Case;
@@ -38,9 +38,9 @@ pub const TOLERANCE: f64 = 1e-12;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// The law that must be emitted.
+    /// The distribution that the emitted token must have.
     pub target: Distribution,
-    /// The law of every draft (the first one serves all drafts but for distinct drafts).
+    /// The distribution of every draft (the first one serves all drafts but for distinct drafts).
     pub drafts: Vec<Distribution>,
     /// How drafts are drawn.
     pub scheme: Drafting,
@@ -48,14 +48,14 @@ pub struct Case {
     pub count: usize,
 }
 
-/// What a passed check found out.
+/// What a passed check found.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
     /// The rule's acceptance.
     pub acceptance: f64,
     /// The probability that the emitted token is one of the drafts, accepted or not.
     pub contained: f64,
-    /// The largest that any rule can have.
+    /// The largest acceptance that any rule can have.
     pub optimal: f64,
 }
 
@@ -65,7 +65,7 @@ pub enum Failure {
     /// The rule refused a problem.
     #[error("refused: {0}")]
     Refused(#[from] crate::Error),
-    /// The emitted law is not the target.
+    /// The emitted distribution is not the target.
     #[error("token {token} is emitted with probability {got}, the target has {expected}")]
     WrongLaw {
         /// The token.
@@ -156,9 +156,9 @@ impl Case {
                     )?;
                 }
             }
-            agree("acceptance of law and emit", drafts, probs.accepted, done_accepted)?;
+            agree("acceptance of probs and emit", drafts, probs.accepted, done_accepted)?;
             for token in 0..vocabulary {
-                agree("law and emit", drafts, probs.probabilities[token], done[token])?;
+                agree("probs and emit", drafts, probs.probabilities[token], done[token])?;
                 emitted[token] += probability * done[token];
                 if drafts.contains(&(token as Token)) {
                     contained += probability * done[token];
@@ -194,9 +194,10 @@ fn agree(
     Err(Failure::Inconsistent { what, drafts: drafts.to_vec(), expected, got })
 }
 
-/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot laws, disjoint
-/// supports, equal laws, equal ratios of the laws, tiny and subnormal probabilities, one short of
-/// 1, and `random` random ones, from dirichlet-like laws of several degrees of flatness.
+/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot distributions,
+/// disjoint supports, equal distributions, equal ratios of the distributions, tiny and subnormal
+/// probabilities, one short of 1, and `random` random ones, from dirichlet-like distributions of
+/// several degrees of flatness.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.

@@ -1,4 +1,5 @@
-//! Token-level rules: from the drafts at a node to one emitted token with exactly the target's law.
+//! Token-level rules: from the drafts at a node to one emitted token with exactly the target's
+//! distribution.
 //!
 //! A [`RuleKind`] describes an algorithm and its settings. [`RuleKind::build`] makes it a working
 //! [`Rule`] once; then [`couple`] prepares it for one node, and the [`Coupling`] emits.
@@ -17,7 +18,7 @@ use crate::drafting::{Drafting, Draws, Proposal};
 use crate::random::RandomSource;
 use crate::{Distribution, Error, Result, Token};
 
-/// The target's law at a node and the law of the drafts drawn there.
+/// The target's distribution at a node and the distribution of the drafts drawn there.
 ///
 /// ```
 /// use polydraft::{Distribution, Problem, Proposal, acceptance};
@@ -32,14 +33,14 @@ use crate::{Distribution, Error, Result, Token};
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Problem<'a> {
-    /// The law that the emitted token must have.
+    /// The distribution that the emitted token must have.
     pub target: &'a Distribution,
-    /// The law of the tuple of drafts.
+    /// The distribution of the tuple of drafts.
     pub proposal: Proposal<'a>,
 }
 
 impl<'a> Problem<'a> {
-    /// Joins the two laws.
+    /// Joins the two distributions.
     ///
     /// # Errors
     /// Different vocabularies.
@@ -94,8 +95,8 @@ pub trait Rule: Send {
     /// A drafting scheme or number of drafts that the rule does not support.
     fn supports(&self, draws: Draws) -> Result<()>;
 
-    /// Whether the emitted law is the target's, always. All rules are, but for published algorithms
-    /// that are not and are here to be measured.
+    /// Whether the emitted distribution is the target's, always. All rules are, but for published
+    /// algorithms that are not and are here to be measured.
     fn is_exact(&self) -> bool {
         true
     }
@@ -107,8 +108,8 @@ pub trait Rule: Send {
     /// A node that is too large for the rule's settings.
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
-    /// Why another rule does this one's work at the node it was prepared for, if so. The law is
-    /// exact all the same.
+    /// Why another rule does this one's work at the node it was prepared for, if so. The
+    /// distribution is exact all the same.
     fn fallback(&self) -> Option<&Fallback> {
         None
     }
@@ -120,7 +121,7 @@ pub trait Rule: Send {
     fn emit(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource)
     -> Emission;
 
-    /// The exact law of [`Rule::emit`] given the drafts.
+    /// The exact distribution of [`Rule::emit`] given the drafts.
     fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution;
 }
 
@@ -219,7 +220,7 @@ pub struct Fallback {
     pub count: u64,
 }
 
-/// The law of the emitted token given the drafts.
+/// The distribution of the emitted token given the drafts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmittedDistribution {
     /// The probability of every token, shape `[vocabulary]`.
@@ -229,9 +230,9 @@ pub struct EmittedDistribution {
 }
 
 impl EmittedDistribution {
-    /// The law of a rule that accepts token t as a draft with probability `accepted[t]` (pairs,
-    /// repeats add up) and otherwise emits from `rejected`, shape `[vocabulary]`, which is only
-    /// asked for if that can happen.
+    /// The distribution of a rule that accepts token t as a draft with probability `accepted[t]`
+    /// (pairs, repeats add up) and otherwise emits from `rejected`, shape `[vocabulary]`, which is
+    /// only asked for if that can happen.
     fn new(
         vocabulary: usize,
         accepted: impl IntoIterator<Item = (Token, f64)>,
@@ -319,7 +320,7 @@ impl Coupling<'_> {
         self.rule.fallback()
     }
 
-    /// The exact law of the emitted token given these drafts.
+    /// The exact distribution of the emitted token given these drafts.
     ///
     /// # Errors
     /// As for [`Coupling::emit`].

@@ -1,8 +1,9 @@
 //! A draft: the tokens that were drawn, and how.
 //!
-//! Adding children to a tree is drawing them (or saying how somebody else has), and the draft
-//! remembers what was drawn where, by which scheme and from which distribution. A verifier is given
-//! nothing else of the draft's side, so the laws that it relies on are those that were drawn from.
+//! Adding children to a tree means drawing them, or stating how they were drawn elsewhere. The
+//! draft records what was drawn where, by which scheme and from which distribution. A verifier gets
+//! nothing else from the draft's side, so the distributions that it relies on are those that were
+//! drawn from.
 
 mod form;
 mod path;
@@ -26,7 +27,7 @@ struct Drawn {
     probs: Distribution,
 }
 
-/// A tree of drafted tokens that knows the law of every draw.
+/// A tree of drafted tokens with the distribution of every draw.
 ///
 /// ```
 /// use polydraft::{Distribution, Draft, DraftTree, Draws, Growth};
@@ -46,7 +47,7 @@ pub struct Draft {
     /// By node; none where nothing was drawn.
     drawn: Vec<Option<Drawn>>,
     form: Form,
-    /// Nodes whose law a policy was shown, by depth.
+    /// Nodes whose distribution a policy was shown, by depth.
     asked: Vec<usize>,
     tokens: Vec<Token>,
 }
@@ -71,13 +72,14 @@ impl Draft {
     /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came
     /// here; below any other node, and at the root, it is a single new draw.
     ///
-    /// Where the source of decisions has clocks that the target shares ([`crate::gumbel`]), i.i.d.
-    /// draws and draws without replacement are the first in a race of these, which are draws
-    /// without replacement.
+    /// With shared randomness ([`crate::gumbel`]) in `rng`, i.i.d. draws and draws without
+    /// replacement are both taken by the Gumbel coupling (Gumbel-top-k), which draws without
+    /// replacement.
     ///
     /// # Errors
-    /// A node that is not there, or below which something was drawn before; a law over another
-    /// vocabulary than the root's; draws that have more than one law, or none at all.
+    /// A node that is not there, or below which something was drawn before; a distribution over
+    /// another vocabulary than the root's; draws that have more than one distribution, or none at
+    /// all.
     pub fn draw(
         &mut self,
         node: NodeId,
@@ -103,9 +105,9 @@ impl Draft {
         drawn
     }
 
-    /// Takes draws that somebody else has made: the children of `node`, in the order of their
-    /// draws, repeated ones as often as they were drawn. That they were drawn from `probs` in the way
-    /// that `growth` says is the caller's word: verifiers are exact if it is true.
+    /// Takes draws that were made elsewhere: the children of `node`, in the order of their draws,
+    /// repeated ones as often as they were drawn. The caller guarantees that they were drawn from
+    /// `probs` as `growth` says: verifiers are exact if that holds.
     ///
     /// # Errors
     /// As for [`draw`](Self::draw), and tokens that cannot have been drawn so.
@@ -175,8 +177,8 @@ impl Draft {
         self.drawn[node] = Some(Drawn { draws, fresh, probs });
     }
 
-    /// Draws below `node` what `policy` says, if it says that anything is drawn there; returns the
-    /// distribution otherwise.
+    /// Draws below `node` what `policy` decides; returns the distribution if nothing is to be drawn
+    /// there.
     ///
     /// # Errors
     /// As for [`draw`](Self::draw).
@@ -196,7 +198,7 @@ impl Draft {
         }
     }
 
-    /// Whether this node is the end of independent draws from its parent's law.
+    /// Whether this node is the end of independent draws from its parent's distribution.
     fn is_iid_child(&self, node: NodeId) -> bool {
         node != DraftTree::ROOT
             && self
@@ -213,8 +215,9 @@ impl Draft {
         &self.tree
     }
 
-    /// Nodes at which a policy was asked what to draw ([`grow`](Self::grow)), by depth: over so
-    /// many rows the draft's passes went. Empty where the draft was not asked for anything.
+    /// Nodes at which a policy was asked what to draw ([`grow`](Self::grow)), by depth: the number
+    /// of tokens of each of the draft's forward passes. Empty where the draft was not asked for
+    /// anything.
     pub fn asked(&self) -> &[usize] {
         &self.asked
     }
@@ -224,7 +227,7 @@ impl Draft {
         &self.form
     }
 
-    /// The law of the tuple that was drawn below a node; none at a leaf.
+    /// The distribution of the tuple that was drawn below a node; none at a leaf.
     pub fn proposal(&self, node: NodeId) -> Option<Proposal<'_>> {
         let drawn = self.at(node)?;
         // Checked when it was drawn.
@@ -263,7 +266,7 @@ impl Draft {
         self.at(node).is_some_and(|drawn| !drawn.fresh)
     }
 
-    /// The way from the root to a node, as far as a policy may know it.
+    /// The path from the root to a node, as far as a policy may know it.
     pub fn path(&self, node: NodeId) -> Path<'_> {
         Path::new(self, node)
     }

@@ -6,8 +6,8 @@
 //! I), top-k (Li et al. 2024, EAGLE-2); the choice of the number by expected distinct tokens: ours.
 //! Complexity: O(log V) a token for i.i.d. and distinct drafts; one pass over the support for the
 //! most likely ones; without replacement O(log V) a token as long as the tokens drawn leave a fair
-//! part of the law, from then on two passes over the support for each, times the tokens drawn
-//! before it.
+//! part of the distribution, from then on two passes over the support for each, times the tokens
+//! drawn before it.
 //! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where a scheme would draw from
 //! nothing (fewer tokens of positive probability than drafts) the tuple is shorter.
 
@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Drafting {
-    /// Independent draws from one law.
+    /// Independent draws from one distribution.
     Iid,
-    /// Sequential draws from one law; tokens drawn are removed and the rest is renormalised.
+    /// Sequential draws from one distribution; tokens drawn are removed and the rest is
+    /// renormalised.
     WithoutReplacement,
     /// The n − 1 most likely tokens, most likely first, then one draw from the rest.
     Greedy,
@@ -29,7 +30,7 @@ pub enum Drafting {
     /// order; if y is a hub, a draw from the rest follows, then the other hubs. For n = 2 this is
     /// SpecHub.
     Hub,
-    /// Independent draws, each from its own law.
+    /// Independent draws, each from its own distribution.
     Distinct,
     /// The n most likely tokens, most likely first: nothing is drawn.
     TopK,
@@ -40,7 +41,7 @@ impl Drafting {
     pub const ALL: [Self; 6] =
         [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct, Self::TopK];
 
-    /// Those under which a single draft is a draw from its law.
+    /// The schemes under which a single draft is a draw from its distribution.
     pub const DRAWN: [Self; 5] =
         [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct];
 
@@ -102,7 +103,7 @@ impl Draws {
     }
 }
 
-/// The law of the tuple of drafts at a node.
+/// The distribution of the tuple of drafts at a node.
 ///
 /// ```
 /// use polydraft::{Distribution, Drafting, Draws, Proposal};
@@ -122,10 +123,11 @@ pub struct Proposal<'a> {
 }
 
 impl<'a> Proposal<'a> {
-    /// What `draws` gives. `distributions` has one entry, or one for each draft where they are distinct.
+    /// The proposal of `draws`. `distributions` has one entry, or one for each draft where they are
+    /// distinct.
     ///
     /// # Errors
-    /// No drafts; the wrong number of laws; laws over different vocabularies.
+    /// No drafts; the wrong number of distributions; distributions over different vocabularies.
     pub fn new(draws: Draws, distributions: &'a [Distribution]) -> Result<Self> {
         let Draws { scheme, count } = draws;
         if count == 0 {
@@ -137,7 +139,7 @@ impl<'a> Proposal<'a> {
         }
         let expected = if scheme == Drafting::Distinct { count } else { 1 };
         if distributions.len() != expected {
-            let operation = "laws of the drafts";
+            let operation = "distributions of the drafts";
             return Err(Error::Length {
                 operation,
                 expected: expected.to_string(),
@@ -177,7 +179,7 @@ impl<'a> Proposal<'a> {
         self.draws.count
     }
 
-    /// The law that draft `index` comes from, before any tokens are removed.
+    /// The distribution that draft `index` comes from, before any tokens are removed.
     pub fn distribution(&self, index: usize) -> &'a Distribution {
         &self.distributions[if self.draws.scheme == Drafting::Distinct { index } else { 0 }]
     }
@@ -276,7 +278,7 @@ impl<'a> Proposal<'a> {
             return Ok(());
         }
         let expected =
-            format!("tokens that drafting {} can draw from their law", self.draws.scheme);
+            format!("tokens that drafting {} can draw from their distribution", self.draws.scheme);
         Err(Error::Unsupported { operation, expected, got: format!("{drafts:?}") })
     }
 
@@ -344,7 +346,7 @@ pub(crate) fn outside_mass(probs: &Distribution, removed: &[Token]) -> f64 {
     probs.support().filter(|(token, _)| !removed.contains(token)).map(|(_, p)| p).sum()
 }
 
-/// The mass of the draft's law that `removed` tokens leave to be drawn.
+/// The mass of the draft's distribution that `removed` tokens leave to be drawn.
 pub(crate) fn mass_left(probs: &Distribution, removed: &[Token]) -> f64 {
     let left = 1.0 - removed.iter().map(|&token| probs.probability(token)).sum::<f64>();
     // A small difference has lost its digits.
@@ -359,7 +361,8 @@ pub fn expected_distinct(draft: &Distribution, count: usize) -> f64 {
 /// The largest number of independent draws, from 1 to `limit`, whose expected number of distinct
 /// tokens is within `budget`.
 ///
-/// A repeated draw costs no tree node, so on peaked laws more draws fit into a budget of nodes.
+/// A repeated draw costs no tree node, so on peaked distributions more draws fit into a budget of
+/// nodes.
 pub fn count_within(draft: &Distribution, budget: f64, limit: usize) -> usize {
     let (mut fits, mut exceeds) = (1, limit.max(1) + 1);
     while exceeds - fits > 1 {

@@ -1,21 +1,23 @@
-//! Clocks that a target and its drafts share, so that a text does not depend on the drafts.
+//! Gumbel coupling: randomness that a target and its drafts share, so that the output does not
+//! depend on the drafts.
 //!
-//! Problem: draw a token of law p and, elsewhere and without knowing p, tokens of law q that are
-//! likely to have it among them.
-//! Source: the race of exponential clocks as in Daliri, Musco, Suresh 2025 ("Coupling without
-//! communication and drafter-invariant speculative decoding", Gumbel sampling) for one draft; Rowan
-//! et al. 2025 (list-level coupling) for several, which gives each draft clocks of its own.
+//! Problem: draw a token from a distribution p and, elsewhere and without knowing p, tokens from a
+//! distribution q that are likely to include it.
+//! Source: the coupling by exponential arrival times as in Daliri, Musco, Suresh 2025 ("Coupling
+//! without communication and drafter-invariant speculative decoding", Gumbel sampling) for one
+//! draft; Rowan et al. 2025 (list-level coupling) for several, which gives each draft arrival times
+//! of its own.
 //! Complexity: one hash for each token of the support, one logarithm for each that may still be
 //! among the first.
-//! Deviations: (1) all drafts of a node come from one set of clocks: they are the first n in the
-//! draft's race, which is n draws without replacement, and the text does not depend on n either;
-//! (2) clocks are told apart by the position in the text, not by what was written before, so nodes
-//! of one depth share them.
+//! Deviations: (1) all drafts of a node come from one set of times: they are the first n tokens to
+//! arrive under q (Gumbel-top-n), which are n draws without replacement, and the output does not
+//! depend on n either; (2) the times depend on the position in the sequence, not on the tokens
+//! before it, so nodes of one depth share them.
 //!
-//! Behind each position of a text every token has a clock that rings at an exponential time E of
-//! rate 1. A law p lets token i wait E_i/p_i; the first one is drawn. As E_i/p_i is exponential
-//! with rate p_i, it has law p. Whoever knows the clocks draws the same token from the same law,
-//! and similar ones from similar laws.
+//! At each position of a sequence every token i has an exponential time E_i of rate 1. Under a
+//! distribution p token i arrives at E_i/p_i; the first to arrive is drawn. As E_i/p_i is
+//! exponential with rate p_i, the drawn token has the distribution p. Whoever knows the times draws
+//! the same token from the same distribution, and similar ones from similar distributions.
 
 mod open;
 
@@ -24,10 +26,10 @@ use crate::{Distribution, Token};
 
 pub use open::Open;
 
-/// The clocks of one text.
+/// The shared randomness of one sequence.
 pub trait SharedRandomness: Send {
-    /// The tokens of `probs` in the order in which they come at this position, `count` of them, or
-    /// all if there are fewer. Asked again for the same, it says the same. `rng` is for clocks
+    /// The tokens of `probs` in the order of their arrival at this position, `count` of them, or
+    /// all if there are fewer. The same question always has the same answer. `rng` is for times
     /// that are not decided yet.
     fn first(
         &mut self,
@@ -38,7 +40,7 @@ pub trait SharedRandomness: Send {
     ) -> Vec<Token>;
 }
 
-/// Clocks that follow from a key.
+/// Shared randomness that follows from a key.
 ///
 /// ```
 /// use polydraft::gumbel::{SharedRandomness, Keyed};
@@ -73,12 +75,12 @@ impl Outcomes for Bits {
 }
 
 impl Keyed {
-    /// Clocks of a key.
+    /// The shared randomness of a key.
     pub fn new(key: [u64; 2]) -> Self {
         Self { key }
     }
 
-    /// Clocks of a key that is drawn.
+    /// The shared randomness of a key that is drawn here.
     pub fn drawn(rng: &mut (impl RandomSource + ?Sized)) -> Self {
         let mut half = || (rng.choose(&Bits) as u64) << 32 | rng.choose(&Bits) as u64;
         Self::new([half(), half()])
@@ -126,7 +128,8 @@ impl SharedRandomness for Keyed {
     }
 }
 
-/// A source of decisions that has clocks as well: those of a text, from a position on.
+/// A source of random decisions that has shared randomness as well: that of a sequence, from a
+/// position on.
 pub struct WithSharedRandomness<'a> {
     rng: &'a mut dyn RandomSource,
     clocks: &'a mut dyn SharedRandomness,
@@ -134,8 +137,8 @@ pub struct WithSharedRandomness<'a> {
 }
 
 impl<'a> WithSharedRandomness<'a> {
-    /// `position` is that of the token behind a draft's root: the number of tokens of the text so
-    /// far.
+    /// `position` is that of the token after a draft's root: the number of tokens of the sequence
+    /// so far.
     pub fn new(
         rng: &'a mut dyn RandomSource,
         clocks: &'a mut dyn SharedRandomness,
@@ -164,8 +167,8 @@ impl RandomSource for WithSharedRandomness<'_> {
     }
 }
 
-/// The token of `probs` at this depth below a draft's root: the first in the race, or a draw where
-/// there are no clocks.
+/// The token of `probs` at this depth below a draft's root: the first by Gumbel coupling, or a draw
+/// where there is no shared randomness.
 pub fn sample(probs: &Distribution, depth: usize, rng: &mut dyn RandomSource) -> Token {
     let first = rng.gumbel_top(depth, probs, 1).and_then(|first| first.first().copied());
     first.unwrap_or_else(|| probs.sample(rng))
@@ -211,8 +214,8 @@ mod tests {
         }
     }
 
-    /// Keyed clocks are such clocks: their tuples have the law of draws without replacement, at
-    /// positions of one key and at one position of many.
+    /// Keyed times are exponential times: their tuples have the distribution of draws without
+    /// replacement, at positions of one key and at one position of many.
     #[test]
     fn keyed_tuples_are_drawn_without_replacement() {
         let probs = Distribution::new(vec![0.55, 0.25, 0.15, 0.05]).unwrap();

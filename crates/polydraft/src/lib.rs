@@ -1,7 +1,7 @@
 //! Lossless multi-draft speculative decoding: the mathematics.
 //!
 //! A cheap *draft* model proposes tokens, an expensive *target* model scores them, and a rule
-//! decides what to emit **so that the text has exactly the target's distribution**. This crate
+//! decides what to emit **so that the output has exactly the target's distribution**. This crate
 //! holds everything that needs only probabilities and random numbers: no tensors, no files, and
 //! threads only of the pool that it is called in.
 //!

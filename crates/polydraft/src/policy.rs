@@ -1,7 +1,7 @@
 //! Policies: where a draft tree grows, and how its tokens are drawn.
 //!
 //! A policy is asked node by node, before anything is drawn there. It knows the past, the tokens on
-//! the way to the node and the draft's distributions along it, and nothing of what was drawn
+//! the path to the node and the draft's distributions along it, and nothing of what was drawn
 //! elsewhere in the same tree: that is the condition under which every verifier that supports the
 //! form is exact, and the signature states it. A drawn token is never dropped because of its own
 //! probability: decide from the distribution before drawing, or stop after the token.
@@ -47,10 +47,10 @@ pub enum Growth {
     Fresh(Draws),
 }
 
-/// What a policy is told before a step. It must not depend on what is drawn in the step.
+/// What a policy knows before a step. It must not depend on what is drawn in the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepContext {
-    /// Sequences in the step's forward pass, this one among them.
+    /// Sequences in the batch of the step's forward pass, this one included.
     pub batch_size: usize,
     /// Tokens of the sequence so far.
     pub context_length: usize,
@@ -58,8 +58,8 @@ pub struct StepContext {
 
 /// Decides where a draft tree grows.
 ///
-/// One of one's own: two draws at the root, and from there each path goes on while the draft is
-/// rather sure.
+/// A custom policy: two draws at the root, and from there each path goes on while the draft's
+/// confidence is high.
 ///
 /// ```
 /// use polydraft::conformance::tree::{exact, random_pair};
@@ -72,7 +72,7 @@ pub struct StepContext {
 ///     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
 ///         match path.depth() {
 ///             0 => Some(Growth::Fresh(Draws::iid(2))),
-///             // The probs is looked at before anything is drawn from it.
+///             // The distribution is looked at before anything is drawn from it.
 ///             1 | 2 => (probs.collision() > 0.4).then_some(Growth::Continue),
 ///             _ => None,
 ///         }
@@ -87,7 +87,7 @@ pub struct StepContext {
 ///     }
 /// }
 ///
-/// // Whatever the probs says, the text has the target's.
+/// // Whatever the draft's distribution is, the output has the target's.
 /// let pair = random_pair(2, 3, 0.5, false, &mut rand_chacha::ChaCha8Rng::seed_from_u64(1))?;
 /// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
 /// let found = exact(verifier.as_mut(), &WhileSure, &pair.target, &pair.draft, &mut |_| ())?;
@@ -104,7 +104,7 @@ pub trait Policy: Send {
     /// How to go on at the end of `path`, where the draft's next-token distribution is `probs`;
     /// `None` for a leaf.
     ///
-    /// It must depend on its arguments and on the past only: what it remembers may change in
+    /// It must depend on its arguments and on the past only: its state may change in
     /// [`observe`](Self::observe), nowhere else.
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth>;
 
@@ -114,18 +114,18 @@ pub trait Policy: Send {
     /// The kinds of draws that its trees have, at most.
     fn form(&self) -> Form;
 
-    /// Is told before a step what its costs depend on.
+    /// Called before a step with what its costs depend on.
     fn begin_step(&mut self, _context: &StepContext) {}
 
-    /// Takes note of what became of a draft, between steps.
+    /// Called between steps with the outcome of a draft.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
 
-    /// Is told behind [`observe`](Self::observe) what the step took by the clock, with all the
-    /// sequences in it. Where it changes what is drawn in the same text, a seed does not give that
-    /// text again.
+    /// Called after [`observe`](Self::observe) with the wall-clock time of the step, all the
+    /// sequences in it included. Where that time changes what is drawn for the same sequence, a
+    /// seed does not reproduce the output.
     fn clock(&mut self, _seconds: f64) {}
 
-    /// What it chose, if it chooses.
+    /// Its choices, if it makes any.
     fn choices(&self) -> Option<&Choices> {
         None
     }
@@ -140,7 +140,7 @@ const MOST_NODES: f64 = 16384.0;
 
 /// What every policy's settings have.
 pub(crate) trait Described: fmt::Display {
-    /// Takes settings from what users type behind the name.
+    /// Takes settings from what users type after the name.
     fn configure(&mut self, text: &str) -> Result<()>;
 
     /// The policy itself.
@@ -149,7 +149,7 @@ pub(crate) trait Described: fmt::Display {
     /// A number that is 0 or absurdly large; a scheme that cannot draw this tree.
     fn build(&self) -> Result<Box<dyn Policy>>;
 
-    /// For people.
+    /// A description for people.
     fn describe(&self) -> String;
 
     /// Distinct tokens in a tree, at most; for budgets as expected.
@@ -216,8 +216,8 @@ fn joined<T: ToString>(values: &[T]) -> String {
 crate::registry! {
     /// A policy and its settings. To add one, write its file and add its line here.
     ///
-    /// Users type the name and, behind a colon, the settings: `paths:2,3`. Numbers alone are
-    /// levels: `3,2,1`.
+    /// Users type the name and, after a colon, the settings: `paths:2,3`. Numbers alone are levels:
+    /// `3,2,1`.
     ///
     /// ```
     /// use polydraft::PolicyKind;
@@ -238,9 +238,10 @@ crate::registry! {
     Budget(budget::Settings) = "budget",
     /// A tree laid down beforehand.
     Fixed(fixed::Settings) = "fixed",
-    /// Another tree, of which nodes are left out that are not likely to be reached.
+    /// Another tree without the nodes that are unlikely to be reached.
     StopBelow(stop_below::Settings) = "stop-below",
-    /// One path, before each step and at each node as deep as gives the most tokens per second.
+    /// Adaptive draft length: one path, before each step and at each node as deep as gives the most
+    /// tokens per second.
     Auto(auto::Settings) = "auto",
 }
 
@@ -265,7 +266,7 @@ impl PolicyKind {
         Self::Levels(Levels { counts: counts.to_vec(), drafting })
     }
 
-    /// The settings of the tree that chooses itself, where it is one or cuts one.
+    /// The settings of the adaptive draft length (`auto`), where this policy is `auto` or cuts it.
     pub fn auto_mut(&mut self) -> Option<&mut Auto> {
         match self {
             Self::Auto(auto) => Some(auto),
@@ -294,7 +295,7 @@ impl PolicyKind {
         Ok(policy)
     }
 
-    /// What it is, for people: `2 paths of 3`.
+    /// A description for people: `2 paths of 3`.
     pub fn describe(&self) -> String {
         self.settings().describe()
     }

@@ -1,4 +1,5 @@
-//! Random priorities with piecewise uniform laws: drawing the highest, and its exact probabilities.
+//! Random priorities with piecewise uniform distributions: drawing the highest, and its exact
+//! probabilities.
 //!
 //! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `pieces`
 //! (intervals), in each with the piece's probability and uniformly inside it. Which draft has the
@@ -28,7 +29,8 @@ impl Piece {
     }
 }
 
-/// The laws of the priorities of several drafts. Reusable: [`Priorities::clear`] keeps the memory.
+/// The distributions of the priorities of several drafts. Reusable: [`Priorities::clear`] keeps the
+/// memory.
 #[derive(Debug, Clone, Default)]
 pub struct Priorities {
     pieces: Vec<Piece>,
@@ -96,7 +98,7 @@ impl Priorities {
 
     /// The probability of each draft to have the highest priority.
     ///
-    /// Between neighbouring ends of pieces every draft's cumulative law is linear, so the
+    /// Between neighbouring ends of pieces every draft's cumulative distribution is linear, so the
     /// probability that draft j wins there is the integral of a polynomial of degree n − 1.
     pub fn win_probabilities(&self) -> Vec<f64> {
         let drafts = self.len();

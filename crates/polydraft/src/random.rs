@@ -59,14 +59,14 @@ pub trait RandomSource {
         self.choose(&weights)
     }
 
-    /// Clocks for a text: of a key that is drawn here, or whatever has all of their outcomes in
-    /// turn.
+    /// Shared randomness for a sequence: of a key that is drawn here, or, under enumeration, with
+    /// all of its outcomes in turn.
     fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
         Box::new(Keyed::drawn(self))
     }
 
-    /// The first `count` tokens in the race of `probs` by shared clocks, at this depth below a
-    /// draft's root; none where there are no such clocks.
+    /// The first `count` tokens of `probs` by shared randomness (Gumbel-top-k), at this depth below
+    /// a draft's root; none where there is no shared randomness.
     fn gumbel_top(
         &mut self,
         _depth: usize,
@@ -111,7 +111,7 @@ struct Decision {
     open: Vec<(usize, f64)>,
 }
 
-/// The [`RandomSource`] behind [`enumerate`]: replays a prefix of decisions and records new ones. By
+/// The [`RandomSource`] of [`enumerate`]: replays a prefix of decisions and records new ones. By
 /// itself it is for experiments that cannot be put into one function.
 ///
 /// ```
@@ -212,8 +212,8 @@ impl RandomSource for &mut Enumerator {
     }
 }
 
-/// A [`RandomSource`] that always takes the first possible outcome: for code that asks for a decision but
-/// must not need one.
+/// A [`RandomSource`] that always takes the first possible outcome: for code that asks for a
+/// decision but must not need one.
 #[cfg(feature = "conformance")]
 pub(crate) struct Certain;
 

@@ -20,7 +20,8 @@ macro_rules! registry {
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(tag = $tag)]
         $(#[serde(bound = "")]
-        #[doc = concat!("`", stringify!($nested), "` is the registry that `", $nest_name, "` takes its entries from.")])?
+        #[doc = concat!("`", stringify!($nested), "` is the registry that `", $nest_name, "` takes \
+            its entries from.")])?
         $vis enum $kind $(<$nested: $bound = $default>)? {
             $($(#[$doc])* #[serde(rename = $name)] $variant($settings),)*
             $($(#[$nest_doc])* #[serde(rename = $nest_name)] $nest($nested),)?

@@ -1,13 +1,13 @@
 //! What rejections leave of a target.
 //!
-//! Problem: drafts from one law q are tried one after the other with speculative sampling against
-//! what the target p has left. Each rejection takes the draft's law from what is left and
-//! normalises again.
+//! Problem: drafts from one distribution q are tried one after the other with speculative sampling
+//! against what the target p has left. Each rejection subtracts the draft's distribution from what
+//! is left and normalises again.
 //! Source: Miao et al. 2023 (SpecInfer), Jeon et al. 2024 (RSD), Weng et al. 2025 (traversal).
 //! Complexity: one pass over the support per rejection, without writing.
 //! Deviations: (1) after any number of rejections the residual is (p − c·q)+ normalised, where c
 //! grows at each rejection by (mass of the residual)/(mass that q has left): only c and the mass
-//! are kept. Without replacement the tokens removed from q are those that were rejected, whose
+//! are stored. Without replacement the tokens removed from q are those that were rejected, whose
 //! residual is 0 from then on, so the same form holds.
 
 use crate::Distribution;

@@ -1,8 +1,8 @@
 //! Verifiers: what to emit, given a draft and the target's distributions at its nodes.
 //!
 //! A verifier is a pure function of the draft, the target's distributions and the random decisions
-//! it asks for. It knows nothing of models, caches or text. Whatever the draft's distributions are,
-//! the text it emits has exactly the target's.
+//! it asks for. It knows nothing of models, caches or tokenizers. Whatever the draft's
+//! distributions are, its output has exactly the target's distribution.
 //!
 //! To add a verifier: one file here, one line in [`VerifierKind`].
 
@@ -94,7 +94,8 @@ pub struct Outcome {
 /// let mut draft = Draft::new();
 /// draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(3)), &mut rng)?;
 ///
-/// // The target's distribution at every node. Here it is the draft's own, so a draft is always accepted.
+/// // The target's distribution at every node. Here it is the draft's own: a draft is always
+/// // accepted.
 /// let target = vec![probs; draft.tree().len()];
 /// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
 /// verifier.supports(draft.form())?;
@@ -103,7 +104,7 @@ pub struct Outcome {
 /// # Ok::<(), polydraft::Error>(())
 /// ```
 ///
-/// `crates/polydraft/examples/own_verifier` is one of one's own, with its proof.
+/// `crates/polydraft/examples/own_verifier` is a custom verifier, with its proof.
 pub trait Verifier: Send {
     /// Whether this verifier is exact for drafts of this form, in constant time.
     ///
@@ -111,7 +112,8 @@ pub trait Verifier: Send {
     /// A form that it was not made for; the error says what it was made for.
     fn supports(&self, form: &Form) -> Result<()>;
 
-    /// Emits a path of the draft and one more token, such that the text has the target's law.
+    /// Emits a path of the draft and one more token, such that the output has the target's
+    /// distribution.
     ///
     /// # Errors
     /// A draft of a form that is not supported; a target's distribution that cannot be made, or
@@ -123,9 +125,9 @@ pub trait Verifier: Send {
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome>;
 
-    /// For people, behind a verification: the law of the priority of drafts of `token` at a node,
-    /// as intervals of [0, 1]: where one begins, how long it is, and how likely; they may overlap.
-    /// None where nothing was shared out among several drafts.
+    /// For people, after a verification: the distribution of the priority of drafts of `token` at a
+    /// node, as intervals of [0, 1]: where one begins, how long it is, and how likely; they may
+    /// overlap. None where nothing was shared out among several drafts.
     ///
     /// # Errors
     /// A target's distribution that cannot be made.
@@ -139,13 +141,14 @@ pub trait Verifier: Send {
         Ok(Vec::new())
     }
 
-    /// Whether it decides by clocks that its drafts share ([`crate::gumbel`]), where there are such.
+    /// Whether it decides by randomness that its drafts share ([`crate::gumbel`]), where there is
+    /// such.
     fn uses_shared_randomness(&self) -> bool {
         false
     }
 
     /// Nodes so far at which a slower or weaker algorithm took over, because the verifier's own
-    /// could not do them. The law is exact all the same.
+    /// could not do them. The distribution is exact all the same.
     fn fallbacks(&self) -> u64 {
         0
     }
@@ -192,7 +195,7 @@ crate::registry! {
     PriorityBlock(priority::Settings) = "priority-block",
     /// The path of highest priority, verified as a block.
     NestedPriority(nested_priority::Settings) = "nested-priority",
-    /// The first in a race that does not look at the draft: for a seed the same text with every
+    /// Gumbel coupling, which does not look at the draft: for a seed the same output with every
     /// draft and tree.
     Invariant(invariant::Settings) = "invariant",
 }
@@ -263,7 +266,7 @@ impl<R: RuleRegistry> FromStr for VerifierKind<R> {
     }
 }
 
-/// Tokens of all laws together above which several threads are worth waking.
+/// Tokens of all distributions together above which several threads are worth waking.
 const WORTH_THREADS: usize = 1 << 15;
 
 /// Whether work over the distributions at these nodes is to be spread over the caller's threads.

@@ -221,7 +221,8 @@ fn one_set_of_clocks_accepts_more_than_one_for_each_draft() {
             }
             let [one, own, distinct] = [one, own, distinct].map(|sum| sum / runs);
             println!(
-                "{name}, {count} drafts: one race {one:.3}; clocks of their own {own:.3}, {distinct:.2} distinct"
+                "{name}, {count} drafts: one race {one:.3}; clocks of their own {own:.3}, \
+                 {distinct:.2} distinct"
             );
             assert!(one > own + 0.02, "{name} {count}: {one} {own}");
         }

@@ -205,7 +205,8 @@ proptest! {
             let mut drafts = Vec::new();
             problem.proposal.draw(&mut rng, &mut drafts);
             let probs = coupling.distribution(&drafts).unwrap();
-            prop_assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-11, "{} {}", rule.name(), scheme);
+            prop_assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-11, "{} \
+                {}", rule.name(), scheme);
             prop_assert!(probs.probabilities.iter().all(|p| *p >= 0.0));
             let got = coupling.acceptance(&mut rng);
             if let Ok(optimal) = acceptance::optimal(&problem) {

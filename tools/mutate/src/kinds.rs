@@ -135,7 +135,8 @@ fn distributions(dice: &mut Dice, vocabulary: usize) -> serde_json::Value {
 fn table(dice: &mut Dice) -> Result<()> {
     let vocabulary = 1 + dice.below(4);
     let file = |dice: &mut Dice| {
-        let mut document = json!({"vocabulary": vocabulary, "next": {"": distributions(dice, vocabulary),
+        let mut document = json!({"vocabulary": vocabulary, "next": {"": distributions(dice,
+            vocabulary),
             "0": distributions(dice, vocabulary)}});
         if dice.one_in(2) {
             mutation::json(dice, &mut document);

@@ -12,8 +12,10 @@ use crate::model::Decoder;
 
 /// The model was not trained to talk: what it is told becomes a comment, and what it says to that
 /// is code.
-const CHAT_TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + '\n\n' }}\
-                             {% else %}{{ '/// ' + m.content | replace('\n', '\n/// ') + '\n' }}{% endif %}{% endfor %}";
+const CHAT_TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' \
+    %}{{ m.content + '\n\n' }}\
+                             {% else %}{{ '/// ' + m.content | replace('\n', '\n/// ') + '\n' }}{% \
+                             endif %}{% endfor %}";
 const END: &str = "<|endoftext|>";
 
 /// `config.json`, `generation_config.json`, `tokenizer_config.json`, `tokenizer.json` and

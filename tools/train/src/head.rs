@@ -212,7 +212,8 @@ impl School {
                 .collect();
             ensure!(
                 !learned.is_empty(),
-                "expected texts with tokens to learn besides the {} that are held out, got none among {}: it takes more \
+                "expected texts with tokens to learn besides the {} that are held out, got none \
+                 among {}: it takes more \
                  text, or a larger --longest",
                 kept.len(),
                 self.store.len()
@@ -248,7 +249,8 @@ impl School {
             let aim = self.aim();
             let found = self.pupil.batch(&target, &held_out, &aim, self.args.workers, None)?;
             println!(
-                "{} tokens written, {} learned in {} steps ({speed:.0}/s), {:?}; training: {recent}; held out: {found}",
+                "{} tokens written, {} learned in {} steps ({speed:.0}/s), {:?}; training: \
+                 {recent}; held out: {found}",
                 self.written(),
                 self.pupil.tokens,
                 self.pupil.steps,

@@ -35,7 +35,12 @@ struct Cli {
     #[arg(long, global = true)]
     work: Option<PathBuf>,
     /// Tokens of the vocabulary, when the tokenizer is made.
-    #[arg(long, default_value_t = 4096, global = true, value_parser = RangedU64ValueParser::<usize>::new().range(257..=65_536))]
+    #[arg(
+        long,
+        default_value_t = 4096,
+        global = true,
+        value_parser = RangedU64ValueParser::<usize>::new().range(257..=65_536),
+    )]
     vocabulary: usize,
 }
 

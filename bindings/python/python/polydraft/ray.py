@@ -1,4 +1,4 @@
-"""Replay on a cluster: Ray does the distribution, polydraft the work of a shard. `pip install polydraft[ray]`."""
+"""Replay on a cluster: Ray distributes the shards, polydraft replays each. `pip install polydraft[ray]`."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def replay(
 ) -> Replayed:
     """`polydraft.replay` as a Ray Data job over the shards of a trace, which all workers must be able to read under this name.
 
-    A shard is one task on one processor. Ray runs a task again whose worker died, and what a shard gives does not depend on who
+    A shard is one task on one CPU core. Ray runs a task again whose worker died, and what a shard gives does not depend on who
     reads it, or when: the sums are those of a single machine, to the last bit. `options` are those of
     `ray.data.Dataset.map`, such as `concurrency` and `memory`.
     """

@@ -23,7 +23,7 @@ COMPARED = [
     "token",
 ]
 
-# By prompt and text: positions, drafts, nodes, tokens of each verifier.
+# By prompt and sequence: positions, drafts, nodes, tokens of each verifier.
 _Samples: TypeAlias = list[list[tuple[int, int, int, list[float]] | None]]
 # The tree, the verifiers that are exact for it, what they found.
 _Found: TypeAlias = tuple[str, list[str], _Samples]
@@ -31,9 +31,9 @@ _Found: TypeAlias = tuple[str, list[str], _Samples]
 
 @dataclass(frozen=True)
 class Row:
-    """What one verifier emits: expected tokens per call of the target, with standard errors over texts.
+    """What one verifier emits: expected tokens per target pass, with standard errors over sequences.
 
-    `difference` is to the first verifier, on the same drafts. `sum` is over texts, each counting as the mean of its positions.
+    `difference` is to the first verifier, on the same drafts. `sum` is over sequences, each counted as its mean.
     """
 
     tokens: float

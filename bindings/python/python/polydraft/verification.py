@@ -1,4 +1,4 @@
-"""Verification for engines: one call for a step, or for a whole batch of texts."""
+"""Verification for engines: one call for a step, or for a whole batch of sequences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from ._native import Rng, Draft, Outcome, Sampling, Verifier
+from ._native import Draft, Outcome, Rng, Sampling, Verifier
 
 __all__ = ["enumerate_decisions", "verify", "verify_arrays"]
 
@@ -32,14 +32,14 @@ def verify(
     verifier: Verifier | str | dict = "nested-priority",
     sampling: Sampling | None = None,
 ) -> Outcome | list[Outcome]:
-    """Decides what to emit: a path of the draft and one more token, with exactly the target's law.
+    """Decides what to emit: a path of the draft and one more token, with exactly the target's distribution.
 
     Args:
         draft: a `Draft`; or a list of them, for a batch.
         target: the target's logits at the draft's nodes, the root first: float32 or float64, `[nodes, vocabulary]`. They are
-            made into laws only where the verifier looks. Or a list of `Distribution`. For a batch a list of such, or one
+            made into distributions only where the verifier looks. Or a list of `Distribution`. For a batch a list of such, or one
             array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes.
-        rng: an `Rng`, or a seed; none for one that nobody has seen before. For a batch a list: each text has its own,
+        rng: an `Rng`, or a seed; none for one that nobody has seen before. For a batch a list: each sequence has its own,
             so that what it gets does not depend on the others.
         verifier: a `Verifier`, or one of `polydraft.VERIFIERS`.
         sampling: temperature and filters, applied to the logits.

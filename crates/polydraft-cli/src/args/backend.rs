@@ -1,38 +1,38 @@
-//! Options for what computes a model, and how llama.cpp does.
+//! Options of the backends: which one computes a model, and how llama.cpp does.
 
 use clap::Args;
 use polydraft_llama::{FlashAttention, Split};
 use polydraft_runtime::{Backend, BackendOptions};
 
-/// Which backend, and how llama.cpp computes.
+/// The backend, and the settings of llama.cpp.
 #[derive(Args, Debug, Clone)]
 #[command(
     next_help_heading = "llama.cpp, for GGUF files (in programs built with the feature llama)"
 )]
 pub struct BackendArgs {
-    /// What computes the target: native, or llama for llama.cpp, which takes GGUF files of any
+    /// The target's backend: native, or llama for llama.cpp, which takes GGUF files of any
     /// architecture that it has and needs a program built with --features llama [default: llama for
     /// a .gguf file in a program that was built so, unless --dtype, --draft self or a draft head
     /// ask for native].
     #[arg(long, value_name = "NAME")]
     backend: Option<Backend>,
-    /// What computes the draft [default: as --backend says, or by the draft's file].
+    /// The draft's backend [default: as --backend says, or by the draft's file].
     #[arg(long, value_name = "NAME")]
     draft_backend: Option<Backend>,
-    /// Tokens that one text may have [default: what the model was trained for, at most 8192; memory
-    /// for all of them is taken at once].
+    /// Context length of one sequence, in tokens [default: the model's trained context, at most
+    /// 8192; memory for all of them is allocated at once].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// Tokens that all texts and their drafts may have together [default: those of one text and
-    /// 512].
+    /// Tokens in the KV cache for all sequences and their drafts together [default: the context of
+    /// one sequence and 512].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cache_tokens: Option<u32>,
     /// Attention that does not write its scores to memory: auto, on or off [default: auto].
     #[arg(long, value_name = "WHEN")]
     flash_attention: Option<FlashAttention>,
-    /// Other machines to compute layers of the target, each running llama.cpp's rpc-server:
-    /// HOST:PORT,.. Read docs/distributed.md first: whoever reaches that port commands that
-    /// machine.
+    /// Other machines that compute layers of the target, each running llama.cpp's rpc-server:
+    /// HOST:PORT,.. Read docs/distributed.md first: every client that reaches that port controls
+    /// that machine.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = server)]
     rpc: Vec<String>,
     /// Layers of the model to compute on GPUs and other machines, where there are any
@@ -46,14 +46,14 @@ pub struct BackendArgs {
     /// memory allows), row, or a share of the layers for each, such as 3,1 [default: layer].
     #[arg(long, value_name = "HOW")]
     split: Option<Split>,
-    /// Threads for passes over several tokens, which have more work in them [default: as
+    /// Threads for passes over several tokens, which are bound by computation [default: as
     /// --threads].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch_threads: Option<u32>,
 }
 
 impl BackendArgs {
-    /// What they say.
+    /// The options as a description.
     pub fn options(&self) -> BackendOptions {
         BackendOptions {
             backend: self.backend,

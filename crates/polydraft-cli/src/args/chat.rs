@@ -15,19 +15,19 @@ pub struct ChatArgs {
     /// not given are then those of its generation_config.json.
     #[arg(long)]
     chat: bool,
-    /// What the model is told before the message.
+    /// The system message before the prompt.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "chat")]
     system: Option<String>,
-    /// Leave the sampling settings of generation_config.json alone.
+    /// Ignore the sampling settings of generation_config.json.
     #[arg(long, requires = "chat")]
     ignore_published: bool,
-    /// Print what the model is given, as its chat template makes it, to standard error.
+    /// Print the prompt as the chat template renders it to standard error.
     #[arg(long, requires = "chat")]
     show_prompt: bool,
 }
 
 impl ChatArgs {
-    /// Whether it is.
+    /// Whether the prompt is a message of a conversation.
     pub fn is_conversation(&self) -> bool {
         self.chat
     }
@@ -46,12 +46,12 @@ impl ChatArgs {
         Ok(language.encode_chat_within(&messages, context)?)
     }
 
-    /// The tokens that end the text.
+    /// The tokens that end the sequence.
     pub fn end_tokens(&self, language: &Language) -> Vec<Token> {
         if self.chat { language.answer_end_tokens() } else { language.end_tokens.clone() }
     }
 
-    /// Whether the makers' sampling settings count where nothing else is said.
+    /// Whether the published sampling settings are the defaults.
     pub fn uses_published(&self) -> bool {
         self.chat && !self.ignore_published
     }

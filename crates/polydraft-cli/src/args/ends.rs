@@ -1,14 +1,14 @@
-//! Where a text ends besides its limit of tokens.
+//! What ends a sequence besides its limit of tokens.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use polydraft::Token;
 
-/// What ends a text.
+/// What ends a sequence.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Limits")]
 pub struct EndArgs {
-    /// End the text before this string. May be repeated; \n and \t stand for newline and tab, \\
+    /// End the output before this string. May be repeated; \n and \t stand for newline and tab, \\
     /// for a backslash.
     #[arg(
         long,
@@ -17,23 +17,23 @@ pub struct EndArgs {
         value_parser = NonEmptyStringValueParser::new(),
     )]
     stop: Vec<String>,
-    /// Go on where the model would end the text.
+    /// Go on after an end token.
     #[arg(long)]
     ignore_end: bool,
 }
 
 impl EndArgs {
-    /// The strings that end it.
+    /// The stop strings.
     pub fn stop(&self) -> Vec<String> {
         self.stop.iter().map(|text| unescape(text)).collect()
     }
 
-    /// Whether it goes on where the model would end it.
+    /// Whether end tokens are ignored.
     pub fn ignores_end(&self) -> bool {
         self.ignore_end
     }
 
-    /// Of the tokens that would end it, those that do.
+    /// The end tokens that are obeyed.
     pub fn tokens(&self, end: Vec<Token>) -> Vec<Token> {
         if self.ignore_end { Vec::new() } else { end }
     }

@@ -20,52 +20,51 @@ pub struct ModelArgs {
     /// org/name@revision [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// What drafts [default: the demo pair's where no target is named; else 'self' where that
-    /// helps, or 'ngram']: a model of the same vocabulary; a draft head that was trained for the
-    /// target (EAGLE); 'self': the target's own weights once more, in q5_1 or q4_1, the first that
-    /// is much less than the target takes, or as self:TYPE says; or 'ngram':
-    /// what the text itself has said before, and no model.
+    /// The draft [default: the demo pair's where no target is named; else 'self' where that helps,
+    /// or 'ngram']: a model of the same vocabulary; a draft head that was trained for the target
+    /// (EAGLE); 'self': the target's own weights once more, in q5_1 or q4_1, the first that is much
+    /// less than the target takes, or as self:TYPE says; or 'ngram': n-grams of the sequence
+    /// itself, and no model.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
-    /// A text that --draft ngram may quote besides: a file of the same kind as what is to be
-    /// written.
+    /// A file whose n-grams --draft ngram uses too: of the same kind as the expected output.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
-    /// Tokens that the draft may propose, which leaves it less to compute: a number, for so many of
-    /// the first (tokenizers number what is frequent first), or a file with a JSON list of ids or
+    /// Tokens that the draft may propose, which saves computation: a number, for so many of the
+    /// first ids (tokenizers number frequent tokens first), or a file with a JSON list of ids or
     /// one that PyTorch saved (FR-Spec).
     #[arg(long, value_name = "N|FILE")]
     draft_vocabulary: Option<String>,
-    /// The layers of the target whose inputs a draft head reads, such as 2,15,27, where acceptance
-    /// shows that its files say it wrongly.
+    /// The layers of the target whose inputs a draft head reads, such as 2,15,27, where low
+    /// acceptance shows that its files name other ones.
     #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
     draft_layers: Option<Vec<usize>>,
-    /// How weights are held: f32; f16 or bf16 (half the memory, and exact if the model was
-    /// published so; on a CPU all arithmetic is in f32 all the same); q8_0, q4_0, q4_1, q5_1 or
-    /// q4_k (quantised on loading; then the quantised model, with inputs of products rounded to 8
-    /// bits too, is what is sampled exactly); q8_0-f32 (the same weights as q8_0, inputs not
-    /// rounded); file (each as its file has it, nothing rounded; blocks of other types are
-    /// multiplied as f32 would be) [default: file for a .gguf file, else f32].
+    /// Weight type: f32; f16 or bf16 (half the memory, and exact if the model was published so; on
+    /// a CPU all arithmetic is in f32); q8_0, q4_0, q4_1, q5_1 or q4_k (quantised on loading; then
+    /// the quantised model is sampled exactly, with inputs of products rounded to 8 bits too);
+    /// q8_0-f32 (the same weights as q8_0, inputs not rounded); file (each as its file has it,
+    /// nothing rounded; blocks of other types are multiplied as f32 would be) [default: file for a
+    /// .gguf file, else f32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
-    /// How the weights of the draft are held [default: as --dtype says; those of a draft head in
-    /// q8_0]. The text has the target's distribution whatever the draft is stored as.
+    /// Weight type of the draft [default: as --dtype says; those of a draft head in q8_0]. The
+    /// output has the target's distribution whatever the type.
     #[arg(long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,
-    /// Where copies that --draft self made are kept, so that the next start need not make them
-    /// again, or none: the ones used last, of 20 GB together [default: the user's cache folder].
+    /// Where the quantised copies that --draft self makes are cached for the next start, or none:
+    /// the ones used last, of 20 GB together [default: the user's cache folder].
     #[arg(long, value_name = "FOLDER|none")]
     copies: Option<PathBuf>,
-    /// How keys and values are held, the target's and a drafting model's: f32, or f16, which takes
-    /// half the memory and makes long texts faster; llama.cpp has bf16, q8_0 and q4_0 too [default:
-    /// f32, on llama.cpp f16]. The model with keys and values so rounded is what is sampled
-    /// exactly. A draft head's stay in f32.
+    /// Type of the KV cache, the target's and a draft model's: f32, or f16, which takes half the
+    /// memory and makes long sequences faster; llama.cpp has bf16, q8_0 and q4_0 too [default: f32,
+    /// on llama.cpp f16]. The model with the KV cache so rounded is sampled exactly. A draft head's
+    /// cache stays in f32.
     #[arg(long, value_name = "TYPE")]
     cache_type: Option<CacheType>,
-    /// The native backend computes on the CPU; llama.cpp is the way to a GPU.
+    /// The native backend computes on the CPU; llama.cpp computes on GPUs.
     #[arg(long, value_name = "DEVICE", hide = true, value_parser = device)]
     device: Option<String>,
-    /// Never ask the network: use what was downloaded before.
+    /// Never use the network: take models that were downloaded before.
     #[arg(long)]
     offline: bool,
     /// Threads to compute with, at most as many as the machine runs at once [default: one for a
@@ -96,7 +95,7 @@ impl ModelArgs {
         }
     }
 
-    /// Loads the target and, if one is needed, what drafts for it.
+    /// Loads the target and, if one is needed, its draft.
     ///
     /// # Errors
     /// Options that contradict each other; models that cannot be loaded.

@@ -4,7 +4,7 @@ use clap::Args;
 use polydraft::Sampling;
 use polydraft_runtime::SamplingOptions;
 
-/// How logits become the distribution that tokens are drawn from.
+/// How logits become the sampled distribution.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
@@ -21,9 +21,8 @@ pub struct SamplingArgs {
     /// Keep the tokens at least P times as likely as the likeliest [default: 0].
     #[arg(long, value_name = "P", value_parser = min_p)]
     min_p: Option<f64>,
-    /// Temperature of the draft. The draft's sampling changes the speed, never the text's
-    /// distribution; each
-    /// of these four is the target's where it is not given.
+    /// Temperature of the draft. The draft's sampling changes the speed, never the distribution of
+    /// the output; each of these four is the target's where it is not given.
     #[arg(long, value_name = "T", value_parser = temperature)]
     draft_temperature: Option<f64>,
     /// --top-k of the draft.
@@ -38,7 +37,7 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// What they say.
+    /// The options as a description.
     pub fn options(&self) -> SamplingOptions {
         SamplingOptions {
             temperature: self.temperature,

@@ -1,4 +1,4 @@
-//! Options for what decides on drafts, and for the tree of drafts.
+//! Options of the verifier and of the tree of drafts.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use polydraft_runtime::{SpeculationOptions, TreeName};
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
-    /// What decides on the drafts; all are lossless. One path: token, block. Several:
-    /// nested-priority (the best), greedy-block, traversal, priority-block, spectr, specinfer,
-    /// walk:RULE with any rule of 'list'. 'invariant' has for a seed the same text with every
-    /// draft and tree, and accepts less. 'none' is plain decoding.
+    /// The verifier; all are lossless. One path: token, block. Several: nested-priority (the best),
+    /// greedy-block, traversal, priority-block, spectr, specinfer, walk:RULE with any rule of
+    /// 'list'. 'invariant' gives for a seed the same output with every draft and tree, and accepts
+    /// less. 'none' is plain decoding.
     #[arg(
         long,
         value_name = "NAME",
@@ -40,16 +40,17 @@ pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
         value_parser = clap::value_parser!(u32).range(1..=256),
     )]
     depth: Option<u32>,
-    /// Where the tree branches: 'auto' chooses before each step and at each token what gives the
-    /// most tokens per second, plain decoding included; 'auto:K,L' at most K paths of L tokens;
-    /// 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
-    /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many
-    /// at every node, 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best
-    /// tree of N nodes for --acceptance.
+    /// Where the tree branches: 'auto' (adaptive draft length) chooses before each step and at each
+    /// token the tree of most tokens per second, plain decoding included; 'auto:K,L' at most K
+    /// paths of L tokens; 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of
+    /// L1 tokens and then K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary'
+    /// or '3-ary' as many at every node, 'budget:2,1.5' as many as give so many distinct ones,
+    /// 'sequoia:N' is the best tree of N nodes for --acceptance.
     #[arg(long, value_name = "TREE")]
     tree: Option<TreeName>,
-    /// End a path where the product of the acceptances that are to be expected along it falls below
-    /// this, from 0 to 1: it goes by how sure the draft is of each token. With --depth as the most.
+    /// End a path where the product of the expected acceptances along it falls below this, from 0
+    /// to 1: they are estimated from the draft's confidence in each token. With --depth as the
+    /// maximum.
     #[arg(long, value_name = "P")]
     stop_below: Option<f64>,
     /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub, top-k
@@ -60,8 +61,8 @@ pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
     /// acceptance --save' writes them [default: those of the demo pair where no model is named].
     #[arg(long, value_name = "FILE", requires = "tree")]
     acceptance: Option<PathBuf>,
-    /// What passes cost, for --tree auto: a file that is read, or written if there is none
-    /// [default: measured once for a pair of models, and kept in the user's cache folder].
+    /// Costs of passes, for --tree auto: a file that is read, or written if there is none [default:
+    /// measured once for a pair of models, and stored in the user's cache folder].
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 }
@@ -81,7 +82,7 @@ fn verifier<R: RuleRegistry>(name: &str) -> Result<VerifierName<R>, String> {
 }
 
 impl<R: RuleRegistry> SpeculationArgs<R> {
-    /// What they say.
+    /// The options as a description.
     pub fn options(&self) -> SpeculationOptions<R> {
         SpeculationOptions {
             verifier: self.verifier.0.clone(),

@@ -1,4 +1,4 @@
-//! `polydraft bench`: what models cost on this machine, and what to use for them.
+//! `polydraft bench`: costs of models on this machine, and the settings to use for them.
 
 pub mod model;
 mod reckoned;
@@ -12,9 +12,9 @@ use super::moved::{Rest, moved};
 /// Measure, after checking the answers.
 #[derive(Subcommand)]
 pub enum Bench {
-    /// What to use for a target and its draft, how much it gives, and why.
+    /// Recommend settings for a target and its draft, with the speed-up and the reason.
     Speed(speed::Args),
-    /// What passes of a model cost.
+    /// Measure what passes of a model cost.
     Model(model::Args),
     /// Moved to polydraft-lab.
     #[command(hide = true)]

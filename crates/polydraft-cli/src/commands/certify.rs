@@ -1,4 +1,4 @@
-//! `polydraft certify`: does speculation keep the target's law, on these models?
+//! `polydraft certify`: does speculation keep the target's distribution, on these models?
 
 use std::path::PathBuf;
 
@@ -22,12 +22,12 @@ use crate::prompts;
 
 /// Test on your own models that speculative decoding is lossless.
 ///
-/// Two tests. At temperature 0 the text must be plain decoding's, token for token (but for ties
+/// Two tests. At temperature 0 the output must be plain decoding's, token for token (but for ties
 /// within rounding). At the temperature asked for, the first tokens after each prompt are decoded
-/// thousands of times, and their joint law is compared with the target's own, which its logits give
-/// exactly, by a G-test. A lossless verifier fails that test with the probability --false-alarm; a
-/// wrong one fails it if there are enough runs to see the difference. The exit code is 0 for a
-/// pass, 1 for a failure, 3 for not enough data.
+/// thousands of times, and their joint distribution is compared with the target's own, which its
+/// logits give exactly, by a G-test. A lossless verifier fails that test with the probability
+/// --false-alarm; a wrong one fails it if there are enough runs to see the difference. The exit
+/// code is 0 for a pass, 1 for a failure, 3 for not enough data.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -135,7 +135,7 @@ struct Report {
     /// Whether it was decoded wrongly on purpose.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     planted_fault: bool,
-    /// Texts at temperature 0 that were equal, that parted at a tie within rounding, and that
+    /// Outputs at temperature 0 that were equal, that diverged at a tie within rounding, and that
     /// differed.
     greedy_equal: usize,
     greedy_ties: usize,
@@ -167,8 +167,8 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     prompts.truncate(args.max_prompts as usize);
     let rounding = description.models.rounding();
     let mut run = Run::open(description, &Terminal)?;
-    // Without a file of costs drafts are put to the test whether they are worth their time here or
-    // not: the adaptive tree keeps the general costs.
+    // Without a file of costs drafts are tested whether they are worth their time here or not: the
+    // adaptive tree keeps the general costs.
     if run.description.speculation.costs.is_some() {
         run.measure(&Terminal)?;
     }
@@ -197,11 +197,11 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         }
         bar.inc(2);
         if sampling.temperature == 0.0 {
-            // Nothing is drawn: the texts are all there is to compare.
+            // Nothing is drawn: only the outputs can be compared.
             bar.inc(args.runs.into());
             continue;
         }
-        bar.set_message(format!("prompt {} of {}, law", number + 1, prompts.len()));
+        bar.set_message(format!("prompt {} of {}, distribution", number + 1, prompts.len()));
         let length = args.first as usize;
         let room = models.engine.info().context.saturating_sub(tokens.len());
         if room < length {
@@ -266,7 +266,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     }
 }
 
-/// What is asked of the engine, with the fault if one is to be planted.
+/// The engine's request, with the fault if one is to be planted.
 fn request<R: RuleRegistry>(
     args: &Args<R>,
     language: &Language,
@@ -285,8 +285,8 @@ fn request<R: RuleRegistry>(
     Ok(request.map_speculation(faulty)?)
 }
 
-/// Compares with plain decoding at temperature 0. Where the texts part, how far apart the logits of
-/// the two tokens are.
+/// Compares with plain decoding at temperature 0. Where the outputs diverge, how far apart the
+/// logits of the two tokens are.
 fn greedy<R: RuleRegistry>(
     args: &Args<R>,
     models: &mut Models,
@@ -316,17 +316,17 @@ fn print(report: &Report) -> Result<()> {
     let compared = report.greedy_equal + report.greedy_ties + report.greedy_different;
     writeln!(
         out,
-        "temperature 0: {} of {compared} texts equal plain decoding, {} part at a tie within \
+        "temperature 0: {} of {compared} outputs equal plain decoding, {} diverge at a tie within \
          rounding, {} differ",
         report.greedy_equal, report.greedy_ties, report.greedy_different
     )?;
     if report.runs == 0 {
-        writeln!(out, "law: nothing is drawn at --temperature 0, so there is nothing to test")?;
+        writeln!(out, "distribution: nothing is drawn at --temperature 0: nothing to test")?;
     } else {
         writeln!(
             out,
-            "probs: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} degrees of \
-             freedom, p = {}",
+            "distribution: first {} tokens, {} runs after each of {} prompts: G = {:.1} with {} \
+             degrees of freedom, p = {}",
             report.first_tokens,
             report.runs,
             report.prompts,
@@ -336,9 +336,9 @@ fn print(report: &Report) -> Result<()> {
         )?;
     }
     let verdict = match report.verdict {
-        Verdict::Pass if report.runs == 0 => "pass: the texts are plain decoding's".to_owned(),
+        Verdict::Pass if report.runs == 0 => "pass: the outputs are plain decoding's".to_owned(),
         Verdict::Pass if report.planted_fault => {
-            "pass, although a fault was planted: too few texts to find it; raise --runs or \
+            "pass, although a fault was planted: too few runs to find it; raise --runs or \
              --max-prompts"
                 .to_owned()
         }
@@ -348,9 +348,9 @@ fn print(report: &Report) -> Result<()> {
             report.false_alarm
         ),
         Verdict::Fail => format!(
-            "FAIL: texts of the target itself would deviate so much with probability {}{}",
+            "FAIL: samples of the target itself would deviate so much with probability {}{}",
             probable(report.p_value),
-            if report.greedy_different > 0 { ", or the texts at temperature 0 differ" } else { "" }
+            if report.greedy_different > 0 { ", or outputs at temperature 0 differ" } else { "" }
         ),
         Verdict::NotEnoughData => {
             format!(

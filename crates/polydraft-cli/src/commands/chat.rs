@@ -19,10 +19,10 @@ use input::{Input, Line};
 /// Talk with a model, turn by turn.
 ///
 /// Each line is a message, and so is a block that is pasted; answers go to standard output as they
-/// are decided. What the model has read of the conversation is not computed again. Sampling options
-/// that are not given are those of the model's generation_config.json. Lines are edited as in a
-/// shell, and remembered in polydraft/history below $XDG_STATE_HOME (~/.local/state). In a pipe the
-/// exit code is 1 if a message was refused.
+/// are decided. The conversation so far stays in the KV cache. Sampling options default to the
+/// model's generation_config.json. Lines are edited as in a shell, and remembered in
+/// polydraft/history below $XDG_STATE_HOME (~/.local/state). In a pipe the exit code is 1 if a
+/// message was refused.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 In the conversation:
@@ -36,10 +36,10 @@ Examples:
   polydraft chat --target models/qwen3-8b --draft models/qwen3-0.6b
   polydraft chat --target models/llama-8b --draft models/llama-1b --system 'Answer in verse.'")]
 pub struct Args {
-    /// What the model is told before the first message.
+    /// The system message.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Leave the sampling settings of generation_config.json alone.
+    /// Ignore the sampling settings of generation_config.json.
     #[arg(long)]
     ignore_published: bool,
     /// Tokens of an answer at most; 0 is up to the context's end.
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<()> {
         };
         match line.trim() {
             "" => {}
-            // Who asks is answered, also in quiet.
+            // Help is printed also with --quiet.
             "/help" => drop(writeln!(anstream::stderr(), "{HELP}")),
             "/exit" | "/quit" => break,
             "/reset" => talk.messages.retain(|m| m.role == "system"),
@@ -134,7 +134,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// Answers, if it can; what the policy chose.
+    /// Answers, if it can; returns the policy's choices.
     fn answer(&mut self, message: &str, run: &mut Run) -> Result<Option<Choices>> {
         if message.contains('\0') {
             self.refuse("a message contains a zero byte");
@@ -170,11 +170,11 @@ impl Talk {
         drop(orderly);
         self.messages.push(Message::assistant(made.text));
         if made.finish == Finish::Context {
-            note("the context is full: /reset begins anew");
+            note("context full: /reset begins anew");
         }
         let s = &made.statistics;
         note(format_args!(
-            "[{} tokens, {:.1} tokens/s, block efficiency {:.2}; {:.0} ms for the question{end}]",
+            "[{} tokens, {:.1} tokens/s, {:.2} tokens per target pass; prefill {:.0} ms{end}]",
             s.tokens,
             s.tokens_per_second(),
             s.block_efficiency(),

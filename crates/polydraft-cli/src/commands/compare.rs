@@ -1,14 +1,14 @@
-//! Texts that should be the same.
+//! Outputs that should be the same.
 
 use anyhow::{Result, ensure};
 use polydraft::{DraftTree, Token};
 use polydraft_engine::Model;
 
-/// Where two texts at temperature 0 part, how far apart the target's logits of the two tokens are;
-/// `None` if the texts are equal.
+/// Where two outputs at temperature 0 diverge, how far apart the target's logits of the two tokens
+/// are; `None` if they are equal.
 ///
 /// # Errors
-/// One text is the beginning of the other; failures of the model.
+/// One output is a prefix of the other; failures of the model.
 pub fn parting(
     target: &mut dyn Model,
     prompt: &[Token],
@@ -19,7 +19,7 @@ pub fn parting(
     let (Some(&a_next), Some(&b_next)) = (a.get(common), b.get(common)) else {
         ensure!(
             a.len() == b.len(),
-            "two texts of {} and {} tokens at temperature 0",
+            "two outputs of {} and {} tokens at temperature 0",
             a.len(),
             b.len()
         );

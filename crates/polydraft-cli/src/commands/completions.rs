@@ -1,4 +1,4 @@
-//! `polydraft completions`: what a shell needs to complete commands and options.
+//! `polydraft completions`: scripts with which a shell completes commands and options.
 
 use std::io::Write;
 
@@ -27,7 +27,7 @@ pub struct Args {
 /// Prints the script.
 ///
 /// # Errors
-/// Output that is closed.
+/// Closed output.
 pub fn run(args: Args, mut program: Command) -> Result<()> {
     // Into memory first: the generator panics where it cannot write, and a reader may leave early.
     let mut script = Vec::new();

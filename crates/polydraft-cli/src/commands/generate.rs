@@ -23,8 +23,8 @@ use report::{Report, summary};
 
 /// Generate text from a prompt.
 ///
-/// The text goes to standard output as it is decided, a summary to standard error. Without options
-/// the demo pair writes Rust code.
+/// The output goes to standard output as it is decided, a summary to standard error. Without
+/// options the demo pair writes Rust code.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -32,15 +32,15 @@ Examples:
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
   polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
   polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
-  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1   # one text for every \
-  --draft
+  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1   # one output for \
+  every --draft
   polydraft generate --prompt 'pub struct' --verifier none --invariant --seed 1   # and for none
   printf '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
   polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is \
   the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
 pub struct Args<R: RuleRegistry = RuleKind> {
-    /// The text to continue.
+    /// The prompt.
     #[arg(
         long,
         short,
@@ -49,8 +49,7 @@ pub struct Args<R: RuleRegistry = RuleKind> {
         conflicts_with = "prompt_file"
     )]
     prompt: Option<String>,
-    /// A file with the text to continue; '-' is standard input, which is also read if no prompt is
-    /// given.
+    /// A file with the prompt; '-' is standard input, which is also read if no prompt is given.
     #[arg(long, short = 'f', value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// Print the prompt before its continuation.
@@ -73,7 +72,7 @@ pub struct Args<R: RuleRegistry = RuleKind> {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Tokens to generate at most; 0 is up to the context's end.
+    /// Tokens to generate at most; 0 is up to the end of the context.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     #[command(flatten)]
@@ -83,12 +82,12 @@ struct LimitArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 struct OutputArgs {
-    /// Seed of all random decisions; the same seed gives the same text [default: another one each
+    /// Seed of all random decisions; the same seed gives the same output [default: another one each
     /// time, printed].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Decide by clocks that follow from the seed: with --verifier none, the text that --verifier
-    /// invariant has with every draft and tree.
+    /// Draw by Gumbel coupling, with randomness that draft and target share: --verifier none then
+    /// gives the output that --verifier invariant has with every draft and tree.
     #[arg(long)]
     invariant: bool,
     /// Show where each token came from: accepted draft, correction after a rejection, or bonus.
@@ -108,10 +107,11 @@ struct OutputArgs {
     logprobs: Option<usize>,
 }
 
-/// Writes one text.
+/// Generates one output.
 ///
 /// # Errors
-/// Options that contradict each other; models that cannot be loaded; a prompt that leaves no room.
+/// Options that contradict each other; models that cannot be loaded; a prompt that fills the
+/// context.
 pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     let prompt = read_prompt(args.prompt.as_deref(), args.prompt_file.as_deref())?;
     let description = args.description();
@@ -120,7 +120,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         && !verifier.build()?.uses_shared_randomness()
     {
         return Err(Usage::error(format_args!(
-            "--invariant goes with --verifier invariant and none: the text of {verifier} depends \
+            "--invariant goes with --verifier invariant and none: the output of {verifier} depends \
              on the draft"
         )));
     }

@@ -1,4 +1,4 @@
-//! `polydraft inspect`: what a model is, and what it takes to run it.
+//! `polydraft inspect`: the facts of a model, and its memory.
 
 mod foreign;
 
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Show what a model is and what it takes, without reading its weights.
+/// Show the facts of a model and its memory, without reading its weights.
 ///
 /// With a second model, also whether that one can draft for the first.
 #[derive(clap::Args, Debug)]
@@ -25,21 +25,19 @@ use crate::output;
 Examples:
   polydraft inspect models/llama-8b
   polydraft inspect models/llama-8b models/llama-1b
-  polydraft inspect model.gguf self --dtype f32     # may its own weights in fewer bits draft for \
-  it?")]
+  polydraft inspect model.gguf self --dtype f32     # does a quantised self-draft fit?")]
 pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A model or a draft head that may draft for it, or self[:TYPE]: its own weights in fewer
-    /// bits; or ngram, which is no model.
+    /// A model or a draft head that may draft for it, or self[:TYPE]: a quantised self-draft; or
+    /// ngram, which is no model.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
-    /// How the model is to be held, for a draft that is a copy of it [default: as 'generate' holds
-    /// it].
+    /// Weight type of the model, for a self-draft [default: as for 'generate'].
     #[arg(long, value_name = "TYPE", requires = "draft")]
     dtype: Option<Precision>,
-    /// Never ask the network: use what was downloaded before.
+    /// Never use the network: take models that were downloaded before.
     #[arg(long)]
     offline: bool,
     /// Print one JSON object instead of lines.
@@ -85,9 +83,9 @@ struct Draft {
     parameters: u64,
     fits: bool,
     problem: Option<String>,
-    /// Of a copy of the target, what it takes besides.
+    /// Of a quantised self-draft, the bytes that it takes.
     copy_bytes: Option<u64>,
-    /// What it is and what it reads, if it is a head.
+    /// Of a draft head, its kind and the hidden states that it reads.
     head: Option<String>,
 }
 
@@ -107,7 +105,7 @@ pub fn run(args: Args) -> Result<()> {
                  TARGET {head}"
             )));
         }
-        // Of an architecture that candle does not compute, perhaps.
+        // Perhaps of an architecture that the native backend does not compute.
         Err(error) => match polydraft_llama::Description::read(&path) {
             Ok(other) if is_gguf(&path) && args.draft.is_none() => {
                 return foreign::report(&path, &other, &error.to_string(), args.json);
@@ -183,7 +181,7 @@ impl Report {
         let mut out = std::io::stdout().lock();
         let terminal = out.is_terminal();
         let mut line = |name: &str, value: String| {
-            // Names of folders and tokens are strangers' texts.
+            // Names of folders and tokens are not trusted.
             let value = if terminal { output::visible(&value) } else { Cow::Borrowed(&value[..]) };
             writeln!(out, "{name:<16} {value}")
         };
@@ -193,7 +191,7 @@ impl Report {
         line(
             "shape",
             format!(
-                "{} layers, width {}, {} heads ({} of keys and values)",
+                "{} layers, width {}, {} heads ({} key-value heads)",
                 self.layers, self.hidden, self.heads, self.key_value_heads
             ),
         )?;
@@ -229,9 +227,7 @@ impl Report {
         let cache = Bytes(self.cache_bytes_per_1000_tokens);
         line(
             "",
-            format!(
-                "and {cache} for keys and values per 1,000 tokens, half of it with --cache-type f16"
-            ),
+            format!("and {cache} of KV cache per 1,000 tokens, half of it with --cache-type f16"),
         )?;
         if let Some(free) = self.memory_available {
             line("", format!("of {} that are free", Bytes(free)))?;
@@ -302,13 +298,13 @@ impl Draft {
         let reads: Vec<String> = reads.collect();
         let layers = if layers == 1 { "one layer".to_owned() } else { format!("{layers} layers") };
         let head = format!(
-            "{kind}, {layers}, {tokens} tokens; reads the states behind {}",
+            "{kind}, {layers}, {tokens} tokens; reads the hidden states after {}",
             reads.join(", ")
         );
         Ok(Self { head: Some(head), ..Self::of(path, parameters, None) })
     }
 
-    /// Its own weights, beside a target that is held so, or as it would be by default.
+    /// A quantised self-draft beside a target of this weight type, or of the default one.
     fn own(target: &Description, own: SelfDraft, name: &str, held: Option<Precision>) -> Self {
         let precision = held.unwrap_or_else(|| default_precision(&target.directory));
         let mut checked = own.beside(target, precision);

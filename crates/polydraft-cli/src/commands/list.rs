@@ -1,4 +1,4 @@
-//! `polydraft list`: what the options that take names can be given.
+//! `polydraft list`: the names that options take.
 
 use std::io::Write;
 
@@ -57,9 +57,10 @@ pub const VERIFIERS: [(&str, &str); 15] = [
     ("walk:RULE", "from the root down by any rule below"),
     (
         "invariant",
-        "for a seed the same text with every draft and tree, at some loss of acceptance; any tree",
+        "for a seed the same output with every draft and tree, at some loss of acceptance; any \
+         tree",
     ),
-    ("none", "plain decoding, the same law"),
+    ("none", "plain decoding, the same distribution"),
 ];
 
 /// Token-level rules, and a line on each.
@@ -76,10 +77,10 @@ pub const RULES: [(&str, &str); 6] = [
 ];
 
 const TREES: [(&str, &str); 10] = [
-    ("--tree auto", "the default: at each step and token what gives the most tokens per second"),
+    ("--tree auto", "adaptive draft length, for the most tokens per second; the default"),
     ("--paths K --depth L", "K i.i.d. paths of L tokens; also --tree paths:K,L"),
     ("--tree delayed:L1,K,L2", "one path of L1 tokens, then K of L2 from its end"),
-    ("--stop-below P", "end paths where the draft is no longer sure; with any tree"),
+    ("--stop-below P", "end paths at low confidence of the draft; with any tree"),
     ("--tree fixed:0,0,1", "the parent of each node; drawn without replacement, or /top-k"),
     ("--tree 3,2,1", "so many tokens at each node of a level"),
     ("--tree binary", "two at every node, --depth levels"),
@@ -91,7 +92,7 @@ const TREES: [(&str, &str); 10] = [
 /// Prints them.
 ///
 /// # Errors
-/// Output that is closed.
+/// Closed output.
 pub fn run(args: Args) -> Result<()> {
     print(&VERIFIERS, &RULES, args.json)
 }
@@ -99,7 +100,7 @@ pub fn run(args: Args) -> Result<()> {
 /// Prints verifiers and rules, and all trees.
 ///
 /// # Errors
-/// Output that is closed.
+/// Closed output.
 pub fn print(verifiers: &[Line], rules: &[Line], json: bool) -> Result<()> {
     let entries = |lines: &[Line]| {
         lines.iter().map(|&(name, about)| Entry { name, about }).collect::<Vec<_>>()
@@ -124,7 +125,7 @@ pub fn print(verifiers: &[Line], rules: &[Line], json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A name and what is said of it.
+/// A name and its description.
 pub type Line = (&'static str, &'static str);
 
 #[cfg(test)]

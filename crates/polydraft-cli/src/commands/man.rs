@@ -1,4 +1,4 @@
-//! `polydraft man`: the manual, made of the commands' own help.
+//! `polydraft man`: the manual, generated from the commands' help.
 
 use std::fs;
 use std::io::Write;

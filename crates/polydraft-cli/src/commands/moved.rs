@@ -1,11 +1,11 @@
-//! Commands that are the laboratory's now, under the names that people know.
+//! Commands that moved to polydraft-lab, under their old names.
 
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 use polydraft_runtime::Usage;
 
-/// What was typed behind the command's name.
+/// The arguments after the command's name.
 #[derive(Args, Debug)]
 pub struct Rest {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -33,7 +33,7 @@ pub enum Moved {
 }
 
 impl Moved {
-    /// Says where the command is.
+    /// The error that names the command's new place.
     pub fn error(&self) -> anyhow::Error {
         moved(match self {
             Self::Couple(_) => "couple",
@@ -45,7 +45,7 @@ impl Moved {
     }
 }
 
-/// That a command is the laboratory's now.
+/// The error of a command that moved to polydraft-lab.
 pub fn moved(name: &str) -> anyhow::Error {
     Usage::error(format_args!(
         "'{name}' is a command of the program polydraft-lab: polydraft-lab {name} (in a checkout: \

@@ -11,16 +11,16 @@ use crate::output::{self, Terminal};
 /// Let another machine compute layers of its target here: llama.cpp's RPC server, of this program's
 /// own version.
 ///
-/// The cards of this machine are offered, or its processor where there are none, to one program at
-/// a time. There is no password and no encryption, and llama.cpp does not vouch for the server
-/// against hostile clients: keep the port in a network that only trusted machines reach.
+/// The GPUs of this machine are offered, or its CPU where there are none, to one program at a time.
+/// There is no password and no encryption, and llama.cpp does not vouch for the server against
+/// hostile clients: keep the port in a network that only trusted machines reach.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   polydraft rpc-server --host 10.0.0.2                                       on the machine that \
-  is to help
-  polydraft generate --target big.gguf --rpc 10.0.0.2:50052 --prompt 'Once'   on the one that is \
-  asked")]
+  computes
+  polydraft generate --target big.gguf --rpc 10.0.0.2:50052 --prompt 'Once'   on the one that \
+  decodes")]
 pub struct Args {
     /// The address to listen at.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -46,7 +46,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     if !args.host.is_loopback() {
         output::note(format_args!(
-            "note: whoever reaches {}:{} can use this machine",
+            "note: every client that reaches {}:{} can use this machine",
             args.host, args.port
         ));
     }

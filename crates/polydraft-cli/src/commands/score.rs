@@ -1,4 +1,4 @@
-//! `polydraft score`: what a model thinks of a text that is there.
+//! `polydraft score`: perplexity and log-probabilities of a given text.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,9 +17,8 @@ use crate::output;
 
 /// Print the perplexity of a text under the target model, and the log-probability of every token.
 ///
-/// Log-probabilities are natural ones, of the model's own distribution: no temperature, nothing
-/// cut. A text longer than the context is scored in windows, each token behind at least half a
-/// context.
+/// Log-probabilities are natural ones, of the model's own distribution: no temperature, no filters.
+/// A text longer than the context is scored in windows, each token after at least half a context.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +32,7 @@ pub struct Args {
     /// Print every token too.
     #[arg(long)]
     tokens: bool,
-    /// With every token the N likeliest in its place.
+    /// With every token the N likeliest alternatives.
     #[arg(
         long,
         value_name = "N",
@@ -82,7 +81,7 @@ struct Alternative {
 }
 
 impl TokenScore {
-    /// With texts.
+    /// With the tokens decoded.
     pub fn all(scored: &[Scored], language: &Language) -> Result<Vec<Self>> {
         let text = |token| language.tokenizer.decode(&[token]);
         let of = |scored: &Scored| {

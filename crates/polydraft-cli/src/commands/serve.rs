@@ -16,8 +16,9 @@ use crate::output::{Terminal, Verbosity, note, says};
 /// Serve models over HTTP, with OpenAI's interface.
 ///
 /// Requests are decoded together, one pass of the target for all of them, and each has exactly the
-/// law, and with a seed exactly the text, that it has alone. What a request does not say is as the
-/// options here say. Ctrl-C or SIGTERM let what is at work end; a second one ends it at once.
+/// distribution, and with a seed exactly the output, that it has alone. The options here are the
+/// defaults of requests. After Ctrl-C or SIGTERM running requests may end; a second one ends them
+/// at once.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -58,10 +59,11 @@ struct ServerArgs {
     /// A file whose first line is the key.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Pages from here may ask, such as https://example.org; '*' is from anywhere. May be repeated.
+    /// Origin whose pages may send requests, such as https://example.org; '*' is from anywhere. May
+    /// be repeated.
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     cors: Vec<String>,
-    /// Texts that are decoded together at most.
+    /// Sequences in a batch at most.
     #[arg(
         long,
         value_name = "N",
@@ -69,15 +71,15 @@ struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..=4096),
     )]
     parallel: u32,
-    /// Requests that may wait besides; more are sent away with status 429.
+    /// Requests that may wait in the queue; more are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
-    /// Memory for keys and values of the texts that are at work, in MiB: a request waits until what
-    /// it may need is free. What is kept of texts that have ended comes on top, up to 1 GiB each
-    /// for target and draft [default: half of what is free at the start].
+    /// Memory for the KV cache of running sequences, in MiB: a request waits until what it may need
+    /// is free. The prefix cache of finished sequences comes on top, up to 1 GiB each for target
+    /// and draft [default: half of what is free at the start].
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     cache_memory: Option<u64>,
-    /// Bytes of a request's body at most.
+    /// Size limit of a request's body, in bytes.
     #[arg(
         long,
         value_name = "BYTES",
@@ -85,7 +87,7 @@ struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     max_body: u32,
-    /// Seconds that a stop gives requests to end.
+    /// Seconds that running requests have to end at a stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
 }
@@ -93,19 +95,19 @@ struct ServerArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct TextArgs {
-    /// Tokens of a text at most, where the request does not say; 0 is up to the context's end
-    /// [default: 128 for completions, 0 for conversations].
+    /// Default token limit of a request; 0 is up to the end of the context [default: 128 for
+    /// completions, 0 for conversations].
     #[arg(long, short = 'n', value_name = "N")]
     max_tokens: Option<usize>,
     #[command(flatten)]
     ends: EndArgs,
-    /// Leave the sampling settings of generation_config.json alone, which are else the defaults of
+    /// Ignore the sampling settings of generation_config.json, which are otherwise the defaults of
     /// conversations.
     #[arg(long)]
     ignore_published: bool,
 }
 
-/// Serves until it is told to stop.
+/// Serves until it is stopped.
 ///
 /// # Errors
 /// Options that contradict each other; models that cannot be loaded; an address that cannot be had.
@@ -115,7 +117,7 @@ pub fn run(args: Args) -> Result<()> {
         models: args.models.options(),
         speculation: args.speculation.options(),
         sampling: args.sampling.options(),
-        // Of conversations only, as the server sees to.
+        // The server applies it to conversations only.
         published_sampling: false,
     };
     let run = Run::open(description, &Terminal)?;
@@ -144,7 +146,7 @@ impl ServerArgs {
         }
         if key.is_none() && !self.host.is_loopback() {
             note(format_args!(
-                "note: anybody who reaches {} may use this server: there is no --api-key",
+                "note: every client that reaches {} may use this server: there is no --api-key",
                 self.host
             ));
         }

@@ -17,7 +17,7 @@ polydraft::registry! {
     /// # Ok::<(), polydraft_engine::Error>(())
     /// ```
         pub enum DrafterKind, tag "draft", settings DrafterSettings;
-    /// Counts of what the text has said before.
+    /// Counts of the n-grams of the sequence so far.
     Ngram(ngram::Settings) = "ngram",
 }
 
@@ -27,7 +27,7 @@ impl DrafterKind {
         Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
     }
 
-    /// Makes the drafter for a target.
+    /// Builds the drafter for a target.
     ///
     /// # Errors
     /// Settings out of range; tokens that the target does not have.

@@ -8,12 +8,12 @@ use crate::{Error, Model, Result, Sequence, Sequences, Vocabulary};
 /// A model that shares the target's vocabulary.
 pub struct ModelDrafter {
     model: Box<dyn Model>,
-    /// Whether it goes on behind what the target computes.
+    /// Whether it shares the target's KV cache.
     follows: bool,
 }
 
 impl ModelDrafter {
-    /// Checks that the model speaks the target's tokens.
+    /// Checks that the model has the target's vocabulary.
     ///
     /// # Errors
     /// Vocabularies that differ; the first token that does is named.
@@ -33,7 +33,7 @@ impl Sequences for ModelDrafter {
     }
 
     fn token_bytes(&self) -> u64 {
-        // One that follows holds what the target holds.
+        // A model with a shared KV cache holds the target's tokens.
         if self.follows { 0 } else { self.model.token_bytes() }
     }
 
@@ -54,8 +54,7 @@ impl Sequences for ModelDrafter {
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        // What the target computes it need not; what is longer than its context it will never be
-        // asked about.
+        // It need not compute what the target computes; it never drafts beyond its own context.
         if self.follows || self.model.len(sequence) > self.model.info().context {
             return Ok(0);
         }
@@ -88,11 +87,11 @@ impl Drafter for ModelDrafter {
         self.follows = self.model.share_kv_cache(target);
     }
 
-    fn reads(&self) -> DrafterInput {
-        if self.follows { DrafterInput::Kept } else { DrafterInput::Tokens }
+    fn inputs(&self) -> DrafterInput {
+        if self.follows { DrafterInput::KvCache } else { DrafterInput::Tokens }
     }
 
-    fn read(
+    fn sync_target(
         &mut self,
         sequence: Sequence,
         target: &dyn Model,

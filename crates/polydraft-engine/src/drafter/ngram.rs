@@ -1,29 +1,29 @@
-//! Drafting by n-grams: what the text said last time.
+//! Drafting by n-grams of the sequence itself.
 //!
-//! Problem: propose the next token from what has been read and written in this text, without a
-//! model; and say how likely each token is, so that every verifier works with it at every
-//! temperature. Engines that look n-grams up propose one token as if it were certain.
+//! Problem: propose the next token from the prompt and the output so far, without a model; and give
+//! a probability to each token, so that every verifier works with it at every temperature. Engines
+//! that look n-grams up propose one token as if it were certain.
 //! Source: prediction by partial matching (Cleary and Witten 1984), from the longest context that
 //! occurred before to the shortest, with its exclusion: a shorter context says what comes if it is
 //! none of what followed the longer ones. Prompt lookup (Saxena 2023) is its deterministic special
 //! case.
-//! Method: with e_n the empirical law of those tokens that followed the last n tokens and none of
-//! the longer contexts, and w_n the probability that what comes is one of them if it is none of
-//! those before,
+//! Method: with e_n the empirical distribution of those tokens that followed the last n tokens and
+//! none of the longer contexts, and w_n the probability that what comes is one of them if it is
+//! none of those before,
 //!     P_n = w_n·e_n + (1 − w_n)·P_(n−1),
 //! worked out from the longest context down, until next to nothing is left for shorter ones; the
-//! text's own counts stand above a corpus's at every length.
+//! sequence's own counts precede a corpus's at every length.
 //! Complexity: one look-up per length, and the tokens that followed these contexts.
 //! Deviations:
-//! 1. w_n (one less than their probability of an escape) is counted as the text goes, by length and
-//!    by how often and how variously the context was followed, behind what it was in other texts
-//!    (`counts.rs`).
-//! 2. What is drafted is P², scaled to one: a draft that is surer than it should be is accepted
-//!    more often, for the target's law is sure where P does not know of what. Overlap with the
-//!    target's law, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
+//! 1. w_n (one less than their probability of an escape) is counted as the sequence grows, by
+//!    length and by how often and how variously the context was followed, with its values in other
+//!    sequences as a prior (`counts.rs`).
+//! 2. The draft distribution is P², scaled to one: an overconfident draft is accepted more often,
+//!    for the target's distribution is often concentrated where P is not. Overlap with the target's
+//!    distribution, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
 //!    with P², 0.076, 0.131, 0.290 with P.
-//! 3. How sure it is ([`Distribution::confidence`]) is what P gives to a token that is so drafted,
-//!    not what its square does.
+//! 3. The confidence ([`Distribution::confidence`]) is the probability of a token so drafted under
+//!    P, not under its square.
 
 mod counts;
 
@@ -42,8 +42,8 @@ use counts::{Counts, Sources, Worth};
 pub struct Settings {
     /// Tokens of the longest context, from 1 to 16. Default 8.
     pub order: usize,
-    /// Tokens of a text that every sequence may quote, such as a file of the same kind. Not part of
-    /// a record.
+    /// Tokens of a corpus whose n-grams every sequence uses too, such as a file of the same kind.
+    /// Not part of a record.
     #[serde(skip)]
     pub corpus: Vec<Token>,
     /// Where the corpus came from, for records.
@@ -82,7 +82,7 @@ impl DrafterSettings for Settings {
     }
 }
 
-/// The power of P that is drafted.
+/// The power of P in the draft distribution.
 const SHARPER: f32 = 2.0;
 
 struct Ngrams {
@@ -98,7 +98,7 @@ struct Context {
     /// How many of them are counted.
     counted: usize,
     counts: Counts,
-    /// What the text's own counts and the corpus's were worth so far.
+    /// The weights w_n of the sequence's own counts and of the corpus's so far.
     own: Worth,
     corpus: Worth,
     /// The last tokens before each node that is ready, by node, its own among them.
@@ -179,7 +179,7 @@ impl Sequences for Ngrams {
         context.tokens.truncate(length);
         context.scored.clear();
         if length < context.counted {
-            // What was learned of later tokens cannot be taken out: all is counted anew.
+            // The counts of later tokens cannot be taken out: all is counted anew.
             let tokens = std::mem::take(&mut context.tokens);
             *context = Context { tokens, ..Context::new(self.order) };
         }
@@ -241,7 +241,7 @@ impl Drafter for Ngrams {
         let tokens: Vec<Token> = probs.iter().map(|(token, _)| *token).collect();
         let logits: Vec<f32> = probs.iter().map(|(_, p)| SHARPER * p.ln() as f32).collect();
         if tokens.is_empty() {
-            // Nothing has been read: any token, as good as another.
+            // Nothing is counted: the uniform distribution.
             let probs = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(probs)?);
         }

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::observer::StepTime;
 
-/// Runs from the beginning of a step; what passed since the last lap is counted for who was at
-/// work.
+/// Runs from the beginning of a step; the time since the last lap is counted for the part that ran.
 pub(super) struct Clock {
     start: Instant,
     last: Instant,

@@ -1,4 +1,4 @@
-//! What was decided is committed: by the models first, then by the sessions.
+//! Commits decided tokens: in the models first, then in the sessions.
 
 use polydraft::{DraftTree, Outcome};
 
@@ -43,7 +43,7 @@ fn commit_to(
     }
 }
 
-/// Gives every session what was decided, and tells its observers.
+/// Gives every session the decided tokens, and calls its observers.
 pub(super) fn emit(
     models: &Models,
     batch: &mut [&mut Session],

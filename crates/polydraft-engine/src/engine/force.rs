@@ -1,14 +1,14 @@
 //! Tokens that are certain: taken as they are, without a pass of the target.
 //!
-//! Where a processor leaves one token, plain decoding emits it with probability 1. What target and
-//! draft keep of it is computed with the next pass, in which it is a token like others.
+//! Where a logits processor leaves one token, plain decoding emits it with probability 1. Its KV
+//! cache in target and draft is computed with the next pass, in which it is a token like others.
 
 use super::models::Models;
 use crate::observer::StepObserver;
 use crate::{Emitted, Origin, Session};
 
-/// Takes what is certain for each session; what cannot be taken ends its session. Those that are
-/// done leave the batch.
+/// Takes the certain tokens of each session; one that cannot be taken ends its session. Those that
+/// are done leave the batch.
 pub(super) fn force(models: &mut Models, batch: &mut Vec<&mut Session>) {
     for session in batch.iter_mut() {
         let Some(processor) = &session.processor else { continue };

@@ -1,10 +1,10 @@
-//! The target and what drafts for it, and the sequences that both hold of a session.
+//! The target and its drafter, and the sequences of a session in both.
 
 use polydraft::Token;
 
 use crate::{Drafter, DrafterInput, Error, Model, Result, Sequence, Sequences, Session};
 
-/// Tokens of a prompt that are computed between two looks at the clock.
+/// Tokens of a prompt that are prefilled between two looks at the clock.
 pub(super) const PROMPT_CHUNK: usize = 4096;
 
 /// A target, and a drafter if there is one.
@@ -17,7 +17,7 @@ pub(super) struct Models {
 pub(super) fn no_drafter<T>() -> Result<T> {
     Err(Error::Setting {
         setting: "drafter",
-        expected: "something that drafts, which speculation needs",
+        expected: "a drafter, which speculation needs",
         got: "none".to_owned(),
     })
 }
@@ -35,9 +35,9 @@ fn begin(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<Sequence> {
 }
 
 impl Models {
-    /// What a drafter reads; tokens where there is none.
-    pub fn reads(&self) -> DrafterInput {
-        self.drafter.as_ref().map_or(DrafterInput::Tokens, |drafter| drafter.reads())
+    /// The drafter's input; tokens where there is none.
+    pub fn inputs(&self) -> DrafterInput {
+        self.drafter.as_ref().map_or(DrafterInput::Tokens, |drafter| drafter.inputs())
     }
 
     /// Sequences of both with this prompt; the drafter's where it `drafts`.
@@ -75,12 +75,12 @@ impl Models {
         self.target.info().context.saturating_sub(self.target.len(session.target))
     }
 
-    /// Computes at most `most` tokens of a prompt; how many are left.
+    /// Prefills at most `most` tokens of a prompt; how many are left.
     pub fn prepare(&mut self, session: &Session, most: usize) -> Result<usize> {
         let left = self.target.prepare(session.target, most)?;
-        // What reads what the target keeps has nothing to prepare, and would only make the target
-        // copy what both hold.
-        if self.reads() != DrafterInput::Kept {
+        // A drafter with a shared KV cache has nothing to prepare, and would only make the target
+        // copy the common part.
+        if self.inputs() != DrafterInput::KvCache {
             self.show(session, left)?;
         }
         match (&mut self.drafter, session.drafter) {
@@ -89,17 +89,17 @@ impl Models {
         }
     }
 
-    /// Shows a drafter that reads what the target computes that of what is decided; `left` tokens
-    /// before the last are not computed yet.
+    /// Gives a drafter whose input is the target's hidden states or KV cache those of the decided
+    /// tokens; `left` tokens before the last are not computed yet.
     pub fn show(&mut self, session: &Session, left: usize) -> Result<()> {
         let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
             return Ok(());
         };
-        if drafter.reads() == DrafterInput::Tokens {
+        if drafter.inputs() == DrafterInput::Tokens {
             return Ok(());
         }
         let known = self.target.len(session.target).saturating_sub(1 + left);
-        drafter.read(sequence, self.target.as_ref(), session.target, known)
+        drafter.sync_target(sequence, self.target.as_ref(), session.target, known)
     }
 
     /// Makes both hold what a session has decided after its `prompt`, and no more.

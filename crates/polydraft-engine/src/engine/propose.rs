@@ -36,9 +36,10 @@ pub(super) fn propose(
     Ok(())
 }
 
-/// A drafter that reads what the target computes is shown all that is decided before it drafts.
+/// A drafter whose input is the target's hidden states or KV cache gets those of all decided tokens
+/// before it drafts.
 fn sync_kv_cache(models: &mut Models, batch: &[&mut Session], depths: &[usize]) -> Result<()> {
-    if models.reads() == DrafterInput::Tokens {
+    if models.inputs() == DrafterInput::Tokens {
         return Ok(());
     }
     for (session, _) in batch.iter().zip(depths).filter(|(_, depth)| **depth > 0) {
@@ -55,7 +56,7 @@ fn draw(
     batch: &mut [&mut Session],
     depths: &[usize],
 ) -> Result<()> {
-    // The nodes that are not asked yet, by session.
+    // The nodes that are not scored yet, by session.
     let mut asked = vec![0; batch.len()];
     loop {
         let frontiers: Vec<Vec<NodeId>> = batch
@@ -82,14 +83,14 @@ fn draw(
     }
 }
 
-/// How deep to draft. It depends on lengths alone, never on tokens, so the text's distribution does
-/// not change.
+/// How deep to draft. It depends on lengths alone, never on tokens, so the output's distribution
+/// does not change.
 fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return 0;
     };
     let room = target.info().context.saturating_sub(target.len(session.target));
-    // The drafter reads all but the last of the tokens it drafts.
+    // The drafter scores all but the last of the tokens it drafts.
     let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
     speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
 }
@@ -102,7 +103,7 @@ fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
     let level = *asked..if session.is_done() { *asked } else { tree.len() };
     *asked = tree.len();
     level
-        // No text goes on behind its end.
+        // No sequence goes on after its end.
         .filter(|&node| tree.depth(node) < depth && !session.limits.end_at(tree, node))
         .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
         .collect()
@@ -138,8 +139,8 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
 /// Below this a probability is as good as none.
 const LEAST: f64 = 1e-30;
 
-/// The draft's law with the changes that the target's logits get: what cannot be is not drafted,
-/// and what is the only possibility is.
+/// The draft's distribution with the changes of the target's logits: impossible tokens are not
+/// drafted, and the only possible one is.
 fn changed(
     probs: Distribution,
     sampling: &Sampling,

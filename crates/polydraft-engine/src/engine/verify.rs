@@ -70,7 +70,7 @@ fn decide(target: &dyn Model, pool: &Pool, session: &mut Session) -> Result<Deci
     });
     match (outcome, distributions.give_back()) {
         (Ok(outcome), _) => observed.map(|()| Decided { outcome, fallbacks }),
-        // Whatever the verifier made of it.
+        // Whatever the verifier returned.
         (Err(_), Some(source)) => {
             let model = target.info().name.clone();
             Err(Error::Logits { role: "target", model, source })

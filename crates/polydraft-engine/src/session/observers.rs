@@ -1,11 +1,11 @@
-//! All who listen to a session.
+//! All observers of a session.
 
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::score::ScoreRecorder;
 use crate::trace::TraceRecorder;
 use crate::{Emitted, Result, Statistics};
 
-/// Those that a session always has or can be asked for, and others.
+/// The built-in observers, and others.
 #[derive(Default)]
 pub(crate) struct Observers<'c> {
     pub statistics: Statistics,

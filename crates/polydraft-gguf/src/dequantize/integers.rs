@@ -54,7 +54,7 @@ impl Integers {
         Some(Self { numbers, steps, scale, minimum })
     }
 
-    /// What is to be subtracted from a number as it is held.
+    /// What is to be subtracted from a number as it is stored.
     pub const fn offset(kind: TensorType) -> i32 {
         match kind {
             TensorType::Q5_0 => 16,

@@ -17,7 +17,7 @@ pub(super) fn bf16(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// In pieces: the processor converts many at once.
+/// In pieces: the CPU converts many at once.
 pub(super) fn f16(bytes: &[u8], values: &mut [f32]) {
     const PIECE: usize = 256;
     let mut halves = [half16::ZERO; PIECE];

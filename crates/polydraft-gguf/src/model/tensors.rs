@@ -9,7 +9,7 @@ use crate::{Gguf, Result};
 pub enum TensorRole {
     /// Rows are embedded tokens.
     TokenEmbedding,
-    /// The norm behind the last layer.
+    /// The norm after the last layer.
     OutputNorm,
     /// Makes the logits, where it is not the embedding.
     Output,
@@ -28,9 +28,9 @@ pub enum TensorRole {
     QueryNorm,
     /// The norm of a head's keys.
     KeyNorm,
-    /// Behind the attention.
+    /// After the attention.
     AttentionOutput,
-    /// The norm behind that.
+    /// The norm after that.
     AttentionPostNorm,
     /// The norm before the feed-forward block.
     FeedForwardNorm,
@@ -40,7 +40,7 @@ pub enum TensorRole {
     Up,
     /// Back to the residual stream.
     Down,
-    /// The norm behind that.
+    /// The norm after that.
     FeedForwardPostNorm,
 }
 

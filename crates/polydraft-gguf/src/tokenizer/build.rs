@@ -17,8 +17,8 @@
 //! 1. SentencePiece: llama.cpp merges, among all neighbours, those whose union has the highest
 //!    score, the leftmost first. Here pairs have an order of their own, in which that score comes
 //!    first. The two can differ only where a token can be made from two overlapping pairs at once,
-//!    or where tokens share a score. In 60,000 texts made for that, from the tokens of Gemma 3 that
-//!    overlap themselves, they did not (`tests/fixtures/make.py overlaps`).
+//!    or where tokens share a score. In 60,000 strings made for that, from the tokens of Gemma 3
+//!    that overlap themselves, they did not (`tests/fixtures/make.py overlaps`).
 //! 2. Special tokens that overlap in a text: llama.cpp looks for the longest first in all of it,
 //!    here the leftmost wins.
 //! 3. SentencePiece: llama.cpp merges a letter that is no token with its neighbour where the two

@@ -14,7 +14,7 @@ use crate::Result;
 use crate::error::shown;
 use crate::metadata::Metadata;
 
-/// A way to split text.
+/// A method to split text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PreTokenizer {
     /// What `tokenizer.ggml.pre` calls it.
@@ -53,7 +53,7 @@ const DEEPSEEK3: &[&str] = &[
 const PLAIN: PreTokenizer =
     PreTokenizer { names: &[], expressions: &[], ignore_merges: false, add_begin: false };
 
-/// The ways that are known.
+/// The methods that are known.
 static ALL: [PreTokenizer; 14] = [
     PreTokenizer {
         names: &["default"],
@@ -141,7 +141,7 @@ static ALL: [PreTokenizer; 14] = [
 ];
 
 impl PreTokenizer {
-    /// Every way.
+    /// Every method.
     pub fn all() -> &'static [Self] {
         &ALL
     }

@@ -21,7 +21,7 @@ pub struct SpecialTokens {
     pub unknown: Option<u32>,
     /// Fills up.
     pub padding: Option<u32>,
-    /// Stands between texts.
+    /// Stands between two strings.
     pub separator: Option<u32>,
     /// Hides a token.
     pub mask: Option<u32>,
@@ -41,7 +41,7 @@ const END_OF_TURN: &[&str] = &[
     "<end_of_utterance>",
 ];
 const END_OF_MESSAGE: &[&str] = &["<|eom_id|>"];
-/// Keys and names of the tokens that fill in the middle: before, behind, between; then what ends
+/// Keys and names of the tokens that fill in the middle: before, after, between; then what ends
 /// it.
 const MIDDLE: [(&[&str], &[&str]); 6] = [
     (

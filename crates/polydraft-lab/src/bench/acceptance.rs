@@ -50,7 +50,7 @@ pub struct Args {
     /// How the drafts at a node are drawn: without-replacement, top-k (with walk:naive), iid.
     #[arg(long, value_name = "SCHEME", default_value = "without-replacement")]
     drafting: Drafting,
-    /// Tokens to generate per prompt; before the last nothing is drafted.
+    /// Tokens to generate per prompt; nothing is drafted before the last one.
     #[arg(
         long,
         short = 'n',
@@ -83,7 +83,7 @@ struct Report {
     error: Vec<f64>,
     /// Positions that were verified.
     positions: usize,
-    /// Whether it was ended before all rounds were done.
+    /// Whether it was interrupted before all rounds were done.
     interrupted: bool,
 }
 
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<()> {
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
     let bar = ProgressBar::new(prompts.len() as u64 * u64::from(args.rounds))
-        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
+        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} sequences, {eta} left")?);
     let mut counts = vec![0_usize; args.children as usize];
     let mut positions = 0;
     let orderly = InterruptGuard::begin();
@@ -126,10 +126,7 @@ pub fn run(args: Args) -> Result<()> {
     drop(orderly);
     let interrupted = bar.position() < bar.length().unwrap_or(0);
     bar.finish_and_clear();
-    ensure!(
-        positions > 0,
-        "nothing was verified: expected prompts with room for two tokens behind them"
-    );
+    ensure!(positions > 0, "nothing was verified: expected prompts with room for two more tokens");
     let acceptance: Vec<f64> =
         counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();

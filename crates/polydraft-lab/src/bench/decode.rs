@@ -1,4 +1,4 @@
-//! `polydraft-lab bench decode`: ways to decode, side by side.
+//! `polydraft-lab bench decode`: decoding methods, side by side.
 
 pub mod chart;
 mod report;
@@ -29,9 +29,9 @@ pub use ways::{Way, way};
 
 /// Compare plain decoding with verifiers, numbers of paths, depths and temperatures, in one run.
 ///
-/// First every way to decode must give the tokens of plain decoding at temperature 0 on every
-/// prompt (but for ties within rounding, which are counted); then they are timed in turn, prompt by
-/// prompt, so that a drift of the machine hits all alike. Speeds and ratios are medians over the
+/// First every method must give the tokens of plain decoding at temperature 0 on every prompt (but
+/// for ties within rounding, which are counted); then all methods are timed in turn, prompt by
+/// prompt, so that a drift of the machine affects all alike. Speeds and ratios are medians over the
 /// rounds; block efficiencies are means, with their standard error over the rounds.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -80,7 +80,7 @@ pub struct Args {
     /// exact for it. May be repeated.
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
-    /// What passes cost, for --tree auto: as for 'generate'.
+    /// Costs of forward passes, for --tree auto: as for 'generate'.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Temperatures of the timed runs, for target and draft.
@@ -100,8 +100,8 @@ pub struct Args {
     /// Draw the block efficiencies to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
-    /// Draw tokens per second against the nodes of a tree to this .svg file, with plain
-    /// decoding's, and with what the costs of passes say that each should give. May be repeated.
+    /// Draw tokens per second against the nodes of a tree to this .svg file, with plain decoding's,
+    /// and with the speed that the costs of forward passes predict for each. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot_speed: Vec<PathBuf>,
     /// Measure nothing: show or draw a record that --json printed before.
@@ -129,7 +129,7 @@ pub fn run(args: Args) -> Result<()> {
 
     let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
     let bar = ProgressBar::new(total as u64).with_style(ProgressStyle::with_template(
-        "{msg} [{bar:30}] {pos}/{len} texts, {eta} left",
+        "{msg} [{bar:30}] {pos}/{len} sequences, {eta} left",
     )?);
     bar.set_message("checking answers");
     let orderly = InterruptGuard::begin();
@@ -171,15 +171,14 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     let interrupted = done < prompts.len() * args.rounds as usize;
     if done == 0 {
-        note("interrupted: no prompt was done in all ways");
+        note("interrupted: no prompt was decoded by all methods");
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
     }
     show(&args, &Report::new(&args, done.min(prompts.len()), ties, &ways, costs))?;
     output::done(interrupted)
 }
 
-/// Gives trees that choose themselves the costs of passes, and returns them if anybody asks for
-/// them.
+/// Gives adaptive trees the costs of forward passes, and returns the costs if they are needed.
 fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Option<Costs>> {
     let (file, options) = (args.costs.as_deref(), args.models.options());
     for way in ways.iter_mut() {
@@ -196,10 +195,11 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
     costs::find(file, &options, models, [sampling; 2], verifier, &Terminal).map(Some)
 }
 
-/// Times all ways, prompt by prompt, for so many rounds of texts of so many tokens, until
-/// `goes_on`, asked before each text, says no; how many prompts were done in all ways and count.
+/// Times all methods, prompt by prompt, for so many rounds of sequences of so many tokens, until
+/// `goes_on`, asked before each sequence, returns false. Returns how many prompts were decoded by
+/// all methods and count.
 ///
-/// Rounds that are compared have the same prompts: one that was begun counts only if it is the
+/// Rounds that are compared have the same prompts: an incomplete round counts only if it is the
 /// first.
 ///
 /// # Errors
@@ -246,7 +246,7 @@ fn generate(
     max_tokens: u32,
     seed: u64,
 ) -> Result<Generation> {
-    // Texts of one length: an early end would compare different amounts of work.
+    // Sequences of one length: an early end would compare different amounts of work.
     let limits = Limits { max_tokens: Some(max_tokens as usize), ..Limits::default() };
     models.decode(prompt, settings, &limits, &mut seeded(seed), &mut |_| true)
 }

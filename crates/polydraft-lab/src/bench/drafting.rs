@@ -1,4 +1,4 @@
-//! `polydraft-lab bench drafting`: what the ways to draw drafts at one node can be worth.
+//! `polydraft-lab bench drafting`: the largest acceptance of each drafting scheme at one node.
 
 use std::path::PathBuf;
 
@@ -17,13 +17,13 @@ use serde::Serialize;
 
 use super::solve_time::distributions;
 
-/// Compare ways to draw drafts at one node, by the largest acceptance that any rule can have with
+/// Compare drafting schemes at one node, by the largest acceptance that any rule can have with
 /// each.
 ///
-/// At positions of texts that the target writes, from the laws of the two models there. i.i.d.
+/// At positions of the target's own output, from the distributions of the two models there. i.i.d.
 /// draws are compared twice: as many as n, and as many as give n distinct tokens on average, which
-/// take no more nodes in a tree than n draws without replacement. 'race' is what verifier invariant
-/// accepts, by simulation.
+/// take no more nodes in a tree than n draws without replacement. 'Gumbel' is the acceptance of
+/// verifier invariant (Gumbel coupling by shared randomness), by simulation.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts whose continuations the laws are taken from [default: the project's own].
+    /// Prompts whose continuations give the positions [default: the project's own].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Positions.
@@ -99,13 +99,13 @@ struct Report {
     draft_temperature: f64,
     positions: usize,
     rows: Vec<Row>,
-    /// Whether it was ended before all positions were looked at.
+    /// Whether it was interrupted before all positions were evaluated.
     interrupted: bool,
 }
 
-/// More i.i.d. draws than this are not looked for.
+/// The largest number of i.i.d. draws that is tried.
 const MOST_DRAWS: usize = 1 << 20;
-/// Races simulated for each position.
+/// Samples of the shared randomness for each position.
 const RACES: usize = 256;
 
 /// Measures and prints.
@@ -141,7 +141,7 @@ pub fn run(args: Args) -> Result<()> {
     let positions = bar.position() as usize;
     bar.finish_and_clear();
     if positions < 2 {
-        note("interrupted: no two positions were looked at");
+        note("interrupted: fewer than two positions were measured");
         return Err(Verdict::error(interrupts::EXIT_CODE));
     }
     let report = Report {
@@ -160,10 +160,10 @@ pub fn run(args: Args) -> Result<()> {
     output::done(report.interrupted)
 }
 
-/// What a number of drafts is worth at the positions so far.
+/// The results for a number of drafts at the positions so far.
 struct Count {
     count: usize,
-    /// By position: what [`look`](Self::look) finds.
+    /// By position: the results of [`look`](Self::look).
     columns: [Vec<f64>; 8],
     rng: SeededRng,
     clocks: Keyed,
@@ -230,7 +230,7 @@ impl Count {
     }
 }
 
-/// How often the first of the target's race is among the first `count` of the draft's.
+/// How often the target's token is among the first `count` drafts under shared randomness.
 fn raced(
     target: &Distribution,
     draft: &Distribution,
@@ -266,7 +266,7 @@ fn print(report: &Report) -> Result<()> {
         "without repl.",
         "greedy",
         "top n",
-        "race",
+        "Gumbel",
     ];
     head.iter().try_for_each(|name| write!(out, "{name:>14}"))?;
     writeln!(out)?;

@@ -1,4 +1,4 @@
-//! `polydraft-lab bench paper`: the papers' tables, measured here.
+//! `polydraft-lab bench paper`: the papers' tables, reproduced.
 
 mod canonical;
 mod delayed;
@@ -27,11 +27,11 @@ use lab::Lab;
 pub use table::{Entry, Table, letter};
 pub use theirs::Source;
 
-/// Measure a paper's tables on models of one's own, the paper's figures beside them.
+/// Reproduce a paper's tables on other models, with the paper's figures beside them.
 ///
-/// The paper's figures are its authors', on their models and prompts: what to compare are orders
-/// and ratios. Ours are expected tokens per call on the same drafts for all verifiers, as 'bench
-/// verifiers' measures them, and exact acceptances at positions of the target's text. A table is
+/// The paper's figures are its authors', on their models and prompts: compare orders and ratios.
+/// Ours are expected tokens per call on the same drafts for all verifiers, as 'bench verifiers'
+/// measures them, and exact acceptances at positions of the target's own output. A table is
 /// measured for its share of the time; one that was not begun is left out.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -52,11 +52,11 @@ pub struct Args {
     /// The main rows only, in about a minute.
     #[arg(long)]
     quick: bool,
-    /// Seconds to measure, about [default: 240, with --quick 45]; each setting gets one text at
-    /// least.
+    /// Seconds to measure, about [default: 240, with --quick 45]; each setting gets at least one
+    /// sequence.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
-    /// Seed of the texts and the drafts.
+    /// Seed of the sequences and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
     /// Write the record to this file as JSON.
@@ -73,7 +73,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Whose tables.
+/// The paper whose tables are reproduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Paper {
@@ -121,7 +121,7 @@ pub struct Report {
     pub prompts: usize,
     quick: bool,
     seed: u64,
-    /// Whether it was ended before all tables were measured.
+    /// Whether it was interrupted before all tables were measured.
     interrupted: bool,
     pub tables: Vec<Table>,
 }

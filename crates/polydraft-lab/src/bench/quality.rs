@@ -28,18 +28,18 @@ pub use report::{KindScore, Report, Score, Texts};
 
 /// Score answers of plain and of speculative decoding: the quality is the same.
 ///
-/// Each prompt has an answer that can be checked. At temperature 0 the texts must be plain
+/// Each prompt has an answer that can be checked. At temperature 0 the output must be plain
 /// decoding's, token for token (but for ties within rounding). Above it every prompt is answered
-/// several times in both ways, with different seeds; the difference of the scores stands with an
-/// interval that holds 95 % of its bootstrap over prompts. What a model writes is never run, unless
-/// --run says by which command.
+/// several times by both methods, with different seeds; the difference of the scores is printed
+/// with a 95 % bootstrap interval over prompts. Model output is never run, unless --run gives the
+/// command.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Files have a JSON object a line:
   {\"prompt\": \"2 + 2 =\", \"answer\": \"4\", \"check\": \"number\"}       check: exact (the \
   default), prefix, number or regex
   {\"question\": \"..\", \"answer\": \".. #### 72\"}                    GSM8K: the last number of \
-  the text counts
+  the output counts
   {\"turns\": [\"..\"], \"category\": \"math\", \"reference\": [\"..\"]}    Spec-Bench: those \
   whose reference is a number
   {\"prompt\": \"def f(..\", \"test\": \"..\", \"entry_point\": \"f\"}      HumanEval: with --run
@@ -65,7 +65,7 @@ pub struct Args {
     /// Temperatures, for target and draft.
     #[arg(long, short = 't', value_name = "T,..", default_value = "0,1", value_delimiter = ',')]
     temperatures: Vec<f64>,
-    /// Texts of each prompt in each way, above temperature 0.
+    /// Outputs of each prompt for each method, above temperature 0.
     #[arg(
         long,
         value_name = "N",
@@ -73,12 +73,12 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=10_000),
     )]
     samples: u32,
-    /// Tokens of a text at most [default: 24 for short answers, else 256].
+    /// Tokens of an output at most [default: 24 for short answers, else 256].
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
-    /// Run programs that the model wrote: this command gets each on its standard input, and says by
-    /// exit code 0 that its tests passed. They are a stranger's programs: let the command shut them
-    /// in.
+    /// Run programs that the model wrote: this command gets each on its standard input, and exit
+    /// code 0 means that its tests passed. The programs are untrusted: the command should run them
+    /// in a sandbox.
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
     /// Seconds after which the command has failed.
@@ -90,7 +90,7 @@ pub struct Args {
         requires = "run",
     )]
     run_seconds: u64,
-    /// Seed of all texts.
+    /// Seed of all outputs.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
     /// Write the record to this file as JSON.
@@ -101,11 +101,11 @@ pub struct Args {
     json: bool,
 }
 
-/// A prompt, and what its texts scored.
+/// A prompt, and the scores of its outputs.
 pub struct Tried {
     pub item: Item,
     prompt: Vec<Token>,
-    /// For each temperature: right texts of plain and of speculative decoding.
+    /// For each temperature: correct outputs of plain and of speculative decoding.
     pub right: Vec<[u32; 2]>,
 }
 
@@ -137,7 +137,7 @@ pub fn run(args: Args) -> Result<()> {
     let per = |temperature: &f64| if *temperature == 0.0 { 2 } else { 2 * u64::from(args.samples) };
     let texts: u64 = args.temperatures.iter().map(per).sum();
     let bar = ProgressBar::new(texts * tried.len() as u64).with_style(
-        ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} texts, {eta} left")?,
+        ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} outputs, {eta} left")?,
     );
     let orderly = InterruptGuard::begin();
     let mut scores = Vec::new();
@@ -186,7 +186,7 @@ pub fn run(args: Args) -> Result<()> {
     output::done(scores.len() < args.temperatures.len())
 }
 
-/// How texts are made and checked.
+/// Settings of generating and checking outputs.
 struct Plan<'a> {
     args: &'a Args,
     runner: Option<Runner>,
@@ -194,7 +194,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// How many texts of plain and of speculative decoding are right.
+    /// The numbers of correct outputs of plain and of speculative decoding.
     fn texts(
         &self,
         models: &mut Models,
@@ -243,8 +243,8 @@ impl Plan<'_> {
             }
         }
         if let [plain, speculative] = &first[..] {
-            // A stop string may lie in the middle of what one call accepted: the texts are equal as
-            // far as both go.
+            // A stop string may lie in the middle of the tokens that one call accepted: the outputs
+            // are equal as far as both go.
             let common = plain.len().min(speculative.len());
             match parting(
                 models.engine.target(),

@@ -1,5 +1,4 @@
-//! `polydraft-lab bench solve-time`: what it takes to find the best rule for a token, solver by
-//! solver.
+//! `polydraft-lab bench solve-time`: the time to find the best rule for a token, by solver.
 
 mod cell;
 mod dataset;
@@ -32,11 +31,11 @@ pub use solvers::Column;
 
 /// Time the solvers of the optimal transport problem: the published table, and `priority`.
 ///
-/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two laws
-/// to an emitted token, the median at each position, the mean over positions; solvers take turns,
-/// position by position. First every solver's emitted law is enumerated on small problems, then
-/// every acceptance in the table is compared with the optimum's formula. A solution that was
-/// stopped is a lower bound.
+/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two
+/// distributions to an emitted token, the median at each position, the mean over positions; solvers
+/// take turns, position by position. First every solver's emitted distribution is enumerated on
+/// small problems, then every acceptance in the table is compared with the optimum's formula. A
+/// solution that was stopped is a lower bound.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -48,10 +47,10 @@ by microlp.")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts whose continuations the models' laws are taken from [default: the project's own].
+    /// Prompts whose continuations give the positions [default: the project's own].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Positions of text to take the laws of the two models from.
+    /// Positions of the target's own output.
     #[arg(
         long,
         value_name = "N",
@@ -59,7 +58,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(0..=10_000),
     )]
     positions: u32,
-    /// Synthetic pairs of laws over 128,256 tokens.
+    /// Synthetic pairs of distributions over 128,256 tokens.
     #[arg(
         long,
         value_name = "N",
@@ -79,7 +78,7 @@ pub struct Args {
     /// longer than this by itself is stopped, as soon as the solver can be.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = budget)]
     budget: f64,
-    /// Seed of the positions, the synthetic laws and the drafts.
+    /// Seed of the positions, the synthetic distributions and the drafts.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Print JSON instead of tables.
@@ -195,7 +194,7 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// What is asked of the solvers.
+/// Limits of the solvers.
 pub struct Work {
     pub rows: Vec<Row>,
     /// Seconds for a solver on a row.
@@ -203,8 +202,8 @@ pub struct Work {
     pub seed: u64,
 }
 
-/// All rows, until `goes_on`, asked with the row before each solution, says no: then the row that
-/// was begun is the last.
+/// All rows, until `goes_on`, asked with the row before each solution, returns false: then the
+/// current row is the last.
 ///
 /// # Errors
 /// A solver whose acceptance is not the optimum's.

@@ -23,18 +23,18 @@ use crate::observe::{self, Plan, text_seed};
 use crate::plot;
 pub use report::{Compared, Origin, Report, Row, Setting, Traced, compared};
 
-/// Those that are compared where none is named: all that are not slow.
+/// The verifiers that are compared by default: all that are not slow.
 pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,specinfer,block,token";
 
-/// Compare verifiers on the same drafts, and tell small differences in a short time.
+/// Compare verifiers on the same drafts, and resolve small differences in a short time.
 ///
-/// At positions of the target's own text a draft is drawn, and each verifier's expected number of
-/// tokens for it is computed from the code that emits: its decisions are enumerated, not drawn.
-/// What is left to chance are the texts and the drafts, which are the same for all of them, so the
+/// At positions of the target's own output a draft is drawn, and each verifier's expected number of
+/// tokens for it is computed from the code that emits: its decisions are enumerated, not sampled.
+/// Only the sequences and the drafts are random, and they are the same for all verifiers, so the
 /// standard error of a difference is a fraction of that of two runs. Where the tree is a number of
-/// paths, several drafts of them are dealt from one with more, which cost one pass of the target
-/// together; a verifier of one path is given each path in turn. Errors are those of other texts
-/// behind the same prompts.
+/// paths, several drafts are subsampled from one with more paths, which costs one forward pass of
+/// the target; a single-path verifier runs on each path in turn. Errors are those of other
+/// sequences after the same prompts.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -85,11 +85,11 @@ pub struct Args {
     /// Temperatures, for target and draft.
     #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
     temperatures: Vec<f64>,
-    /// Probabilities to keep the likeliest tokens up to, for target and draft.
+    /// Probability mass (top-p) of the likeliest tokens to sample from, for target and draft.
     #[arg(long, value_name = "P,..", default_value = "1", value_delimiter = ',')]
     top_p: Vec<f64>,
-    /// Positions to measure at, for each tree and each kind of sampling; at least two texts behind
-    /// each prompt.
+    /// Positions to measure at, for each tree and each sampling setting; at least two sequences
+    /// after each prompt.
     #[arg(
         long,
         value_name = "N",
@@ -105,8 +105,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=64),
     )]
     drafts: u32,
-    /// Measure at every so many tokens of a text: neighbours say much the same, and a text costs
-    /// one pass a token.
+    /// Measure at every so many tokens of a sequence: neighbouring positions are correlated, and a
+    /// sequence costs one forward pass a token.
     #[arg(
         long,
         value_name = "N",
@@ -115,11 +115,11 @@ pub struct Args {
         conflicts_with = "steps_of",
     )]
     every: u32,
-    /// Measure at each step of a decode with this verifier, instead of anywhere in the target's
-    /// text: what 'bench decode' measures.
+    /// Measure at each step of a decode with this verifier, instead of anywhere in the target's own
+    /// output: what 'bench decode' measures.
     #[arg(long, value_name = "NAME")]
     steps_of: Option<VerifierKind>,
-    /// Tokens of each text.
+    /// Tokens of each sequence.
     #[arg(
         long,
         short = 'n',
@@ -127,7 +127,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     max_tokens: u32,
-    /// Seed of the texts and the drafts.
+    /// Seed of the sequences and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
     /// Write the record to this file as JSON.
@@ -153,8 +153,8 @@ fn number(text: &str) -> Result<Option<usize>, String> {
 }
 
 impl Setting {
-    /// With those of the verifiers that are exact for the tree, each once; `drafts` are to be drawn
-    /// at each position.
+    /// With the verifiers that are exact for the tree, each once; `drafts` are drawn at each
+    /// position.
     ///
     /// # Errors
     /// A tree or a verifier whose settings are out of range; a tree that depends on what was
@@ -170,35 +170,36 @@ impl Setting {
         let form = tree.build()?.form();
         ensure!(
             !chooses(&tree),
-            "--tree {tree} goes by what one verifier accepted before: name the trees to compare on"
+            "--tree {tree} depends on what one verifier accepted before: name the trees to \
+             compare on"
         );
         let verifiers = exact_for(verifiers, &form)?;
         ensure!(!verifiers.is_empty(), "none of the --verifiers is exact for {tree}");
         Ok(Self { sampling, draft, tree, verifiers, samples: Vec::new() })
     }
 
-    /// Positions that were looked at.
+    /// The number of positions.
     fn positions(&self) -> usize {
         self.samples.iter().map(|sample| sample.positions).sum()
     }
 }
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Debug, Clone)]
 pub struct Extent {
-    /// Positions for each setting, about; at least two texts behind each prompt.
+    /// Positions for each setting, about; at least two sequences after each prompt.
     pub positions: u32,
     /// Drafts at each, where the tree is a number of paths.
     pub drafts: u32,
-    /// Tokens of a text from one position to the next, unless the positions are steps.
+    /// Tokens of a sequence from one position to the next, unless the positions are steps.
     pub every: u32,
-    /// Tokens of each text.
+    /// Tokens of each sequence.
     pub max_tokens: u32,
     pub seed: u64,
-    /// Who decides how the text goes on, if it is not the target by itself: then the positions are
-    /// its steps.
+    /// The verifier that continues the sequence, if it is not the target by itself: then the
+    /// positions are its steps.
     pub steps_of: Option<VerifierKind>,
-    /// When to end with what there is, though there are fewer positions.
+    /// The time limit, which may end the measurement with fewer positions.
     pub end: Option<Instant>,
 }
 
@@ -217,7 +218,7 @@ impl Args {
     }
 }
 
-/// All trees at all ways to sample.
+/// All trees with all sampling settings.
 fn settings(args: &Args) -> Result<Vec<Setting>> {
     let depths = || args.depths.iter().map(|&depth| depth as usize);
     let paths = args.paths.iter().flatten();
@@ -266,7 +267,7 @@ pub fn run(args: Args) -> Result<()> {
     let least = 2 * by_round(&extent, prompts.len(), &settings);
     if least > u64::from(extent.positions) {
         note(format_args!(
-            "note: about {least} positions, not {}: two texts behind each of {} prompts are the \
+            "note: about {least} positions, not {}: two sequences after each of {} prompts are the \
              least",
             extent.positions,
             prompts.len()
@@ -274,15 +275,15 @@ pub fn run(args: Args) -> Result<()> {
     }
     let texts = rounds(&extent, prompts.len(), &settings) * (prompts.len() * settings.len()) as u64;
     let bar = ProgressBar::new(texts)
-        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} texts, {eta} left")?);
+        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} sequences, {eta} left")?);
     let interrupted = !measure(&extent, &mut models.engine, &prompts, &mut settings, &|| {
         bar.inc(1);
         !orderly.asked()
     })?;
     bar.finish_and_clear();
-    // Without an end before its time there are some of each.
+    // Without an early end there are some of each.
     if settings.iter().any(|setting| setting.samples.is_empty()) {
-        note("interrupted: no text was measured with every tree");
+        note("interrupted: no sequence was measured with every tree");
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
     }
     let origin = Origin {
@@ -301,16 +302,16 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// How often all prompts are gone through, at most.
+/// The largest number of rounds over all prompts.
 fn rounds(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     u64::from(extent.positions).div_ceil(by_round(extent, prompts, settings)).max(LEAST_ROUNDS)
 }
 
-/// Two texts behind each prompt tell how much texts differ.
+/// Two sequences after each prompt give the variance between sequences.
 const LEAST_ROUNDS: u64 = 2;
 
-/// Positions of all prompts once, about; steps are at least so many, for none is longer than a path
-/// and a token.
+/// Positions of one round over all prompts, about; steps are at least so many, because none is
+/// longer than a path and a token.
 fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     let depth = |setting: &Setting| setting.tree.build().map_or(0, |policy| policy.depth());
     let every = match extent.steps_of {
@@ -320,8 +321,8 @@ fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     (prompts as u64 * u64::from(extent.max_tokens / every.min(extent.max_tokens))).max(1)
 }
 
-/// Measures text by text, with every setting on each, until there are positions enough or the time
-/// is up; false if `goes_on`, asked after each text of each setting, wanted an end before.
+/// Measures sequence by sequence, with every setting on each, until there are enough positions or
+/// the time is up; false if `goes_on`, asked after each sequence of each setting, returned false.
 ///
 /// # Errors
 /// Failures of the models and the verifiers; prompts that leave no room.
@@ -344,7 +345,7 @@ pub fn measure(
             let mut samples: Vec<Option<Sample>> = Vec::new();
             let mut text: Option<(Sampling, Vec<Token>)> = None;
             for (index, setting) in settings.iter().enumerate() {
-                // The same text for all trees: the first of a way to sample decodes it.
+                // The same sequence for all trees: the first tree of a sampling setting decodes it.
                 let known = text.take().filter(|(sampling, _)| *sampling == setting.sampling);
                 let follow = known
                     .filter(|_| extent.steps_of.is_none())
@@ -367,14 +368,14 @@ pub fn measure(
     }
     if let Some(Setting { tree, .. }) = settings.iter().find(|setting| setting.samples.is_empty()) {
         bail!(
-            "no position to measure at: all prompts leave no room for a text and a tree {tree}, or \
-             their texts end at once"
+            "no position to measure at: all prompts leave no room for output and a tree {tree}, or \
+             their output ends at once"
         );
     }
     Ok(true)
 }
 
-/// The tree to draw for so many drafts of `tree`, and the paths that each of them gets.
+/// The tree to draw for so many drafts of `tree`, and the number of paths of each of them.
 fn several(tree: &PolicyKind, drafts: usize) -> (PolicyKind, Option<usize>) {
     match tree {
         PolicyKind::Paths(one) if drafts > 1 => {
@@ -384,7 +385,7 @@ fn several(tree: &PolicyKind, drafts: usize) -> (PolicyKind, Option<usize>) {
     }
 }
 
-/// Measures one text, which is `follow` if there is one; also its tokens.
+/// Measures one sequence, which is `follow` if there is one; also its tokens.
 fn one(
     extent: &Extent,
     engine: &mut Engine,

@@ -1,4 +1,4 @@
-//! Reads target and draft laws: JSON, .npy, safetensors.
+//! Reads target and draft distributions: JSON, .npy, safetensors.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,19 +10,19 @@ use polydraft_runtime::Usage;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
-/// A target law and one draft law, or one for each draft.
+/// A target distribution and one draft distribution, or one for each draft.
 pub struct Distributions {
     pub target: Distribution,
     pub drafts: Vec<Distribution>,
 }
 
 impl Distributions {
-    /// As many drafts as there are laws for them; two if one law serves all.
+    /// As many drafts as there are draft distributions; two if one distribution serves all.
     pub fn default_count(&self) -> usize {
         self.drafts.len().max(2)
     }
 
-    /// The problem of so many drafts, drawn in this way.
+    /// The problem of so many drafts, drawn by this scheme.
     pub fn problem(&self, scheme: Drafting, count: usize) -> Result<Problem<'_>, Error> {
         let drafts: &[Distribution] = &self.drafts;
         Problem::new(&self.target, Proposal::new(Draws { scheme, count }, drafts)?)
@@ -52,12 +52,12 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Distributions> 
         let mut input = std::io::stdin().lock();
         if !named && input.is_terminal() {
             return Err(Usage::error(
-                "no laws: give a file, --target and --draft, or JSON on standard input",
+                "no distributions: give a file, --target and --draft, or JSON on standard input",
             ));
         }
         let text = read_stream(&mut input, Kind::LAWS)
-            .context("cannot read the laws from standard input")?;
-        return json(&text, normalize).context("laws on standard input");
+            .context("cannot read the distributions from standard input")?;
+        return json(&text, normalize).context("distributions on standard input");
     };
     let bytes = read(path)?;
     let extension = path.extension().and_then(|extension| extension.to_str());
@@ -73,7 +73,7 @@ pub fn from_bytes(extension: Option<&str>, bytes: &[u8], normalize: bool) -> Res
     }
 }
 
-/// Reads a .npy file of one dimension for every law.
+/// Reads a .npy file of one dimension for every distribution.
 pub fn from_arrays(
     target: &Path,
     drafts: &[std::path::PathBuf],
@@ -134,7 +134,7 @@ fn check(values: Vec<f64>, normalize: bool) -> Result<Distribution> {
 }
 
 fn same_vocabulary(distributions: Distributions) -> Result<Distributions> {
-    ensure!(!distributions.drafts.is_empty(), "expected at least one draft law, got none");
+    ensure!(!distributions.drafts.is_empty(), "expected at least one draft distribution, got none");
     let expected = distributions.target.vocabulary();
     for draft in &distributions.drafts {
         let got = draft.vocabulary();
@@ -143,7 +143,7 @@ fn same_vocabulary(distributions: Distributions) -> Result<Distributions> {
     Ok(distributions)
 }
 
-/// A .npy file with one law a row, the target first.
+/// A .npy file with one distribution a row, the target first.
 fn rows(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     let (shape, values) = npy(bytes)?;
     let [rows, vocabulary] = shape[..] else {

@@ -1,4 +1,4 @@
-//! What comes out about a rule: acceptance, optimum, time.
+//! The results for a rule: acceptance, optimum, time.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::Args;
 use super::distributions::Distributions;
 use polydraft_reference::RuleKind;
 
-/// What comes out about one rule.
+/// The results for one rule.
 #[derive(Serialize)]
 pub struct Report {
     pub rule: &'static str,
@@ -26,14 +26,15 @@ pub struct Report {
     /// None where the best acceptance is too expensive to compute.
     pub optimal: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub probs: Option<Vec<f64>>,
+    pub distribution: Option<Vec<f64>>,
     pub status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
-    /// How far the emitted law may be off (L1), and the acceptance, of a rule that is not exact.
+    /// Error bounds of the emitted distribution (L1) and the acceptance, for a rule that is not
+    /// exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub off_by_at_most: Option<OffBy>,
-    /// Another rule did the work.
+    /// The rule that took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
     /// Microseconds to prepare the rule and to emit one token, the median.
@@ -42,7 +43,7 @@ pub struct Report {
 
 #[derive(Serialize)]
 pub struct OffBy {
-    pub probs: f64,
+    pub distribution: f64,
     pub acceptance: f64,
 }
 
@@ -52,7 +53,7 @@ pub struct Fallback {
     pub reason: String,
 }
 
-/// How the acceptance was got.
+/// How the acceptance was computed.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -60,7 +61,7 @@ pub enum Status {
     Estimated,
 }
 
-/// The rule made ready for a problem; one that does not fit it is a mistake of the user's.
+/// The rule, ready for a problem; a rule that does not fit the problem is a usage error.
 pub fn coupling<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coupling<'a>> {
     couple(rule, problem).map_err(|error| match error {
         Error::Unsupported { .. } => Usage::error(error),
@@ -68,7 +69,7 @@ pub fn coupling<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coup
     })
 }
 
-/// Everything about one rule but the law for given drafts.
+/// All results for one rule, except the distribution for given drafts.
 pub fn report(
     rule: &RuleKind,
     working: &mut dyn Rule,
@@ -87,11 +88,11 @@ pub fn report(
         optimal: acceptance::optimal(&problem)
             .ok()
             .or_else(|| optimum::by_minimum_cut(&problem).ok().map(|optimum| optimum.acceptance)),
-        probs: None,
+        distribution: None,
         status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
         standard_error: acceptance.standard_error,
         off_by_at_most: crate::rules::bounds(rule)
-            .map(|(probs, acceptance)| OffBy { probs, acceptance }),
+            .map(|(distribution, acceptance)| OffBy { distribution, acceptance }),
         fallback,
         time_us: time(working, problem, &mut rng)?.as_secs_f64() * 1e6,
     })

@@ -54,12 +54,12 @@ pub fn list(tokens: &[Token]) -> String {
     tokens.iter().map(Token::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Tokens of a law that are printed for people; --json has all.
+/// Tokens of a distribution that are printed for people; --json has all.
 const SHOWN: usize = 20;
 /// A probability this small is a rounding error.
 const ROUNDING: f64 = 1e-15;
 
-/// One rule, and the law that it emits by for given drafts.
+/// One rule, and its emitted distribution for given drafts.
 pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
     let mut text = String::new();
     writeln!(text, "rule        {}, {} drafts, {}", report.rule, report.drafts, report.drafting)?;
@@ -70,17 +70,17 @@ pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
         None => writeln!(text, "optimum     too expensive to compute for these drafts")?,
     }
     writeln!(text, "time        {}", microseconds(report.time_us))?;
-    if let Some(OffBy { probs, acceptance }) = &report.off_by_at_most {
+    if let Some(OffBy { distribution, acceptance }) = &report.off_by_at_most {
         writeln!(
             text,
-            "not exact   published bounds: probs off by {probs:.1e} in L1, acceptance by \
+            "not exact   published bounds: distribution off by {distribution:.1e} in L1, acceptance by \
              {acceptance:.1e}"
         )?;
     }
     if let Some(Fallback { rule, reason }) = &report.fallback {
         writeln!(text, "fallback    {rule}, since {reason}")?;
     }
-    if let (Some(probs), Some(given)) = (&report.probs, given) {
+    if let (Some(probs), Some(given)) = (&report.distribution, given) {
         writeln!(text, "\nthe emitted token, given {}:", list(given))?;
         let mut tokens: Vec<_> =
             probs.iter().copied().enumerate().filter(|(_, p)| *p > ROUNDING).collect();

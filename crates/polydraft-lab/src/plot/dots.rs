@@ -1,9 +1,9 @@
 //! Values with error bars, one named row each, in panels side by side: which is the best, and is
-//! the difference more than chance?
+//! the difference significant?
 //!
 //! The axis begins near the data and is the same in all panels, as is the order of the rows. A
-//! panel's best value, and those that cannot be told from it, are filled and in colour; the band
-//! behind them is the best with its error.
+//! panel's best value, and those that are not significantly different from it, are filled and in
+//! colour; the band in the background is the best with its error.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct Dot {
     pub value: f64,
     /// Its standard error, if that is known.
     pub error: Option<f64>,
-    /// Whether it is what none can surpass, and no candidate for the best.
+    /// Whether it is a bound, and no candidate for the best.
     pub limit: bool,
 }
 

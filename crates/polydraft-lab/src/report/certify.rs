@@ -35,7 +35,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     section.tile(
         format!("{} of {texts}", sum(|r| r.greedy_equal)),
         format!(
-            "texts at temperature 0 equal plain decoding's, {} part at ties",
+            "outputs at temperature 0 equal plain decoding's, {} differ at ties",
             sum(|r| r.greedy_ties)
         ),
     );

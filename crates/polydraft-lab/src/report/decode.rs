@@ -32,7 +32,7 @@ pub fn section(record: &Record) -> Result<Section> {
     if report.ties > 0 {
         section.tile(
             report.ties.to_string(),
-            "texts that parted at a tie within rounding, at temperature 0",
+            "outputs that differ at a tie within rounding, at temperature 0",
         );
     }
     for panel in panels(&report) {
@@ -46,7 +46,7 @@ pub fn section(record: &Record) -> Result<Section> {
     }
     let temperatures = temperatures(&report);
     let expected = report.results.iter().any(|row| row.expected_tokens_per_second.is_some());
-    let hollow = if expected { "; hollow: what the measured costs of passes say" } else { "" };
+    let hollow = if expected { "; hollow: predicted by the measured costs of passes" } else { "" };
     let cost = format!("Cost: seconds per call, in units of plain decoding's{hollow}");
     for &temperature in &temperatures {
         let at = if temperatures.len() > 1 {
@@ -67,7 +67,7 @@ pub fn section(record: &Record) -> Result<Section> {
         )?;
     }
     section.table(
-        "All ways to decode",
+        "All methods",
         "Time: draft (first), target, verifier",
         &["verifier", "tree", "T", "tokens per call", "nodes", "tokens/s", "of plain", "time"],
         &report.results.iter().map(|row| line(row, &report)).collect::<Vec<_>>(),

@@ -41,7 +41,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
         }
     }
     let worst = all.iter().map(|row| row.deviation).fold(0.0, f64::max);
-    section.tile(format!("{worst:.1e}"), "largest deviation of an emitted law from the target's");
+    section.tile(format!("{worst:.1e}"), "largest deviation of an emitted distribution");
     let mut names: Vec<&str> = Vec::new();
     all.iter().for_each(|row| {
         if !names.contains(&row.verifier.as_str()) {
@@ -79,7 +79,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     section.table(
         "By enumeration",
         "",
-        &["verifier", "K × L", "tokens per call", "below the bound", "law off by"],
+        &["verifier", "K × L", "tokens per call", "below the bound", "deviation"],
         &all.iter().map(line).collect::<Vec<_>>(),
     );
     Ok(section)

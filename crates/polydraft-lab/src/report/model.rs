@@ -53,17 +53,17 @@ pub fn section(record: &Record) -> Result<Section> {
         Curves::new(x_label, y_label, curves).with_x(&[1.0]).with_y(&[1.0])
     };
     section.figure(
-        "A pass over several tokens",
-        "Relative to a pass over one",
-        &chart("cost", "tokens in the pass", &|row| {
+        "Cost of a forward pass",
+        "Relative to one token per pass",
+        &chart("cost", "tokens per forward pass", &|row| {
             row.passes.iter().map(|pass| (pass.nodes, pass.relative)).collect()
         }),
     )?;
     if report.results.iter().any(|row| !row.sequences.is_empty()) {
         section.figure(
-            "Texts decoded together",
-            "Tokens per second, relative to one text",
-            &chart("tokens per second", "texts", &|row| {
+            "Batched decoding",
+            "Tokens per second, relative to batch size 1",
+            &chart("tokens per second", "batch size", &|row| {
                 row.sequences
                     .iter()
                     .map(|together| (together.sequences, together.relative))
@@ -82,7 +82,7 @@ pub fn section(record: &Record) -> Result<Section> {
         ]
     };
     section.table(
-        "By how weights are held",
+        "By weight storage",
         "",
         &["dtype", "loading, s", "weights, GB", "tokens/s", "read, GB/s", "of memory's"],
         &report.results.iter().map(line).collect::<Vec<_>>(),

@@ -1,5 +1,4 @@
-//! Records of scripts, of `bench drafting`, and of what nobody here knows: tables of what they
-//! hold.
+//! Records of scripts, of `bench drafting`, and of unknown kinds: tables of their contents.
 
 use std::collections::HashSet;
 
@@ -9,7 +8,7 @@ use serde_json::{Map, Value};
 use super::page::{Cell, Section};
 use super::record::Record;
 
-/// Those whose records are known, by two places that all of theirs have, and no others.
+/// Known records, by two JSON pointers that all of them have, and no others.
 const KNOWN: [([&str; 2], &str); 6] = [
     (
         ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
@@ -18,8 +17,7 @@ const KNOWN: [([&str; 2], &str); 6] = [
     (["/bodies", "/half_open"], "bench/hostile.py: the server among hostile clients"),
     (
         ["/alone_seconds", "/beside_seconds"],
-        "bench/first_token.py: the wait for a first token, alone and beside a long prompt that is \
-         read",
+        "bench/first_token.py: the time to first token, alone and during a long prefill",
     ),
     (
         ["/rows", "/draft_temperature"],
@@ -41,8 +39,8 @@ pub fn is_known(record: &Record) -> bool {
 }
 
 pub fn section(record: &Record) -> Result<Section> {
-    let title = title(record)
-        .unwrap_or("A record of a kind that this version does not know: what it holds");
+    let title =
+        title(record).unwrap_or("A record of a kind that this version does not know: its contents");
     let mut section = Section::of(record).titled(title);
     let mut single = Vec::new();
     match &record.value {

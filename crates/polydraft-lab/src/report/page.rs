@@ -38,7 +38,7 @@ impl Section {
         };
         section.made(origin);
         if interrupted {
-            section.fact("ended before all was measured");
+            section.fact("interrupted before all was measured");
         }
         if section.command.is_none() {
             section.fact("the record does not say by which command");
@@ -200,8 +200,7 @@ pub fn number(value: f64, decimals: usize, error: Option<f64>) -> String {
     format!("{value:.decimals$}{error}")
 }
 
-/// The first digits of a commit, and what stands behind it: a tree that was changed is not the
-/// commit's.
+/// The first digits of a commit, and the suffix after it: a changed tree is not the commit's.
 fn abbreviated(commit: &str) -> String {
     let (digits, changed) = commit.split_at(commit.find('-').unwrap_or(commit.len()));
     digits.chars().take(12).chain(changed.chars()).collect()

@@ -20,7 +20,7 @@ pub fn section(record: &Record) -> Result<Section> {
             section.tile(
                 format!("{} of {}", texts.equal, texts.equal + texts.ties + texts.different),
                 format!(
-                    "texts at temperature 0 equal plain decoding's, {} part at ties",
+                    "outputs at temperature 0 equal plain decoding's, {} differ at ties",
                     texts.ties
                 ),
             );
@@ -45,7 +45,7 @@ pub fn section(record: &Record) -> Result<Section> {
     let mut curves: Vec<Curve> = report.scores.iter().map(of).collect();
     curves.push(Curve::guide("the same", [(0.0, 0.0), (100.0, 100.0)]));
     section.figure(
-        "Right texts, by kind of prompt",
+        "Correct outputs, by kind of prompt",
         "Below the line plain decoding is ahead, above it speculative decoding; few prompts of a \
          kind scatter",
         &Curves::new("plain decoding, %", "speculative decoding, %", curves)
@@ -69,8 +69,8 @@ pub fn section(record: &Record) -> Result<Section> {
     };
     section.table(
         "Scores",
-        "Texts that are right",
-        &["T", "texts a prompt", "plain", "speculative", "difference, points", "95 %"],
+        "Share of correct outputs",
+        &["T", "outputs a prompt", "plain", "speculative", "difference, points", "95 %"],
         &report.scores.iter().map(line).collect::<Vec<_>>(),
     );
     let kind = |row: &KindScore| {

@@ -1,4 +1,4 @@
-//! Records: which there are, and how they are told apart.
+//! Kinds of records, and how they are recognised.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// What wrote a record.
+/// The program that wrote a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Decode,
@@ -22,7 +22,7 @@ pub enum Kind {
     Table,
     Certify,
     Efficiency,
-    /// A script's, or one that nobody here knows: shown as what it holds.
+    /// A script's, or one of an unknown kind: shown as its contents.
     Other,
 }
 

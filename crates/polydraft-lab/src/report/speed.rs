@@ -13,10 +13,10 @@ pub fn section(record: &Record) -> Result<Section> {
     let title =
         format!("bench speed: {} with {}, T = {}", report.target, report.draft, report.temperature);
     let mut section = Section::of(record).titled(title);
-    section.fact(format!("{} texts each way", report.texts));
+    section.fact(format!("{} sequences per method", report.texts));
     let row = |tree: &str| report.results.iter().find(|row| row.tree == tree);
     for (tree, what) in
-        [("auto", "the tree that chooses itself"), (report.fastest.as_str(), "the fastest here")]
+        [("auto", "the adaptive draft length"), (report.fastest.as_str(), "the fastest here")]
     {
         if let Some(row) = row(tree) {
             section.tile(
@@ -44,10 +44,10 @@ pub fn section(record: &Record) -> Result<Section> {
         Curve::joined(name, passes.known().iter().map(point).collect())
     };
     section.figure(
-        "What a pass costs",
-        "Milliseconds, over so many tokens",
+        "Cost of a forward pass",
+        "Milliseconds, by tokens per forward pass",
         &Curves::new(
-            "tokens in the pass",
+            "tokens per forward pass",
             "milliseconds",
             vec![passes("target", &report.costs.target), passes("draft", &report.costs.draft)],
         )
@@ -65,7 +65,7 @@ pub fn section(record: &Record) -> Result<Section> {
         ]
     };
     section.table(
-        "Ways to decode, in turn",
+        "Methods, in turn",
         "Time: draft, all else",
         &["tree", "tokens/s", "of plain", "by costs", "tokens per call", "nodes", "time"],
         &report.results.iter().map(line).collect::<Vec<_>>(),

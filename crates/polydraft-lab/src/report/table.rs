@@ -1,4 +1,4 @@
-//! Records of bench/table.py: `bench speed` for types × drafts × texts × temperatures.
+//! Records of bench/table.py: `bench speed` for types × drafts × prompts × temperatures.
 
 use std::path::Path;
 
@@ -19,9 +19,9 @@ struct Table {
 #[derive(Deserialize)]
 struct Measured {
     temperature: f64,
-    /// What the program said, or why it refused.
+    /// The program's output, or its reason to refuse.
     speed: Value,
-    /// All else that its figures hang on: those of one row have it in common.
+    /// All other settings: those of one row have them in common.
     #[serde(flatten)]
     setting: Map<String, Value>,
 }
@@ -62,10 +62,9 @@ pub fn section(record: &Record) -> Result<Section> {
     let rows: Vec<Vec<Cell>> = rows.into_iter().map(|(_, cells)| cells).collect();
     section.table(
         "Speed of --tree auto",
-        "Tokens per second, plain → auto. Then its ratio to plain decoding by the clock, and by \
-         what passes cost, which has no noise \
-         of the machine in it; in brackets the same of fixed trees, each text with the one that \
-         was fastest in the others",
+        "Tokens per second, plain → auto. Then its ratio to plain decoding by wall-clock time, and \
+         by the costs of forward passes, which have no noise of the machine; in brackets the same \
+         of fixed trees, each text with the tree that was fastest in the others",
         &head.iter().map(String::as_str).collect::<Vec<_>>(),
         &rows,
     );

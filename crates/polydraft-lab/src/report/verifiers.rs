@@ -11,7 +11,7 @@ pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
     let mut section = Section::of(record);
     section.fact(format!(
-        "{} prompts, texts of {} tokens",
+        "{} prompts, sequences of {} tokens",
         report.origin.prompts, report.origin.max_tokens
     ));
     report
@@ -44,7 +44,8 @@ pub fn section(record: &Record) -> Result<Section> {
         section.figure(
             &format!("Tokens per call on the same drafts, {}", panel.title),
             &format!(
-                "{} positions of {} texts; bars: standard error of the difference to the highest",
+                "{} positions of {} sequences; bars: standard error of the difference to \
+                 the highest",
                 result.positions, result.texts
             ),
             &chart,

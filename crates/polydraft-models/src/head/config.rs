@@ -247,7 +247,8 @@ pub(super) fn default_features(layers: usize) -> Read<Vec<HiddenState>> {
     match numbers.is_sorted_by(|a, b| a < b) {
         true => in_order(numbers),
         false => Err(format!(
-            "eagle_aux_hidden_state_layer_ids: expected layers for a target of only {layers}, got none"
+            "eagle_aux_hidden_state_layer_ids: expected layers for a target of only {layers}, got \
+             none"
         )),
     }
 }

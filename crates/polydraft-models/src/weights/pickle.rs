@@ -114,7 +114,8 @@ fn tensor(list: &Objects, value: Place, parts: &Parts) -> Read<Option<TensorInfo
     if size.len() > DIMENSIONS || stride.len() != size.len() {
         let (size, stride) = (size.len(), stride.len());
         return Err(format!(
-            "expected at most {DIMENSIONS} dimensions with a stride each, got {size} with {stride} strides"
+            "expected at most {DIMENSIONS} dimensions with a stride each, got {size} with {stride} \
+             strides"
         ));
     }
     let (size, stride) = (numbers(list, size)?, numbers(list, stride)?);

@@ -1,20 +1,21 @@
-//! How many tokens a verifier emits for a given draft, on average over its own decisions.
+//! The expected number of tokens that a verifier emits for a given draft, over its own random
+//! decisions.
 //!
-//! Problem: the expected number of tokens given the draft, without drawing what the verifier would
-//! draw.
-//! Source: ours. The code that emits is run once for every series of its decisions
-//! (`polydraft::enumerate`), but for the token that it emits last: which one that is does not
-//! change how many there are.
-//! Complexity: one run for each series of accepted and rejected nodes; a walk needs one law for
-//! each node and order of draws.
+//! Problem: the expected number of tokens given the draft, without sampling the verifier's
+//! decisions.
+//! Source: ours. The verifier's own code is run once for every series of its decisions
+//! (`polydraft::enumerate`), except the last emitted token: which token that is does not change how
+//! many there are.
+//! Complexity: one run for each series of accepted and rejected nodes; a walk needs one
+//! distribution for each node and order of draws.
 //! Deviations: (1) a walk follows its rule's token wherever that is a child, so there every token
-//! counts. It is done by the law of the rule at each node, averaged over the orders in which the
-//! draws may have come: over all of them if they are few, else over random ones, which is right on
-//! average; (2) block verification flips the coins of the selected path from its end upwards and
-//! ends with the first that accepts, so one run in which all reject says what every coin is worth;
-//! (3) a draft of many paths is dealt out to several hands at random, each a draft of so many paths
-//! as are compared, and the mean over the hands counts; a verifier of one path is given each path
-//! of the draft.
+//! counts. The rule's distribution at each node is computed, averaged over the orders in which the
+//! draws may have come: over all of them if they are few, else over random ones, which is unbiased;
+//! (2) block verification flips the coins of the selected path from its end upwards and ends with
+//! the first that accepts, so one run in which all reject gives the probability of every coin; (3)
+//! a draft of many paths is split at random into several subsamples, each a draft of as many paths
+//! as are compared, and the mean over the subsamples counts; a single-path verifier runs on each
+//! path of the draft.
 
 use polydraft::random::Outcomes;
 use polydraft::verify::walk;
@@ -29,39 +30,39 @@ use rand_chacha::ChaCha12Rng;
 use super::hands::{Dealt, Hand, Hands};
 use crate::VerifierKind;
 
-/// Orders of draws that are all looked at, and as many random ones as are taken where there are
-/// more.
+/// The largest number of orders of draws that are enumerated, and the number of random ones that
+/// are taken where there are more.
 const ORDERS: usize = 6;
 const RANDOM_ORDERS: usize = 6;
 
-/// A verifier, in the form in which its expected number of tokens can be told.
+/// A verifier, in the form in which its expected number of tokens can be computed.
 pub struct Subject {
     way: Way,
-    /// Whether it is given the paths one by one.
+    /// Whether it runs on one path at a time.
     alone: bool,
 }
 
 enum Way {
     /// Rule by rule.
     Walk(Box<dyn Rule>, Box<ChaCha12Rng>),
-    /// By the coins of the path that it selects.
+    /// By the coins of the selected path.
     Block(Box<dyn Verifier>),
     /// By its decisions.
     Whole(Box<dyn Verifier>),
 }
 
 impl Subject {
-    /// The verifier at work on trees of this form; none if it is not exact for them.
+    /// The verifier on trees of this form; none if it is not exact for them.
     ///
     /// # Errors
-    /// Settings out of range; a verifier that draws its drafts in its own way.
+    /// Settings out of range; a verifier that samples its own drafts.
     pub fn new(kind: &VerifierKind, form: &Form) -> Result<Option<Self>> {
         let verifier = kind.build()?;
         if verifier.uses_shared_randomness() {
             return Err(Error::Unsupported {
                 operation: "comparison on the same drafts",
                 expected: "verifiers of any drafts".to_owned(),
-                got: format!("{kind}, which shares clocks with drafts of its own"),
+                got: format!("{kind}, which samples its own drafts with shared randomness"),
             });
         }
         let alone = verifier.supports(form).is_err();
@@ -82,10 +83,10 @@ impl Subject {
     }
 
     /// The expected number of tokens emitted for a draft, the last one included: the mean over the
-    /// hands that were dealt from it, or of the draft itself if there are none.
+    /// subsamples of the draft, or of the draft itself if there are none.
     ///
     /// # Errors
-    /// Those of the verifier.
+    /// Errors of the verifier.
     pub fn tokens(
         &mut self,
         draft: &Draft,
@@ -96,7 +97,7 @@ impl Subject {
         if hands.is_empty() { self.way.tokens(draft, target) } else { self.mean(hands, target) }
     }
 
-    /// Whether it is given the paths one by one.
+    /// Whether it runs on one path at a time.
     pub fn is_alone(&self) -> bool {
         self.alone
     }
@@ -173,7 +174,7 @@ fn decided(
     })
 }
 
-/// Enumerates all decisions but which token is emitted.
+/// Enumerates all decisions except which token is emitted.
 struct Lengths<C> {
     rng: C,
 }
@@ -188,7 +189,7 @@ impl<C: RandomSource> RandomSource for Lengths<C> {
     }
 }
 
-/// Enumerates outcomes, unless they are tokens: of these any will do.
+/// Enumerates outcomes, except tokens: any token will do.
 fn choose(rng: &mut impl RandomSource, outcomes: &dyn Outcomes) -> usize {
     if !outcomes.are_tokens() {
         return rng.choose(outcomes);
@@ -201,7 +202,8 @@ fn choose(rng: &mut impl RandomSource, outcomes: &dyn Outcomes) -> usize {
     })
 }
 
-/// The expected number of tokens that a walk emits: the sum over nodes of how likely it gets there.
+/// The expected number of tokens that a walk emits: the sum over nodes of the probability of
+/// reaching each.
 fn walk(
     rule: &mut dyn Rule,
     random: &mut ChaCha12Rng,
@@ -210,7 +212,7 @@ fn walk(
 ) -> Result<f64> {
     let mut reach = vec![0.0; draft.tree().len()];
     reach[DraftTree::ROOT] = 1.0;
-    // Children come behind their parents.
+    // Children come after their parents.
     for node in 0..reach.len() {
         if reach[node] > 0.0
             && let Some(proposal) = draft.proposal(node)
@@ -224,7 +226,7 @@ fn walk(
     Ok(reach.iter().sum())
 }
 
-/// How likely the walk goes on to each child of a node.
+/// The probability that the walk goes on to each child of a node.
 fn follows(
     rule: &mut dyn Rule,
     random: &mut ChaCha12Rng,
@@ -277,7 +279,7 @@ fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Toke
     (0..RANDOM_ORDERS).map(shuffled).collect()
 }
 
-/// Lists all distinct orders of what is left, behind `begun`; false if they are too many.
+/// Lists all distinct orders of the rest, after `begun`; false if there are too many.
 fn arrange(
     left: &mut Vec<(Token, usize)>,
     begun: &mut Vec<Token>,
@@ -314,8 +316,8 @@ mod tests {
     use super::super::hands::deal;
     use super::*;
 
-    /// Expected tokens over all drafts are what the conformance runner finds by enumerating
-    /// everything.
+    /// The expected tokens over all drafts equal what the conformance runner finds by full
+    /// enumeration.
     #[test]
     fn they_are_what_full_enumeration_finds() {
         let mut random = ChaCha12Rng::seed_from_u64(3);
@@ -389,7 +391,7 @@ mod tests {
     /// Random orders are right on average.
     #[test]
     fn orders() {
-        let probs = Distribution::new(vec![0.25; 4]).expect("a law");
+        let probs = Distribution::new(vec![0.25; 4]).expect("a distribution");
         let mut random = ChaCha12Rng::seed_from_u64(1);
         let mut draft = Draft::new();
         draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(4)), &mut random).expect("drawn");
@@ -410,14 +412,14 @@ mod tests {
         subject.tokens(draft, &Hands::default(), target).expect("tokens")
     }
 
-    /// Where a node is too large for its rule, the walk goes by another, and so do its expected
+    /// Where a node is too large for its rule, the walk uses another rule, and so do its expected
     /// tokens.
     #[test]
     fn walks_fall_back() {
         let probs = |weight: &dyn Fn(usize) -> usize| {
             let weights: Vec<f64> = (0..3000).map(|token| 1.0 + weight(token) as f64).collect();
             let sum: f64 = weights.iter().sum();
-            Distribution::new(weights.iter().map(|weight| weight / sum).collect()).expect("a law")
+            Distribution::new(weights.iter().map(|weight| weight / sum).collect()).expect("probs")
         };
         let (drawn, wanted) = (probs(&|token| token % 7), probs(&|token| token % 5));
         let mut random = ChaCha12Rng::seed_from_u64(4);
@@ -436,10 +438,10 @@ mod tests {
         }
     }
 
-    /// A file may hold drafts that nobody would draw: no stack is as deep as they are.
+    /// A file may contain drafts that no policy would draw: deeper than any stack.
     #[test]
     fn no_draft_is_too_deep() {
-        let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a law");
+        let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a distribution");
         let mut chain = Draft::new();
         for node in 0..16_384 {
             let growth = if node == 0 { Growth::Fresh(Draws::iid(1)) } else { Growth::Continue };

@@ -1,8 +1,8 @@
-//! Drafts dealt from a larger one.
+//! Drafts subsampled from a larger one.
 //!
 //! Independent paths are exchangeable: any of them, chosen without looking at them, are independent
-//! paths again. So one draft of many paths, whose laws are computed in one pass, gives several
-//! drafts of fewer.
+//! paths again. So one draft of many paths, whose distributions are computed in one forward pass,
+//! gives several drafts of fewer paths.
 
 use polydraft::random::Outcomes;
 use polydraft::{
@@ -12,26 +12,25 @@ use polydraft::{
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha12Rng;
 
-/// A draft of some paths of another.
+/// A subsample: a draft of some paths of another draft.
 pub struct Hand {
     pub draft: Draft,
-    /// By its own nodes: those of the draft that it was dealt from.
+    /// By its own nodes: the nodes of the draft that it is a subsample of.
     pub nodes: Vec<NodeId>,
-    /// How many such hands there are, all alike.
+    /// The number of identical subsamples.
     pub times: usize,
 }
 
-/// What one draft was dealt out to.
+/// The subsamples of one draft.
 #[derive(Default)]
 pub struct Hands {
-    /// Each path alone, for verifiers of one path.
+    /// Each path alone, for single-path verifiers.
     pub single: Vec<Hand>,
-    /// So many paths as are compared; none where the draft is what is compared.
+    /// Subsamples of as many paths as are compared; none where the draft itself is compared.
     pub several: Vec<Hand>,
 }
 
-/// Deals the paths of a draft out to hands of `count`, at random where there is something to
-/// choose.
+/// Splits the paths of a draft into subsamples of `count`, at random where there is a choice.
 ///
 /// # Errors
 /// A draft that is no number of paths.
@@ -56,7 +55,7 @@ fn hand(draft: &Draft, ends: &[NodeId]) -> Result<Hand> {
     let (mut own, mut nodes) = (Draft::new(), vec![DraftTree::ROOT]);
     let mut node = DraftTree::ROOT;
     while node < own.tree().len() {
-        // The next tokens of the paths that come to this node.
+        // The next tokens of the paths through this node.
         let depth = own.tree().depth(node);
         let here = nodes[node];
         let through = |path: &&Vec<NodeId>| depth == 0 || path.get(depth - 1) == Some(&here);
@@ -81,7 +80,7 @@ fn hand(draft: &Draft, ends: &[NodeId]) -> Result<Hand> {
     Ok(Hand { draft: own, nodes, times: 1 })
 }
 
-/// Draws what was drawn before.
+/// Repeats recorded draws.
 struct Again {
     tokens: Vec<Token>,
     drawn: usize,
@@ -99,11 +98,11 @@ impl RandomSource for Again {
     }
 }
 
-/// The target's laws at the nodes of a hand.
+/// The target's distributions at the nodes of a subsample.
 pub struct Dealt<'a> {
-    /// By its own nodes: those of the draft that it was dealt from.
+    /// By its own nodes: the nodes of the draft that it is a subsample of.
     pub nodes: &'a [NodeId],
-    /// The laws at these.
+    /// The distributions at these.
     pub target: &'a dyn TargetDistributions,
 }
 
@@ -122,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Hands together are the draft, and each has the laws of its own texts.
+    /// The subsamples together are the draft, and each has the distributions of its own prefixes.
     #[test]
     fn every_path_is_dealt_once() {
         let mut random = ChaCha12Rng::seed_from_u64(5);

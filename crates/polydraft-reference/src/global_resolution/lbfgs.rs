@@ -1,7 +1,7 @@
 //! Minimising a smooth convex function: L-BFGS.
 //!
 //! Problem: find a point whose gradient is small in the L1 norm, within a few iterations.
-//! Source: Nocedal 1980 (two-loop recursion, 10 pairs kept); the line search of Nocedal and Wright
+//! Source: Nocedal 1980 (two-loop recursion, 10 stored pairs); line search of Nocedal and Wright
 //! 2006, algorithms 3.5 and 3.6 (bracket, then zoom by bisection) for the strong Wolfe conditions
 //! with SciPy's constants 1e-3 and 0.9.
 //! Complexity: O(variables) an iteration besides the function, of which each iteration needs one or
@@ -12,7 +12,7 @@
 //! is to be the published algorithm; (2) no stop on small progress, which SciPy has: this finds
 //! more solutions, not fewer.
 
-/// Pairs of steps and gradient changes that are kept.
+/// Stored pairs of steps and gradient changes.
 const MEMORY: usize = 10;
 const DECREASE: f64 = 1e-3;
 const CURVATURE: f64 = 0.9;

@@ -1,4 +1,4 @@
-//! The algorithm: H*, what tokens outside it are accepted with, and the two systems, each solved
+//! The algorithm: H*, the acceptance of each token outside it, and the two systems, each solved
 //! when it is needed.
 
 use super::system::{Solved, System, Truncation};
@@ -75,7 +75,7 @@ struct Drafted {
 pub struct Resolver {
     settings: Settings,
     count: usize,
-    /// What can be drafted, by rising token.
+    /// The tokens that can be drafted, ascending.
     tokens: Vec<Drafted>,
     outer: Option<System>,
     inner: Option<System>,
@@ -103,7 +103,7 @@ impl Resolver {
         }
         (self.outer, self.inner) = (None, None);
         let order = by_ratio(problem);
-        // What the next token adds to Pr(all drafts lie in the prefix), less what it wants.
+        // What the next token adds to Pr(all drafts lie in the prefix), minus its demand.
         let mut below = 0.0;
         let gains: Vec<f64> = order
             .iter()
@@ -134,7 +134,7 @@ impl Resolver {
         Ok(())
     }
 
-    /// Solves the system that holds these drafts, if it has not been solved.
+    /// Solves the system that contains these drafts, if it has not been solved.
     ///
     /// # Errors
     /// The reason why there is no solution.

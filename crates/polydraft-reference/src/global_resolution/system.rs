@@ -182,7 +182,7 @@ impl System {
     }
 
     /// Repaired: the probability that a token of draft probability q is selected. A tuple with
-    /// tokens left out selects the first of those, which has their law.
+    /// tokens left out selects the first of those, which has their distribution.
     pub fn selected(&self, token: Token, q: f64) -> f64 {
         match self.tokens.binary_search(&token) {
             Ok(index) => self.selected[index],

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, SafeTensors, View};
 
 use crate::trace::{Error, Result};
 
-/// Bytes of a shard before compression, at most: what a reader must be ready to hold.
+/// Bytes of a shard before compression, at most: the memory that a reader needs.
 pub(crate) const MOST: usize = 512 << 20;
 /// The one entry of a file's metadata: a map of several would be written in any order.
 const METADATA: &str = "polydraft";

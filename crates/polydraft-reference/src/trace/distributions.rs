@@ -1,15 +1,15 @@
-//! The laws of many nodes, one after the other: by support, exact or cut.
+//! The distributions of many nodes, one after the other: by support, exact or truncated.
 //!
-//! Problem: a law over a large vocabulary is mostly tokens that nobody will ever draw, and what is
-//! left of a softmax in single precision needs no double precision.
-//! Source: ours. A law is weights times a scale. The softmax of logits is single-precision powers,
-//! the largest 1, times one double: then the weights are these powers, and the law that is read is
-//! the one that was recorded to the last bit. Where a law is no such thing (counts of n-grams) the
-//! weights are its probabilities themselves.
-//! Complexity: one pass, and for a cut one selection of the likeliest.
-//! Deviations: a law up to a mass below 1 keeps the likeliest tokens up to there and every token
-//! that was drafted, rounds their weights to a relative error of 1 less that mass, and is scaled to
-//! sum to 1.
+//! Problem: a distribution over a large vocabulary is mostly tokens that nobody will ever draw, and
+//! the rest of a softmax in single precision needs no double precision.
+//! Source: ours. A distribution is weights times a scale. The softmax of logits is single-precision
+//! powers, the largest 1, times one double: then the weights are these powers, and the distribution
+//! that is read equals the recorded one to the last bit. Where a distribution has no such form
+//! (counts of n-grams) the weights are its probabilities themselves.
+//! Complexity: one pass, and for a truncation one selection of the likeliest tokens.
+//! Deviations: a distribution up to a mass below 1 keeps the likeliest tokens up to there and every
+//! token that was drafted, rounds their weights to a relative error of 1 less that mass, and is
+//! scaled to sum to 1.
 
 use polydraft::{Distribution, Token};
 use safetensors::tensor::Dtype;
@@ -17,18 +17,18 @@ use safetensors::tensor::Dtype;
 use crate::trace::columns::{In, Out};
 use crate::trace::{Error, Result};
 
-/// One law, ready to be written.
+/// One distribution, ready to be written.
 pub(crate) struct Packed {
-    /// None if all of the vocabulary are stored.
+    /// None if all of the vocabulary is stored.
     tokens: Vec<Token>,
     weights: Vec<f64>,
     scale: f64,
-    /// The probability that is missing.
+    /// The probability that is left out.
     pub left_out: f64,
 }
 
 impl Packed {
-    /// A law up to `mass`, with what was `drafted` from it.
+    /// A distribution up to `mass`, with the `drafted` tokens.
     pub fn new(probs: &Distribution, mass: f64, drafted: &[Token]) -> Self {
         let (tokens, probabilities) = probs.parts();
         let (weights, scale) = powers(probabilities);
@@ -63,7 +63,7 @@ impl Packed {
 /// meaningless: zeros, which compress. One that is not 0 does not become 0: the token was drafted.
 fn rounded(weight: f64, error: f64) -> f64 {
     let bits = (weight as f32).to_bits();
-    // 23 digits are there; of those that are kept the last has twice the error.
+    // 23 digits are there; the last of the stored ones has twice the error.
     let dropped = 23_i32.saturating_add(error.log2() as i32).clamp(0, 23) as u32;
     let half = if dropped == 0 { 0 } else { 1 << (dropped - 1) };
     let rounded = f32::from_bits((bits + half) >> dropped << dropped);
@@ -87,12 +87,12 @@ enum Weights {
     F64(Vec<f64>),
 }
 
-/// The laws of all nodes, those of leaves of a draft empty.
+/// The distributions of all nodes; those of leaves of a draft are empty.
 pub(crate) struct Distributions {
     /// Weights of each node.
     entries: Vec<u32>,
     scale: Vec<f64>,
-    /// The tokens of those laws that do not store all.
+    /// The tokens of the distributions that do not store all.
     tokens: Vec<Token>,
     weights: Weights,
     /// Where tokens and weights of each node begin.
@@ -113,7 +113,7 @@ impl Default for Distributions {
 }
 
 impl Distributions {
-    /// Adds the law of the next node.
+    /// Adds the distribution of the next node.
     pub fn push(&mut self, probs: Option<Packed>) {
         let Some(Packed { tokens, weights, scale, .. }) = probs else {
             self.entries.push(0);
@@ -157,8 +157,8 @@ impl Distributions {
         }
     }
 
-    /// Checks that there is a law where `has` says so and nowhere else, and as many numbers as the
-    /// laws have.
+    /// Checks that there is a distribution where `has` is true and nowhere else, and as many
+    /// numbers as the distributions have.
     pub fn read(role: &str, vocabulary: usize, has: &[bool], columns: &In) -> Result<Self> {
         let name = |column: &str| format!("{role}.{column}");
         let entries: Vec<u32> = columns.column_of(&name("entries"), has.len())?;
@@ -191,7 +191,7 @@ impl Distributions {
         Ok(Self { entries, scale, tokens, weights, starts })
     }
 
-    /// The law of a node; none where there is none.
+    /// The distribution of a node; none where there is none.
     pub fn distribution(
         &self,
         node: usize,
@@ -275,12 +275,12 @@ mod tests {
         let ratio = read.probability(5) / probs.probability(5);
         assert!((ratio * (1.0 - left_out) - 1.0).abs() < 0.01, "{ratio}");
         assert!((read.parts().1.iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        // What was drafted stays, be it as good as impossible for the target.
+        // Drafted tokens stay, even those that are as good as impossible for the target.
         let unlikely =
             Distribution::new([vec![1.0 - 1e-60], vec![0.0; 9], vec![1e-60]].concat()).unwrap();
         let (read, _) = again(&unlikely, 0.99, &[10]);
         assert!(read.probability(10) > 0.0 && read.probability(10) < 1e-37);
-        // All but a few are kept: the others are zeros.
+        // All but a few are stored: the others are zeros.
         let flat = Distribution::new([vec![0.001; 999], vec![0.001]].concat()).unwrap();
         let (read, left_out) = again(&flat, 0.9, &[]);
         assert!(
@@ -289,7 +289,7 @@ mod tests {
                 && (left_out - 0.1).abs() < 1e-9
         );
         assert_eq!(again(&flat, 0.4, &[]).0.parts().0.len(), 400);
-        // A law that has nothing to leave out is exact.
+        // A distribution that has nothing to leave out is exact.
         let one = Distribution::one_hot(100_000, 3).unwrap();
         assert_eq!(again(&one, 0.5, &[]).0, one);
     }

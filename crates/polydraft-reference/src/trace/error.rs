@@ -1,8 +1,8 @@
-//! What can be wrong with a trace, each with the place where it is.
+//! Errors of a trace, each with its place.
 
 use std::path::{Path, PathBuf};
 
-/// What can go wrong.
+/// An error of a trace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,40 +11,40 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// Contents that are no trace's, or were changed behind its back.
+    /// Contents that are no trace's, or were changed after recording.
     #[error("{place}: expected {expected}, got {got}")]
     Content {
         /// The file, and in it the tensor, the position, the node.
         place: String,
-        /// What should be there.
+        /// The expected contents.
         expected: String,
-        /// What is.
+        /// The actual contents.
         got: String,
     },
-    /// Numbers that make no draft or no law.
+    /// Numbers that make no draft or no distribution.
     #[error("{place}: {error}")]
     EmittedDistribution {
         /// The file, the position and the node.
         place: String,
-        /// What is wrong with them.
+        /// The error.
         error: polydraft::Error,
     },
     /// A tree that is no part of what was recorded.
     #[error("{asked} is no part of the recorded {recorded}; what is: {fits}")]
     Tree {
-        /// What was asked for.
+        /// The requested tree.
         asked: String,
-        /// What was drafted.
+        /// The drafted tree.
         recorded: String,
-        /// What can be replayed.
+        /// The trees that can be replayed.
         fits: String,
     },
-    /// A trace that was recorded otherwise than what is to be added to it.
+    /// A trace that was recorded with other settings than those to append with.
     #[error(
-        "{}: {field}: recorded with {recorded}, not {got}; a trace holds one way to record",
+        "{}: {field}: recorded with {recorded}, not {got}; a trace has one set of settings",
         path.display(),
     )]
     Other {
@@ -54,7 +54,7 @@ pub enum Error {
         field: &'static str,
         /// As recorded.
         recorded: String,
-        /// As asked for.
+        /// As requested.
         got: String,
     },
     /// A verifier that failed, or settings out of range.

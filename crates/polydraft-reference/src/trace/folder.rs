@@ -18,7 +18,7 @@ pub(crate) const INDEX: &str = "index.jsonl";
 const SHARD: Kind = Kind { name: "a shard of a trace", most: MOST as u64 };
 const LINES: Kind = Kind { name: "the index of a trace", most: 256 << 20 };
 
-/// What the index says of a shard.
+/// A shard's line in the index.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Line {
@@ -58,7 +58,7 @@ pub struct Trace {
     pub(crate) lines: Vec<Line>,
     /// Bytes of the index that are whole lines.
     pub(crate) whole: usize,
-    /// The shards of this trace that are meant.
+    /// The selected shards of this trace.
     shards: Vec<usize>,
 }
 
@@ -66,7 +66,7 @@ impl Trace {
     /// Opens a trace's folder, or one shard of it by its file.
     ///
     /// # Errors
-    /// What is no trace: the file is named, and what is wrong there.
+    /// Contents that are no trace: names the file and what is wrong there.
     pub fn open(path: &Path) -> Result<Self> {
         let shard = path.is_file().then(|| path.file_name().unwrap_or_default().to_string_lossy());
         let folder = match shard {
@@ -112,12 +112,12 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Opens traces, or shards of them, that are looked at as one.
+    /// Opens traces, or shards of them, as one trace.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); traces that were recorded in different ways; a recording that
-    /// is there twice, under whatever name: it would count twice, and errors would seem smaller
-    /// than they are.
+    /// Errors of [`open`](Self::open); traces that were recorded with different settings; a
+    /// recording that appears twice, under whatever name: it would count twice, and errors would
+    /// seem smaller than they are.
     pub fn together<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Self>> {
         let traces =
             paths.iter().map(|path| Self::open(path.as_ref())).collect::<Result<Vec<_>>>()?;
@@ -137,8 +137,7 @@ impl Trace {
         Ok(traces)
     }
 
-    /// That no more than one shard is there without being listed: the recording of that one was
-    /// interrupted.
+    /// Checks that at most one shard is not listed: its recording was interrupted.
     fn check_listed(&self) -> Result<()> {
         let files =
             std::fs::read_dir(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
@@ -161,7 +160,7 @@ impl Trace {
         }
     }
 
-    /// What all of it has in common.
+    /// The header: settings that all shards have in common.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -176,7 +175,7 @@ impl Trace {
         self.shards.len()
     }
 
-    /// Whether nothing is there.
+    /// Whether there are no shards.
     pub fn is_empty(&self) -> bool {
         self.shards.is_empty()
     }
@@ -199,10 +198,10 @@ impl Trace {
     /// Reads one of the shards, from 0.
     ///
     /// # Errors
-    /// A file that is not there, is not what the index says, or no shard of this trace.
+    /// A file that is missing, does not match the index, or is no shard of this trace.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer shards.
     pub fn shard(&self, index: usize) -> Result<Shard> {
         let number = self.shards[index];
         let line = &self.lines[number];
@@ -224,7 +223,7 @@ impl Trace {
         check("the checksum", &line.crc32, &crc32(&bytes))?;
         let shard = Shard::read(&place, &bytes, self.header.vocabulary)?;
         if shard.texts().len() > self.header.texts as usize {
-            let expected = format!("at most {} texts, as {HEADER} says", self.header.texts);
+            let expected = format!("at most {} sequences, as {HEADER} says", self.header.texts);
             return Err(Error::content(&place, expected, shard.texts().len()));
         }
         check("positions:", &line.positions, &shard.positions())?;
@@ -241,8 +240,8 @@ impl Trace {
     }
 }
 
-/// The lines of an index, and how many bytes they are. A last one without an end was being written
-/// when somebody was interrupted: it does not count.
+/// The lines of an index, and their length in bytes. An incomplete last line was being written
+/// during an interruption: it does not count.
 fn lines(path: &Path, text: &str) -> Result<(Vec<Line>, usize)> {
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let mut lines = Vec::new();

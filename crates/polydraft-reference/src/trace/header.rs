@@ -1,4 +1,4 @@
-//! What a whole trace has in common: `trace.json`.
+//! The header of a trace: `trace.json`.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub const FORMAT: &str = "polydraft-trace";
 /// Its version.
 pub const VERSION: u32 = 1;
 
-/// The models, the settings, and who began to record.
+/// The models, the settings, and the program that began to record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
@@ -21,31 +21,31 @@ pub struct Header {
     pub format: String,
     /// [`VERSION`].
     pub version: u32,
-    /// The target: a name, and what tells it from others of that name.
+    /// The target: a name, and what distinguishes it from others of that name.
     pub target: String,
-    /// What drafted.
+    /// The drafter.
     pub draft: String,
     /// Number of tokens.
     pub vocabulary: usize,
-    /// How the target's logits became laws.
+    /// The sampling settings that turn the target's logits into distributions.
     pub sampling: Sampling,
-    /// How the draft's did.
+    /// The sampling settings of the draft.
     pub draft_sampling: Sampling,
-    /// What was drafted.
+    /// The drafted tree.
     pub tree: PolicyKind,
-    /// Probability up to which the likeliest tokens of each law are kept, in (0, 1]; at 1 laws are
-    /// exact.
+    /// The probability mass up to which the likeliest tokens of each distribution are stored, in
+    /// (0, 1]; at 1 distributions are exact.
     pub mass: f64,
-    /// Texts behind each prompt.
+    /// Sequences after each prompt.
     pub texts: u32,
-    /// Tokens of each text, at most.
+    /// Tokens of each sequence, at most.
     pub max_tokens: u32,
-    /// Tokens of a text from one recorded position to the next.
+    /// Tokens of a sequence from one recorded position to the next.
     pub every: u32,
-    /// Of texts and drafts.
+    /// The seed of sequences and drafts.
     pub seed: u64,
-    /// The program that began to record: version, commit, compiler, machine. What another adds is
-    /// marked in its shards.
+    /// The program that began to record: version, commit, compiler, machine. Shards that another
+    /// program appends name it.
     pub made: Value,
 }
 
@@ -53,7 +53,7 @@ impl Header {
     /// Checks every field.
     ///
     /// # Errors
-    /// Names the first that makes no sense.
+    /// Names the first field that is out of range.
     pub fn validate(&self, place: &str) -> Result<()> {
         let check = |valid: bool, field: &str, expected: &str, got: String| match valid {
             true => Ok(()),
@@ -86,7 +86,7 @@ impl Header {
         Ok(())
     }
 
-    /// That two traces can be looked at as one, in all but their seeds.
+    /// Checks that two traces can be read as one: they agree in all but their seeds.
     ///
     /// # Errors
     /// The first setting in which this differs from what was `recorded` in `path`.
@@ -102,9 +102,9 @@ impl Header {
                 ("sampling", json(&header.sampling)),
                 ("sampling of the draft", json(&header.draft_sampling)),
                 ("tree", json(&header.tree)),
-                ("probability of laws kept", header.mass.to_string()),
-                ("texts behind a prompt", header.texts.to_string()),
-                ("tokens of a text", header.max_tokens.to_string()),
+                ("stored probability mass", header.mass.to_string()),
+                ("sequences after a prompt", header.texts.to_string()),
+                ("tokens of a sequence", header.max_tokens.to_string()),
                 ("tokens between positions", header.every.to_string()),
             ]
         };

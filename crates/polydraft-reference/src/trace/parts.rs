@@ -1,11 +1,11 @@
-//! Which trees are part of a recorded one, and how they are taken from it.
+//! Which trees are part of a recorded one, and how to extract them.
 //!
-//! Problem: what another tree would have drafted, from what was drafted.
+//! Problem: the draft of another tree, from the recorded draft.
 //! Source: ours. Independent draws are exchangeable: any number of those at a node, chosen without
 //! looking at them, are independent draws again. So a tree that draws at each of its nodes no more
-//! than the recorded one did is drafted by choosing. Draws without replacement and the likeliest
-//! tokens come in an order: the first of them are a smaller draw. A tree that is cut by looking at
-//! laws is the same tree with less of it. Nothing else fits.
+//! than the recorded one did is obtained by subsampling. Draws without replacement and the
+//! likeliest tokens come in an order: the first of them are a smaller draw. A tree that is cut by a
+//! threshold on distributions is the same tree with less of it. Nothing else fits.
 //! Complexity: one pass over the nodes that are taken. Deviations: none.
 
 use polydraft::{
@@ -16,10 +16,10 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::trace::{Error, Result};
 
-/// That `asked` is part of what `recorded` drafts.
+/// Checks that `asked` is part of the recorded tree `recorded`.
 ///
 /// # Errors
-/// It is not; the error says what is.
+/// It is not; the error lists the trees that are.
 pub(crate) fn check(recorded: &PolicyKind, asked: &PolicyKind) -> Result<()> {
     match holds(recorded, asked) {
         true => Ok(()),
@@ -56,7 +56,7 @@ fn holds(recorded: &PolicyKind, asked: &PolicyKind) -> bool {
     }
 }
 
-/// How a tree grows at each depth, if that is all it depends on.
+/// The draws of a tree at each depth, if it depends on nothing else.
 fn levels(tree: &PolicyKind) -> Option<Vec<Growth>> {
     let paths = |count: usize, depth: usize| {
         std::iter::once(Growth::Fresh(Draws::iid(count)))
@@ -77,7 +77,7 @@ fn levels(tree: &PolicyKind) -> Option<Vec<Growth>> {
 }
 
 fn level_by_level(recorded: &[Growth], asked: &[Growth]) -> bool {
-    // Draws that may come to one node of the tree that is asked for.
+    // Draws that may come to one node of the requested tree.
     let mut come = 1;
     let fits = |(recorded, asked): (&Growth, &Growth)| match (*recorded, *asked) {
         (Growth::Fresh(recorded), Growth::Fresh(asked)) => {
@@ -104,7 +104,7 @@ fn level_by_level(recorded: &[Growth], asked: &[Growth]) -> bool {
     asked.len() <= recorded.len() && recorded.iter().zip(asked).all(fits)
 }
 
-/// What fits, for people.
+/// The trees that fit, for people.
 fn fits(recorded: &PolicyKind) -> String {
     let own = match recorded {
         PolicyKind::StopBelow(cut) => {
@@ -134,12 +134,12 @@ fn fits(recorded: &PolicyKind) -> String {
     format!("{own}, and stop-below:θ,TREE of such trees")
 }
 
-/// Takes from a draft what `policy` would have drafted; also, by its nodes, the draft's own. At a
-/// leaf of a draft that was `cut` by looking at laws, which are not there, the tree that is asked
-/// for ends too.
+/// Extracts from a draft what `policy` would have drafted; also, by its nodes, the nodes of the
+/// draft. At a leaf of a draft that was `cut` by a threshold on distributions, which are not
+/// recorded there, the requested tree ends too.
 ///
 /// # Errors
-/// A draft that has less than the policy asks for.
+/// A draft that has less than the policy requires.
 pub(crate) fn take(
     draft: &Draft,
     policy: &dyn Policy,
@@ -173,7 +173,7 @@ pub(crate) fn take(
     Ok((own, nodes))
 }
 
-/// So many of the draws at a node.
+/// A subsample of so many draws at a node.
 fn some(
     draft: &Draft,
     node: NodeId,

@@ -1,4 +1,4 @@
-//! What is recorded while a text is decoded.
+//! Records a trace while a sequence is decoded.
 
 use polydraft::{Draft, Error, Result, TargetDistributions, Token};
 use rayon::prelude::*;
@@ -42,13 +42,13 @@ pub struct Recording {
     vocabulary: usize,
     mass: f64,
     left_out: f64,
-    /// Positions of the text that was begun.
+    /// The number of positions of the current sequence.
     positions: u32,
     numbers: Numbers,
 }
 
 impl Recording {
-    /// Nothing yet, of a prompt.
+    /// An empty recording of a prompt.
     pub fn new(header: &Header, prompt: &[Token]) -> Self {
         let numbers = Numbers { prompt: prompt.to_vec(), ..Numbers::default() };
         Self {
@@ -60,16 +60,17 @@ impl Recording {
         }
     }
 
-    /// The next text begins, of this seed.
+    /// Begins the next sequence, with this seed.
     pub fn begin(&mut self, seed: u64) {
         self.numbers.seeds.push(seed);
         self.positions = 0;
     }
 
-    /// A draft behind `at` tokens of the text, and the target's laws at its nodes.
+    /// Records a draft after `at` tokens of the sequence, and the target's distributions at its
+    /// nodes.
     ///
     /// # Errors
-    /// A law that cannot be made; more than a shard may hold.
+    /// A distribution that cannot be computed; more than the limit of a shard.
     pub fn position(
         &mut self,
         at: usize,
@@ -110,16 +111,16 @@ impl Recording {
             return Err(Error::TooLarge {
                 operation: "recording",
                 expected: format!(
-                    "at most {} MiB a prompt: fewer positions, or less of each law",
+                    "at most {} MiB a prompt: fewer positions, or a smaller stored mass",
                     MOST >> 20
                 ),
-                got: format!("{} MiB behind {at} tokens of a text", numbers.size() >> 20),
+                got: format!("{} MiB after {at} tokens of a sequence", numbers.size() >> 20),
             });
         }
         Ok(())
     }
 
-    /// The text ends, having become these tokens.
+    /// Ends the sequence, with all of its tokens.
     pub fn end(&mut self, tokens: &[Token]) {
         self.numbers.lengths.push(tokens.len() as u32);
         self.numbers.positions.push(self.positions);
@@ -131,18 +132,18 @@ impl Recording {
         &self.numbers.prompt
     }
 
-    /// Positions of all texts.
+    /// The number of positions of all sequences.
     pub fn positions(&self) -> usize {
         self.numbers.at.len()
     }
 
-    /// The most that is missing of a law so far.
+    /// The largest probability mass left out of a distribution so far.
     pub fn left_out(&self) -> f64 {
         self.left_out
     }
 
-    /// The file of the prompt with this number in the trace whose header has this checksum, `made`
-    /// by whom.
+    /// The file of the prompt with this number in the trace whose header has this checksum; `made`
+    /// is the program that recorded it.
     ///
     /// # Errors
     /// More tensors than the format can have.

@@ -15,23 +15,23 @@ pub struct Replay {
     tree: PolicyKind,
     form: Form,
     verifiers: Vec<VerifierKind>,
-    /// What is taken of each draft; none for all of it.
+    /// The part of each draft to extract; none for all of it.
     part: Option<PolicyKind>,
-    /// Whether the recorded tree ends where laws say so.
+    /// Whether a threshold on distributions ends the recorded tree.
     cut: bool,
     /// The depth of the recorded tree, and the most draws at a node of it.
     depth: usize,
     draws: usize,
-    /// The paths of the hands that are dealt from it; none for what is taken itself.
+    /// The number of paths of each subsample; none for the extracted draft itself.
     paths: Option<usize>,
 }
 
 impl Replay {
-    /// Those of the verifiers that are exact for `tree`, on what was drafted as `recorded`. From a
-    /// number of paths, several drafts of fewer are dealt.
+    /// The verifiers that are exact for `tree`, on drafts of the tree `recorded`. From a number of
+    /// paths, several drafts of fewer paths are subsampled.
     ///
     /// # Errors
-    /// A tree that is no part of what was recorded; verifiers none of which is exact for it;
+    /// A tree that is no part of the recorded one; verifiers none of which is exact for it;
     /// settings out of range.
     pub fn new(
         recorded: &PolicyKind,
@@ -51,8 +51,8 @@ impl Replay {
                 polydraft::Error::Unsupported { operation, expected, got: got.join(", ") }.into()
             );
         }
-        // All recorded paths, for as long as is asked for, are taken; then hands are dealt from
-        // them.
+        // All recorded paths are extracted, to the requested depth; then they are split into
+        // subsamples.
         let (mut part, mut paths) = (tree.clone(), None);
         if let (Some(there), Some(asked)) = (paths_of(&mut recorded.clone()), paths_of(&mut part)) {
             paths = Some(*asked).filter(|asked| *asked < *there);
@@ -83,10 +83,10 @@ fn paths_of(tree: &mut PolicyKind) -> Option<&mut usize> {
     }
 }
 
-/// A text being looked at.
+/// A sequence that is being evaluated.
 struct Work {
     part: Option<Box<dyn Policy>>,
-    /// Who chooses the part.
+    /// The rng that chooses the part.
     random: ChaCha12Rng,
     comparison: Comparison,
 }
@@ -100,8 +100,8 @@ impl Replay {
         })
     }
 
-    /// That a draft is no larger than the recorded tree: what its header does not say may take any
-    /// time.
+    /// Checks that a draft is no larger than the recorded tree: a larger draft than its header
+    /// declares may take any time.
     fn check(&self, draft: &Draft) -> polydraft::Result<()> {
         let tree = draft.tree();
         let depth = (0..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
@@ -128,11 +128,11 @@ impl Replay {
     }
 }
 
-/// What each of `replays` finds in a shard, as text after text of the prompt of this number; none
-/// for a text without positions.
+/// The results of each of `replays` for a shard, sequence by sequence of the prompt of this number;
+/// none for a sequence without positions.
 ///
 /// # Errors
-/// Numbers of the shard that make no sense; a verifier that fails. The position is named.
+/// Invalid numbers in the shard; a verifier that fails. The position is named.
 pub fn replay(
     shard: &Shard,
     replays: &[Replay],
@@ -166,9 +166,9 @@ pub fn replay(
     Ok(samples)
 }
 
-/// Samples of prompts, each with those of its texts: the first text of every prompt, then the
-/// second, and so on. That is the order in which texts are decoded and measured, so that sums are
-/// the same to the last bit.
+/// Samples of prompts, each with those of its sequences: the first sequence of every prompt, then
+/// the second, and so on. That is the order in which sequences are decoded and measured, so that
+/// sums are the same to the last bit.
 pub fn in_rounds(prompts: &[Vec<Option<Sample>>]) -> Vec<Sample> {
     let rounds = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let round = |round: usize| prompts.iter().filter_map(move |texts| texts.get(round)?.clone());

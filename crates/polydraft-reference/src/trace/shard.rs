@@ -1,8 +1,8 @@
-//! What one prompt gave: texts, and at positions of them drafts and laws.
+//! The recording of one prompt: sequences, and drafts and distributions at positions of them.
 //!
-//! Tensors of one dimension, in the order of texts, of their positions, of these positions' nodes;
-//! the names are in `docs/traces.md`. Nothing of a file is believed: lengths are compared before
-//! anything is made of them, numbers when a position is.
+//! Tensors of one dimension, in the order of sequences, of their positions, of these positions'
+//! nodes; the names are in `docs/traces.md`. Nothing of a file is trusted: lengths are compared
+//! before any allocation, and numbers are checked when a position is read.
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -20,19 +20,19 @@ use crate::trace::{Error, Result};
 const MOST_NODES: u32 = 16_385;
 /// Draws in one tree, a shared node as often as it was drawn.
 const MOST_DRAWS: u64 = 1 << 20;
-/// Texts behind a prompt: as many as a header may say.
+/// Sequences after a prompt: the maximum of a header.
 const MOST_TEXTS: usize = 1 << 20;
 
-/// What a file says of itself.
+/// The metadata of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Metadata {
     pub format: String,
     pub version: u32,
     /// The checksum of the header that it belongs to.
     pub header: String,
-    /// Of the prompt in the trace.
+    /// The number of the prompt in the trace.
     pub number: usize,
-    /// The most that is missing of a law.
+    /// The largest probability mass left out of a distribution.
     pub left_out: f64,
     /// The program that recorded it.
     pub made: Value,
@@ -42,21 +42,21 @@ pub(crate) struct Metadata {
 #[derive(Default)]
 pub(crate) struct Numbers {
     pub prompt: Vec<Token>,
-    /// By text.
+    /// By sequence.
     pub seeds: Vec<u64>,
     pub lengths: Vec<u32>,
     pub positions: Vec<u32>,
-    /// Of all texts.
+    /// The tokens of all sequences.
     pub tokens: Vec<Token>,
-    /// By position: tokens of the text before it, nodes of its draft.
+    /// By position: tokens of the sequence before it, nodes of its draft.
     pub at: Vec<u32>,
     pub nodes: Vec<u32>,
     /// By node. Parents are counted within the draft.
     pub token: Vec<Token>,
     pub parent: Vec<u32>,
     pub draws: Vec<u32>,
-    /// What was drawn below it: 0 for nothing, else 1 and the place of the scheme in
-    /// [`Drafting::ALL`]; how many; whether the draws began there.
+    /// The draws below it: 0 for nothing, else 1 and the index of the scheme in [`Drafting::ALL`];
+    /// how many; whether the draws began there.
     pub scheme: Vec<u8>,
     pub count: Vec<u32>,
     pub fresh: Vec<u8>,
@@ -95,7 +95,7 @@ impl Numbers {
         let prompt = columns.column("prompt")?;
         let seeds: Vec<u64> = columns.column("text.seed")?;
         if seeds.len() > MOST_TEXTS {
-            let expected = format!("at most {MOST_TEXTS} texts");
+            let expected = format!("at most {MOST_TEXTS} sequences");
             return Err(Error::content(columns.at("text.seed"), expected, seeds.len()));
         }
         let lengths: Vec<u32> = columns.column_of("text.length", seeds.len())?;
@@ -143,7 +143,7 @@ impl Numbers {
     }
 }
 
-/// What one prompt gave.
+/// The recording of one prompt.
 pub struct Shard {
     place: String,
     vocabulary: usize,
@@ -154,33 +154,33 @@ pub struct Shard {
     texts: Vec<Text>,
 }
 
-/// A text behind the prompt.
+/// A sequence after the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// Of the generator that dealt and drew.
+    /// The seed of the rng that subsampled and sampled.
     pub seed: u64,
-    /// What the target wrote.
+    /// The target's output.
     pub tokens: Vec<Token>,
-    /// Its positions among the shard's.
+    /// Its positions within the shard.
     pub positions: Range<usize>,
 }
 
-/// A draft, and the target's laws at its nodes.
+/// A draft, and the target's distributions at its nodes.
 #[derive(Debug)]
 pub struct Position {
-    /// Tokens of the text before it.
+    /// Tokens of the sequence before it.
     pub at: usize,
-    /// What was drafted there.
+    /// The draft at this position.
     pub draft: Draft,
     /// By node, the root included.
     pub target: Vec<Distribution>,
 }
 
 impl Shard {
-    /// Reads a shard's file, named `place` in messages, of a trace with so many tokens.
+    /// Reads a shard's file, named `place` in messages, of a trace with this vocabulary size.
     ///
     /// # Errors
-    /// What is no shard; the tensor is named.
+    /// Contents that are no shard; the tensor is named.
     pub fn read(place: &str, file: &[u8], vocabulary: usize) -> Result<Self> {
         let bytes = unpack(place, file)?;
         let columns = In::new(place, &bytes)?;
@@ -215,12 +215,14 @@ impl Shard {
                 |place: usize| (least(place)..=text.tokens.len() as u32).contains(&at[place]);
             if let Some(wrong) = (0..at.len()).find(|place| !sound(*place)) {
                 let expected = format!(
-                    "ascending positions of a text of {} tokens, here from {}",
+                    "ascending positions of a sequence of {} tokens, here from {}",
                     text.tokens.len(),
                     least(wrong)
                 );
-                let place =
-                    format!("{}, text {index}, position {wrong} of it", columns.at("position.at"));
+                let place = format!(
+                    "{}, sequence {index}, position {wrong} of it",
+                    columns.at("position.at")
+                );
                 return Err(Error::content(place, expected, at[wrong]));
             }
         }
@@ -233,7 +235,7 @@ impl Shard {
         self.metadata.number
     }
 
-    /// The checksum of the header that it says to belong to.
+    /// The checksum of the header that the shard names as its own.
     pub(crate) fn header(&self) -> &str {
         &self.metadata.header
     }
@@ -248,7 +250,7 @@ impl Shard {
         &self.metadata.made
     }
 
-    /// The most that is missing of a law.
+    /// The largest probability mass left out of a distribution.
     pub fn left_out(&self) -> f64 {
         self.metadata.left_out
     }
@@ -258,20 +260,21 @@ impl Shard {
         &self.numbers.prompt
     }
 
-    /// The texts behind it.
+    /// The sequences after the prompt.
     pub fn texts(&self) -> &[Text] {
         &self.texts
     }
 
-    /// Positions of all texts.
+    /// The number of positions of all sequences.
     pub fn positions(&self) -> usize {
         self.numbers.at.len()
     }
 
-    /// Makes draft and laws of a position, from 0 over all texts.
+    /// Reads draft and distributions of a position, counted from 0 over all sequences.
     ///
     /// # Errors
-    /// A position that is not there; numbers that make no draft or no law: the node is named.
+    /// A position that does not exist; numbers that make no draft or no distribution: the node is
+    /// named.
     pub fn position(&self, position: usize) -> Result<Position> {
         let Some((&at, &begin)) = self.numbers.at.get(position).zip(self.starts.get(position))
         else {
@@ -285,9 +288,9 @@ impl Shard {
         let draft = self.draft(position, nodes.clone())?;
         let target = nodes.map(|node| {
             let probs = self.numbers.target.distribution(node, self.vocabulary);
-            probs
-                .unwrap_or(Distribution::one_hot(self.vocabulary, 0))
-                .map_err(|error| self.wrong(position, node - begin, "the target's law", error))
+            probs.unwrap_or(Distribution::one_hot(self.vocabulary, 0)).map_err(|error| {
+                self.wrong(position, node - begin, "the target's distribution", error)
+            })
         });
         Ok(Position { at: at as usize, draft, target: target.collect::<Result<_>>()? })
     }
@@ -353,7 +356,7 @@ impl Shard {
             if !draft.tree().children(node).eq(children[node].iter().copied()) {
                 return content(
                     node,
-                    "each token once, children one behind the other",
+                    "each token once, children one after the other",
                     format!("{tokens:?}"),
                 );
             }

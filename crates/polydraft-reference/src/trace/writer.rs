@@ -1,5 +1,5 @@
-//! Recording into a folder, such that an interruption at any time loses no more than the shard that
-//! was at work.
+//! Records into a folder, such that an interruption at any time loses no more than the current
+//! shard.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -12,25 +12,25 @@ use serde_json::Value;
 use crate::trace::folder::{HEADER, INDEX, Line, crc_of, crc32, file_name};
 use crate::trace::{Error, Header, Recording, Result, Trace};
 
-/// What is behind the name of a file that is not whole yet.
+/// The suffix of an incomplete file.
 const PART: &str = ".part";
 
-/// A trace that is being recorded. As long as this lives, nobody else can add to it.
+/// A trace that is being recorded. It is locked against other writers as long as this lives.
 pub struct Writer {
     folder: PathBuf,
     crc: String,
     index: File,
     /// The number of the next prompt.
     next: usize,
-    /// By checksum, how often a prompt was recorded and has not been asked for.
+    /// By checksum, how often a prompt was recorded and has not been requested.
     recorded: HashMap<String, usize>,
 }
 
 impl Writer {
-    /// Begins a trace in a folder that is not there yet, or is empty.
+    /// Begins a trace in a new or empty folder.
     ///
     /// # Errors
-    /// A folder that holds something; a header that makes no sense.
+    /// A folder that is not empty; an invalid header.
     pub fn create(folder: &Path, header: &Header) -> Result<Self> {
         header.validate(HEADER)?;
         let failed = |error| Error::file(folder, error);
@@ -63,7 +63,7 @@ impl Writer {
         })
     }
 
-    /// Goes on with a trace that was recorded in the same way.
+    /// Appends to a trace that was recorded with the same settings.
     ///
     /// # Errors
     /// No trace; another one: the setting that differs is named.
@@ -90,7 +90,7 @@ impl Writer {
         Ok(Self { folder: folder.to_owned(), crc, index, next, recorded })
     }
 
-    /// The index, opened for nobody else to write.
+    /// The index, locked against other writers.
     fn lock(folder: &Path) -> Result<File> {
         let path = folder.join(INDEX);
         let open = || -> std::io::Result<File> {
@@ -122,11 +122,11 @@ impl Writer {
         }
     }
 
-    /// Adds a prompt, `made` by this program; how many bytes it takes. When this returns it is
-    /// there to stay.
+    /// Adds a prompt, recorded by the program `made`, and returns its size in bytes. The shard is
+    /// durable when this returns.
     ///
     /// # Errors
-    /// Those of the system; then it is not there.
+    /// Errors of the file system; then the prompt is not in the trace.
     pub fn add(&mut self, recording: &Recording, made: &Value) -> Result<u64> {
         let path = self.folder.join(file_name(self.next));
         let file = recording
@@ -149,7 +149,7 @@ impl Writer {
     }
 }
 
-/// Writes a file that is whole or not there.
+/// Writes a file atomically.
 fn write(path: &Path, contents: &[u8]) -> Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(PART);

@@ -138,7 +138,7 @@ fn what_is_there_twice_is_refused_by_name() {
     record(other.path(), &Header { mass: 0.9, ..own });
     assert!(
         Trace::together(&[whole, other.path()])
-            .is_err_and(|error| error.to_string().contains("laws kept"))
+            .is_err_and(|error| error.to_string().contains("stored probability mass"))
     );
 }
 
@@ -190,7 +190,7 @@ fn another_way_to_record_is_refused_by_name() {
     record(folder.path(), &own);
     for (other, name) in [
         (Header { target: "a third".to_owned(), ..own.clone() }, "target"),
-        (Header { mass: 0.9, ..own.clone() }, "probability of laws kept"),
+        (Header { mass: 0.9, ..own.clone() }, "stored probability mass"),
         (Header { seed: 1, ..own.clone() }, "seed"),
         (Header { tree: "paths:2,1".parse().unwrap(), ..own.clone() }, "tree"),
         (

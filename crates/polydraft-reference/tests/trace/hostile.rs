@@ -60,8 +60,8 @@ fn numbers_that_make_no_sense_are_refused_with_their_place() {
         ("text.tokens", 1, u32s(u32::MAX), "tensor text.tokens"),
         ("text.length", 0, u32s(u32::MAX), "tensor text.tokens: expected 4294967295 numbers"),
         ("text.positions", 0, u32s(1 << 31), "tensor position.at: expected 2147483648"),
-        ("position.at", 1, u32s(0), "text 0, position 1 of it: expected ascending"),
-        ("position.at", 2, u32s(7), "a text of 6 tokens"),
+        ("position.at", 1, u32s(0), "sequence 0, position 1 of it: expected ascending"),
+        ("position.at", 2, u32s(7), "a sequence of 6 tokens"),
         ("position.nodes", 0, u32s(0), "position 0 of the file: expected from 1"),
         ("position.nodes", 0, u32s(u32::MAX), "got 4294967295"),
         ("position.nodes", 0, u32s(16_385), "tensor node.scheme: expected"),
@@ -88,8 +88,8 @@ fn numbers_that_make_no_sense_are_refused_with_their_place() {
         ("target.entries", 0, u32s(2), "tensor target.tokens: expected 2 numbers"),
         ("draft.scale", 0, f64s(f64::NAN), "node 0: the draft"),
         ("draft.scale", 0, f64s(-1.0), "node 0: the draft"),
-        ("target.scale", 0, f64s(2.0), "position 0, node 0: the target's law"),
-        ("target.scale", 0, f64s(f64::INFINITY), "position 0, node 0: the target's law"),
+        ("target.scale", 0, f64s(2.0), "position 0, node 0: the target's distribution"),
+        ("target.scale", 0, f64s(f64::INFINITY), "position 0, node 0: the target's distribution"),
     ] {
         let mut changed = sound_tensors.clone();
         let (.., tensor) = changed.iter_mut().find(|tensor| tensor.0 == name).unwrap();
@@ -133,7 +133,7 @@ fn tensors_that_are_none_are_refused_by_name() {
     assert!(read(&file(&sound_tensors, &HashMap::new()), 3).is_err());
 }
 
-/// Small files of very many texts, and drafts that are larger than the header says.
+/// Small files of very many sequences, and drafts that are larger than the header says.
 #[test]
 fn what_would_take_any_time_is_refused() {
     let (mut many, metadata) = tensors(&sound());
@@ -141,7 +141,7 @@ fn what_would_take_any_time_is_refused() {
     (seeds.2, seeds.3) = (vec![(1 << 20) + 1], vec![0; 8 * ((1 << 20) + 1)]);
     let error = read(&file(&many, &metadata), 3).unwrap_err().to_string();
     assert!(
-        error.contains("tensor text.seed: expected at most 1048576 texts, got 1048577"),
+        error.contains("tensor text.seed: expected at most 1048576 sequences, got 1048577"),
         "{error}"
     );
 

@@ -14,7 +14,7 @@ use super::{Reply, Sent, steps, tokens};
 use crate::App;
 use crate::worker::{Event, Failure, RequestParams};
 
-/// Which route answers.
+/// The route of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// `/v1/completions`
@@ -23,25 +23,25 @@ pub enum Shape {
     Chat,
 }
 
-/// What an answer took.
+/// The usage of an answer.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct Usage {
     /// Tokens of the prompts.
     pub prompt_tokens: usize,
-    /// Tokens of the texts.
+    /// Tokens of the sequences.
     pub completion_tokens: usize,
     /// Both.
     pub total_tokens: usize,
-    /// What speculation did.
+    /// Counts of speculation.
     pub speculation: Speculated,
 }
 
-/// What speculation did, over all texts.
+/// Counts of speculation, over all sequences.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct Speculated {
-    /// Passes of the target, the prompts' not among them.
+    /// Passes of the target, without the prefill.
     target_calls: usize,
-    /// Tokens that a grammar left no choice for, which took no pass.
+    /// Tokens that a grammar forced, which took no pass.
     forced_tokens: usize,
     /// Distinct tokens drafted.
     draft_tokens: usize,
@@ -76,7 +76,7 @@ pub struct Call {
     pub name: String,
     /// JSON, as far as it is known.
     pub arguments: String,
-    /// Bytes of it told so far; none before its first delta.
+    /// Bytes of it sent so far; none before its first delta.
     told: Option<usize>,
 }
 
@@ -102,17 +102,17 @@ impl Call {
     }
 }
 
-/// One text of the answer, as far as it is known.
+/// One sequence of the answer, as far as it is known.
 #[derive(Debug, Default)]
 struct Part {
     text: String,
-    /// Reads calls out of the text, where there may be some.
+    /// Parses calls in the output, where there may be some.
     reader: Option<Calls>,
     calls: Vec<Call>,
     scores: Vec<Scored>,
     traces: Vec<Trace>,
     finish: Option<Finish>,
-    /// Characters of its tokens told so far.
+    /// Characters of its tokens sent so far.
     offset: usize,
     /// Whether its first chunk was sent.
     begun: bool,
@@ -125,7 +125,7 @@ impl Part {
                 (Said::Text(text), _) => self.text.push_str(&text),
                 (Said::Call(name), _) => self.calls.push(Call::new(name)),
                 (Said::Arguments(more), Some(call)) => call.arguments.push_str(&more),
-                // Nobody has arguments without a call.
+                // There are no arguments without a call.
                 (Said::Arguments(_), None) => {}
             }
         }
@@ -140,7 +140,7 @@ impl Part {
         })
     }
 
-    /// Whether there is anything to tell of it that was not told.
+    /// Whether anything of it is not sent yet.
     fn is_news(&self) -> bool {
         let called = self.calls.iter().any(|call| call.told != Some(call.arguments.len()));
         let said = !self.text.is_empty() || !self.scores.is_empty() || !self.traces.is_empty();
@@ -149,27 +149,27 @@ impl Part {
 }
 
 impl Answer {
-    /// The first text, as far as it is known, and why it ended if it has.
+    /// The first sequence, as far as it is known, and its finish reason if it has ended.
     pub fn first(&self) -> (&str, Option<Finish>) {
         self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
     }
 
-    /// What is known of the tokens of the first text.
+    /// The known scores of the first sequence's tokens.
     pub fn scores(&self) -> &[Scored] {
         self.parts.first().map_or(&[], |part| &part.scores)
     }
 
-    /// The tokenizer that it is told with.
+    /// The tokenizer of its tokens.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.text
     }
 
-    /// The calls in the first text, as far as they are known.
+    /// The calls in the first sequence, as far as they are known.
     pub fn calls(&self) -> &[Call] {
         self.parts.first().map_or(&[], |part| &part.calls)
     }
 
-    /// Calls of tools are read out of each text from now on.
+    /// From now on calls of tools are parsed in each sequence.
     pub fn reads_calls(&mut self, reader: impl Fn() -> Calls) {
         self.parts.iter_mut().for_each(|part| part.reader = Some(reader()));
     }
@@ -179,7 +179,7 @@ impl Answer {
         self.created
     }
 
-    /// What it took so far.
+    /// The usage so far.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -199,7 +199,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of nothing yet. Each text begins with its prompt of `echo`, if there are any.
+    /// Of nothing yet. Each sequence begins with its prompt of `echo`, if there are any.
     pub fn new(
         app: &App,
         shape: Shape,
@@ -255,7 +255,7 @@ impl Answer {
         }
     }
 
-    /// What is new of one text.
+    /// What is new of one sequence.
     fn chunk(&mut self, index: usize) -> Value {
         let part = &mut self.parts[index];
         let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
@@ -323,7 +323,7 @@ impl Reply for Answer {
                 part.traces.extend(traces);
                 Ok(text)
             }
-            // Somebody ended it who was not the client: there is more that nobody will say.
+            // It was ended, and not by the client: the answer is not complete.
             Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
             Event::End { text, finish, tokens, statistics } => {
                 let part = &mut self.parts[text];
@@ -369,7 +369,7 @@ impl Reply for Answer {
     }
 
     fn more(&mut self, text: usize) -> Vec<Sent> {
-        // What may yet become a call is not told.
+        // What may yet become a call is not sent.
         match self.parts[text].is_news() {
             true => vec![Sent::data(self.chunk(text))],
             false => Vec::new(),

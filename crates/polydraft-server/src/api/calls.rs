@@ -1,8 +1,8 @@
-//! Calls of tools, read from an answer's text as it comes.
+//! Calls of tools, parsed from an answer's text as it comes.
 //!
 //! Problem: a model writes its calls into its text, in the form that its chat template taught it;
 //! clients want them apart from it, and piece by piece.
-//! Method: 1. text is passed on as far as no call can begin in it; 2. behind a call's opening its
+//! Method: 1. text is passed on as far as no call can begin in it; 2. after a call's opening its
 //! head is read, up to the name of a tool that there is and the beginning of its arguments; 3.
 //! these are passed on as they stand, up to the brace that closes them. 4. What has another order
 //! is read once it is whole; what is no call of a tool that there is stays text.
@@ -12,7 +12,7 @@
 use polydraft_text::CallForm;
 use serde_json::{Map, Value};
 
-/// What an answer says.
+/// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     /// More text.
@@ -29,19 +29,19 @@ enum State {
     Text,
     /// Text to the end.
     Plain,
-    /// Behind the opening of a call.
+    /// After the opening of a call.
     Head,
     /// In its arguments.
     Arguments(Braces),
-    /// Behind them.
+    /// After its arguments.
     Tail,
 }
 
-/// Reads one answer.
+/// Parses one answer.
 #[derive(Debug)]
 pub struct Calls {
     form: CallForm,
-    /// Of the tools that there are.
+    /// Of the request's tools.
     names: Vec<String>,
     state: State,
     /// What is not decided yet.
@@ -83,7 +83,7 @@ impl Calls {
         said
     }
 
-    /// One step; whether there is more to do with what is held.
+    /// One step; whether there is more to do with the pending text.
     fn advance(&mut self, said: &mut Vec<Said>) -> bool {
         match self.state {
             State::Text if self.form.opening().is_empty() => self.begin(),
@@ -104,7 +104,7 @@ impl Calls {
         }
     }
 
-    /// Passes on so many bytes of what is held.
+    /// Passes on so many bytes of the pending text.
     fn tell(&mut self, bytes: usize, said: &mut Vec<Said>) {
         let text: String = self.held.drain(..bytes).collect();
         if !text.is_empty() {

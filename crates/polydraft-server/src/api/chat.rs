@@ -17,15 +17,15 @@ use crate::App;
 pub struct Chat {
     /// The conversation so far.
     messages: Option<Vec<Spoken>>,
-    /// Tokens of an answer at most. Default: as the server was started, else up to the context's
-    /// end.
+    /// Tokens of an answer at most. Default: as the server was started, else up to the end of the
+    /// context.
     max_completion_tokens: Option<usize>,
     /// The older name of max_completion_tokens.
     max_tokens: Option<usize>,
-    /// Whether to tell every token's log-probability at temperature 1.
+    /// Whether to return every token's log-probability at temperature 1.
     #[serde(default, deserialize_with = "null_is_default")]
     logprobs: bool,
-    /// With each, so many of the likeliest in its place.
+    /// With each, so many of the likeliest alternatives.
     top_logprobs: Option<usize>,
     /// What the model may call: `{"type": "function", "function": {"name": .., "description": ..,
     /// "parameters": .., "strict": ..}}`. With `strict` calls are as the parameters' schema says.
@@ -42,7 +42,7 @@ pub struct Chat {
     rest: Map<String, Value>,
 }
 
-/// From a body to what the engine is asked, as for completions.
+/// From a body to the engine's request, as for completions.
 ///
 /// # Errors
 /// What is wrong with the request.

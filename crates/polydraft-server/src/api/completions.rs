@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts that go on from prompts.
+//! `/v1/completions`: continuations of prompts.
 
 use polydraft::Token;
 use serde::Deserialize;
@@ -14,13 +14,13 @@ use crate::App;
 /// Parameters of completions alone.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Completion {
-    /// A text, a list of texts, a list of token ids, or a list of such lists.
+    /// A string, a list of strings, a list of token ids, or a list of such lists.
     #[schema(value_type = String)]
     prompt: Option<Prompt>,
-    /// Tokens of a text at most. Default: as the server was started.
+    /// Tokens of a completion at most. Default: as the server was started.
     max_tokens: Option<usize>,
-    /// With every token its log-probability at temperature 1, and so many of the likeliest in its
-    /// place.
+    /// With every token its log-probability at temperature 1, and so many of the likeliest
+    /// alternatives.
     logprobs: Option<usize>,
     /// Whether the answer begins with the prompt.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -33,7 +33,7 @@ pub struct Completion {
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "a text, a list of texts, a list of token ids, or a list of such lists"
+    expecting = "a string, a list of strings, a list of token ids, or a list of such lists"
 )]
 enum Prompt {
     Text(String),
@@ -42,8 +42,7 @@ enum Prompt {
     Lists(Vec<Vec<Token>>),
 }
 
-/// From a body to what the engine is asked. Encoding takes its time: not for the threads that
-/// answer.
+/// From a body to the engine's request. Encoding takes time: not for the threads that answer.
 ///
 /// # Errors
 /// What is wrong with the request.

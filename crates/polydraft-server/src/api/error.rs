@@ -1,4 +1,4 @@
-//! What a client is told when something is wrong: OpenAI's error object.
+//! Errors for clients: OpenAI's error object.
 
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -30,7 +30,7 @@ pub struct Detail {
     pub code: Option<&'static str>,
 }
 
-/// Seconds after which a client that was sent away may come again.
+/// Seconds after which a refused client may try again.
 const RETRY_AFTER: &str = "1";
 
 impl Problem {
@@ -39,12 +39,12 @@ impl Problem {
         Self { error, status }
     }
 
-    /// A request that makes no sense.
+    /// An invalid request.
     pub fn invalid(message: impl ToString) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A fault of the server's. What it is stands in its log.
+    /// A fault of the server's. Its log says which.
     pub fn internal() -> Self {
         let message = "the server failed; what happened is in its log";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
@@ -89,8 +89,7 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Full => {
-                let message =
-                    "as many requests are at work and waiting as there may be; try again later";
+                let message = "the queue is full; try again later";
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
                     .code("queue_full")
             }
@@ -109,7 +108,7 @@ impl From<Failure> for Problem {
             }
             Failure::Behind => {
                 let message =
-                    "the answer was read too slowly: more of it waits than the server keeps";
+                    "the answer was read too slowly: more of it waits than the server buffers";
                 Self::invalid(message).code("too_slow")
             }
             Failure::Settings(problem) => Self::invalid(problem).of("speculation"),
@@ -164,7 +163,7 @@ impl From<polydraft_text::Error> for Problem {
                 Self::invalid(format!("the model's tokenizer refused the text: {problem}"))
             }
             _ => {
-                tracing::error!(%error, "a text could not be read");
+                tracing::error!(%error, "a text could not be tokenized");
                 Self::internal()
             }
         }

@@ -1,4 +1,4 @@
-//! The form that texts must have: any, JSON, or JSON of a schema.
+//! The form that outputs must have: any, JSON, or JSON of a schema.
 
 use std::sync::{Arc, PoisonError};
 
@@ -36,7 +36,7 @@ struct Schema {
 /// Bytes of a schema.
 const MOST: usize = 64 << 10;
 
-/// The form that is asked for by this parameter; none where any text will do.
+/// The form that this parameter asks for; none where any output is allowed.
 ///
 /// # Errors
 /// A form that is none; a schema that is too large, or would take too much to enforce.
@@ -55,7 +55,7 @@ pub fn form(format: Option<&Value>, param: &'static str) -> Result<Option<Form>,
     Form::json(schema, param).map(Some).map_err(wrong)
 }
 
-/// The grammar of a form, for texts that these tokens end. It takes its time.
+/// The grammar of a form, for sequences that these tokens end. It takes time.
 ///
 /// # Errors
 /// A schema that is wrong, or cannot be enforced; a model for which none can be.
@@ -65,12 +65,12 @@ pub fn grammar(app: &App, form: Form, end_tokens: &[Token]) -> Result<Grammar, P
     made.map_err(|problem| Failure::Form { param, problem }.into())
 }
 
-/// What makes grammars for texts that these tokens end, made when the first is asked for.
+/// The builder of grammars for sequences that these tokens end, made with the first grammar.
 ///
 /// # Errors
 /// A model for which none can be.
 fn grammars(app: &App, end_tokens: &[Token]) -> Result<Arc<Grammars>, String> {
-    // Whoever panicked in between has put nothing into it.
+    // A panic in between has put nothing into it.
     let mut all = app.grammars.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(grammars) = all.get(end_tokens) {
         return Ok(grammars.clone());

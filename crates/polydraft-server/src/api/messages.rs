@@ -18,7 +18,7 @@ use crate::App;
 pub struct Spoken {
     /// Who speaks: system (or developer), user, assistant or tool.
     role: String,
-    /// What is said: a text, or a list of parts of type text; an answer with calls may have none.
+    /// The content: a string, or a list of parts of type text; an answer with calls may have none.
     #[schema(value_type = Option<String>)]
     content: Option<Content>,
     /// The calls of an answer: `{"id": .., "type": "function", "function": {"name": ..,
@@ -27,7 +27,7 @@ pub struct Spoken {
     tool_calls: Option<Vec<Value>>,
     /// Which call a tool answers.
     tool_call_id: Option<String>,
-    /// Who of that role speaks: the model is told where its template has a place for it.
+    /// Who of that role speaks: passed to the model where its template has a place for it.
     name: Option<String>,
     // What answers have besides, and clients send back: nothing.
     #[schema(ignore)]
@@ -44,13 +44,13 @@ pub struct Spoken {
     _annotations: Option<[(); 0]>,
 }
 
-/// What is said: a text, or parts that are texts.
+/// The content: a string, or parts that are strings.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of parts")]
+#[serde(untagged, expecting = "a string or a list of parts")]
 pub enum Content {
     /// As it is.
     Text(String),
-    /// Behind each other.
+    /// Joined.
     Parts(Vec<Part>),
 }
 
@@ -73,8 +73,9 @@ impl Content {
             (true, Some(text)) => Ok(text),
             _ => {
                 let (kinds, kind) = (kinds.join(" or "), part.kind);
-                let problem =
-                    format!("expected parts of type {kinds} with a text, got one of type {kind:?}");
+                let problem = format!(
+                    "expected parts of type {kinds} with a string, got one of type {kind:?}"
+                );
                 Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
             }
         };
@@ -82,7 +83,7 @@ impl Content {
     }
 }
 
-/// What somebody of this role said; `param` names the role.
+/// The message of this role; `param` names the role.
 ///
 /// # Errors
 /// Another role.
@@ -126,7 +127,7 @@ pub struct Calling(HashMap<String, String>);
 
 impl Calling {
     /// An answer's call. Arguments that are no JSON object, which a model may have written, are
-    /// shown to it as the text that they are.
+    /// shown to it as the string that they are.
     pub fn call(&mut self, id: String, name: String, arguments: String) -> Value {
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
         let object = serde_json::from_str(text).ok().filter(Value::is_object);
@@ -163,12 +164,12 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
             return wrong(".tool_calls", "only an assistant makes calls");
         }
         if tool_call_id.is_some() != (role == "tool") {
-            return wrong(".tool_call_id", "a tool answers one call, and nobody else does");
+            return wrong(".tool_call_id", "messages of tools, and no others, answer one call");
         }
         let content = match content {
             Some(content) => content.text(&["text"], &param(".content"))?,
             None if calls.is_empty() => {
-                return wrong(".content", "expected a text or a list of parts");
+                return wrong(".content", "expected a string or a list of parts");
             }
             None => String::new(),
         };

@@ -74,7 +74,7 @@ pub fn description() -> Value {
         "/health": get("Whether it serves; needs no key", "application/json"),
         "/metrics": get("Counters and times, for Prometheus", "text/plain"),
         "/v1/models": get("The model that is served", "application/json"),
-        "/v1/completions": post("Texts that go on from prompts", "Completion"),
+        "/v1/completions": post("Continuations of prompts", "Completion"),
         "/v1/chat/completions": post("Answers to conversations", "Chat"),
         "/v1/responses": post("Answers to conversations, in the newer form; nothing is stored",
             "Responses"),

@@ -14,7 +14,7 @@ use super::speculation;
 use crate::worker::RequestParams;
 use crate::{App, Defaults};
 
-/// Parameters of every text.
+/// Parameters of every sequence.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Common {
     /// The model's name, as `/v1/models` has it. Default: the one that is served.
@@ -29,24 +29,24 @@ pub struct Common {
     pub min_p: Option<f64>,
     /// Added to the logits of tokens, by id, from -100 to 100.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// Taken from a token's logit for every time that the text has it, from -2 to 2.
+    /// Subtracted from a token's logit for every time that it was generated, from -2 to 2.
     pub frequency_penalty: Option<f32>,
-    /// Taken from a token's logit if the text has it, from -2 to 2.
+    /// Subtracted from a token's logit if it was generated, from -2 to 2.
     pub presence_penalty: Option<f32>,
-    /// Of all random decisions: the same seed gives the same text, whatever else the server does.
+    /// Of all random decisions: the same seed gives the same output, whatever else the server does.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Number>,
-    /// Texts for each prompt. Default 1.
+    /// Sequences for each prompt. Default 1.
     pub n: Option<usize>,
-    /// Strings that end the text and are not part of it.
+    /// Strings that end the output and are not part of it.
     #[schema(value_type = Option<Vec<String>>)]
     pub stop: Option<OneOrMany<String>>,
-    /// Whether to send the text as it is decided.
+    /// Whether to stream the output as it is decided.
     #[serde(default, deserialize_with = "null_is_default")]
     pub stream: bool,
     /// How to stream.
     pub stream_options: Option<StreamOptions>,
-    /// Who asks: accepted, and of no effect.
+    /// The end user: accepted, and of no effect.
     pub user: Option<String>,
     /// The newer name of the same, as far as rules go.
     #[serde(rename = "safety_identifier")]
@@ -55,7 +55,7 @@ pub struct Common {
     /// computed anyway.
     #[serde(rename = "prompt_cache_key")]
     pub _prompt_cache_key: Option<String>,
-    /// What the client wants to remember with the answer: accepted, and kept nowhere.
+    /// The client's own notes on the answer: accepted, and not stored.
     pub metadata: Option<BTreeMap<String, String>>,
     /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was
     /// started.
@@ -66,7 +66,7 @@ pub struct Common {
     #[schema(value_type = Option<Object>)]
     pub response_format: Option<Value>,
     /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens
-    /// of each law, from 1 to 16.
+    /// of each distribution, from 1 to 16.
     pub steps: Option<usize>,
     /// What is not common.
     #[serde(flatten)]
@@ -170,7 +170,7 @@ const NEUTRAL: [(&str, &[&str]); 30] = [
 ];
 
 /// Refuses by its name what there is no such parameter for, or none yet: nothing is ignored that
-/// would change the text.
+/// would change the output.
 ///
 /// # Errors
 /// The first such parameter.
@@ -202,12 +202,12 @@ pub fn within(param: &str, value: usize, least: usize, most: usize) -> Result<us
 /// Stop strings at most, and the bytes of each.
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 1024;
-/// Of the likeliest tokens that are told with each.
+/// Of the likeliest alternatives of each token.
 pub const MOST_TOP: usize = 20;
 
 impl Common {
-    /// What is asked of the engine for every prompt; the prompts come later, and so does the
-    /// grammar of a form.
+    /// The engine's request for every prompt; the prompts come later, and so does the grammar of a
+    /// form.
     ///
     /// # Errors
     /// The first parameter that is out of range.
@@ -293,7 +293,7 @@ impl Common {
 
     fn traces(&self) -> Result<Option<usize>, Problem> {
         if self.steps.is_some() && !self.stream {
-            return Err(Problem::invalid("steps are told in streams only").of("steps"));
+            return Err(Problem::invalid("steps are sent in streams only").of("steps"));
         }
         self.steps.map(|top| within("steps", top, 1, 16)).transpose()
     }

@@ -21,13 +21,13 @@ use response::Response;
 /// `steps` are of other routes.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Responses {
-    /// A text, or a list of messages.
+    /// A string, or a list of messages.
     #[schema(value_type = String)]
     input: Option<Input>,
-    /// What the model is told before the input.
+    /// The system message before the input.
     instructions: Option<String>,
-    /// Tokens of the answer at most. Default: as the server was started, else up to the context's
-    /// end.
+    /// Tokens of the answer at most. Default: as the server was started, else up to the end of the
+    /// context.
     max_output_tokens: Option<usize>,
     /// `{"format": ..}`: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema",
     /// "name": .., "schema": ..}`.
@@ -44,7 +44,7 @@ pub struct Responses {
     parallel_tool_calls: Option<bool>,
     /// `["message.output_text.logprobs"]` for every token's log-probability at temperature 1.
     include: Option<Vec<String>>,
-    /// With each, so many of the likeliest in its place.
+    /// With each, so many of the likeliest alternatives.
     top_logprobs: Option<usize>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -52,7 +52,7 @@ pub struct Responses {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of messages")]
+#[serde(untagged, expecting = "a string or a list of messages")]
 enum Input {
     Text(String),
     Items(Vec<Item>),
@@ -82,7 +82,7 @@ struct TextOptions {
     format: Option<Value>,
 }
 
-/// From a body to what the engine is asked, as for completions.
+/// From a body to the engine's request, as for completions.
 ///
 /// # Errors
 /// What is wrong with the request.
@@ -158,7 +158,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream })
 }
 
-/// Log-probabilities, if they are to be told, with so many of the likeliest.
+/// Log-probabilities, if they are asked for, with so many of the likeliest alternatives.
 fn scores(include: Option<&[String]>, top: Option<usize>) -> Result<Option<usize>, Problem> {
     const LOGPROBS: &str = "message.output_text.logprobs";
     let include = include.unwrap_or_default();
@@ -220,7 +220,7 @@ fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Res
                     name.ok_or_else(|| missing("name"))?,
                 );
                 let call = calling.call(id, name, arguments.unwrap_or_default());
-                // Calls of one answer stand in one message, behind what it said.
+                // Calls of one answer are in one message, after its text.
                 match messages.last_mut().filter(|last| last.role == "assistant") {
                     Some(last) => last.tool_calls.push(call),
                     None => {
@@ -249,7 +249,7 @@ fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Res
     Ok(())
 }
 
-/// The form of the texts as conversations write it.
+/// The form of the output as conversations write it.
 fn as_in_chat(mut format: Value) -> Value {
     if format["type"] != "json_schema" {
         return format;

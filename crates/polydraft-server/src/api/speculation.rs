@@ -1,4 +1,4 @@
-//! How one request wants to be speculated for.
+//! Speculation settings of one request.
 
 use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use polydraft_runtime::{Speculation, supports};
@@ -17,12 +17,13 @@ struct Wanted {
     draft: Option<String>,
 }
 
-/// Distinct tokens of a request's tree at most, and draws: its rows are in everybody's pass.
+/// Distinct tokens of a request's tree at most, and draws: they take part in the whole batch's
+/// pass.
 const MOST_NODES: f64 = 64.0;
 const MOST_DRAWS: f64 = 256.0;
 
-/// What `asked` says, where it says something, and else as the server was started. `sampling` is
-/// the draft's.
+/// The settings in `asked`, and else those that the server was started with. `sampling` is the
+/// draft's.
 ///
 /// # Errors
 /// Verifiers and trees that are none, do not fit each other, or are too much for one request;
@@ -54,9 +55,7 @@ pub fn resolve(
         };
     }
     let Some(default) = default else {
-        return Err(wrong(
-            "speculation: this server was started without anything that drafts".to_owned(),
-        ));
+        return Err(wrong("speculation: this server was started without a draft".to_owned()));
     };
     if let Some(draft) = draft.filter(|draft| Some(draft) != app.draft.as_ref()) {
         let here = app.draft.as_deref().unwrap_or("none");

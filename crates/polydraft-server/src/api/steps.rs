@@ -5,7 +5,7 @@ use polydraft_engine::Trace;
 use polydraft_text::Tokenizer;
 use serde_json::{Value, json};
 
-/// One step: the tree's nodes, each with both laws of the token after it, and what came of it.
+/// One step: the tree's nodes, each with both distributions of the token after it, and the outcome.
 pub fn step(text: &Tokenizer, trace: &Trace) -> Value {
     let token = |token: Token| text.decode(&[token]).unwrap_or_default();
     let probs = |probs: &[(Token, f64)]| -> Value {

@@ -21,16 +21,16 @@ pub struct ChatToken {
 /// A token and its log-probability.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TopToken {
-    /// Its text; where it is only a part of a character, U+FFFD.
+    /// Its string; where it is only a part of a character, U+FFFD.
     token: String,
     /// The natural logarithm of its probability at temperature 1.
     logprob: f64,
-    /// Its text's bytes, where it is whole characters.
+    /// Its string's bytes, where it is whole characters.
     bytes: Option<Vec<u8>>,
 }
 
 fn text_of(text: &Tokenizer, token: Token) -> String {
-    // A token that was decided has a text, or its request has failed already.
+    // A token that was decided has a string, or its request has failed already.
     text.decode(&[token]).unwrap_or_default()
 }
 
@@ -53,7 +53,7 @@ pub fn chat(text: &Tokenizer, scores: &[Scored]) -> Vec<ChatToken> {
     scores.iter().map(of).collect()
 }
 
-/// As completions have them; `offset` is where the first one's text begins, in characters, and
+/// As completions have them; `offset` is where the first one's string begins, in characters, and
 /// afterwards where the next will.
 pub fn completion(text: &Tokenizer, scores: &[Scored], offset: &mut usize) -> Value {
     let texts: Vec<String> = scores.iter().map(|scored| text_of(text, scored.token)).collect();
@@ -67,7 +67,7 @@ pub fn completion(text: &Tokenizer, scores: &[Scored], offset: &mut usize) -> Va
         .collect();
     let tops = scores.iter().map(|scored| {
         let listed = scored.top.iter().copied();
-        // Texts of several tokens may be alike: the likeliest stands for them.
+        // Several tokens may have the same string: the likeliest stands for them.
         let mut object = Map::new();
         for (token, logprob) in listed {
             object.entry(text_of(text, token)).or_insert_with(|| logprob.max(LEAST).into());

@@ -1,8 +1,8 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls`: what the model may call, and must.
 //!
-//! What a template says of tools it is given; calls are read from the text
-//! ([`calls`](super::calls)). Where a call is asked for, or promised to be as its schema says, a
-//! grammar makes it so: the text has the law of plain decoding with the same mask.
+//! The template gets the descriptions of the tools; calls are parsed from the output
+//! ([`calls`](super::calls)). Where a call is required, or strict, a grammar makes it so: the
+//! output has the distribution of plain decoding with the same mask.
 
 use std::collections::HashSet;
 
@@ -47,24 +47,24 @@ enum Choice {
     Named(String),
 }
 
-/// Tools that the model is told of.
+/// Tools that are in the prompt.
 pub struct Tools {
     form: CallForm,
     /// As templates read them.
     pub listed: Vec<Value>,
     names: Vec<String>,
-    /// What the text must be, if anything.
+    /// The form of the output, if it has one.
     pub grammar: Option<Form>,
 }
 
 impl Tools {
-    /// Reads the answer to come.
+    /// Parses the answer.
     pub fn calls(&self) -> Calls {
         Calls::new(self.form, self.names.clone())
     }
 }
 
-/// What the three parameters say; none where no tool may be called.
+/// The three parameters; none where no tool may be called.
 ///
 /// # Errors
 /// Tools that are none, are too many, or cannot be had with this model; a choice of what there is
@@ -124,7 +124,7 @@ pub fn tools(
         let problem = format!("tool_choice: there is no tool {name:?}");
         return Err(Problem::invalid(problem).of("tool_choice"));
     }
-    // Nothing is to be called: nothing is told.
+    // No tool may be called: none is in the prompt.
     let Some(choice) = choice else { return Ok(None) };
     let form = form(app).map_err(|problem| problem.of("tools"))?;
     let grammar = grammar(form, &functions, &choice, parallel.unwrap_or(true))?;
@@ -168,7 +168,7 @@ fn chosen(choice: Option<Value>) -> Result<Option<Choice>, Problem> {
     }
 }
 
-/// What is promised of the text's form; none where nothing is.
+/// The form that is promised of the output; none where none is.
 fn grammar(
     form: CallForm,
     functions: &[Function],

@@ -16,13 +16,13 @@ pub struct CallGrammar<'a> {
 }
 
 impl CallGrammar<'_> {
-    /// In the library's form of Lark. Between two words of JSON stands what models were shown: one
-    /// blank behind a comma or a colon.
+    /// In the library's form of Lark. Between two words of JSON stands what models were trained
+    /// with: one blank after a comma or a colon.
     pub(super) fn lark(&self) -> String {
         let Self { form, tools, several, free } = self;
         let (opening, gap) = (form.opening(), form.gap());
         let open = literal(&format!("{opening}{gap}"));
-        // Behind another call.
+        // After another call.
         let next = literal(&format!("{gap}{opening}{gap}"));
         let several = *several && !opening.is_empty();
         let start = match (free, opening, several) {

@@ -1,4 +1,4 @@
-//! The form that texts shall have, before there is a grammar for it: cheap to describe, and
+//! The form that outputs shall have, before there is a grammar for it: cheap to describe, and
 //! bounded, for grammars are not cheap.
 
 use llguidance::api::TopLevelGrammar;
@@ -16,7 +16,7 @@ const MULTIPLE: u64 = 1000;
 /// Decimals of one at most.
 const DECIMALS: usize = 8;
 
-/// Which texts may be. Making a grammar of it may take a while.
+/// The allowed outputs. Making a grammar of it may take a while.
 #[derive(Debug, Clone)]
 pub struct Form {
     pub(super) grammar: TopLevelGrammar,
@@ -38,7 +38,7 @@ impl Form {
         Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), param })
     }
 
-    /// Calls of tools, or texts that have them.
+    /// Calls of tools, or text that contains them.
     ///
     /// # Errors
     /// As for [`json`](Self::json), of the schemas of the tools' arguments.
@@ -69,7 +69,7 @@ fn multiple(known: u64, schema: &Value) -> Result<u64, String> {
     parts.into_iter().try_fold(known, multiple)
 }
 
-/// As the library reckons it; none where it is too much.
+/// As the library computes it; none where it is too large.
 fn common_multiple(known: u64, number: f64) -> Option<u64> {
     let mut scaled = std::iter::successors(Some(number.abs()), |number| Some(number * 10.0));
     let whole = scaled.by_ref().take(1 + DECIMALS).find(|number| number.fract() == 0.0)?;

@@ -9,7 +9,7 @@ use llguidance::toktrie::SimpleVob;
 use polydraft::Token;
 use polydraft_engine::LogitsProcessor;
 
-/// Which texts may be; at their beginning.
+/// A grammar at the beginning of the output.
 #[derive(Clone)]
 pub struct Grammar {
     pub(super) matcher: Matcher,
@@ -23,15 +23,15 @@ impl fmt::Debug for Grammar {
     }
 }
 
-/// A grammar at work on one text. A copy is a second handle of the same.
+/// A grammar's state in one sequence. A clone is a second handle of the same.
 #[derive(Clone)]
 pub struct Mask(Arc<Mutex<Place>>);
 
-/// Behind so many tokens of the text.
+/// After so many tokens of the sequence.
 struct Place {
     known: usize,
     matcher: Matcher,
-    /// By what is drafted behind them: draft and target ask for the same.
+    /// By the drafted tokens after them: draft and target need the same masks.
     masks: HashMap<Vec<Token>, Masked>,
     /// Why the parser gave up, once it has.
     failure: Option<String>,
@@ -42,24 +42,24 @@ struct Place {
 pub(super) enum Masked {
     /// All but these.
     But(Arc<SimpleVob>),
-    /// Nothing: behind a token that was forbidden itself.
+    /// Nothing: after a token that was forbidden itself.
     Nothing,
     /// Everything: the parser failed.
     Everything,
 }
 
-/// Certain tokens in a row at most: others wait meanwhile.
+/// Forced tokens in a row at most: other sequences wait meanwhile.
 pub(super) const FORCED: usize = 32;
 
 impl Mask {
-    /// At the text's beginning.
+    /// At the beginning of the output.
     pub fn new(grammar: &Grammar) -> Self {
         let (matcher, masks) = (grammar.matcher.clone(), HashMap::new());
         Self(Arc::new(Mutex::new(Place { known: 0, matcher, masks, failure: None })))
     }
 
-    /// Why there is no law behind some token, where the parser gave up there: a form may take more
-    /// than it is given.
+    /// Why there is no distribution after some token, where the parser gave up there: a form may
+    /// need more than its limits.
     pub fn failure(&self) -> Option<String> {
         self.place().failure.clone()
     }
@@ -68,7 +68,7 @@ impl Mask {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Behind what is decided.
+    /// After the decided tokens.
     fn behind(&self, decided: &[Token]) -> MutexGuard<'_, Place> {
         let mut place = self.place();
         if decided.len() > place.known {
@@ -93,7 +93,8 @@ impl Mask {
         let masked = if !path.is_empty() && here.consume_tokens(path).is_err() && !before {
             Masked::Nothing
         } else {
-            // No law at all: the request fails, and says so, rather than to have another one.
+            // No distribution at all: the request fails with an error, rather than to be sampled
+            // from another one.
             here.compute_mask_or_eos().map_or_else(
                 |error| {
                     failure = Some(error.to_string());

@@ -1,4 +1,4 @@
-//! Who may ask, and how much.
+//! Access control and size limits of requests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +21,7 @@ const BODY: Duration = Duration::from_secs(30);
 const LINGER: usize = 16 << 20;
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// Lets those through who show the key, if there is one. The comparison takes as long however much
-/// of it is right.
+/// Lets requests with the key through, if there is one. The comparison takes constant time.
 pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Some(key) = &app.settings.key else { return next.run(request).await };
     let shown = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -37,7 +36,7 @@ pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 
 /// Refuses what pages from elsewhere would have done: a browser sends a plain request before it
 /// asks whether it may, and the answer, which the page is not shown, would cost as much as any.
-/// What is no browser says no origin.
+/// Clients that are no browsers send no origin.
 pub async fn origin(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     match headers.get(header::ORIGIN) {
@@ -80,7 +79,7 @@ pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>,
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut parts = body.into_data_stream();
     if stated.is_some_and(|length| length > most) {
-        // Who asks before sending has nothing under way.
+        // A client that waits for 100-continue has sent nothing yet.
         if !headers.contains_key(header::EXPECT) {
             linger(&mut parts).await;
         }
@@ -105,8 +104,8 @@ pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>,
     })
 }
 
-/// Takes and throws away what is under way: who is still sending would see a broken connection in
-/// place of the answer.
+/// Takes and throws away what is under way: a client that is still sending would see a broken
+/// connection instead of the answer.
 async fn linger(parts: &mut BodyDataStream) {
     let (mut left, until) = (LINGER, Instant::now() + BODY);
     while left > 0
@@ -117,7 +116,7 @@ async fn linger(parts: &mut BodyDataStream) {
     }
 }
 
-/// Pages from elsewhere may ask only if that was asked for.
+/// CORS, for the allowed origins.
 pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Pages for people. They are part of the program, and ask nobody but this server.
+//! Web pages. They are part of the program, and load from this server only.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/page.js", "text/javascript; charset=utf-8", include_str!("../../pages/page.js")),
     ("/docs", HTML, include_str!("../../pages/docs.html")),
 ];
-/// What a page may load: what it has in itself, and this server's.
+/// What a page may load: its own parts, and this server's.
 const ALLOWED: &str = "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' \
     'unsafe-inline'; img-src 'self' data:; \
                        frame-ancestors 'none'; base-uri 'none'; form-action 'self'";

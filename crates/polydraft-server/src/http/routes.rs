@@ -1,4 +1,4 @@
-//! What is answered where.
+//! The routes.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(not_so)
         .layer(from_fn_with_state(app.clone(), guard::key))
         .layer(from_fn_with_state(app.clone(), guard::origin));
-    // Pages hold nothing that is anybody's; what they ask for needs the key.
+    // Pages hold no secrets; their requests need the key.
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
     let open = open.method_not_allowed_fallback(not_so);
     let routes =
@@ -128,7 +128,7 @@ async fn responses(
     answer(app, headers, body, responses::prepare).await
 }
 
-/// Reads a request, hands it to the engine, and answers, whole or as it is decided.
+/// Reads a request, hands it to the engine, and answers, at once or as a stream.
 async fn answer(
     app: Arc<App>,
     headers: HeaderMap,

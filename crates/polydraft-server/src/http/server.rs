@@ -19,14 +19,14 @@ use crate::telemetry::Telemetry;
 use crate::worker;
 
 /// How long a client may take to send the head of a request, and to take what it is sent. The first
-/// is also how long a connection may lie idle between two requests: hyper has one clock for both.
+/// is also how long a connection may lie idle between two requests: hyper has one timeout for both.
 const HEAD: Duration = Duration::from_secs(10);
 const WRITE: Duration = Duration::from_secs(60);
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 << 10;
 /// Connections at once.
 const CONNECTIONS: usize = 1024;
-/// How long times that were taken are kept one by one, whether or not anybody reads `/metrics`.
+/// How long measured times are stored one by one, whether or not `/metrics` is read.
 const SUM_UP: Duration = Duration::from_secs(1);
 /// What connections get after the engine is done, to send what there is.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -88,8 +88,8 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is there: then nothing new is taken, and what is at work may end within
-    /// the grace; what does not is told so. Whether everything did.
+    /// Serves until `stop` is there: then nothing new is taken, and running requests may end within
+    /// the grace period; the others get an error. Returns whether all have ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let Self { listener, app, engine } = self;
         let (desk, grace, telemetry) =

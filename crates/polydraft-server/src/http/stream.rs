@@ -17,7 +17,7 @@ use crate::worker::Events;
 const ALIVE: Duration = Duration::from_secs(15);
 
 struct Flow {
-    /// None once it is told to its end.
+    /// None once it is sent to its end.
     answer: Option<Box<dyn Reply>>,
     events: Events,
     /// What is to be sent before anything else happens.
@@ -25,7 +25,7 @@ struct Flow {
 }
 
 /// The answer, as it is decided. A client that reads slowly holds up nobody: what it has not read
-/// yet is kept, up to a bound.
+/// yet is buffered, up to a limit.
 pub fn of(mut answer: Box<dyn Reply>, events: Events) -> Response {
     let ready = answer.begin().into();
     let flow = Flow { answer: Some(answer), events, ready };
@@ -53,7 +53,7 @@ impl Flow {
                 Ok(text) => {
                     self.ready.extend(answer.more(text));
                     if answer.is_complete() {
-                        // Some routes tell all of it again: not for the threads that answer.
+                        // Some routes repeat the whole answer: not for the threads that answer.
                         let end = tokio::task::spawn_blocking(move || answer.end()).await;
                         let failed = |_| vec![Sent::data(serde_json::json!(Problem::internal()))];
                         self.ready.extend(end.unwrap_or_else(failed));

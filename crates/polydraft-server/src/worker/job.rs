@@ -1,4 +1,4 @@
-//! What the web side asks of the engine's thread, and what it is told.
+//! Requests of the web side to the engine's thread, and their events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,43 +12,45 @@ use polydraft_runtime::Speculation;
 use crate::grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// One prompt, and the texts that are to go on from it.
+/// One prompt, and the sequences that continue it.
 #[derive(Debug, Clone)]
 pub struct RequestParams {
-    /// What they continue.
+    /// The prompt's tokens.
     pub prompt: Vec<Token>,
-    /// How the target's logits become their law.
+    /// How the target's logits become the sampled distribution.
     pub sampling: Sampling,
-    /// What of it is made likelier or less likely.
+    /// Biases and penalties.
     pub penalties: Penalties,
-    /// The form that the texts must have, if there is one.
+    /// The form that the outputs must have, if there is one.
     pub grammar: Option<Grammar>,
     /// How to speculate; none is plain decoding.
     pub speculation: Option<Speculation>,
     /// Where they end.
     pub limits: Limits,
-    /// Of all random decisions: each text has a stream of its own from it, whatever else is at
-    /// work.
+    /// Seed of all random decisions: each sequence has a stream of its own from it, whatever else
+    /// runs.
     pub seed: u64,
-    /// Whether the client said so: then neighbours change no bit of it.
+    /// Whether the client gave the seed: then neighbours change no bit of the output.
     pub seeded: bool,
-    /// How many texts.
+    /// How many sequences.
     pub count: usize,
-    /// How many of the likeliest tokens are told with every token; none where nobody asked.
+    /// How many of the likeliest alternatives are sent with every token; none where they were not
+    /// asked for.
     pub scores: Option<usize>,
-    /// How many of each law are told with every step; none where nobody asked.
+    /// How many tokens of each distribution are sent with every step; none where they were not
+    /// asked for.
     pub traces: Option<usize>,
 }
 
 impl RequestParams {
-    /// Tokens that its texts may come to hold, in a context of so many.
+    /// Tokens that its sequences may have in the KV cache, in a context of so many.
     pub fn tokens(&self, context: usize) -> usize {
         let most = self.limits.max_tokens.unwrap_or(usize::MAX);
         self.prompt.len().saturating_add(most).min(context).saturating_mul(self.count)
     }
 }
 
-/// What happened to a text, in order. Texts of a request are numbered through, prompt by prompt.
+/// Events of a sequence, in order. Sequences of a request are numbered through, prompt by prompt.
 #[derive(Debug)]
 pub enum Event {
     /// More of it is certain.
@@ -60,7 +62,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What it takes to keep it, about, in bytes.
+    /// Its size, about, in bytes.
     fn size(&self) -> usize {
         let Self::More { piece, scores, traces, .. } = self else { return 0 };
         let tokens = size_of::<(Token, f64)>();
@@ -74,7 +76,7 @@ impl Event {
     }
 }
 
-/// What happens to a request's texts, as the web side takes it. Dropping it ends the request.
+/// The events of a request's sequences, as the web side takes them. Dropping it ends the request.
 #[derive(Debug)]
 pub struct Events {
     receiver: UnboundedReceiver<Event>,
@@ -103,7 +105,7 @@ pub enum Failure {
     Engine(polydraft_engine::Error),
     /// A verifier or a tree that cannot be made.
     Settings(String),
-    /// A form that this parameter asks for, and that cannot be had.
+    /// A form that this parameter asks for, and that is not supported.
     Form { param: &'static str, problem: String },
     /// A fault in this program.
     Panic,
@@ -122,13 +124,13 @@ impl From<polydraft_engine::Error> for Failure {
 /// Why a request was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// As many are at work or waiting as there may be.
+    /// The queue is full.
     Full,
     /// The server is being stopped.
     Stopping,
 }
 
-/// How many requests there are, and may be.
+/// The number of requests, and its limit.
 #[derive(Debug)]
 pub struct Load {
     present: AtomicUsize,
@@ -146,34 +148,34 @@ impl Drop for Place {
     }
 }
 
-/// Bytes of a request's answer that may wait for its client: megabytes of text nobody asks for, but
-/// log-probabilities and steps take many for each token.
+/// Bytes of a request's answer that may wait for its client: no output has megabytes of text, but
+/// log-probabilities and steps take many bytes for each token.
 const BEHIND: usize = 8 << 20;
 
-/// At work on the engine's thread.
+/// A request on the engine's thread.
 pub(super) struct Job {
     pub asked: RequestParams,
-    /// The number of its first text in the request.
+    /// The number of its first sequence in the request.
     pub first: usize,
     pub events: UnboundedSender<Event>,
-    /// Bytes of events that nobody has taken yet.
+    /// Bytes of events that the client has not taken yet.
     waiting: Arc<AtomicUsize>,
     pub arrived: Instant,
     _place: Arc<Place>,
 }
 
 impl Job {
-    /// Whether nobody listens any more.
+    /// Whether its client is gone.
     pub fn is_gone(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// Whether more waits for its client than is kept for one.
+    /// Whether more waits for its client than is buffered for one.
     pub fn is_behind(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > BEHIND
     }
 
-    /// A client that went away is told nothing.
+    /// A client that went away gets nothing.
     pub fn tell(&self, event: Event) {
         self.waiting.fetch_add(event.size(), Ordering::SeqCst);
         let _ = self.events.send(event);
@@ -186,7 +188,7 @@ pub(super) enum Command {
     Stop(Duration),
 }
 
-/// The way to the engine's thread. It never waits.
+/// A handle of the engine's thread. It never waits.
 #[derive(Debug, Clone)]
 pub struct EngineHandle {
     commands: Sender<Command>,
@@ -223,7 +225,7 @@ impl EngineHandle {
             job
         });
         self.commands.send(Command::Work(jobs.collect())).map_err(|_| {
-            // The thread is gone: nobody is to come again.
+            // The thread is gone: clients need not try again.
             self.load.stopping.store(true, Ordering::SeqCst);
             Refusal::Stopping
         })?;
@@ -242,7 +244,7 @@ impl EngineHandle {
         self.load.stopping.load(Ordering::SeqCst)
     }
 
-    /// Requests that are at work or waiting.
+    /// Requests that are running or waiting.
     pub fn present(&self) -> usize {
         self.load.present.load(Ordering::SeqCst)
     }

@@ -1,18 +1,18 @@
-//! How much of a prompt is read between two steps.
+//! How much of a prompt is prefilled between two steps.
 
 use std::time::Duration;
 
-/// Seconds of reading between two steps, about: what a neighbour waits at most for somebody's
+/// Seconds of prefill between two steps, about: how long a sequence waits at most for another one's
 /// prompt.
 const SLICE: f64 = 0.1;
-/// Tokens that are read at once, at least and at most: fewer cost a pass nearly as much, more fill
-/// its buffers.
+/// Tokens that are prefilled at once, at least and at most: fewer cost a pass nearly as much, more
+/// fill its buffers.
 const LEAST: usize = 16;
 const MOST: usize = 512;
 /// The weight of the last measurement.
 const NEW: f64 = 0.3;
 
-/// What reading prompts has cost so far.
+/// The measured cost of prefill.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Tokens a second; none before the first.
@@ -24,12 +24,12 @@ impl Pace {
         Self { speed: None }
     }
 
-    /// Tokens to read next.
+    /// Tokens to prefill next.
     pub fn chunk(&self) -> usize {
         self.speed.map_or(LEAST, |speed| ((speed * SLICE) as usize).clamp(LEAST, MOST))
     }
 
-    /// Takes note of so many tokens having been read in this time.
+    /// Records that so many tokens were prefilled in this time.
     pub fn observe(&mut self, tokens: usize, time: Duration) {
         if tokens > 0 {
             let speed = tokens as f64 / time.as_secs_f64().max(1e-9);

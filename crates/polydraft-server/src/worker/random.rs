@@ -1,6 +1,6 @@
-//! A text's random decisions, which can be taken back: a step that failed because of a neighbour
-//! and is tried again must come to the same decisions, or a seed would not give the same text in
-//! any company.
+//! A sequence's random decisions, which can be taken back: a step that failed because of a
+//! neighbour and is tried again must come to the same decisions, or a seed would not give the same
+//! output in every batch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use polydraft::RandomSource;
 use polydraft::random::Outcomes;
 use polydraft_runtime::SeededRng;
 
-/// The generator, and what it was before the step. A copy is a second handle of the same.
+/// The rng, and its state before the step. A clone is a second handle of the same.
 #[derive(Clone)]
 pub(super) struct Reversible(Arc<Mutex<(SeededRng, SeededRng)>>);
 
@@ -17,7 +17,7 @@ impl Reversible {
         Self(Arc::new(Mutex::new((random.clone(), random))))
     }
 
-    /// A panic while it is held leaves numbers drawn, which is what going back is for.
+    /// A panic while it is locked leaves numbers drawn, which going back undoes.
     fn both(&self) -> MutexGuard<'_, (SeededRng, SeededRng)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

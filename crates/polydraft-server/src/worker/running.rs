@@ -1,4 +1,4 @@
-//! A request at work: its texts, and what is told of them.
+//! A running request: its sequences, and their events.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::random::Reversible;
 use crate::grammar::Mask;
 use crate::telemetry::Telemetry;
 
-/// What a request changes in the target's law, in this order: what a grammar forbids stays
+/// Changes of a request to the target's distribution, in this order: what a grammar forbids stays
 /// forbidden.
 struct Changes {
     penalties: Penalties,
@@ -36,21 +36,21 @@ impl LogitsProcessor for Changes {
     }
 
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
-        // A token that is the only one stays it, whatever is taken from its logit.
+        // A token that is the only one stays so, whatever is subtracted from its logit.
         self.mask.as_ref().map_or_else(Vec::new, |mask| mask.forced(decided))
     }
 }
 
-/// One text.
+/// One sequence.
 pub(super) struct Text {
-    /// Among those of its prompt.
+    /// Its number in its prompt.
     number: usize,
     pub session: Session<'static>,
-    /// What holds it to its form.
+    /// Its grammar.
     mask: Option<Mask>,
-    /// What its session decides by.
+    /// Its session's rng.
     pub random: Reversible,
-    /// Tokens of the prompt that are not read yet.
+    /// Tokens of the prompt that are not prefilled yet.
     pub unread: usize,
     /// What broke it outside its session.
     pub failure: Option<Failure>,
@@ -59,7 +59,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Opens the text of this number. Nothing is computed yet.
+    /// Opens the sequence of this number. Nothing is computed yet.
     pub fn open(
         engine: &mut Engine,
         language: &Language,
@@ -70,14 +70,14 @@ impl Text {
             let speculation = asked.speculation.as_ref().map(Speculation::build).transpose();
             let speculation = speculation.map_err(|error| Failure::Settings(error.to_string()))?;
             let mut random = seeded(asked.seed);
-            // The first is what the seed gives one text alone.
+            // The first is what the seed gives one sequence alone.
             random.set_stream(number as u64);
             let random = Reversible::new(random);
             let request = Request::new(&asked.prompt[..])
                 .sampling(asked.sampling)
                 .speculation(speculation)
                 .limits(asked.limits.clone())
-                .text(language.tokenizer.stream(&asked.prompt))
+                .detokenizer(language.tokenizer.stream(&asked.prompt))
                 .rng(random.clone());
             let mut session = engine.open(request)?;
             if asked.seeded {
@@ -105,7 +105,7 @@ impl Text {
         self.failure.is_none() && !self.session.is_done()
     }
 
-    /// Whether its prompt is still to be read.
+    /// Whether its prefill is not done yet.
     pub fn is_unread(&self) -> bool {
         self.goes_on() && self.unread > 0
     }
@@ -116,11 +116,11 @@ impl Text {
     }
 }
 
-/// One prompt and its texts that are not complete yet.
+/// One prompt and its sequences that are not complete yet.
 pub(super) struct Running {
     pub job: Job,
     pub texts: Vec<Text>,
-    /// How many were opened, of those asked for.
+    /// How many were opened, of those requested.
     pub opened: usize,
 }
 
@@ -136,12 +136,12 @@ impl Running {
         }
     }
 
-    /// Whether all its texts are complete.
+    /// Whether all its sequences are complete.
     pub fn is_done(&self) -> bool {
         self.texts.is_empty() && self.opened >= self.job.asked.count
     }
 
-    /// Tells what is new, and lets go of texts that are complete. If one broke, all end.
+    /// Sends new events, and closes sequences that are complete. If one broke, all end.
     pub fn deliver(&mut self, engine: &mut Engine, telemetry: &Telemetry) {
         for mut text in std::mem::take(&mut self.texts) {
             let number = self.job.first + text.number;
@@ -181,21 +181,21 @@ impl Running {
         }
     }
 
-    /// Where a grammar's parser gave up, there is no law: whatever the engine says of that, this is
-    /// why.
+    /// Where a grammar's parser gave up, there is no distribution: this is the cause, whatever
+    /// error the engine returns.
     fn of_form(&self, mask: Option<Mask>) -> Option<Failure> {
         let (problem, grammar) = (mask?.failure()?, self.job.asked.grammar.as_ref()?);
         Some(Failure::Form { param: grammar.param, problem })
     }
 
-    /// Ends what is not complete, and frees what it holds.
+    /// Ends what is not complete, and frees its memory.
     pub fn close(self, engine: &mut Engine, telemetry: &Telemetry, failure: Option<Failure>) {
         if let Some(failure) = failure {
             self.job.tell(Event::Failed(failure));
         }
         for text in self.texts {
             telemetry.speculated(text.session.statistics());
-            // What it would have been nobody asks for.
+            // Its result is not needed.
             let _ = guarded(|| Ok(engine.close(text.session)?));
         }
     }

@@ -1,4 +1,4 @@
-//! JSON as Python's `json.dumps` writes it: a space behind commas and colons, nothing escaped that
+//! JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped that
 //! need not be.
 
 use std::io::{self, Write};
@@ -14,9 +14,9 @@ use super::limits::{spend, widest};
 pub(super) struct Style {
     /// What stands before a line, once a level; none is all on one line.
     indent: Option<String>,
-    /// Behind an item that another follows.
+    /// After an item that another follows.
     comma: String,
-    /// Behind a name.
+    /// After a name.
     colon: String,
     ensure_ascii: bool,
     sort_keys: bool,
@@ -35,14 +35,14 @@ impl Style {
                         widest(spaces)?;
                         " ".repeat(spaces)
                     }
-                    _ => return Err(wrong("indent", "a number of spaces or a text", &indent)),
+                    _ => return Err(wrong("indent", "a number of spaces or a string", &indent)),
                 }),
             };
         let separators = options.get::<Option<Value>>("separators")?.filter(|both| !both.is_none());
         let [comma, colon] = match separators {
             None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned),
             Some(both) => {
-                separators_of(&both).ok_or_else(|| wrong("separators", "two texts", &both))?
+                separators_of(&both).ok_or_else(|| wrong("separators", "two strings", &both))?
             }
         };
         let flag = |name| Ok::<_, Error>(options.get::<Option<bool>>(name)?.unwrap_or(false));

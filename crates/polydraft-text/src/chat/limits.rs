@@ -16,7 +16,7 @@ use super::measured;
 const LONGEST_TEXT: usize = 4 << 20;
 /// Characters that a format or an indentation may fill up to.
 const WIDEST: usize = 10_000;
-/// How often a product may repeat a text or a list.
+/// How often a product may repeat a string or a list.
 const REPEATED: usize = 1_000;
 /// Levels of lists and objects inside each other.
 const DEEPEST_VALUE: usize = 100;
@@ -38,7 +38,7 @@ thread_local! {
     static FILTERED_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
     /// When it is to be done.
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// Whether a product had a number above [`REPEATED`], and whether one had a text or a list.
+    /// Whether a product had a number above [`REPEATED`], and whether one had a string or a list.
     static FACTORS: Cell<(bool, bool)> = const { Cell::new((false, false)) };
     /// Parts of values that it may still look at.
     static WORK_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -98,7 +98,7 @@ fn filtered(value: &Value) -> Result<(), Error> {
     let left = FILTERED_LEFT.get().checked_sub(weigh(value, 0)?);
     FILTERED_LEFT.set(left.ok_or_else(|| {
         refused(
-            "expected a template that does less with texts: this one would never end".to_owned(),
+            "expected a template that does less with strings: this one would never end".to_owned(),
         )
     })?);
     Ok(())
@@ -225,7 +225,7 @@ pub(super) fn install(environment: &mut Environment) {
         FACTORS.set((large, text));
         if large && text {
             return Err(refused(format!(
-                "expected a text or a list repeated at most {REPEATED} times, got more"
+                "expected a string or a list repeated at most {REPEATED} times, got more"
             )));
         }
         flat(value)
@@ -301,7 +301,7 @@ fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
 }
 
 /// The formats of a text's fields, as the library finds them: `split` takes that of a field apart
-/// from what is behind it.
+/// from what follows it.
 fn formats<'a>(
     text: &'a str,
     mark: char,

@@ -1,19 +1,19 @@
-//! Operators that make much of little, measured: `s ~ s` in a loop doubles a text until memory
+//! Operators that make much of little, measured: `s ~ s` in a loop doubles a string until memory
 //! ends.
 //!
 //! Problem: the template engine counts operations, not what they make, and lets nobody look on.
 //! Source: ours.
 //! Complexity: one pass over the template's text.
 //!
-//! 1. What stands beside `~`, `+` and `*` in a tag gets a filter behind it, which takes its size
+//! 1. What stands beside `~`, `+` and `*` in a tag gets a filter after it, which takes its size
 //!    from what the template may still make: `a ~ b.c` becomes `a|spent ~ b.c|spent`. A filter
 //!    binds tighter than all operators, so nothing else changes.
-//! 2. A product repeats: beside `*` a text or list counts a thousand times, and a number may be a
-//!    thousand at most where a text or list has been repeated.
+//! 2. A product repeats: beside `*` a string or list counts a thousand times, and a number may be a
+//!    thousand at most where a string or list has been repeated.
 //! 3. A list, tuple or object that is written down gets a filter too, which looks how large and
 //!    deep it is: `[a, a]` in a loop is a tree of 2^n leaves, and `[a]` one that is too deep to be
-//!    dropped. So does what becomes a part of a namespace. What is kept under another name is made
-//!    a list if it is a part of one: `a[:]` of `a[:]` is deep too.
+//!    dropped. So does what becomes a part of a namespace. What is stored under another name is
+//!    made a list if it is a part of one: `a[:]` of `a[:]` is deep too.
 //! 4. What goes into a filter gets one before, which counts it; before filters that make nothing,
 //!    one that looks at the clock, as do loops and macros at each turn.
 //! 5. Comments and raw blocks stay as they are.
@@ -21,19 +21,19 @@
 use super::tags;
 use super::tokens::{Kind, Token, string_end, tokens};
 
-/// The filter behind operands of `~` and `+`.
+/// The filter after operands of `~` and `+`.
 pub(super) const SPENT: &str = "polydraft_spent";
-/// The filter behind operands of `*`.
+/// The filter after operands of `*`.
 pub(super) const FACTOR: &str = "polydraft_factor";
-/// The filter behind lists and objects.
+/// The filter after lists and objects.
 pub(super) const BUILT: &str = "polydraft_built";
 /// The filter before filters.
 pub(super) const MADE: &str = "polydraft_made";
 /// The filter before filters that make nothing.
 pub(super) const SEEN: &str = "polydraft_seen";
-/// The filter behind what gets a name.
+/// The filter after what gets a name.
 pub(super) const KEPT: &str = "polydraft_kept";
-/// The filter behind what becomes a part of a namespace.
+/// The filter after what becomes a part of a namespace.
 pub(super) const HELD: &str = "polydraft_held";
 /// The function that looks at the clock.
 pub(super) const TICK: &str = "polydraft_tick";
@@ -137,7 +137,7 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
             index.checked_sub(1).map(|before| &all[before]).filter(|before| before.ends_operand());
         match (token.kind, before) {
             (Kind::Begin, _) if is_value(text, all, index) => {
-                // Behind a filter nothing can be taken out, behind a bracket it can.
+                // After a filter nothing can be taken out, after a bracket it can.
                 filters.push((token.start, Insertion::Open));
                 filters.push((all[token.closed_by].end, Insertion::Built));
             }
@@ -228,7 +228,7 @@ fn operand(all: &[Token], mut index: usize) -> Option<usize> {
     let mut last = match kind(index)? {
         Kind::Begin | Kind::Open => closed(index)?,
         Kind::Word | Kind::Keyword => index,
-        // Texts beside each other are one.
+        // Strings beside each other are one.
         Kind::Text => (index..).take_while(|at| kind(*at) == Some(Kind::Text)).last()?,
         _ => return None,
     };

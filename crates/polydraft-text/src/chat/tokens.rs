@@ -8,13 +8,13 @@
 pub(super) enum Kind {
     /// A name or a number.
     Word,
-    /// A word behind which something begins: `in`, `if`, ..
+    /// A word after which something begins: `in`, `if`, ..
     Keyword,
-    /// A text in quotes.
+    /// A string in quotes.
     Text,
     /// A bracket that begins a value.
     Begin,
-    /// A bracket behind an operand, of a call or an item, or around names.
+    /// A bracket after an operand, of a call or an item, or around names.
     Open,
     Close,
     Dot,
@@ -56,22 +56,22 @@ enum Place {
     Loop,
     /// The parameters of a call's block, or the call.
     Call,
-    /// An operand, perhaps behind `not`.
+    /// An operand, perhaps after `not`.
     Operand,
     /// An operand, or a name: whatever the word is.
     Name,
-    /// What comes behind an operand.
+    /// What comes after an operand.
     Behind,
-    /// A test's name, perhaps behind `not`.
+    /// A test's name, perhaps after `not`.
     Test,
     /// A test's name.
     TestName,
-    /// A test's argument, or what comes behind the test.
+    /// A test's argument, or what comes after the test.
     Tested,
 }
 
 impl Place {
-    /// What a word is, and what is expected behind it.
+    /// What a word is, and what is expected after it.
     fn word(self, word: &str) -> (Kind, Self) {
         match (self, word) {
             (Self::Statement, "for") => (Kind::Keyword, Self::Loop),
@@ -88,7 +88,7 @@ impl Place {
             (Self::Behind | Self::Tested, "is") => (Kind::Keyword, Self::Test),
             (Self::Tested, "and" | "or" | "else") => (Kind::Keyword, Self::Operand),
             (Self::Behind, "in") => (Kind::Keyword, Self::Name),
-            // With `in` behind it.
+            // With `in` after it.
             (Self::Behind, "not") => (Kind::Keyword, Self::Behind),
             (Self::Behind, _) => (Kind::Keyword, Self::Operand),
             (Self::Call | Self::Operand | Self::Name | Self::Tested, _) => {
@@ -97,7 +97,7 @@ impl Place {
         }
     }
 
-    /// What is expected behind another token than a word or a bracket.
+    /// What is expected after another token than a word or a bracket.
     fn behind(self, kind: Kind, text: &str) -> Self {
         match kind {
             _ if self == Self::Loop => self,
@@ -110,7 +110,7 @@ impl Place {
         }
     }
 
-    /// Whether a bracket begins a value, what is expected in it, and behind it.
+    /// Whether a bracket begins a value, what is expected in it, and after it.
     fn bracket(self, bracket: u8) -> (Kind, Self, Self) {
         match self {
             Self::Loop => (Kind::Open, self, self),
@@ -139,7 +139,7 @@ pub(super) fn tokens(text: &str, is_statement: bool) -> Vec<Token> {
             continue;
         }
         let (mut kind, mut end) = lexed(text, start);
-        // A text may end within a character only if it does not end at all.
+        // A string may end within a character only if it does not end at all.
         while !text.is_char_boundary(end) {
             end += 1;
         }
@@ -238,7 +238,7 @@ fn number_end(bytes: &[u8], start: usize) -> usize {
     if is_signed { digits(end + 1) } else { end }
 }
 
-/// Where a text in quotes ends.
+/// Where a string in quotes ends.
 pub(super) fn string_end(bytes: &[u8], start: usize, quote: u8) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {

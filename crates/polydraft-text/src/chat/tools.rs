@@ -3,7 +3,7 @@
 /// A form of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallForm {
-    /// `<tool_call>\n{"name": .., "arguments": ..}\n</tool_call>`, any number of them behind some
+    /// `<tool_call>\n{"name": .., "arguments": ..}\n</tool_call>`, any number of them after some
     /// text: Hermes, Qwen.
     Hermes,
     /// The answer is `{"name": .., "parameters": ..}`: Llama 3.1 and later.
@@ -72,11 +72,20 @@ mod tests {
 
     #[test]
     fn forms_are_told_from_templates() {
-        let hermes = r#"{%- if tools %}<tools>{% endif %}<tool_call>\n{\"name\": <name>, \"arguments\": <args>}\n</tool_call>"#;
+        let hermes = concat!(
+            r#"{%- if tools %}<tools>{% endif %}<tool_call>\n"#,
+            r#"{\"name\": <name>, \"arguments\": <args>}\n</tool_call>"#,
+        );
         assert_eq!(CallForm::of(hermes), Some(CallForm::Hermes));
-        let llama = r#"{% if tools is not none %}Respond in the format {"name": function name, "parameters": dictionary}"#;
+        let llama = concat!(
+            "{% if tools is not none %}Respond in the format ",
+            r#"{"name": function name, "parameters": dictionary}"#,
+        );
         assert_eq!(CallForm::of(llama), Some(CallForm::Llama));
-        let xml = r#"{% if tools %}<tool_call>\n<function=name>\n<parameter=x>\n</tool_call> "arguments""#;
+        let xml = concat!(
+            r#"{% if tools %}<tool_call>\n<function=name>\n<parameter=x>\n"#,
+            r#"</tool_call> "arguments""#,
+        );
         assert_eq!(CallForm::of(xml), None);
         assert_eq!(
             CallForm::of("{% for m in messages %}<tool_call>{{ m.content }}{% endfor %}"),

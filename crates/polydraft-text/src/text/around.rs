@@ -43,7 +43,7 @@ pub(super) fn apply(
     put(tokenizer, sides)
 }
 
-/// Puts these tokens before and behind every text.
+/// Puts these tokens before and after every text.
 pub(super) fn put(
     tokenizer: &mut HfTokenizer,
     sides: [Option<(String, u32)>; 2],

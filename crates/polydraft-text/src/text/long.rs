@@ -1,4 +1,4 @@
-//! Texts that no context can hold, refused before they take memory.
+//! Prompts that no context can hold, refused before they take memory.
 //!
 //! Problem: the tokenizer takes about a hundred bytes for each byte of a text, so that a prompt of
 //! 50 MB takes gigabytes, to be refused in the end.
@@ -76,7 +76,7 @@ impl Tokenizer {
     }
 }
 
-/// A text in pieces, cut behind a line if there is one.
+/// A text in pieces, cut after a line if there is one.
 fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         if text.is_empty() {

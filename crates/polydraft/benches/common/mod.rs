@@ -1,4 +1,4 @@
-//! Laws that benchmarks run on, shared by all of them.
+//! Distributions that benchmarks run on, shared by all of them.
 
 #![allow(dead_code)] // every benchmark uses its own part
 
@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 /// Vocabulary sizes: a toy, Llama 2, Llama 3, Gemma.
 pub const VOCABULARIES: [usize; 4] = [1_000, 32_000, 128_256, 262_144];
 
-/// Shapes of the laws.
+/// Shapes of the distributions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shape {
     /// Like a language model: normal logits of standard deviation 4, the draft's with an error of

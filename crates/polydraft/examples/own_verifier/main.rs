@@ -1,5 +1,5 @@
-//! A verifier of one's own, and the proof that it is lossless: every draft that can be drawn and
-//! every decision that it can make are enumerated, and what comes out must have the target's law.
+//! A custom verifier, and the proof that it is lossless: every draft that can be drawn and every
+//! decision that it can make are enumerated, and the output must have the target's distribution.
 //!
 //! `cargo run -p polydraft --example own_verifier`
 //!
@@ -41,7 +41,8 @@ fn main() -> Result<ExitCode> {
             let (mut worst, mut efficiency, mut best) = (0.0_f64, 0.0, 0.0);
             const PAIRS: u64 = 8;
             for seed in 0..PAIRS {
-                // Half of them are adversarial: zeros, ties, one-hot laws, disjoint supports.
+                // Half of them are adversarial: zeros, ties, one-hot distributions, disjoint
+                // supports.
                 let mut rng = ChaCha8Rng::seed_from_u64(seed);
                 let pair = random_pair(3, grown.depth(), 0.5, seed % 2 == 1, &mut rng)?;
                 let (target, draft) = (&pair.target, &pair.draft);
@@ -55,11 +56,12 @@ fn main() -> Result<ExitCode> {
                 best += known.block_efficiency / PAIRS as f64;
             }
             println!(
-                "{policy:26} off the target's law by {worst:.0e}, {efficiency:.3} tokens per call (walk:priority {best:.3})"
+                "{policy:26} off the target's distribution by {worst:.0e}, \
+                 {efficiency:.3} tokens per call (walk:priority {best:.3})"
             );
         }
         println!(
-            "{} {} the target's law",
+            "{} {} the target's distribution",
             kind.name(),
             if lossless { "has" } else { "does NOT have" }
         );

@@ -1,13 +1,14 @@
-//! A verifier of one's own, in a file of its own: at each node speculative sampling of one draft,
-//! taken at random.
+//! A custom verifier, in a file of its own: at each node speculative sampling of one draft, taken
+//! at random.
 //!
-//! Problem: emit a path of a tree of independent draws and one more token with the target's law.
+//! Problem: emit a path of a tree of independent draws and one more token with the target's
+//! distribution.
 //! Source: Leviathan et al. 2023, algorithm 1, for the one draft.
 //! Complexity: that of `token`, for each node on the emitted path.
 //! Essence:
-//! 1. Of n independent draws one that is picked blindly is a draw from the draft's law q.
+//! 1. Of n independent draws one that is picked blindly is a draw from the draft's distribution q.
 //! 2. Accept it with probability min(1, p/q), else emit from (p − q)+ normalised: the token has the
-//!    target's law p.
+//!    target's distribution p.
 //! 3. The draws below a child do not depend on how the child was chosen, so from any child the same
 //!    can begin again.
 

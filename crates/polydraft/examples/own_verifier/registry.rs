@@ -7,7 +7,7 @@ use polydraft::{Result, Verifier};
 use crate::random_draft;
 
 polydraft::registry! {
-    /// Verifiers of one's own.
+    /// Custom verifiers.
     pub enum OwnVerifier, tag "verifier", settings VerifierSettings;
     /// One draft of each node, taken at random.
     RandomDraft(random_draft::Settings) = "random-draft",

@@ -1,14 +1,14 @@
-//! The one statistical test: do counts agree with a law that is known?
+//! The one statistical test: do counts agree with a distribution that is known?
 //!
-//! Problem: where laws cannot be enumerated, what was emitted is counted and compared with what
-//! should have been.
-//! Source: the G-test (log-likelihood ratio) against a known law; cells expected fewer than five
-//! times are pooled.
+//! Problem: where distributions cannot be enumerated, what was emitted is counted and compared with
+//! what should have been.
+//! Source: the G-test (log-likelihood ratio) against a known distribution; cells expected fewer
+//! than five times are pooled.
 //! Complexity: one pass over the cells. Deviations: none.
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
-/// Cells must be expected this often for the statistic to have its law.
+/// Cells must be expected this often for the statistic to have its distribution.
 pub const EXPECTED: f64 = 5.0;
 
 /// The statistic of a G-test, which adds up over independent experiments.
@@ -61,8 +61,8 @@ impl GTest {
         }
     }
 
-    /// The probability that the law itself deviates at least as much; 1 if there is nothing to
-    /// compare.
+    /// The probability that the distribution itself deviates at least as much; 1 if there is
+    /// nothing to compare.
     pub fn p_value(&self) -> f64 {
         match ChiSquared::new(self.freedom as f64) {
             Ok(probs) if self.freedom > 0 => probs.sf(self.statistic.max(0.0)),

@@ -1,10 +1,10 @@
-//! Exact laws and block efficiencies of verifiers on trees, by enumeration.
+//! Exact distributions and block efficiencies of verifiers on trees, by enumeration.
 //!
 //! Problem: a verifier with a policy is right when what it emits, extended by the target to full
-//! length, has the target's law.
+//! length, has the target's distribution.
 //! Source: ours. Every draft that can be drawn and every decision of the verifier is enumerated;
-//! equal drafts are verified once. Where both go by shared clocks, these are enumerated, and
-//! drawing and verifying is one experiment.
+//! equal drafts are verified once. Where both use shared randomness, that is enumerated too, and
+//! drawing and verifying are one experiment.
 //! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_drafts`]
 //! says how many).
 
@@ -18,21 +18,21 @@ use crate::random::{RandomSource, enumerate};
 use crate::verify::{Outcome, TargetDistributions, Verifier};
 use crate::{Distribution, Error, Result, Token};
 
-/// The next-token laws of a model, by the text so far.
+/// The next-token distributions of a model, by the sequence so far.
 pub trait ContextDistributions: Sync {
-    /// The law after this text.
+    /// The distribution after this sequence.
     ///
     /// # Errors
-    /// A text that the model has no law for.
+    /// A sequence that the model has no distribution for.
     fn distribution(&self, text: &[Token]) -> Result<&Distribution>;
 }
 
-/// Laws listed by text.
+/// Distributions listed by sequence.
 impl ContextDistributions for HashMap<Vec<Token>, Distribution> {
     fn distribution(&self, text: &[Token]) -> Result<&Distribution> {
         self.get(text).ok_or_else(|| Error::Unsupported {
-            operation: "table of laws",
-            expected: "a law for every text".to_owned(),
+            operation: "table of distributions",
+            expected: "a distribution for every sequence".to_owned(),
             got: format!("none for {text:?}"),
         })
     }
@@ -50,19 +50,20 @@ pub struct Exact {
     pub trees: usize,
 }
 
-/// Drafts that can be drawn from laws over `vocabulary` tokens, in order of draws, at most.
+/// Drafts that can be drawn from distributions over `vocabulary` tokens, in order of draws, at
+/// most.
 pub fn count_drafts(policy: &PolicyKind, vocabulary: usize) -> f64 {
     (vocabulary as f64).powf(policy.most_draws(vocabulary))
 }
 
-/// The target's laws at the nodes of one draft.
+/// The target's distributions at the nodes of one draft.
 pub struct TargetOf<'a> {
     texts: Vec<Vec<Token>>,
     target: &'a dyn ContextDistributions,
 }
 
 impl<'a> TargetOf<'a> {
-    /// Those of `target` after the texts of `tree`.
+    /// The distributions of `target` after the sequences of `tree`.
     pub fn new(tree: &DraftTree, target: &'a dyn ContextDistributions) -> Self {
         let text = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
         Self { texts: (0..tree.len()).map(text).collect(), target }
@@ -78,7 +79,7 @@ impl TargetDistributions for TargetOf<'_> {
 /// Draws a draft.
 ///
 /// # Errors
-/// A text that the draft has no law for; a policy that cannot be drawn.
+/// A sequence that the draft has no distribution for; a policy that cannot be drawn.
 pub fn draw(
     policy: &dyn Policy,
     draft: &dyn ContextDistributions,
@@ -120,11 +121,11 @@ pub fn drafts(policy: &dyn Policy, draft: &dyn ContextDistributions) -> Result<V
     Ok(all)
 }
 
-/// The exact law and block efficiency of a verifier. `progress` is told the part of the drafts that
-/// is done.
+/// The exact distribution and block efficiency of a verifier. `progress` gets the part of the
+/// drafts that is done.
 ///
 /// # Errors
-/// Those of the verifier; a text without a law.
+/// Those of the verifier; a sequence without a distribution.
 ///
 /// ```
 /// use polydraft::conformance::tree::{exact, random_pair};
@@ -158,7 +159,8 @@ pub fn exact(
     Ok(Exact { block_efficiency, deviation, trees })
 }
 
-/// The law of what one step emits, by the tokens, one or more; and the number of different drafts.
+/// The distribution of what one step emits, by the tokens, one or more; and the number of different
+/// drafts.
 ///
 /// # Errors
 /// As for [`exact`].
@@ -209,9 +211,9 @@ pub fn emitted(
     Ok((emitted, trees))
 }
 
-/// Compares the law of all sequences of `length` that go on from `sequence`: its probability under
-/// the target is `expected`, and what was emitted as one of its prefixes and extended by the target
-/// has probability `flow`.
+/// Compares the distribution of all sequences of `length` that go on from `sequence`: its
+/// probability under the target is `expected`, and what was emitted as one of its prefixes and
+/// extended by the target has probability `flow`.
 fn compare(
     target: &dyn ContextDistributions,
     emitted: &BTreeMap<Vec<Token>, f64>,
@@ -244,12 +246,12 @@ fn compare(
 }
 
 /// Expected block efficiency of block verification of a path that is drawn by `selection`: Σ over
-/// texts of b, with b of the empty text 1 and b(xy) = min(b(x)·p(y|x), selection(xy)).
+/// sequences of b, with b of the empty sequence 1 and b(xy) = min(b(x)·p(y|x), selection(xy)).
 ///
-/// `selection` gives the probability that the selected path begins with a text.
+/// `selection` gives the probability that the selected path begins with a sequence.
 ///
 /// # Errors
-/// A text without a law.
+/// A sequence without a distribution.
 pub fn block_efficiency(
     depth: usize,
     target: &dyn ContextDistributions,
@@ -279,18 +281,18 @@ pub fn block_efficiency(
     below(depth, target, selection, &mut Vec::new(), 1.0)
 }
 
-/// A target and a draft for the texts over `vocabulary` tokens of up to `depth` tokens.
+/// A target and a draft for the sequences over `vocabulary` tokens of up to `depth` tokens.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// The target, with laws for texts of all lengths from 0 to `depth`.
+    /// The target, with distributions for sequences of all lengths from 0 to `depth`.
     pub target: HashMap<Vec<Token>, Distribution>,
     /// The draft, likewise.
     pub draft: HashMap<Vec<Token>, Distribution>,
 }
 
 /// A random pair in which the draft is mixed with the target, `agreement` from 0 to 1;
-/// `adversarial` ones have one-hot laws, ties, zeros, subnormal probabilities, one short of 1,
-/// disjoint supports and equal laws in random places.
+/// `adversarial` ones have one-hot distributions, ties, zeros, subnormal probabilities, one short
+/// of 1, disjoint supports and equal distributions in random places.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.

@@ -1,7 +1,8 @@
 //! The canonical form of a rule: select one draft, then single-draft speculative sampling on it.
 //!
-//! Problem: any way of selecting one of the drafts makes a valid rule, if the law m of the selected
-//! token is known: accept it with probability min(1, p/m), else emit from (p − m)+ normalised.
+//! Problem: any way of selecting one of the drafts makes a valid rule, if the distribution m of the
+//! selected token is known: accept it with probability min(1, p/m), else emit from (p − m)+
+//! normalised.
 //! Source: Khisti et al. 2025, theorem 1: every rule of the largest acceptance can be run like
 //! this. Acceptance is Σ min(p, m).
 //! Complexity: that of the selection; one draw from the residual.
@@ -13,7 +14,7 @@ use crate::drafting::Draws;
 use crate::random::RandomSource;
 use crate::{Result, Token};
 
-/// Selects one of the drafts, and knows the law of what it selects.
+/// Selects one of the drafts, and knows the distribution of what it selects.
 pub trait Selector: Send {
     /// The name of the rule that it makes.
     fn name(&self) -> &'static str;
@@ -33,7 +34,7 @@ pub trait Selector: Send {
     /// The draft selected.
     fn select(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource) -> usize;
 
-    /// The probability of each draft to be selected, given the drafts: the law of
+    /// The probability of each draft to be selected, given the drafts: the distribution of
     /// [`select`](Self::select).
     fn selection(&mut self, problem: &Problem, drafts: &[Token]) -> Vec<f64>;
 

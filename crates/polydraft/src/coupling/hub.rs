@@ -1,15 +1,15 @@
 //! SpecHub, and its extension to n drafts.
 //!
 //! Problem: every tuple holds the n − 1 most likely tokens of q (the hubs, A) and one token x from
-//! the rest; accept so that the emitted token has law p. The optimum for these drafts, α = p(A) +
-//! Σ_{x∉A} min(p(x), q(x)/(1 − q(A))), is reached.
+//! the rest; accept so that the emitted token has distribution p. The optimum for these drafts, α =
+//! p(A) + Σ_{x∉A} min(p(x), q(x)/(1 − q(A))), is reached.
 //! Source: Sun et al. 2024 (SpecHub), algorithm 3, for n = 2; Hu et al. 2025 for the optimum of the
 //! greedy scheme.
 //! Complexity: one pass over the support to find the hubs and their mass; O(n) to emit (expected).
 //! Deviations: (1) n − 1 hubs instead of one, for any n; (2) also for the greedy scheme; (3) the
 //! paper hands what the draws of x leave to the hub "up to p(a)"; here what is left is (p −
-//! accepted)+, in which the hubs have their whole p: the same law, and the same code for any number
-//! of hubs.
+//! accepted)+, in which the hubs have their whole p: the same distribution, and the same code for
+//! any number of hubs.
 
 use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws, outside_mass};

@@ -1,6 +1,7 @@
 //! K-SEQ, sequential selection with a common discount.
 //!
-//! Problem: n i.i.d. drafts from q; accept one of them so that the emitted token has law p.
+//! Problem: n i.i.d. drafts from q; accept one of them so that the emitted token has distribution
+//! p.
 //! Source: Sun et al. 2023 (SpecTr), algorithm 2. α = 1 − (1 − β(ρ))^n with β(ρ) = Σ min(q, p/ρ),
 //! at least (1 − 1/e) of the optimum.
 //! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
@@ -60,8 +61,8 @@ fn clipped(target: &Distribution, draft: &Distribution, rho: f64) -> (f64, f64) 
 }
 
 impl KSeq {
-    /// The law of an accepted token, unnormalised over the tokens: what acceptances leave is p
-    /// minus this.
+    /// The distribution of an accepted token, unnormalised over the tokens: what acceptances leave
+    /// is p minus this.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         let (p, q) = (
             problem.target.probability(token),

@@ -3,17 +3,17 @@
 //!
 //! Problem: n i.i.d. drafts from q; emit y ~ p, which is one of the drafts as often as any rule can
 //! achieve.
-//! Source: ours. Every draft gets an independent priority in [0, 1] whose law depends on its token
-//! only and is uniform overall; the draft of highest priority is selected, and single-draft
-//! speculative sampling against the law m of the selection decides (the canonical form of Khisti et
-//! al. 2025, theorem 1). Token i's priorities fill a set of length q_i; m_i is the mass of that set
-//! under the density n·z^(n−1). All laws m that any selection can have are reached this way, the
-//! best of them in particular.
+//! Source: ours. Every draft gets an independent priority in [0, 1] whose distribution depends on
+//! its token only and is uniform overall; the draft of highest priority is selected, and
+//! single-draft speculative sampling against the distribution m of the selection decides (the
+//! canonical form of Khisti et al. 2025, theorem 1). Token i's priorities fill a set of length q_i;
+//! m_i is the mass of that set under the density n·z^(n−1). All distributions m that any selection
+//! can have are reached this way, the best of them in particular.
 //! Complexity: exact form O(V log V); pooled form two passes over the support and a table of some
 //! hundred entries; O(n) to emit (expected).
 //! Deviations: (1) pooled form: tokens of small probability share the entries of a grid of ratios
 //! (`grid`); (2) m is taken from the sets really laid out, so that pooling and rounding cost
-//! acceptance, never the law; (3) n = 1 is single-draft speculative sampling.
+//! acceptance, never the distribution; (3) n = 1 is single-draft speculative sampling.
 
 mod grid;
 mod plan;
@@ -30,7 +30,7 @@ use selection::Selection;
 use serde::{Deserialize, Serialize};
 use shares::{Highest, Layout};
 
-/// How exact the acceptance is. The law is exact always.
+/// How exact the acceptance is. The distribution is exact always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {

@@ -1,11 +1,12 @@
 //! Recursive rejection: each rejected draft leaves a residual target for the next.
 //!
 //! Problem: drafts drawn one after the other, i.i.d., without replacement, or each from its own
-//! law; go through them with single-draft speculative sampling against what the target has left.
+//! distribution; go through them with single-draft speculative sampling against what the target has
+//! left.
 //! Source: Miao et al. 2023 (SpecInfer), multi-step speculative sampling; Jeon et al. 2024 (RSD)
 //! and Chen et al. 2024 (Sequoia) without replacement.
 //! Complexity: one pass per rejected draft, without writing (distinct drafts: with writing).
-//! Deviations: (1) drafts from one law: see `residual`.
+//! Deviations: (1) drafts from one distribution: see `residual`.
 
 use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws, mass_left};
@@ -27,7 +28,7 @@ impl RuleSettings for Settings {
 
 /// What rejections have left of the target.
 enum Left {
-    /// Drafts from one law.
+    /// Drafts from one distribution.
     OfOne(Residual),
     /// Distinct drafts: the residual itself, shape `[vocabulary]`, and its sum.
     OfMany(Vec<f64>, f64),
@@ -83,7 +84,7 @@ impl Left {
     }
 }
 
-/// The mass of the draft's law that the drafts `before` have not removed.
+/// The mass of the draft's distribution that the drafts `before` have not removed.
 fn open(problem: &Problem, before: &[Token]) -> f64 {
     if problem.proposal.scheme() != Drafting::WithoutReplacement || before.is_empty() {
         return 1.0;

@@ -23,7 +23,7 @@ impl RuleSettings for Settings {
     }
 }
 
-/// There is nothing to select, and m is the draft's law.
+/// There is nothing to select, and m is the draft's distribution.
 struct Single;
 
 impl Selector for Single {

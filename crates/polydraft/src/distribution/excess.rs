@@ -6,8 +6,8 @@
 //! target: ours.
 //! Complexity: a rule that rejects with probability ρ leaves an excess of mass ρ, and a draw from
 //! the target falls into it with probability ρ, so the expected number of tries per *emitted* token
-//! is at most 1. After [`TRIES`] tries one pass over the target finishes exactly; the law is that
-//! of the excess either way.
+//! is at most 1. After [`TRIES`] tries one pass over the target finishes exactly; the distribution
+//! is that of the excess either way.
 
 use pulp::{Arch, NullaryFnOnce};
 
@@ -184,7 +184,7 @@ impl Distribution {
         self.support().map(|(token, p)| (scale * p - covered(token)).max(0.0)).sum()
     }
 
-    /// (`scale`·self − `covered`)+ normalised, shape `[vocabulary]`: the law of
+    /// (`scale`·self − `covered`)+ normalised, shape `[vocabulary]`: the distribution of
     /// [`Distribution::sample_excess`].
     pub fn excess_distribution(&self, scale: f64, covered: impl Fn(Token) -> f64) -> Vec<f64> {
         let mut probs = Excess { target: self, scale, covered }.weights();

@@ -82,13 +82,13 @@ impl Sampling {
     }
 }
 
-/// What is kept beside a distribution.
+/// What is stored with a distribution.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scratch {
     /// Memory for the filters.
     candidates: Vec<(f32, Token)>,
-    /// Of a draft: how likely what is drawn is right, where it is known. At temperature 0 the
-    /// probability that the token has at temperature 1.
+    /// Of a draft, its confidence: how likely the drawn token is right, where it is known. At
+    /// temperature 0 the probability that the token has at temperature 1.
     pub confidence: Option<f64>,
 }
 
@@ -120,7 +120,7 @@ pub(super) fn fill(
     } else if sampling.filters() {
         Ok(filtered(distribution, logits, max, sampling))
     } else {
-        // What it held is written over.
+        // The old contents are overwritten.
         distribution.mass.resize(logits.len(), 0.0);
         let mass = &mut distribution.mass;
         Ok(Arch::new().dispatch(Softmax {

@@ -123,8 +123,8 @@ fn pairs_do_not_depend_on_the_representation() {
     assert!((sparse.excess_mass(0.5, |t| dense.probability(t)) - 0.15).abs() < 1e-15);
 }
 
-/// Laws of which one, the other or both are stored sparsely; with a token in three of the sparse
-/// ones.
+/// Distributions of which one, the other or both are stored sparsely; with a token in three of the
+/// sparse ones.
 #[test]
 fn residuals_do_not_depend_on_the_representation() {
     let logits = |seed: u64| -> Vec<f32> {
@@ -172,7 +172,7 @@ fn sparse_distributions_store_what_is_positive() {
         probs(&[2, 5, 7], &[0.0, 1.0, 0.5], &two).support().map(|(t, _)| t).collect::<Vec<_>>(),
         [5, 7]
     );
-    // In memory that held another law; an error leaves it as it was.
+    // In the memory of another distribution; an error leaves it as it was.
     let mut reused = Distribution::from_logits(&[0.0; 10], &plain).unwrap();
     reused.set_from_sparse_logits(10, &[2, 7], &[0.0, 0.0], &plain).unwrap();
     assert_eq!(reused, lost);

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::drafting::{Drafting, Draws};
 use crate::{Error, Result};
 
-/// The kinds of draws in a tree. A draft keeps its own as it grows; a policy states the largest
+/// The kinds of draws in a tree. A draft records its own as it grows; a policy states the largest
 /// that it may come to.
 ///
 /// ```
@@ -24,7 +24,7 @@ pub struct Form {
     most: [usize; Drafting::ALL.len()],
     /// Whether draws begin below the root.
     restarts: bool,
-    /// Whether draws were made by clocks that the target shares.
+    /// Whether draws were made by randomness that the target shares.
     raced: bool,
 }
 
@@ -80,8 +80,7 @@ impl Form {
 
     /// # Errors
     /// `is_supported` does not hold: `operation` expected something else than this form. Draws by
-    /// clocks that the target shares are for the verifiers that know these clocks, which do not
-    /// ask.
+    /// shared randomness are for the verifiers that share it, which do not ask.
     pub fn require(
         &self,
         operation: &'static str,
@@ -101,7 +100,7 @@ impl fmt::Display for Form {
             return f.write_str("no draws");
         }
         if self.raced {
-            return f.write_str("draws by clocks that the target shares");
+            return f.write_str("draws by shared randomness");
         }
         if self.is_chain() {
             return f.write_str("one path");

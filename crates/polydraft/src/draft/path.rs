@@ -1,4 +1,4 @@
-//! The way to a node, as far as a policy may know it.
+//! The path to a node, as far as a policy may know it.
 
 use super::{Draft, DraftTree, NodeId};
 use crate::drafting::Drafting;
@@ -18,7 +18,7 @@ impl<'a> Path<'a> {
         Self { draft, node }
     }
 
-    /// Number of tokens on the way; 0 at the root.
+    /// Number of tokens on the path; 0 at the root.
     pub fn depth(&self) -> usize {
         self.draft.tree.depth(self.node)
     }
@@ -36,16 +36,16 @@ impl<'a> Path<'a> {
         std::iter::successors(first, |&node| (node != DraftTree::ROOT).then(|| tree.parent(node)))
     }
 
-    /// How sure the draft was at every node before this one, the nearest first:
-    /// [`Distribution::confidence`] of its law there.
+    /// The draft's confidence at every node before this one, the nearest first:
+    /// [`Distribution::confidence`] of its distribution there.
     ///
-    /// [`Distribution::confidence`]: crate::Distribution::sureness
+    /// [`Distribution::confidence`]: crate::Distribution::confidence
     pub fn confidence(&self) -> impl Iterator<Item = f64> + 'a {
         let draft = self.draft;
         self.parents().filter_map(|node| draft.distribution(node)).map(Distribution::confidence)
     }
 
-    /// For each token on the way, the first one first, how many others were drawn before it at its
+    /// For each token on the path, the first one first, how many others were drawn before it at its
     /// node. It is part of the draw where the order is (without replacement, top-k); none where a
     /// token comes from independent draws, whose order has no meaning.
     pub fn places(&self) -> Vec<Option<usize>> {

@@ -1,15 +1,16 @@
-//! Clocks that are decided as far as somebody asks, for exact enumeration.
+//! Shared randomness that is decided only as far as it is asked for, for exact enumeration.
 //!
-//! Problem: run code that races several laws by the same clocks once for every outcome, with the
-//! outcome's exact probability.
-//! Source: ours. Only the ratios of clocks matter, and E/ΣE is uniform on the simplex. What is
-//! known of the clocks at a position is a part of it, a union of small simplices. That token i
-//! comes before j under law p is the half space w_i·p_j < w_j·p_i; a question divides what is
-//! known, one answer is chosen in proportion to its volume, and is known from then on.
+//! Problem: run code that draws from several distributions by the same shared randomness once for
+//! every outcome, with the outcome's exact probability.
+//! Source: ours. Only the ratios of the times E matter, and E/ΣE is uniform on the simplex. What is
+//! known of the times at a position is a part of it, a union of small simplices. That token i
+//! arrives before j under distribution p is the half space w_i·p_j < w_j·p_i; a question divides
+//! what is known, one answer is chosen in proportion to its volume, and is known from then on.
 //! Method: a simplex that a plane cuts has an edge that it cuts. The point there divides the
 //! simplex into two, whose volumes are as the parts of the edge; neither has as many corners on
 //! both sides, so it ends.
-//! Complexity: exponential in the vocabulary and in the laws at a position: for tiny ones only.
+//! Complexity: exponential in the vocabulary and in the distributions at a position: for tiny ones
+//! only.
 //! Deviations: none.
 
 use super::SharedRandomness;
@@ -20,7 +21,7 @@ use crate::{Distribution, Token};
 /// wrong side of a cut.
 const ROUNDING: f64 = 1e-13;
 
-/// Corners are points of the simplex of clocks.
+/// Corners are points of the simplex of times.
 #[derive(Debug, Clone)]
 struct Simplex {
     corners: Vec<Vec<f64>>,
@@ -28,7 +29,7 @@ struct Simplex {
     volume: f64,
 }
 
-/// Clocks of which only so much is decided as was asked for.
+/// Shared randomness of which only so much is decided as was asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Open {
     /// By position: what is known.
@@ -48,7 +49,7 @@ fn whole(vocabulary: usize) -> Vec<Simplex> {
     vec![Simplex { corners: (0..vocabulary).map(corner).collect(), volume: 1.0 }]
 }
 
-/// The part of a simplex in which `a` comes before `b`, each a token and its probability.
+/// The part of a simplex in which `a` arrives before `b`, each a token and its probability.
 fn before(simplex: Simplex, a: (usize, f64), b: (usize, f64), part: &mut Vec<Simplex>) {
     let side = |corner: &Vec<f64>| {
         let (own, other) = (corner[a.0] * b.1, corner[b.0] * a.1);
@@ -86,7 +87,7 @@ impl SharedRandomness for Open {
             probs.support().map(|(token, p)| (token as usize, p)).collect();
         let mut first = Vec::new();
         while first.len() < count && !left.is_empty() {
-            // Where each of them comes before all the others that are left.
+            // Where each of them arrives before all the others that are left.
             let parts: Vec<Vec<Simplex>> = left
                 .iter()
                 .map(|&own| {
@@ -125,8 +126,8 @@ mod tests {
     use crate::random::enumerate;
     use rand::SeedableRng;
 
-    /// The first of one race are draws without replacement; the first of another, asked afterwards,
-    /// has its law; and asked again both say the same.
+    /// The first tokens under one distribution are draws without replacement; the first under
+    /// another, asked for afterwards, has that distribution; and asked again both are the same.
     #[test]
     fn races_have_their_distributions() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
@@ -160,7 +161,8 @@ mod tests {
         }
     }
 
-    /// How often two races agree, by volumes, by the known formula, and by keyed clocks.
+    /// How often the first tokens under two distributions agree, by volumes, by the known formula,
+    /// and by keyed times.
     #[test]
     fn races_agree_as_often_as_the_formula_says() {
         let (p, q) = ([0.5, 0.3, 0.15, 0.05], [0.2, 0.4, 0.3, 0.1]);

@@ -49,7 +49,7 @@ impl Described for Settings {
     fn build(&self) -> Result<Box<dyn Policy>> {
         within("depth of the first path", self.first)?;
         within("paths", self.paths)?;
-        within("depth behind the first path", self.then)?;
+        within("depth after the first path", self.then)?;
         Ok(Box::new(self.clone()))
     }
 

@@ -1,11 +1,11 @@
-//! The leaf rule: go on only where the text is likely to get to.
+//! The leaf rule: draft further only where earlier tokens are likely to be accepted.
 //!
 //! Problem: a path of fixed depth goes on drafting where an earlier token is likely to be rejected.
-//! The draft's own distributions say where: a draft that is sure of its token is mostly right.
+//! The draft's own distributions show where: a draft with high confidence is mostly right.
 //! Source: ours (`docs/algorithms.md`, leaf rule). The expected acceptance at a node with the
-//! draft's law q is estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with what its
-//! token's q is at temperature 1; a node goes on while the product of these from the root to it,
-//! its own included, is at least θ. The decision looks at laws, never at drawn tokens' own
+//! draft's distribution q is estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with
+//! its token's q at temperature 1; a node goes on while the product of these from the root to it,
+//! its own included, is at least θ. The decision looks at distributions, never at drawn tokens' own
 //! probabilities, so it is exact.
 //! Complexity: one pass over the draft's support at every node. Deviations: none.
 
@@ -27,7 +27,7 @@ pub struct Settings {
     pub below: f64,
     /// How much of the disagreement of two draws counts as rejection (κ), from 0 to 1. Default 0.5.
     pub factor: f64,
-    /// What grows where nothing is cut. Default: paths:2,8.
+    /// The tree that is cut. Default: paths:2,8.
     pub of: Box<PolicyKind>,
 }
 
@@ -91,7 +91,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// The acceptance expected at a node where the draft is so sure.
+    /// The expected acceptance at a node where the draft has this confidence.
     fn acceptance(&self, confidence: f64) -> f64 {
         1.0 - self.factor * (1.0 - confidence)
     }

@@ -1,8 +1,8 @@
 //! Block verification: one path as a whole.
 //!
-//! Problem: tokens x_1..x_L were drawn one after the other from laws q; emit a prefix of them and
-//! one more token so that the text has the target's law p, and as much of the path as any verifier
-//! of a single path can.
+//! Problem: tokens x_1..x_L were drawn one after the other from distributions q; emit a prefix of
+//! them and one more token so that the output has the target's distribution p, and as much of the
+//! path as any verifier of a single path can.
 //! Source: Sun, Mendlovic et al. 2024, "Block Verification Accelerates Speculative Decoding",
 //! algorithm 2.
 //! Complexity: one look at p and q per token; a pass over the support for each node that is tried
@@ -21,15 +21,15 @@ use crate::coupling::priority::selection::Selection;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::{Distribution, RandomSource, Result, Token};
 
-/// The law by which a path was drawn, token after token.
+/// The distribution from which a path was drawn, token after token.
 pub(super) trait PathLaw {
     /// The probability that the path goes on with `token` after `node`.
     fn probability(&self, node: NodeId, token: Token) -> Result<f64>;
 
-    /// Σ (`scale`·target − law)+ at `node`, over the vocabulary.
+    /// Σ (`scale`·target − probs)+ at `node`, over the vocabulary.
     fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64>;
 
-    /// Draws from (`scale`·target − law)+ at `node`, normalised.
+    /// Draws from (`scale`·target − probs)+ at `node`, normalised.
     fn sample_residual(
         &mut self,
         node: NodeId,
@@ -93,12 +93,12 @@ pub(super) fn verify_path(
     Ok(Outcome { accepted: Vec::new(), token })
 }
 
-/// The law of a path some of whose tokens were selected by priorities, the others drawn as the
-/// draft has them.
+/// The distribution of a path some of whose tokens were selected by priorities, the others drawn as
+/// the draft has them.
 pub(super) struct Selected<'a, F> {
     pub draft: &'a Draft,
     pub target: &'a dyn TargetDistributions,
-    /// The selection at a node; `None` where the law is the draft's.
+    /// The selection at a node; `None` where the distribution is the draft's.
     pub at: F,
 }
 

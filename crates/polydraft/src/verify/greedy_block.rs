@@ -1,14 +1,14 @@
 //! Greedy multi-path block verification (GBV): the path of highest ratios, verified as a block.
 //!
-//! Problem: of K independent paths take one and verify it as a block against the law that the one
-//! taken has.
+//! Problem: of K independent paths take one and verify it as a block against the distribution that
+//! the one taken has.
 //! Source: Thomas and Pal 2025, "Greedy multi-path block verification" (GBV), section 5: tokens are
 //! ranked by rising p/q at every node, and the path of highest lexicographic rank is taken.
-//! Complexity: the draft's law below the taken token by one pass for each node of the path; a sort
-//! of the support for each node whose residual is asked for.
-//! Deviations: (1) the law of the taken path is the highest of K uniform priorities in the interval
-//! [F, F + q] of the path, and its conditionals are ratios of means over intervals: nothing cancels
-//! where q is tiny; (2) ties in the ratio are ranked by token id.
+//! Complexity: the draft's distribution below the taken token by one pass for each node of the
+//! path; a sort of the support for each node whose residual is asked for.
+//! Deviations: (1) the distribution of the taken path is the highest of K uniform priorities in the
+//! interval [F, F + q] of the path, and its conditionals are ratios of means over intervals:
+//! nothing cancels where q is tiny; (2) ties in the ratio are ranked by token id.
 
 use serde::{Deserialize, Serialize};
 
@@ -78,20 +78,20 @@ fn part(parent: Interval, below: f64, q: f64) -> Interval {
     Interval { start: parent.start + parent.length * below, length: parent.length * q }
 }
 
-/// The law of the taken path.
+/// The distribution of the taken path.
 struct Taken<'a> {
     draft: &'a Draft,
     target: &'a dyn TargetDistributions,
     highest: Highest,
     intervals: &'a [Interval],
     ranked: &'a mut Vec<(f64, Token, f64)>,
-    /// The law at node `made`, shape `[vocabulary]`.
+    /// The distribution at node `made`, shape `[vocabulary]`.
     probs: &'a mut Vec<f64>,
     made: Option<NodeId>,
 }
 
 impl Taken<'_> {
-    /// The law that was made last; nothing for a token that only the target has.
+    /// The distribution that was made last; nothing for a token that only the target has.
     fn of(&self, token: Token) -> f64 {
         self.probs.get(token as usize).copied().unwrap_or(0.0)
     }
@@ -100,7 +100,7 @@ impl Taken<'_> {
         self.highest.mean(interval.start, interval.length)
     }
 
-    /// Makes the whole law at a node of the path.
+    /// Makes the whole distribution at a node of the path.
     fn make(&mut self, node: NodeId) -> Result<()> {
         if self.made == Some(node) {
             return Ok(());

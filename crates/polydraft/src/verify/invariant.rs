@@ -1,15 +1,15 @@
-//! The invariant verifier: for a seed the same text, whatever drafts and by whichever tree.
+//! The invariant verifier: for a seed the same output, whatever the draft model and the tree.
 //!
-//! Problem: the text shall depend on the target, the prompt and the seed alone, for those who
+//! Problem: the output shall depend on the target, the prompt and the seed alone, for those who
 //! debug, compare or certify.
 //! Source: Daliri, Musco, Suresh 2025 (drafter-invariant speculative decoding, by Gumbel sampling).
 //! Complexity: one pass over the target's support for each node on the emitted path.
-//! Deviations: (1) trees: [`crate::gumbel`] says how the drafts of a node are drawn; (2) a draft that
-//! was drawn otherwise is verified all the same, it is only accepted less often.
+//! Deviations: (1) trees: [`crate::gumbel`] says how the drafts of a node are drawn; (2) a draft
+//! that was drawn otherwise is verified all the same, it is only accepted less often.
 //!
-//! 1. The next token is the first in the target's race at its position. It has the target's law,
-//!    whatever came before: clocks of different positions are independent, and no draft is looked
-//!    at.
+//! 1. The next token is the first to arrive under the target's distribution at its position
+//!    ([`crate::gumbel`]). It has that distribution, whatever came before: the arrival times of
+//!    different positions are independent, and no draft is looked at.
 //! 2. As long as it is a child, go on from there.
 
 use serde::{Deserialize, Serialize};

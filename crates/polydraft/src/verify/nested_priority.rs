@@ -1,35 +1,36 @@
 //! Nested priority block verification: the path of highest priority, verified as a block.
 //!
 //! Problem: a tree of independent draws was drawn from the draft; emit a path of it and one more
-//! token with the target's law, and as many tokens as the laws at the drafted nodes allow.
+//! token with the target's distribution, and as many tokens as the distributions at the drafted
+//! nodes allow.
 //! Source: ours (`docs/algorithms.md`, nested priority block verification). [0, 1] is shared out
 //! among the first tokens as in priority coupling, each token's share among its next tokens, and so
 //! on; a path's priority is a uniform point of its own share. Each priority depends on its path
-//! alone and is uniform overall, so the path of highest priority has the law that the highest of K
-//! uniform priorities gives to its share, and block verification against that law is exact (GBV,
-//! lemma 4.4). K = 1 is block verification, L = 1 priority coupling; GBV is the special case of
-//! shares that are single intervals in the order of ratios.
+//! alone and is uniform overall, so the path of highest priority has the distribution that the
+//! highest of K uniform priorities gives to its share, and block verification against that
+//! distribution is exact (GBV, lemma 4.4). K = 1 is block verification, L = 1 priority coupling;
+//! GBV is the special case of shares that are single intervals in the order of ratios.
 //!
 //! Where a tree is no set of paths (`docs/algorithms.md`, trees in which draws begin anew):
 //! 1. From a node where n draws begin down to the next such nodes, or leaves, the tree is a
-//!    *stretch* of n independent paths. Among these one is selected as above, with all of [0, 1] to
+//!    *segment* of n independent paths. Among these one is selected as above, with all of [0, 1] to
 //!    share out and K = n.
-//! 2. At the end of the selected stretch the next one begins. Given that the end was selected, the
-//!    draws below it are independent of the selection, so the law of the selected path is the
-//!    product of the stretches' laws.
+//! 2. At the end of the selected segment the next one begins. Given that the end was selected, the
+//!    draws below it are independent of the selection, so the distribution of the selected path is
+//!    the product of the segments' distributions.
 //! 3. The selected path is verified as a block against that product. Where the draws of every node
-//!    are a stretch of their own, this is priority block verification: the child of highest
+//!    are a segment of their own, this is priority block verification: the child of highest
 //!    priority is followed from node to node.
 //!
 //! Complexity: one sharing for each distinct drafted node, near-linear in V, the nodes of a level
-//! independent of each other; from where proportional sharing takes over, none. The target's law is
-//! looked at where shares are made, and on the selected path.
+//! independent of each other; from where proportional sharing takes over, none. The target's
+//! distribution is looked at where shares are made, and on the selected path.
 //! Deviations: (1) near-linear sharing, in which tokens of small probability get a part of every
-//! priority of their pool (`coupling::priority`), so a node's share is a law of its priority,
-//! piecewise uniform, rather than a set; (2) proportional sharing, in which a token keeps its
-//! parent's law of the priority, from where the density of the highest priority varies by less than
-//! a setting; (3) for the next node everything is relative to its parent, so nothing underflows
-//! however long the path.
+//! priority of their pool (`coupling::priority`), so a node's share is a distribution of its
+//! priority, piecewise uniform, rather than a set; (2) proportional sharing, in which a token keeps
+//! its parent's distribution of the priority, from where the density of the highest priority varies
+//! by less than a setting; (3) for the next node everything is relative to its parent, so nothing
+//! underflows however long the path.
 
 mod share;
 
@@ -44,7 +45,7 @@ use crate::priorities::Priorities;
 use crate::{Error, RandomSource, Result, Token};
 use share::Share;
 
-/// Settings of the verifier. Each costs acceptance only; the law is exact always.
+/// Settings of the verifier. Each costs acceptance only; the distribution is exact always.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -107,7 +108,8 @@ enum Stretches {
 /// A drafted node.
 #[derive(Debug)]
 struct Node {
-    /// The law of the priority of a path through here; unused where sharing was proportional above.
+    /// The distribution of the priority of a path through here; unused where sharing was
+    /// proportional above.
     share: Share,
     /// How it was divided among the next tokens.
     selection: Selection,
@@ -118,9 +120,10 @@ struct Node {
 enum Sharing {
     /// By its `selection`.
     Own,
-    /// Proportionally; the law of the priority is that of this node, here and further down.
+    /// Proportionally; the distribution of the priority is that of this node, here and further
+    /// down.
     Proportional(NodeId),
-    /// Not divided: the end of a stretch, or a stretch of one path.
+    /// Not divided: the end of a segment, or a segment of one path.
     None,
 }
 
@@ -130,9 +133,9 @@ struct NestedPriority {
     name: &'static str,
     settings: Settings,
     stretches: Stretches,
-    /// By node; kept from tree to tree for their memory.
+    /// By node; reused from tree to tree for their memory.
     nodes: Vec<Node>,
-    /// The nodes of the stretch at work, level by level.
+    /// The nodes of the segment at work, level by level.
     stretch: Vec<NodeId>,
     /// Those of one level that are divided.
     level: Vec<NodeId>,
@@ -147,12 +150,12 @@ impl NestedPriority {
         Self { name, settings, stretches, nodes, stretch, level, priorities, weights }
     }
 
-    /// Whether the stretch that comes to `node` goes on there.
+    /// Whether the segment that comes to `node` goes on there.
     fn goes_on(&self, draft: &Draft, node: NodeId) -> bool {
         self.stretches == Stretches::AsDrawn && draft.continues(node)
     }
 
-    /// Shares all priorities of `paths` paths out among the nodes of the stretch that begins at
+    /// Shares all priorities of `paths` paths out among the nodes of the segment that begins at
     /// `start`, level by level.
     fn share(
         &mut self,
@@ -249,7 +252,7 @@ impl NestedPriority {
         level.iter().try_for_each(|&id| divide(id, &mut self.nodes[id]))
     }
 
-    /// Draws the priorities of all paths of the stretch and takes the end of the one with the
+    /// Draws the priorities of all paths of the segment and takes the end of the one with the
     /// highest.
     fn select(&mut self, draft: &Draft, rng: &mut dyn RandomSource) -> NodeId {
         let tree = draft.tree();
@@ -273,7 +276,7 @@ impl NestedPriority {
         winner
     }
 
-    /// The end of a stretch of one path.
+    /// The end of a segment of one path.
     fn follow(&mut self, draft: &Draft, start: NodeId) -> NodeId {
         let mut end = start;
         while let Some(child) = draft.tree().children(end).next() {

@@ -1,7 +1,7 @@
 //! Token verification of one path.
 //!
-//! Problem: tokens x_1..x_L were drawn one after the other from the draft's laws q; emit a prefix
-//! of them and one more token so that the text has the target's law p.
+//! Problem: tokens x_1..x_L were drawn one after the other from the draft's distributions q; emit a
+//! prefix of them and one more token so that the output has the target's distribution p.
 //! Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative
 //! Decoding", algorithm 1; Chen et al. 2023, "Accelerating Large Language Model Decoding with
 //! Speculative Sampling", algorithm 2.

@@ -1,7 +1,7 @@
 //! Traversal verification: from the leaves up.
 //!
-//! Problem: emit a path of the tree and one more token with the target's law; use what block
-//! verification gains on a chain, on every chain of the tree in turn.
+//! Problem: emit a path of the tree and one more token with the target's distribution; use what
+//! block verification gains on a chain, on every chain of the tree in turn.
 //! Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding", algorithm 2;
 //! `docs/algorithms.md`.
 //! Complexity: one pass over the support for each node that is tried and rejected; at most the
@@ -39,7 +39,7 @@ struct Visit {
     weight: f64,
     /// What rejected children have left of the target.
     left: Residual,
-    /// The mass of the draft's law that rejected children have not taken.
+    /// The mass of the draft's distribution that rejected children have not taken.
     open: f64,
     /// The child to try next, by number.
     next: usize,
@@ -67,7 +67,7 @@ impl Traversal {
         let (weight, before) = (visit.weight, visit.left.mass);
         if weight > 0.0 {
             visit.left.reject(target, draft, visit.open * weight);
-            // What is left of weight·target after the draft's law was taken from it.
+            // What is left of weight·target after the draft's distribution was taken from it.
             let left = if before > 0.0 { weight * visit.left.mass / before } else { 0.0 };
             visit.weight = if weight >= 1.0 { 1.0 } else { left / (left + 1.0 - weight) };
         }

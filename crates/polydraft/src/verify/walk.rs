@@ -1,17 +1,17 @@
 //! The top-down walk: a token-level rule at every node.
 //!
-//! Problem: emit a path of the tree and one more token with the target's law, one token after the
-//! other.
+//! Problem: emit a path of the tree and one more token with the target's distribution, one token
+//! after the other.
 //! Source: Sun et al. 2023 (SpecTr), algorithm 3; Miao et al. 2023 (SpecInfer), algorithm 2. With
 //! k-seq it is SpecTr, with recursive rejection SpecInfer (and RSD, Sequoia where drafts come
 //! without replacement), with naive sampling their baseline and the only walk of a top-k tree.
 //! Complexity: that of the rule, for each node on the emitted path.
-//! Deviations: (1) the tree keeps how many draws share a node, not their order; for independent
+//! Deviations: (1) the tree stores how many draws share a node, not their order; for independent
 //! draws every order is equally likely, so the rule is given a random one; (2) where the rule's
 //! last draw happens to be a child, the walk goes on from it (k-seq, importance); (3) with paths
 //! the number of draws at a node is that of the paths through it; (4) where a node is too large for
 //! a rule that solves programs, or its solver gives up, another rule for the same draws decides
-//! there: the law stays exact, and these nodes are counted.
+//! there: the distribution stays exact, and these nodes are counted.
 
 use super::{Outcome, TargetDistributions, Verifier};
 use crate::coupling::{Problem, Rule, RuleRegistry, RuleSettings, hub, naive, priority, recursive};
@@ -22,13 +22,14 @@ use crate::{Error, RandomSource, Result, Token, couple};
 /// The walk with this rule.
 ///
 /// # Errors
-/// Settings of the rule out of range, or such that its law is not the target's.
+/// Settings of the rule out of range, or such that its output does not have the target's
+/// distribution.
 pub(super) fn build(rule: &impl RuleRegistry) -> Result<Box<dyn Verifier>> {
     let rule = rule.build()?;
     if !rule.is_exact() {
         let (operation, got) =
             ("walk", format!("{} with settings under which it is not", rule.name()));
-        let expected = "a rule whose law is the target's".to_owned();
+        let expected = "a rule whose output has the target's distribution".to_owned();
         return Err(Error::Unsupported { operation, expected, got });
     }
     Ok(Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), left: Vec::new() }))
@@ -37,7 +38,7 @@ pub(super) fn build(rule: &impl RuleRegistry) -> Result<Box<dyn Verifier>> {
 /// A top-down walk with one rule.
 struct Walk {
     rule: Box<dyn Rule>,
-    /// Nodes at which another rule did the work.
+    /// Nodes at which another rule decided.
     fallbacks: u64,
     drafts: Vec<Token>,
     left: Vec<f64>,
@@ -81,7 +82,7 @@ pub fn substitute(scheme: Drafting) -> Result<Box<dyn Rule>> {
 
 impl Verifier for Walk {
     fn supports(&self, form: &Form) -> Result<()> {
-        form.require("walk", "draws by chance of their own", true)?;
+        form.require("walk", "draws without shared randomness", true)?;
         form.draws().try_for_each(|draws| self.rule.supports(draws))
     }
 

@@ -39,7 +39,8 @@ pub fn keep(folder: &Path, info: ModelInfo) -> Result<()> {
         let expected = kept.entry(&name).or_insert_with(|| got.clone());
         ensure!(
             *expected == got,
-            "{}: expected {name} {expected}, from which its text and its head were made, got {got}; another --work \
+            "{}: expected {name} {expected}, from which its text and its head were made, got \
+             {got}; another --work \
              begins anew",
             folder.display()
         );

@@ -1,4 +1,4 @@
-"""From a model's logits to those of its law: the logits processors of `generate`, at every node of a tree."""
+"""From a model's logits to those of its distribution: the logits processors of `generate`, at every node of a tree."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def fitted(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
 
 
 def processed(processors: Any, text: torch.Tensor, draft: Draft, nodes: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-    """Applies logits processors at nodes: each sees the text, `[1, length]`, and the tokens of the node's path behind it.
+    """Applies logits processors at nodes: each sees the sequence, `[1, length]`, and then the tokens of the node's path.
 
-    Gives float32 `[nodes, vocabulary]` in the processor's memory, rows without gaps.
+    Gives float32 `[nodes, vocabulary]` in the CPU's memory, rows without gaps.
     """
     logits = logits.to(text.device, torch.float32)
     if processors:

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from .._native import Rng, Draft, Sampling, Tree, Verifier
+from .._native import Draft, Rng, Sampling, Tree, Verifier
 from .caller import kept_by_caller
 from .distributions import fitted, processed
 from .scoring import CACHE_NAMES, rows_of, scorer
@@ -17,7 +17,7 @@ from .scoring import CACHE_NAMES, rows_of, scorer
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 # What `generate` hands over for the model that is made anew here, or known. Anything else would
-# change the target's law.
+# change the target's distribution.
 MADE_HERE = ("attention_mask", "position_ids", *CACHE_NAMES, "use_cache", "cache_position", "logits_to_keep")
 
 
@@ -43,15 +43,16 @@ def generate(
 ) -> Any:
     """Speculative decoding with several drafts, for `model.generate(..., custom_generate=polydraft.transformers.generate)`.
 
-    The text has the law of plain `generate` with the same arguments; without sampling it is that text, token for token (but
-    where two logits are equal up to rounding).
+    The output has the distribution of plain `generate` with the same arguments; without sampling it is the same output, token
+    for token (but where two logits are equal up to rounding).
 
     Args:
-        assistant_model, draft_model: what drafts, a causal model of the same tokenizer; one of the two names.
+        assistant_model, draft_model: the draft model, a causal model of the same tokenizer; one of the two names.
         verifier: one of `polydraft.VERIFIERS`. It must be exact for the tree: `Unsupported` says what it is made for.
         paths, depth: so many independent paths of so many tokens; or `tree`, any of `polydraft.TREES`.
-        draft_sampling: how the draft's logits, after the same logits processors as the target's, become the law that drafts are
-            drawn from (default: as the target's: the largest one without sampling). It changes the speed, never the text's law.
+        draft_sampling: how the draft's logits, after the same logits processors as the target's, become the distribution that
+            drafts are drawn from (default: as the target's: the largest one without sampling). It changes the speed, never the
+            output's distribution.
         seed: of all random decisions (default: one that torch's generator gives, so that `torch.manual_seed` settles it); with it
             row i of a batch has the seed plus i.
         statistics: a dictionary to be told `tokens`, `target_calls`, `draft_calls`, `drafted`, `accepted`, `block_efficiency`.
@@ -63,7 +64,7 @@ def generate(
     if drafting is None:
         drafting = kept_by_caller("assistant_model", generate)
     if drafting is None:
-        raise ValueError("polydraft: expected a model that drafts, as assistant_model or draft_model, got none")
+        raise ValueError("polydraft: expected a draft model, as assistant_model or draft_model, got none")
     streamer = kept_by_caller("streamer", generate) if streamer is None else streamer
     config = generation_config if generation_config is not None else model.generation_config
     for unknown in _UNKNOWN:
@@ -80,7 +81,7 @@ def generate(
 
     rows, mask = input_ids.shape[0], model_kwargs.get("attention_mask")
     if isinstance(seed, Rng) and rows > 1:
-        raise ValueError(f"polydraft: expected a number as the seed of a batch of {rows}, got a Rng")
+        raise ValueError(f"polydraft: expected a number as the seed of a batch of {rows}, got an Rng")
     loop = _Loop(
         model, drafting, logits_processor, stopping_criteria, config,
         Verifier(verifier) if not isinstance(verifier, Verifier) else verifier,
@@ -129,12 +130,12 @@ class _Loop:
         verifier.require(tree)
 
     def run(self, text: torch.Tensor, real: list[int], rng: Rng, cache: Any) -> torch.Tensor:
-        """Continues one text, `[1, length]`, of which `real` is what is no padding."""
+        """Continues one sequence, `[1, length]`; `real` is it without padding."""
         tree = Tree(self.named)
         target, drafter = scorer(self.model, real, cache), scorer(self.drafting, real)
         most = getattr(self.criteria, "max_length", None)
         while True:
-            # One token is emitted behind the last draft.
+            # One token is emitted after the last draft.
             room = None if most is None else max(most - text.shape[1] - 1, 0)
             draft = self._propose(tree, drafter, text, room, rng)
             nodes = range(len(draft))
@@ -168,7 +169,7 @@ class _Loop:
         return self.criteria is not None and bool(torch.as_tensor(self.criteria(text, None)).all())
 
     def statistics(self) -> dict[str, float]:
-        """What the texts cost."""
+        """What the sequences cost."""
         names = ("tokens", "target_calls", "draft_calls", "drafted", "accepted")
         counts = {name: getattr(self, name) for name in names}
         return counts | {"block_efficiency": self.tokens / max(self.target_calls, 1)}

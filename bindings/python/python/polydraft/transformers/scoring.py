@@ -1,11 +1,11 @@
 """A causal model of transformers that scores trees: in one pass with a mask of four dimensions, or one row for each path.
 
-A mask with the tree's shape says which tokens each node sees: the text, and the nodes above it. Its position is that of its
+A mask with the tree's shape says which tokens each node sees: the sequence, and the nodes above it. Its position is that of its
 depth. Afterwards the cache holds all nodes, and is cut back to the accepted ones. Models that take no such mask or positions
 (recurrent ones, ALiBi, attention in a sliding window, flash attention) are given each path as a row of a batch, without a cache:
 slow, and exact for whatever is causal.
 
-Which of the two a model can do is tried, not believed: `takes_trees` scores a small tree in both ways.
+Which of the two a model can do is tested, not assumed: `takes_trees` scores a small tree by both methods.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from .._native import Draft, Outcome
 # More tokens than these are read as they are in plain decoding, before the tree.
 _TOGETHER = 16
 
-# What a model's forward calls the keys and values of tokens before: the first from transformers
-# 5.24 on, the second before.
+# What a model's forward calls the KV cache: the first from transformers 5.24 on, the second before.
 CACHE_NAMES = ("cache", "past_key_values")
 
 
 class Trees:
-    """Scores trees in one pass. The cache holds `cached` tokens of the text, then the nodes of `slots`."""
+    """Scores trees in one pass. The cache holds `cached` tokens of the sequence, then the nodes of `slots`."""
 
     def __init__(self, model: PreTrainedModel, text: Sequence[int], cache: DynamicCache | None = None) -> None:
         self.model, self.text = model, list(text)
@@ -97,7 +96,7 @@ class Trees:
 
 
 class Rows:
-    """Scores each path as a row of its own, the whole text with it."""
+    """Scores each path as a row of its own, the whole sequence with it."""
 
     def __init__(self, model: PreTrainedModel, text: Sequence[int]) -> None:
         self.model, self.text = model, list(text)
@@ -110,7 +109,7 @@ class Rows:
         within = {step for path in paths.values() for step in path[:-1]}
         ends = [node for node in nodes if node not in within and (node != 0 or len(nodes) == 1)]
         longest = max(int(depths[node]) for node in ends)
-        # What is behind a path's end is never seen from before it.
+        # What follows a path's end is never seen from before it.
         rows = [self.text + tokens[paths[end]].tolist() + [0] * (longest - int(depths[end])) for end in ends]
         row_of = {step: row for row, end in enumerate(ends) for step in paths[end]} | {0: 0}
         options = _logits_to_keep(self.model, longest + 1)
@@ -124,7 +123,7 @@ class Rows:
 
 
 def scorer(model: PreTrainedModel, text: Sequence[int], cache: Any = None) -> Trees | Rows:
-    """What scores trees behind a text with this model; with a cache that has some of it already, if that can be used."""
+    """The scorer of trees after a sequence with this model; with a cache that has some of it already, if that can be used."""
     if not takes_trees(model):
         return Rows(model, text)
     usable = isinstance(cache, DynamicCache) and _is_plain(cache) and cache.get_seq_length() < len(text)
@@ -169,7 +168,7 @@ def _does(model: PreTrainedModel) -> bool:
     trees, rows = Trees(model, text), Rows(model, text)
     nodes = list(range(len(draft)))
     try:
-        # In two calls, as drafts are; then again behind a path that was accepted.
+        # In two calls, as drafts are; then again after a path that was accepted.
         one = torch.cat([trees.logits(draft, nodes[:3]), trees.logits(draft, nodes[3:])])
         plain = _is_plain(trees.cache)
         accepted = _Accepted([2, 4], [tokens[2], tokens[4], tokens[1]])

@@ -41,8 +41,7 @@ pub struct Args {
         conflicts_with = "model",
     )]
     random: usize,
-    /// Ways to hold the weights [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file as it has
-    /// them].
+    /// Weight types [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file its own].
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
     dtypes: Vec<Precision>,
     /// Tokens of one pass.
@@ -54,7 +53,7 @@ pub struct Args {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=256),
     )]
     nodes: Vec<usize>,
-    /// Texts decoded together, each by one token a pass.
+    /// Batch sizes: sequences decoded together, one token each per pass.
     #[arg(
         long,
         value_name = "N,..",
@@ -118,7 +117,7 @@ struct Row {
     /// Of the memory's own.
     bandwidth_share: f64,
     passes: Vec<Pass>,
-    /// Several texts, each by one token a pass.
+    /// Several sequences, one token each per pass.
     sequences: Vec<together::Throughput>,
 }
 
@@ -133,7 +132,7 @@ struct Pass {
 /// Measures and prints.
 ///
 /// # Errors
-/// Models that cannot be loaded; output that is closed.
+/// Models that cannot be loaded; closed output.
 pub fn run(args: Args) -> Result<()> {
     let threads = threads();
     let made = match args.model {
@@ -226,12 +225,12 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
     Ok(clock.elapsed().as_secs_f64())
 }
 
-/// A row is left unfinished: the user wants an end.
+/// The user has interrupted the measurement of a row.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 struct Interrupted;
 
-/// `go_on` is asked before each pass.
+/// `go_on` is called before each pass.
 fn measure(
     args: &Args,
     directory: &Path,
@@ -275,7 +274,7 @@ fn measure(
     })
 }
 
-/// A text of this length that the vocabulary has.
+/// A sequence of this length within the vocabulary.
 fn text(model: &TransformerModel, length: usize) -> Vec<Token> {
     (0..length).map(|i| ((i * 7919 + 13) % model.info().vocabulary.size()) as Token).collect()
 }
@@ -289,7 +288,7 @@ fn fork() -> DraftTree {
     tree
 }
 
-/// That a tree's scores are those of its tokens one by one.
+/// Checks that a tree's scores equal those of its tokens one by one.
 fn check(model: &mut TransformerModel, context: usize) -> Result<()> {
     let before = text(model, context.min(16));
     let tree = fork();
@@ -312,7 +311,7 @@ fn check(model: &mut TransformerModel, context: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of a pass over so many tokens behind the context, the median.
+/// Seconds of a pass over so many tokens after the context, the median.
 fn time_pass(
     model: &mut TransformerModel,
     nodes: usize,
@@ -362,7 +361,7 @@ impl Report {
             out,
             "{:<8} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass over so many tokens, \
              relative to one",
-            "dtype", "load, s", "peak, GB", "held, GB", "tokens/s", "GB/s", "of memory"
+            "dtype", "load, s", "peak, GB", "size, GB", "tokens/s", "GB/s", "of memory"
         )?;
         for row in &self.results {
             let costs: Vec<String> =
@@ -383,7 +382,7 @@ impl Report {
                 costs.join("  ")
             )?;
         }
-        writeln!(out, "\ntexts decoded together: tokens/s of all, relative to one text")?;
+        writeln!(out, "\nsequences in a batch: tokens/s of all, relative to one sequence")?;
         for row in &self.results {
             let all: Vec<String> = row
                 .sequences

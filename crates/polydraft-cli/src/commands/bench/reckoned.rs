@@ -1,17 +1,17 @@
-//! Any policy, with what its steps take by the costs beside it.
+//! Any policy, with the estimated time of its steps by the costs.
 
 use polydraft::draft::{Draft, Form, Path};
 use polydraft::policy::{Choices, Costs, Growth, Reckoning, StepContext};
 use polydraft::{Distribution, Outcome, Policy};
 
-/// A policy whose [`choices`](Policy::choices) are its steps, reckoned.
+/// A policy whose [`choices`](Policy::choices) are estimates of its steps' time.
 pub struct Reckoned {
     policy: Box<dyn Policy>,
     reckoning: Reckoning,
 }
 
 impl Reckoned {
-    /// By these costs.
+    /// With these costs.
     pub fn new(policy: Box<dyn Policy>, costs: Costs) -> Self {
         Self { policy, reckoning: Reckoning::new(costs) }
     }

@@ -1,5 +1,5 @@
-//! `polydraft bench speed`: what to use for these models on this machine, how much it gives, and
-//! why.
+//! `polydraft bench speed`: the settings to use for these models on this machine, the speed-up, and
+//! the reason.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,12 +21,13 @@ use crate::output::{self, Terminal};
 use crate::prompts;
 use crate::provenance::MadeBy;
 
-/// Find out in about a minute what to use for a target and its draft, how much it gives, and why.
+/// Find out in about a minute which settings to use for a target and its draft, with the speed-up
+/// and the reason.
 ///
-/// Decodes plainly, with the tree that chooses itself, and with some fixed trees, a few steps of
-/// each in turn, so that a drift of the machine hits all alike. Beside the clock's ratios stand
-/// those by what passes cost, as 'auto' reckons: no noise of the machine is in them, and with
-/// --texts and --costs the same seed gives the same numbers.
+/// Compares plain decoding, adaptive draft length ('auto') and some fixed trees, a few steps of
+/// each in turn, so that a drift of the machine hits all alike. Beside the ratios of measured time
+/// stand those by the costs of passes, as 'auto' estimates them: they have no noise of the machine,
+/// and with --texts and --costs the same seed gives the same numbers.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -46,7 +47,7 @@ pub struct Args {
     /// Temperature of target and draft.
     #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
     temperature: f64,
-    /// Tokens of each text.
+    /// Tokens of each generation.
     #[arg(
         long,
         short = 'n',
@@ -54,7 +55,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(2..),
     )]
     max_tokens: u32,
-    /// Seconds to measure, about; every way gets one text at least.
+    /// Seconds to measure, about; every method decodes one prompt at least.
     #[arg(
         long,
         value_name = "S",
@@ -62,7 +63,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(1..=86_400),
     )]
     seconds: u64,
-    /// So many texts of each way, however long they take.
+    /// Prompts that each method decodes, however long that takes.
     #[arg(
         long,
         value_name = "N",
@@ -70,11 +71,11 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     texts: Option<u32>,
-    /// A tree to hold 'auto' against, as for 'generate --tree'; may be repeated [default:
+    /// A tree to compare 'auto' with, as for 'generate --tree'; may be repeated [default:
     /// paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3].
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
-    /// What passes cost, for --tree auto: as for 'generate'.
+    /// Costs of passes, for --tree auto: as for 'generate'.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Print one JSON object instead of a table.
@@ -82,15 +83,15 @@ pub struct Args {
     json: bool,
 }
 
-/// The way whose tree chooses itself.
+/// The method of adaptive draft length.
 const AUTO: &str = "auto";
-/// Trees beside the one that chooses itself.
+/// Trees beside the adaptive one.
 const FIXED: [&str; 6] =
     ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
-/// Steps of a way before it is the next one's turn: enough for its weights to be where they are
-/// when it is alone.
+/// Steps of a method before the next one's turn: enough for its weights to be in the caches as when
+/// it is alone.
 const STEPS: usize = 8;
-/// Tokens of a tree at most, for which there must be room behind every text.
+/// Tokens of a tree at most, for which there must be room after every sequence.
 const TREE: usize = 64;
 /// Ratios nearer to plain decoding than this are taken for the machine's noise.
 const NOISE: f64 = 0.03;
@@ -106,18 +107,18 @@ pub struct Report {
     pub draft: String,
     /// Of target and draft.
     pub temperature: f64,
-    /// Texts of each way.
+    /// Generations of each method.
     pub texts: usize,
-    /// What passes cost.
+    /// Costs of passes.
     pub costs: Costs,
     /// Plain decoding, the adaptive tree, and the fixed trees.
     pub results: Vec<Row>,
-    /// The ratio of fixed trees where each text has the one that was fastest in the other texts:
-    /// what somebody gets who tries them all beforehand. The fastest of many in hindsight owes a
-    /// part of its ratio to chance. None with fewer than three texts.
+    /// The ratio of fixed trees where each generation has the tree that was fastest in the other
+    /// ones: what a user gets who tries them all beforehand. The fastest of many in hindsight owes
+    /// a part of its ratio to luck. None with fewer than three generations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before: Option<f64>,
-    /// The same by what passes cost.
+    /// The same by the costs of passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before_by_costs: Option<f64>,
     /// The tree that was fastest, or `none`.
@@ -126,28 +127,28 @@ pub struct Report {
     pub verdict: String,
 }
 
-/// One way to decode.
+/// One method.
 #[derive(Serialize, Deserialize)]
 pub struct Row {
     /// Its tree, or `none`.
     pub tree: String,
-    /// By the clock.
+    /// By measured time.
     pub tokens_per_second: f64,
-    /// Tokens by seconds of all texts, relative to plain decoding's.
+    /// Tokens by seconds of all generations, relative to plain decoding's.
     pub ratio: f64,
-    /// Tokens per pass of the target.
+    /// Tokens per target pass: block efficiency in the papers' sense.
     pub block_efficiency: f64,
     /// Distinct tokens drafted per pass of the target.
     pub nodes_per_call: f64,
     /// The part of the time that was the draft's.
     pub draft_share: f64,
-    /// The ratio by what passes cost instead of by the clock: of these texts' steps, as a tree that
-    /// chooses itself reckons them. None for plain decoding.
+    /// The ratio by the costs of passes instead of by measured time: of the same steps, as the
+    /// adaptive tree estimates them. None for plain decoding.
     #[serde(default, alias = "expected", skip_serializing_if = "Option::is_none")]
     pub by_costs: Option<f64>,
 }
 
-/// One way to decode, and its texts.
+/// One method, and its generations.
 struct Way {
     name: String,
     settings: Settings,
@@ -212,8 +213,7 @@ pub fn run(args: Args) -> Result<()> {
     output::done(interrupted)
 }
 
-/// The trees that do not choose themselves, that of one token first: it tells how often a drafted
-/// token is accepted.
+/// The fixed trees, that of one token first: it shows how often a drafted token is accepted.
 fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     let mut trees: Vec<PolicyKind> = match &args.trees[..] {
         [] => FIXED.iter().map(|tree| tree.parse()).collect::<polydraft::Result<_>>()?,
@@ -231,9 +231,9 @@ fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     Ok(trees)
 }
 
-/// Text by text until the time is up, all ways at once, each some steps in its turn: the machine's
-/// drift, which a way that has a whole text to itself would take for its own, hits all alike.
-/// Returns whether the user interrupted.
+/// Prompt by prompt until the time is up, all methods at once, each some steps in its turn: a drift
+/// of the machine hits all alike, instead of the method that runs at that time. Returns whether the
+/// user interrupted.
 fn measure(
     args: &Args,
     costs: &Costs,
@@ -264,15 +264,15 @@ fn measure(
     Ok(orderly.asked())
 }
 
-/// How many texts of so many tokens there is room for, beside the trees.
+/// How many sequences of so many tokens there is room for, beside the trees.
 fn at_once(models: &Models, tokens: usize) -> usize {
     let most = models.engine.info().sequences;
     models.engine.room().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
 }
 
-/// One text in each of some ways, a few steps of each in turn. Who goes behind whom is drawn anew
-/// for every round: behind a way with other weights a processor's cache has lost those of the next,
-/// and behind one with the same it has not.
+/// One prompt by each of some methods, a few steps of each in turn. The order is drawn anew for
+/// every round: after a method with other weights a CPU's cache has lost those of the next method,
+/// and after one with the same weights it has not.
 fn in_turn(
     models: &mut Models,
     costs: &Costs,
@@ -350,7 +350,7 @@ fn row(way: &Way, plain: &Way) -> Row {
     }
 }
 
-/// What a text gave, and what it took.
+/// What a generation gave, and what it took.
 type Account = fn(&Statistics) -> (f64, f64);
 
 /// Tokens, and seconds.
@@ -358,14 +358,14 @@ fn clock(text: &Statistics) -> (f64, f64) {
     (text.tokens as f64, text.total_time.as_secs_f64())
 }
 
-/// Seconds that plain decoding would have taken, and those it took, both by what passes cost.
+/// Seconds that plain decoding would have taken, and those it took, both by the costs of passes.
 fn reckoned(text: &Statistics) -> (f64, f64) {
     text.choices.as_ref().map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
 }
 
-/// What all texts together gave by what they took. Ways that take turns have had the same machine,
-/// so that no median is needed, and what one text gained by chance counts as much as what another
-/// lost.
+/// What all generations together gave by what they took. Methods that take turns have had the same
+/// machine, so that no median is needed, and what one generation gained by luck counts as much as
+/// what another lost.
 fn rate<'s>(texts: impl IntoIterator<Item = &'s Statistics>, of: Account) -> f64 {
     let add = |(gave, took): (f64, f64), text: (f64, f64)| (gave + text.0, took + text.1);
     let (gave, took) = texts.into_iter().map(of).fold((0.0, 0.0), add);
@@ -388,7 +388,8 @@ fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
     Some(rate(had, of))
 }
 
-/// What to use, and why; `chain` are the texts that drafted one token a step.
+/// The recommended settings, and the reason; `chain` are the generations with one drafted token a
+/// step.
 fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
     let auto = &results[1];
     let (plain, pass) = (costs.target.at(1.0, 0), costs.draft.at(1.0, 0));
@@ -396,8 +397,8 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
         "a drafted token is accepted {:.0} % of the time; a pass of the draft costs {:.2} of the \
-         target's, and the target's \
-         pass over 4 tokens {:.2} of that over one, from which auto reckons {:.2}",
+         target's, and the target's pass over 4 tokens {:.2} of that over one, from which auto \
+         estimates {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
         costs.target.at(4.0, 0) / plain,
@@ -426,13 +427,13 @@ impl Report {
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "{}\n{} with {}, temperature {}, {} texts each way\n",
+            "{}\n{} with {}, temperature {}, {} generations each\n",
             self.made_by.machine, self.target, self.draft, self.temperature, self.texts
         )?;
         writeln!(
             out,
             "{:<12} {:>9} {:>6} {:>9} {:>17} {:>6} {:>12}",
-            "tree", "tokens/s", "ratio", "by costs", "block efficiency", "nodes", "draft's time"
+            "tree", "tokens/s", "ratio", "by costs", "tokens per pass", "nodes", "draft's time"
         )?;
         for r in &self.results {
             writeln!(
@@ -450,7 +451,7 @@ impl Report {
         if let Some(ratio) = self.tried_before {
             writeln!(
                 out,
-                "\nfixed trees, each text with the one that was fastest in the others: \
+                "\nfixed trees, each generation with the one that was fastest in the others: \
                  {ratio:.2}x, by costs {:.2}x",
                 self.tried_before_by_costs.unwrap_or(1.0)
             )?;

@@ -16,7 +16,7 @@ pub struct Printer<W = io::StdoutLock<'static>> {
     colors: bool,
     drafts: bool,
     silent: bool,
-    /// What is to stand before the text, and how.
+    /// The text before the output, and its style.
     before: (Style, String),
     result: io::Result<()>,
 }
@@ -55,7 +55,7 @@ impl<W: Write> Printer<W> {
         self.before = (Style::new(), text.to_owned());
     }
 
-    /// Shows people where the text goes on: the end of the prompt, dimmed, if this is a terminal.
+    /// Shows the end of the prompt before its continuation, dimmed, if this is a terminal.
     pub fn remind(&mut self, prompt: &str) {
         if self.terminal && !self.silent {
             self.before = (Style::new().dimmed(), end(prompt).into_owned());
@@ -88,7 +88,7 @@ impl<W: Write> Printer<W> {
         self.result.is_ok()
     }
 
-    /// Ends the text's last line.
+    /// Ends the last line of the output.
     ///
     /// # Errors
     /// Output that is closed.
@@ -99,7 +99,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// The last lines of a text, as many as serve to remember it.
+/// The last lines of a text, as many as serve as a reminder.
 fn end(text: &str) -> Cow<'_, str> {
     const LINES: usize = 5;
     const CHARACTERS: usize = 400;

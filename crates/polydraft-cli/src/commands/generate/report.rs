@@ -1,4 +1,4 @@
-//! What a run cost, for people and for machines.
+//! The statistics of a run, for people and for machines.
 
 use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Generation, Statistics};
@@ -17,7 +17,7 @@ pub struct Report<'a> {
     seed: u64,
     prompt_tokens: usize,
     prompt_token_ids: &'a [polydraft::Token],
-    /// What drafted, where it was named.
+    /// The draft, where it was named.
     pub draft: Option<String>,
     /// Of the tokens, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,14 +29,14 @@ pub struct Report<'a> {
 struct Stats {
     target_calls: usize,
     block_efficiency: f64,
-    /// Distinct tokens drafted per call of the target.
+    /// Distinct tokens drafted per target pass.
     nodes_per_call: f64,
     accepted_by_position: Vec<f64>,
     /// By first, second, .. distinct draft at a node.
     accepted_by_draft: Vec<f64>,
-    /// Nodes that the verifier's own algorithm could not do, and another one did.
+    /// Nodes at which another algorithm replaced the verifier's own.
     fallbacks: u64,
-    /// What --tree auto chose, and what it gained.
+    /// The choices of --tree auto, and their gain.
     #[serde(skip_serializing_if = "Option::is_none")]
     auto: Option<Auto>,
     time_ms: Times,
@@ -47,13 +47,13 @@ struct Stats {
 struct Auto {
     #[serde(flatten)]
     choices: Choices,
-    /// Times as fast as plain decoding, by the costs.
+    /// Speed-up over plain decoding, by the costs.
     gain: f64,
-    /// The same by the clock, where steps of the text tell.
+    /// The same by measured time, where enough steps were plain.
     gain_by_clock: Option<f64>,
 }
 
-/// Milliseconds. `total` runs from the end of the prompt; reading the prompt is apart.
+/// Milliseconds. `total` runs from the end of the prefill, which is apart.
 #[derive(Serialize)]
 struct Times {
     prompt: f64,
@@ -112,11 +112,11 @@ impl<'a> Report<'a> {
 pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Option<&str>) {
     let s: &Statistics = &generation.statistics;
     let reason = match generation.finish {
-        Finish::End => "by the model",
-        Finish::Stop => "at a stop string",
-        Finish::MaxTokens => "at --max-tokens",
-        Finish::Context => "at the context's end",
-        Finish::Stopped => "because it was interrupted",
+        Finish::End => "end of text",
+        Finish::Stop => "stop string",
+        Finish::MaxTokens => "length",
+        Finish::Context => "context full",
+        Finish::Stopped => "interrupted",
     };
     note("");
     if show_drafts {
@@ -125,13 +125,13 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     let seconds = s.total_time.as_secs_f64();
     let faster = times_plain(s).map_or(String::new(), |times| format!(", {times:.2}× plain"));
     note(format_args!(
-        "{} tokens in {seconds:.2} s, {:.0} tokens/s{faster}; ended {reason}; seed {seed}",
+        "{} tokens in {seconds:.2} s, {:.0} tokens/s{faster}; finish reason: {reason}; seed {seed}",
         s.tokens,
         s.tokens_per_second()
     ));
     let drafts = draft.map_or(String::new(), |draft| format!("; drafts by {draft}"));
     note(format_args!(
-        "{} target calls, block efficiency {:.2}{drafts}",
+        "{} target passes, {:.2} tokens per target pass{drafts}",
         s.target_calls,
         s.block_efficiency()
     ));
@@ -144,7 +144,7 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     if !s.drafted.is_empty() {
         let by_position = percent(s.accepted_by_position());
         note(format_args!(
-            "drafts accepted by position: {by_position}; {:.1} drafted per call",
+            "drafts accepted by position: {by_position}; {:.1} drafted per target pass",
             s.nodes_per_call()
         ));
     }
@@ -156,14 +156,13 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     }
     if s.fallbacks > 0 {
         note(format_args!(
-            "at {} nodes another rule decided, for the verifier's own could not",
+            "at {} nodes a fallback rule decided in place of the verifier's own",
             s.fallbacks
         ));
     }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     note(format_args!(
-        "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; before that {:.1} ms for the \
-         prompt",
+        "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; prefill {:.1} ms",
         share(s.draft_time),
         share(s.target_time),
         share(s.verify_time),
@@ -171,8 +170,7 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     ));
 }
 
-/// How many times as fast as plain decoding the text was, by the clock: where too few of its steps
-/// were plain, nobody knows.
+/// The speed-up over plain decoding, by measured time; none where too few steps were plain.
 fn times_plain(s: &Statistics) -> Option<f64> {
     let plain = s.choices.as_ref()?.plain_seconds_by_clock()?;
     let drafted = s.choices.as_ref()?.clock.drafted.steps > 0;

@@ -24,13 +24,13 @@ struct Report<'a> {
     tokenizer: &'static str,
     chat_template: bool,
     weight_bytes: u64,
-    /// Why candle cannot.
+    /// Why the native backend cannot.
     candle: &'a str,
-    /// Whether this program can run it on llama.cpp, so far as a header tells.
+    /// Whether this program can run it on llama.cpp, according to the header.
     llama: bool,
 }
 
-/// Prints it. `problem` is what candle says of the file.
+/// Prints it. `problem` is the native backend's error.
 pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Result<()> {
     let report = Report {
         directory: path.display().to_string(),
@@ -63,7 +63,7 @@ pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Re
             "which this program was built without; build it with --features llama".to_owned(),
         )?;
     }
-    line("candle", format!("no: {problem}"))?;
+    line("native", format!("no: {problem}"))?;
     line("parameters", count(report.parameters))?;
     line("shape", format!("{} layers, width {}", report.layers, report.hidden))?;
     line("context", format!("{} tokens", report.context))?;

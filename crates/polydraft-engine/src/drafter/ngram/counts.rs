@@ -1,4 +1,4 @@
-//! Counts of what followed which context, and how often what comes is among it.
+//! Counts of the tokens after each context, and how often the next token is among them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -71,7 +71,7 @@ impl Counts {
         Self { order, after: HashMap::default() }
     }
 
-    /// Takes note that `token` followed `text`.
+    /// Counts that `token` followed `text`.
     pub fn add(&mut self, text: &[Token], token: Token) {
         for length in 0..=self.order.min(text.len()) {
             self.after.entry(key(&text[text.len() - length..])).or_default().add(token);
@@ -114,9 +114,9 @@ impl Kind {
     }
 }
 
-/// By length of the context and [`Kind`]: how often what came was one of these tokens, where it
-/// came behind none of the longer contexts; the last line holds for longer contexts too. Counted
-/// over 9,000 tokens of SmolLM2's chats and of code, at temperatures 0, 0.7 and 1.
+/// By length of the context and [`Kind`]: how often the next token was one of these tokens, where
+/// it had followed none of the longer contexts; the last line holds for longer contexts too.
+/// Counted over 9,000 tokens of SmolLM2's chats and of code, at temperatures 0, 0.7 and 1.
 const BEFORE: [[f64; KINDS]; 9] = [
     [0.30, 0.30, 0.30, 0.30, 0.40],
     [0.20, 0.35, 0.70, 0.20, 0.50],
@@ -133,8 +133,8 @@ const CASES: f64 = 8.0;
 /// How much a case weighs against the next one.
 const MEMORY: f64 = 0.98;
 
-/// For every length of context and [`Kind`], how often what came was among what had followed, in
-/// this text.
+/// For every length of context and [`Kind`], how often the next token was among those that had
+/// followed, in this sequence.
 #[derive(Debug, Clone)]
 pub struct Worth {
     /// (Hits, cases), older ones weighing less.
@@ -147,13 +147,13 @@ impl Worth {
         Self { seen: vec![[(0.0, 0.0); KINDS]; order + 1] }
     }
 
-    /// Takes note of a case.
+    /// Counts a case.
     pub fn learn(&mut self, case: &Case) {
         let seen = &mut self.seen[case.length][case.kind as usize];
         *seen = (MEMORY * seen.0 + f64::from(u8::from(case.hit)), MEMORY * seen.1 + 1.0);
     }
 
-    /// The probability that what comes is among what followed a context of this length.
+    /// The probability that the next token is among those that followed a context of this length.
     fn of(&self, length: usize, kind: Kind) -> f64 {
         let (hits, cases) = self.seen[length][kind as usize];
         (hits + CASES * BEFORE[length.min(BEFORE.len() - 1)][kind as usize]) / (cases + CASES)
@@ -167,12 +167,12 @@ pub struct Case {
     pub source: usize,
     length: usize,
     kind: Kind,
-    /// Whether what came was one of these tokens.
+    /// Whether the next token was one of these tokens.
     hit: bool,
 }
 
-/// What may come: what followed the longest context, then what followed a shorter one and none of
-/// the longer, and so on.
+/// The candidates: tokens that followed the longest context, then those that followed a shorter one
+/// and none of the longer, and so on.
 #[derive(Debug)]
 pub struct Mixture {
     /// Ascending tokens, and the probability of each.
@@ -225,7 +225,7 @@ impl Mixture {
     }
 }
 
-/// Where it is looked up what follows: in the text's own past, then in a corpus.
+/// The counts that are looked up: the sequence's own, then a corpus's.
 pub struct Sources<'a> {
     pub counts: [&'a Counts; 2],
     pub worth: [&'a Worth; 2],
@@ -242,7 +242,7 @@ impl<'a> Sources<'a> {
         })
     }
 
-    /// What may come behind `text`.
+    /// The candidates after `text`.
     pub fn mixture(&self, text: &[Token]) -> Mixture {
         let mut mixture = Mixture::default();
         for (source, length, followers) in self.contexts(text) {
@@ -256,8 +256,8 @@ impl<'a> Sources<'a> {
         mixture
     }
 
-    /// What `token`, which came behind `text` and is not counted there yet, says of the contexts
-    /// that were asked for it.
+    /// The outcomes of `token`, which followed `text` and is not counted there yet, for the
+    /// contexts that were looked up.
     pub fn cases(&self, text: &[Token], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
         for (source, length, followers) in self.contexts(text) {

@@ -1,4 +1,5 @@
-//! The chart of a comparison: which verifier emits the most tokens per call, and can the run tell?
+//! The chart of a comparison: which verifier emits the most tokens per call, and is the difference
+//! significant?
 
 use super::report::{Report, Row};
 use crate::plot::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};

@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON.
+//! The results, as a table and as JSON.
 
 use std::io::Write;
 
@@ -19,10 +19,10 @@ pub struct Report {
     pub prompts: usize,
     pub max_tokens: u32,
     pub rounds: u32,
-    /// Texts that left plain decoding's at temperature 0 between two tokens whose logits differ by
-    /// rounding only.
+    /// Sequences that left plain decoding's at temperature 0 between two tokens whose logits differ
+    /// by rounding only.
     pub ties: usize,
-    /// What passes cost, where that was measured or given.
+    /// Costs of forward passes, where measured or given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     costs: Option<Costs>,
     pub results: Vec<Row>,
@@ -41,13 +41,13 @@ pub struct Row {
     pub paths: Option<usize>,
     pub depth: Option<usize>,
     pub block_efficiency: f64,
-    /// Standard error over the rounds; none if there was one only.
+    /// Standard error over the rounds; none if there was only one.
     pub block_efficiency_error: Option<f64>,
     pub tokens_per_second: f64,
-    /// What these tokens per call would give by the costs.
+    /// The speed that the costs predict for these tokens per call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_tokens_per_second: Option<f64>,
-    /// Of the speed of plain decoding, in the same round and at the same temperature.
+    /// Speed relative to plain decoding, in the same round and at the same temperature.
     pub ratio: f64,
     /// Distinct tokens drafted per call of the target.
     pub nodes_per_call: f64,
@@ -81,7 +81,7 @@ impl Report {
     }
 }
 
-/// What the rounds of a way say, beside those of plain decoding and what passes cost.
+/// The results of a method's rounds, relative to plain decoding, and the predictions of the costs.
 pub fn row(way: &Way, plain: &[Round], costs: Option<&Costs>) -> Row {
     let efficiencies: Vec<f64> = way.rounds.iter().map(Round::block_efficiency).collect();
     let count = efficiencies.len() as f64;
@@ -163,7 +163,10 @@ pub fn print(report: &Report) -> Result<()> {
         )?;
     }
     if report.ties > 0 {
-        note(format_args!("{} of the checked texts parted at a tie within rounding", report.ties));
+        note(format_args!(
+            "{} of the checked outputs differ at a tie within rounding",
+            report.ties
+        ));
     }
     if report.rounds < 3 {
         note("fewer than 3 rounds: the medians say little");

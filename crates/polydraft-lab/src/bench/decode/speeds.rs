@@ -1,11 +1,11 @@
-//! The chart of speeds: which trees are faster than plain decoding, and does the model of costs
-//! know it?
+//! The chart of speeds: which trees are faster than plain decoding, and does the cost model predict
+//! it?
 
 use super::report::{Report, Row};
 use crate::plot::{Curve, Curves, Datum};
 
-/// A point for each way that speculates, over the nodes of its trees; a colour for each verifier
-/// and temperature. Plain decoding is a level, of the first temperature.
+/// A point for each speculative method, over the nodes of its trees; a colour for each verifier and
+/// temperature. Plain decoding is a level, of the first temperature.
 pub fn chart(report: &Report) -> Curves {
     let plain = report.results.iter().find(|row| row.verifier == "none");
     let rows: Vec<&Row> = report.results.iter().filter(|row| row.verifier != "none").collect();
@@ -22,7 +22,7 @@ pub fn chart(report: &Report) -> Curves {
         }
     }
     let expected = rows.iter().any(|row| row.expected_tokens_per_second.is_some());
-    let hollow = if expected { "; hollow: what the measured costs of passes say" } else { "" };
+    let hollow = if expected { "; hollow: predicted by the measured costs of passes" } else { "" };
     let temperature = rows
         .first()
         .filter(|_| !warm)
@@ -36,7 +36,7 @@ pub fn chart(report: &Report) -> Curves {
         "K,L or the tree; {} prompts, {} tokens each{temperature}{hollow}",
         report.prompts, report.max_tokens
     );
-    // From nothing on, so that a height is a share of another.
+    // The axis begins at 0, so that heights are proportional.
     Curves::new("distinct tokens drafted per call of the target", "tokens per second", curves)
         .with_y(&[0.0])
         .headed("Tokens per second, by the nodes of a tree".to_owned(), note)

@@ -1,4 +1,4 @@
-//! The ways to decode that are compared.
+//! The decoding methods that are compared.
 
 use anyhow::Result;
 use polydraft::policy::Costs;
@@ -10,7 +10,7 @@ use polydraft_runtime::{Usage, supports};
 use super::Args;
 use crate::{Settings, Speculation};
 
-/// One way to decode.
+/// One decoding method.
 pub struct Way {
     pub sampling: Sampling,
     pub speculation: Option<Speculation>,
@@ -75,17 +75,17 @@ impl Way {
         format!("{}{tree}", self.verifier())
     }
 
-    /// Seconds of a step whose tree has so many nodes, by the costs: passes of the draft, level by
-    /// level, then one of the target. `None` for a tree that chooses itself, whose levels are not
-    /// known.
+    /// Seconds of a step whose tree has so many nodes, by the costs: forward passes of the draft,
+    /// level by level, then one of the target. `None` for adaptive draft lengths, whose levels are
+    /// not known.
     pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
         let Some(speculation) = &self.speculation else { return Some(costs.target.at(1.0, 0)) };
         if speculation.tree.clone().auto_mut().is_some() {
             return None;
         }
         let depth = speculation.tree.build().ok()?.depth();
-        // The first level's law comes from one row; the others' from the nodes of the level before,
-        // about as many in each.
+        // The first level's distribution comes from one token; the others' from the nodes of the
+        // level before, about as many in each.
         let level = (nodes / depth as f64).max(1.0);
         let levels = (depth - 1) as f64 * costs.draft.at(level, 0);
         let draft = costs.first + costs.draft.at(1.0, 0) + levels;
@@ -100,12 +100,12 @@ impl Way {
         self.rounds.push(Round::default());
     }
 
-    /// Forgets the current round.
+    /// Discards the current round.
     pub fn drop_round(&mut self) {
         self.rounds.pop();
     }
 
-    /// Adds one text to the current round.
+    /// Adds one sequence to the current round.
     pub fn add(&mut self, s: &Statistics) {
         if let Some(round) = self.rounds.last_mut() {
             round.seconds += s.total_time.as_secs_f64();
@@ -119,7 +119,7 @@ impl Way {
     }
 }
 
-/// A way with these drafts.
+/// A method with these drafts.
 ///
 /// # Errors
 /// A verifier that is not exact for the tree.
@@ -129,8 +129,8 @@ pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Res
     Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
 }
 
-/// Plain decoding and all verifiers × paths × depths, at each temperature; verifiers of one path
-/// with one. Besides, the trees that were named, each with the verifiers that are exact for it.
+/// Plain decoding and all verifiers × paths × depths, at each temperature; single-path verifiers
+/// with one path. Also the trees that were named, each with the verifiers that are exact for it.
 pub fn ways(args: &Args) -> Result<Vec<Way>> {
     let mut ways = Vec::new();
     for &temperature in &args.temperatures {

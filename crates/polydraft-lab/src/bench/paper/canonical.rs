@@ -2,8 +2,8 @@
 //! importance-weighted selection by the number of drafts, the truncation of its program, its
 //! alphabet, and draft temperatures.
 //!
-//! Their paths have five tokens. Two drafts of different temperatures are measured at nodes, for
-//! both draws of a node here come from one law in a tree.
+//! Their paths have five tokens. Two drafts of different temperatures are measured at nodes,
+//! because both draws of a node here come from one distribution in a tree.
 
 use anyhow::Result;
 use polydraft::{Drafting, Draws, PolicyKind, Sampling};
@@ -13,7 +13,7 @@ use super::lab::{Case, Lab, Node, at, importance};
 use super::table::Table;
 
 const DEPTH: usize = 5;
-/// Of the drafts that are alike.
+/// Rules for identically distributed drafts.
 const DRAFT_TEMPERATURE: f64 = 1.2;
 
 pub fn measure(lab: &mut Lab) -> Result<()> {

@@ -62,7 +62,7 @@ fn row(temperature: f64, stem: usize, paths: usize, depth: usize) -> String {
 }
 
 /// Means over all rows without a stem, and with the stem that is best for each row: chosen and
-/// measured on the same texts, so a little too high where these are few.
+/// measured on the same sequences, so slightly too high where these are few.
 fn means(table: &Table) -> Table {
     let mut means = Table::new("means", "Mean over temperatures, K and L", 3);
     for (name, delayed) in [("paths from the root", false), ("the best L1 for each", true)] {

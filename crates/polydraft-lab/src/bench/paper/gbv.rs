@@ -86,7 +86,7 @@ fn case(row: String, paths: usize, depth: usize, temperature: f64, names: &[&str
     Case::new(row, PolicyKind::paths(paths, depth), at(temperature), names)
 }
 
-/// Where the time of a decode goes.
+/// The times of draft, target and verifier in a decode.
 fn times(lab: &mut Lab) -> Result<()> {
     if lab.asked() {
         return Ok(());
@@ -129,7 +129,7 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
         let mut sums = vec![Sum::default(); names.len() + 1];
         let mut random = seeded(seed);
         for index in 0..models {
-            // From draft and target that have nothing to do with each other to such that agree.
+            // From draft and target that are unrelated to such that agree.
             let agreement = 0.8 * index as f64 / (models - 1).max(1) as f64;
             let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
             for (name, sum) in names.iter().zip(&mut sums) {

@@ -1,4 +1,4 @@
-//! Global Resolution (Thomas and Pal 2025), tables 1 to 4 and figure 1: what solvers take, how
+//! Global Resolution (Thomas and Pal 2025), tables 1 to 4 and figure 1: the time of solvers, how
 //! often they succeed, the best acceptance within a time, and the walk.
 //!
 //! Their drafts are i.i.d. from the draft's k likeliest tokens, their walks have paths of eight
@@ -66,7 +66,7 @@ fn tables(data: &Dataset) -> [Table; 4] {
     [times, success, within, optimum]
 }
 
-/// A solver's name, whoever solves its program.
+/// A solver's name, without the backend that solves its program.
 fn solver(name: &str) -> &str {
     if name.starts_with("linear program") { "linear program" } else { name }
 }

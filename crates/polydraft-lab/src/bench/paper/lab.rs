@@ -1,5 +1,5 @@
-//! What the papers' tables are measured with: tokens per call of verifiers on the same drafts, and
-//! acceptances at positions of text.
+//! The measurements for the papers' tables: tokens per call of verifiers on the same drafts, and
+//! acceptances at positions of the target's own output.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::bench::solve_time::distributions::{self, Pair};
 use crate::bench::solve_time::{self, Column, RowReport, Work};
 use crate::bench::verifiers::{self, Extent, Setting};
 
-/// A row of a table: a tree and a way to sample, and what is compared on it.
+/// A row of a table: a tree and sampling settings, and the verifiers that are compared.
 pub struct Case {
     pub row: String,
     pub tree: PolicyKind,
@@ -45,15 +45,15 @@ impl Case {
     }
 }
 
-/// An acceptance at the nodes where text goes on.
+/// An acceptance at the nodes of the target's own output.
 pub struct Node {
     pub row: String,
     pub column: String,
-    /// The rule; none for the best that any can have.
+    /// The rule; none for the optimum over all rules.
     pub rule: Option<RuleKind>,
     pub draws: Draws,
     pub target: Sampling,
-    /// Of each draft where the draws are distinct, else of all.
+    /// The acceptance of each draft where the draws are distinct, else of all.
     pub drafts: Vec<Sampling>,
     /// Whether only the first, the second, .. draft counts.
     pub rank: Option<usize>,
@@ -71,7 +71,7 @@ pub fn importance(truncation: usize, alphabet: Option<usize>) -> (VerifierKind, 
     (VerifierKind::Walk(rule.clone()), rule)
 }
 
-/// Models, prompts, and the time that there is.
+/// Models, prompts, and the time limit.
 pub struct Lab {
     pub models: Models,
     pub prompts: Vec<Vec<Token>>,
@@ -86,7 +86,7 @@ pub struct Lab {
     pairs: Vec<Pair>,
 }
 
-/// What a laboratory has to show.
+/// The results of a laboratory.
 pub struct Done {
     pub target: String,
     pub draft: String,
@@ -124,12 +124,12 @@ impl Lab {
         })
     }
 
-    /// Whether the user wants an end.
+    /// Whether the user interrupted.
     pub fn asked(&self) -> bool {
         self.orderly.asked()
     }
 
-    /// When a table ends that gets this share of the time.
+    /// The end of a table that gets this share of the time.
     pub fn end(&self, share: f64) -> Instant {
         Instant::now() + self.time.mul_f64(share)
     }
@@ -145,7 +145,7 @@ impl Lab {
         !self.asked()
     }
 
-    /// Keeps a table, if there is something in it.
+    /// Stores a table unless it is empty.
     pub fn keep(&mut self, table: Table) {
         if !table.entries.is_empty() {
             self.tables.push(table);
@@ -170,7 +170,7 @@ impl Lab {
         })
     }
 
-    /// Tokens per call of all cases, on the same texts, for this share of the time.
+    /// Tokens per call of all cases, on the same sequences, for this share of the time.
     pub fn efficiencies(&mut self, share: f64, mut table: Table, cases: &[Case]) -> Result<()> {
         if self.asked() {
             return Ok(());
@@ -196,10 +196,10 @@ impl Lab {
         Ok(())
     }
 
-    /// Laws of both models at so many positions of text, the same for all tables.
+    /// Distributions of both models at so many positions, the same for all tables.
     pub fn pairs(&mut self, count: usize) -> Result<&[Pair]> {
         if self.pairs.len() < count {
-            self.tell("positions of text");
+            self.tell("positions");
             self.pairs = distributions::of_models(
                 &mut self.models.engine,
                 &self.prompts,
@@ -211,7 +211,7 @@ impl Lab {
         Ok(&self.pairs[..count.min(self.pairs.len())])
     }
 
-    /// Rows of solvers at the first positions of text.
+    /// Rows of solvers at the first positions.
     pub fn solvers(
         &mut self,
         count: usize,
@@ -225,25 +225,25 @@ impl Lab {
         })
     }
 
-    /// One round of ways to decode, in turn, for this share of the time.
+    /// One round of decoding methods, in turn, for this share of the time.
     pub fn times(&mut self, share: f64, ways: &mut [Way], max_tokens: u32) -> Result<()> {
         let (end, orderly, first) = (self.end(share), &self.orderly, ways.len());
         let mut texts = 0;
         let mut goes_on = || {
             texts += 1;
-            // One text of each at least.
+            // At least one sequence of each.
             texts <= first || (Instant::now() < end && !orderly.asked())
         };
         decode::time(&mut self.models, &self.prompts, ways, (1, max_tokens), &mut goes_on)?;
         Ok(())
     }
 
-    /// The table that was kept last.
+    /// The table that was stored last.
     pub fn last(&self) -> Option<&Table> {
         self.tables.last()
     }
 
-    /// Acceptances at positions of text, for this share of the time.
+    /// Acceptances at positions of the output, for this share of the time.
     pub fn acceptances(&mut self, share: f64, mut table: Table, nodes: &[Node]) -> Result<()> {
         if self.asked() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Whether a text is right.
+//! Checks whether an output is correct.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,29 +9,29 @@ use regex::Regex;
 
 use super::items::Item;
 
-/// What a right text is.
+/// The criterion of a correct output.
 #[derive(Debug)]
 pub enum Check {
-    /// These words, white space around them left out.
+    /// These words, surrounding white space ignored.
     Exact(String),
-    /// A text that begins with them.
+    /// An output that begins with them.
     Prefix(String),
-    /// A text whose first number is this.
+    /// An output whose first number is this.
     Number(f64),
-    /// A text whose last number is this.
+    /// An output whose last number is this.
     LastNumber(f64),
     Regex(Regex),
-    /// A program, this before and after it, that the user's command says is right.
+    /// A program, with this before and after it, that the user's command accepts.
     Run {
         before: String,
         after: String,
     },
 }
 
-/// Runs what a model wrote, by the user's command.
+/// Runs model output, by the user's command.
 pub struct Runner {
     pub command: String,
-    /// After which it has failed.
+    /// Seconds after which it has failed.
     pub time: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Check {
 }
 
 impl Item {
-    /// Whether this text behind the prompt is right.
+    /// Whether this output for the prompt is correct.
     pub fn is_right(&self, text: &str, runner: Option<&Runner>) -> Result<bool> {
         Ok(match &self.check {
             Check::Exact(answer) => text.trim() == answer,
@@ -106,7 +106,7 @@ fn numbers(text: &str) -> Vec<f64> {
 }
 
 impl Runner {
-    /// Whether the command, given this program on its standard input, ends well and in time.
+    /// Whether the command, given this program on its standard input, exits with 0 in time.
     fn accepts(&self, program: &str) -> Result<bool> {
         let mut child = Command::new("sh")
             .args(["-c", &self.command])
@@ -117,7 +117,7 @@ impl Runner {
             .with_context(|| format!("cannot run {}", self.command))?;
         let stdin = child.stdin.take();
         let program = program.to_owned();
-        // A command that does not read must not hold us up.
+        // A command that does not read must not block.
         let writer =
             std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(program.as_bytes())));
         let end = Instant::now() + self.time;
@@ -132,7 +132,7 @@ impl Runner {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        // Its pipe is closed, or held by a grandchild that nobody waits for.
+        // Its pipe is closed, or open in a grandchild that nobody waits for.
         drop(writer);
         Ok(status.is_some_and(|status| status.success()))
     }

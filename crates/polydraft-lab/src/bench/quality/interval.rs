@@ -1,4 +1,4 @@
-//! How sure a difference of scores is.
+//! The confidence interval of a difference of scores.
 //!
 //! Problem: an interval for the mean over prompts of the difference of two scores of each.
 //! Source: the percentile bootstrap (Efron 1979), prompts drawn with replacement, each with both of
@@ -29,8 +29,7 @@ pub fn interval(differences: &[f64]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// Of normal differences the interval is the known one, and it holds the truth about as often
-    /// as it says.
+    /// For normal differences the interval is the known one, and its coverage is about 95 %.
     #[test]
     fn it_holds_what_it_says() {
         assert_eq!(interval(&[0.0; 5]), (0.0, 0.0));

@@ -11,10 +11,10 @@ use super::answers::Check;
 /// The project's own.
 const OWN: &str = include_str!("../../../../../bench/quality.jsonl");
 
-/// A prompt, and what a right text is.
+/// A prompt, and the criterion of a correct output.
 #[derive(Debug)]
 pub struct Item {
-    /// The line that it stood in.
+    /// The number of its line.
     pub number: usize,
     pub kind: String,
     pub prompt: String,
@@ -44,7 +44,7 @@ struct Line {
 /// Tokens of a short answer, and of one with a derivation or a program.
 const SHORT: usize = 24;
 const LONG: usize = 256;
-/// What follows a function of HumanEval.
+/// Strings that follow a function of HumanEval.
 const BEHIND: [&str; 5] = ["\nclass ", "\ndef ", "\n#", "\nif ", "\nprint("];
 
 /// The items of a file, or the project's own; also how many have no answer that can be checked.
@@ -89,9 +89,8 @@ fn item(number: usize, line: Line, runs: bool) -> Result<Option<Item>> {
             item(line.kind, prompt.clone(), Check::Run { before: prompt, after }, stop, LONG)
         }
         Line { question: Some(question), answer: Some(answer), .. } => {
-            let (_, number) = answer
-                .rsplit_once("####")
-                .context("expected an answer behind ####, as in GSM8K")?;
+            let (_, number) =
+                answer.rsplit_once("####").context("expected an answer after ####, as in GSM8K")?;
             let check = Check::last_number(number)?;
             item(line.kind.or(line.category), question, check, Vec::new(), LONG)
         }

@@ -20,34 +20,34 @@ pub struct Report {
     pub draft: String,
     pub verifier: String,
     pub tree: String,
-    /// Prompts with answers, and those of the file that had none that can be checked.
+    /// Prompts with answers, and the prompts of the file without an answer that can be checked.
     pub checked: usize,
     skipped: usize,
     pub scores: Vec<Score>,
     pub kinds: Vec<KindScore>,
 }
 
-/// Parts of the texts that are right.
+/// Shares of correct outputs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Score {
     pub temperature: f64,
-    /// Texts of each prompt, in each way.
+    /// Outputs of each prompt, for each method.
     pub samples: u32,
     pub plain: f64,
     pub speculative: f64,
     /// Speculative less plain, and the ends of its 95 % bootstrap interval over prompts.
     pub difference: f64,
     pub interval: (f64, f64),
-    /// At temperature 0: texts that were compared token by token.
+    /// At temperature 0: outputs that were compared token by token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<Texts>,
 }
 
-/// Texts of plain and of speculative decoding at temperature 0.
+/// Outputs of plain and of speculative decoding at temperature 0.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Texts {
     pub equal: usize,
-    /// They part between tokens whose logits differ by rounding.
+    /// They differ between tokens whose logits differ by rounding.
     pub ties: usize,
     pub different: usize,
 }
@@ -135,7 +135,7 @@ pub fn print(report: &Report) -> Result<()> {
         out,
         "\n{:<14} {:>4} {:>8} {:>9} {:>12}   difference (95 % bootstrap interval over prompts), \
          points",
-        "right texts", "T", "prompts", "plain", "speculative"
+        "correct", "T", "prompts", "plain", "speculative"
     )?;
     for score in &report.scores {
         let Score { temperature, plain, speculative, difference, interval, .. } = score;
@@ -162,8 +162,8 @@ pub fn print(report: &Report) -> Result<()> {
         if let Some(Texts { equal, ties, different }) = &score.texts {
             writeln!(
                 out,
-                "temperature 0: {equal} of {} texts equal plain decoding's, {ties} part at a tie \
-                 within rounding, {different} differ",
+                "temperature 0: {equal} of {} outputs equal plain decoding's, {ties} differ at a \
+                 tie within rounding, {different} differ",
                 equal + ties + different
             )?;
         }

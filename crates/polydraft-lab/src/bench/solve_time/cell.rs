@@ -1,4 +1,4 @@
-//! A solver on a row: what its attempts add up to.
+//! A solver on a row: the sums of its attempts.
 
 use serde::{Deserialize, Serialize};
 
@@ -71,8 +71,8 @@ impl Mean {
     }
 }
 
-/// Attempts of one kind at a position: the median of their times counts for each, for the machine's
-/// hiccups are not the solver's.
+/// Attempts of one kind at a position: the median of their times counts for each, to exclude
+/// hiccups of the machine.
 struct Alike {
     count: usize,
     seconds: f64,
@@ -179,7 +179,7 @@ impl Cell {
         self.tally.solved.count
     }
 
-    /// The time as a table has it.
+    /// The time as printed in the table.
     pub fn time(&self) -> String {
         let bound = if self.lower_bound { ">" } else { "" };
         let success = self.success.filter(|success| *success < 1.0);
@@ -194,7 +194,7 @@ impl Cell {
     }
 }
 
-/// Three digits that count.
+/// Three significant digits.
 fn milliseconds(ms: f64) -> String {
     let digits = (2.0 - ms.log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{ms:.digits$}")

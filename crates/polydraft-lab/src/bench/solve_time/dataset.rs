@@ -1,5 +1,5 @@
-//! The rows of one kind of laws, and what follows from them: the best within a time, and who is
-//! faster by how much.
+//! The rows of one kind of distributions, and the comparisons that follow: the best acceptance
+//! within a time, and speed ratios.
 
 use serde::{Deserialize, Serialize};
 
@@ -74,13 +74,16 @@ impl Dataset {
         Self { name: name.to_owned(), vocabulary, positions, rows, within, priority_faster_than }
     }
 
-    /// What it is, for people.
+    /// A title for people.
     pub fn title(&self) -> String {
         match self.name.as_str() {
             "pair" => {
-                format!("model pair, V = {}, {} positions of text", self.vocabulary, self.positions)
+                format!("model pair, V = {}, {} positions", self.vocabulary, self.positions)
             }
-            _ => format!("synthetic laws, V = {}, {} pairs", self.vocabulary, self.positions),
+            _ => format!(
+                "synthetic distributions, V = {}, {} pairs",
+                self.vocabulary, self.positions
+            ),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The laws that solvers are timed on.
+//! The distributions that solvers are timed on.
 
 use anyhow::{Result, ensure};
 use polydraft::{Distribution, Draft, DraftTree, PolicyKind, Sampling, TargetDistributions, Token};
@@ -24,11 +24,11 @@ impl Pair {
     }
 }
 
-/// Longest text that positions are taken from, in tokens after the prompt.
+/// The longest sequence that positions are taken from, in tokens after the prompt.
 pub const TEXT: usize = 64;
 
-/// Positions of texts that the target writes after the prompts, in turn: in each at a random place,
-/// and every so many tokens from there on.
+/// Positions of the target's own output after the prompts, in turn: in each at a random place, and
+/// every so many tokens from there on.
 ///
 /// # Errors
 /// Failures of the models; a prompt that leaves no room.
@@ -47,7 +47,7 @@ pub fn of_models(
     Ok(pairs)
 }
 
-/// The same, one after the other as they come, for as long as `goes_on` says of each.
+/// The same, one after the other as they come, for as long as `goes_on` returns true for each.
 ///
 /// # Errors
 /// Those, and its own.
@@ -76,11 +76,11 @@ pub fn show_of_models(
         let look = Distributions { pairs: Vec::new(), most: left };
         let (Distributions { pairs, .. }, _) =
             observe::text(engine, prompt, &plan, seeds, Vec::new(), look, &|| true)?;
-        // The first position of a text may be beyond its end, where the context is almost full.
+        // The first position of a sequence may be beyond its end, where the context is almost full.
         empty = if pairs.is_empty() { empty + 1 } else { 0 };
         ensure!(
             empty < 64 * prompts.len(),
-            "the prompts leave no room for a text in the models' context"
+            "the prompts leave no room for output in the models' context"
         );
         left -= pairs.len();
         for pair in pairs {
@@ -95,7 +95,7 @@ pub fn show_of_models(
     Ok(())
 }
 
-/// Takes note of both laws, up to so many pairs.
+/// Records both distributions, up to so many pairs.
 struct Distributions {
     pairs: Vec<Pair>,
     most: usize,
@@ -118,7 +118,7 @@ impl Look for Distributions {
     }
 }
 
-/// Logits whose law at temperature 1 this is.
+/// Logits with this distribution at temperature 1.
 fn logits(probs: &Distribution) -> Vec<f32> {
     let mut logits = vec![f32::NEG_INFINITY; probs.vocabulary()];
     probs.support().for_each(|(token, p)| logits[token as usize] = p.ln() as f32);

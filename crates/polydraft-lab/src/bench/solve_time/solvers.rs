@@ -1,4 +1,4 @@
-//! The columns of the table, behind one face.
+//! The columns of the table: solvers with one interface.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ pub enum Column {
     Priority(Form),
 }
 
-/// What came of asking for a token.
+/// The result of an attempt to emit a token.
 #[derive(Debug, Clone)]
 pub enum Attempt {
     /// It was emitted after so many seconds.
@@ -35,7 +35,7 @@ pub enum Attempt {
 }
 
 impl Attempt {
-    /// What it took.
+    /// The seconds of the attempt.
     pub fn seconds(&self) -> f64 {
         match self {
             Self::Done(seconds) | Self::GaveUp(seconds) | Self::Unfinished(seconds) => *seconds,
@@ -72,7 +72,7 @@ impl Column {
         }
     }
 
-    /// Whether it is one that the published comparison goes back to where Global Resolution gives
+    /// Whether it is one that the published comparison falls back to where Global Resolution gives
     /// up.
     pub fn takes_over(&self) -> bool {
         matches!(self, Self::LinearProgram | Self::MaxFlow | Self::Slackness)
@@ -107,7 +107,7 @@ impl Column {
         }
     }
 
-    /// Whether the emitted law is right on small problems, by enumeration.
+    /// Checks the emitted distribution on small problems, by enumeration.
     pub fn check(&self) -> Result<()> {
         let probs = |values: &[f64]| Distribution::new(values.to_vec());
         for (target, draft, count) in [
@@ -140,13 +140,17 @@ impl Column {
                 }
             };
             let off = emitted(rule.as_mut(), problem)?.deviation(&problem);
-            ensure!(off <= allowed, "{}: the emitted law is {off:e} off the target's", self.name());
+            ensure!(
+                off <= allowed,
+                "{}: the emitted distribution is {off:e} off the target's",
+                self.name()
+            );
         }
         Ok(())
     }
 }
 
-/// Something that finds the best rule for a node, and emits by it.
+/// A solver that finds the best rule for a node, and emits by it.
 pub trait Solves {
     /// Prepares and emits; only that is timed.
     fn attempt(

@@ -30,7 +30,7 @@ pub fn print(data: &Dataset, out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "\nacceptance (* the mean over the positions that it got to and solved, where the optimum \
+        "\nacceptance (* the mean over the positions that it reached and solved, where the optimum \
          is another)"
     )?;
     header(out, "(k, n)", "optimum")?;

@@ -3,7 +3,7 @@
 use super::report::{Compared, Report};
 use crate::plot::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
 
-/// A panel for each tree and way to sample, a row for each verifier, the best on average first.
+/// A panel for each tree and sampling setting, a row for each verifier, the best on average first.
 pub fn chart(report: &Report) -> Dots {
     let rows = sorted(&report.results);
     let panels = report.results.iter().map(|result| Panel {

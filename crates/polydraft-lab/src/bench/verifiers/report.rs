@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON.
+//! The results, as a table and as JSON.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,35 +15,36 @@ use serde::{Deserialize, Serialize};
 use super::chart::chart;
 use crate::plot;
 
-/// A tree, a way to sample, and the verifiers that are compared on it.
+/// A tree, sampling settings, and the verifiers that are compared.
 pub struct Setting {
     pub sampling: Sampling,
-    /// How the drafter's output becomes the laws that drafts are drawn from.
+    /// The sampling settings that turn the drafter's output into distributions.
     pub draft: Sampling,
     pub tree: PolicyKind,
     pub verifiers: Vec<VerifierKind>,
     pub samples: Vec<Sample>,
 }
 
-/// Where the drafts are from.
+/// The origin of the drafts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Origin {
     pub prompts: usize,
-    /// Of each text.
+    /// The number of tokens of each sequence.
     pub max_tokens: u32,
     /// Tokens from one position to the next; none where they are steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u32>,
     pub seed: u64,
-    /// The verifier whose steps the positions are; none where they are all over the target's text.
+    /// The verifier whose steps the positions are; none where they are anywhere in the target's
+    /// output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_of: Option<String>,
-    /// The traces that they were read from, if they were.
+    /// The traces, if the drafts were read from traces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed: Option<Traced>,
 }
 
-/// What was replayed.
+/// The recorded setting.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Traced {
     pub traces: Vec<String>,
@@ -51,7 +52,7 @@ pub struct Traced {
     pub draft: String,
     /// The tree that was drafted.
     pub tree: String,
-    /// Probability up to which each law is there, and the most that is missing of one.
+    /// The stored probability mass of each distribution, and the largest mass left out of one.
     pub mass: f64,
     pub left_out: f64,
 }
@@ -62,7 +63,7 @@ pub struct Report {
     made_by: MadeBy,
     #[serde(flatten)]
     pub origin: Origin,
-    /// Whether it was ended before all texts were measured.
+    /// Whether it was interrupted before all sequences were measured.
     interrupted: bool,
     pub results: Vec<Compared>,
 }
@@ -73,7 +74,7 @@ pub struct Compared {
     pub temperature: f64,
     pub top_p: f64,
     pub tree: String,
-    /// Texts, positions in all of them together, and drafts at all of these.
+    /// The number of sequences, of positions in all of them, and of drafts at all positions.
     pub texts: usize,
     pub positions: usize,
     drafts: usize,
@@ -89,9 +90,9 @@ pub struct Row {
     settings: serde_json::Value,
     /// Expected tokens per call of the target.
     pub block_efficiency: f64,
-    /// Its standard error; none of one text only.
+    /// Its standard error; none if there is only one sequence.
     pub block_efficiency_error: Option<f64>,
-    /// Of the first verifier's, on the same drafts.
+    /// The difference to the first verifier, on the same drafts.
     pub difference: f64,
     /// The standard error of the difference.
     pub difference_error: Option<f64>,
@@ -134,7 +135,7 @@ fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, Option<f64>) {
     (mean, Some(error).filter(|error| error.is_finite()))
 }
 
-/// What was measured with a setting.
+/// The results of a setting.
 pub fn compared(setting: &Setting) -> Compared {
     let Setting { sampling, tree, verifiers, samples, .. } = setting;
     let rows = verifiers.iter().enumerate().map(|(index, kind)| {
@@ -177,7 +178,7 @@ pub fn compared(setting: &Setting) -> Compared {
     }
 }
 
-/// An error as the table has it.
+/// An error as printed in the table.
 fn within(error: Option<f64>) -> String {
     error.map_or(String::new(), |error| format!(" ± {error:.4}"))
 }
@@ -190,8 +191,8 @@ fn print(report: &Report) -> Result<()> {
     }
     if let Some(Traced { traces, target, draft, tree, mass, left_out }) = &report.origin.replayed {
         let cut = match left_out {
-            0.0 => "laws exact".to_owned(),
-            _ => format!("laws up to {mass}, at most {left_out:.1e} of one left out"),
+            0.0 => "distributions exact".to_owned(),
+            _ => format!("distributions up to {mass}, at most {left_out:.1e} of one left out"),
         };
         writeln!(
             out,
@@ -215,7 +216,7 @@ fn print(report: &Report) -> Result<()> {
         writeln!(
             out,
             "\n{tree}, temperature {temperature}{cut}: {drafts} drafts at {positions} positions of \
-             {texts} texts, \
+             {texts} sequences, \
              {nodes_per_call:.1} nodes"
         )?;
         let first = verifiers.first().map_or("", |row| row.verifier.as_str());
@@ -230,7 +231,7 @@ fn print(report: &Report) -> Result<()> {
         }
     }
     if report.results.iter().any(|result| result.texts < 2 * report.origin.prompts) {
-        note("fewer than two texts behind a prompt: the errors are those of other prompts too");
+        note("fewer than two sequences after a prompt: the errors include those between prompts");
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub struct Response {
     inner: Answer,
     id: u128,
     model: String,
-    /// What was asked, and is told again.
+    /// The parameters of the request, which the answer repeats.
     settings: Value,
     items: Vec<Item>,
     /// Bytes of the text, and tokens, that were sent.

@@ -96,7 +96,7 @@ pub(super) struct Plan {
     gains: Vec<f64>,
     /// D inside each cell of the coarse grid, at most.
     peaks: Vec<f64>,
-    /// More tables for the first pass, one behind the other.
+    /// More tables for the first pass, one after the other.
     tables: Vec<Cell>,
 }
 
@@ -406,7 +406,7 @@ impl Plan {
         sum
     }
 
-    /// The law of the priority of a draft at this position; its pieces may overlap.
+    /// The distribution of the priority of a draft at this position; its pieces may overlap.
     pub fn pieces(&self, position: usize, p: f64, q: f64) -> impl Iterator<Item = Piece> + '_ {
         let Split { lower, upper, fraction } = self.split(position, p, q);
         let parts = [(lower, 1.0 - fraction), (upper, fraction)];

@@ -1,9 +1,9 @@
-//! The law of the token that priorities select at one node.
+//! The distribution of the token that priorities select at one node.
 //!
-//! Problem: share out a stretch of priorities among the tokens of a draft, and answer what a rule
-//! or verifier needs to know of that: the law of the selected token, the priorities of a drafted
-//! token, and what the selection leaves of the target.
-//! Source: ours (`super`); the stretch is all of [0, 1] for a token-level rule and a node's own
+//! Problem: share out a segment of priorities among the tokens of a draft, and answer what a rule
+//! or verifier needs to know of that: the distribution of the selected token, the priorities of a
+//! drafted token, and what the selection leaves of the target.
+//! Source: ours (`super`); the segment is all of [0, 1] for a token-level rule and a node's own
 //! share in nested priority verification.
 //! Complexity: as in `super`; one pass over the support for what is left.
 //! Deviations: none.
@@ -16,7 +16,7 @@ use crate::{Distribution, Token};
 
 /// The shares of all tokens of one node. Reusable: preparing it again keeps the memory.
 ///
-/// Every method is given the laws that it was prepared with.
+/// Every method is given the distributions that it was prepared with.
 #[derive(Debug)]
 pub(crate) struct Selection {
     plan: Plan,
@@ -30,7 +30,7 @@ impl Selection {
         Self { plan: Plan::new(), target: Vec::new() }
     }
 
-    /// Shares out `profile`, a stretch of length and mass 1.
+    /// Shares out `profile`, a segment of length and mass 1.
     pub fn prepare(
         &mut self,
         target: &Distribution,
@@ -70,8 +70,8 @@ impl Selection {
         })
     }
 
-    /// The law of the priority of a draft of this token, in the stretch; its pieces may overlap.
-    /// Empty for a token that is never drafted.
+    /// The distribution of the priority of a draft of this token, in the segment; its pieces may
+    /// overlap. Empty for a token that is never drafted.
     pub fn pieces(
         &self,
         target: &Distribution,

@@ -1,6 +1,6 @@
-//! Sharing out a stretch of priorities so that demands are met as well as they can be.
+//! Sharing out a segment of priorities so that demands are met as well as they can be.
 //!
-//! Problem: a stretch [0, T] carries mass with a rising density; G(t), the mass of its lowest t, is
+//! Problem: a segment [0, T] carries mass with a rising density; G(t), the mass of its lowest t, is
 //! convex. Entries with lengths (sum T) and demands share it out: each gets a set of its length,
 //! and Σ min(demand, mass of its set) is to be as large as possible.
 //! Source: ours, priority coupling (`docs/algorithms.md`). The optimal masses come from running
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::priorities::Piece;
 
-/// A stretch of priorities [0, T] with a rising density of mass.
+/// A segment of priorities [0, T] with a rising density of mass.
 pub trait Profile {
     /// T.
     fn length(&self) -> f64;
@@ -36,7 +36,7 @@ pub trait Profile {
     fn guess(&self, density: f64) -> f64;
 }
 
-/// The stretch [0, 1] with G(t) = t^n: the mass is the law of the highest of n independent
+/// The segment [0, 1] with G(t) = t^n: the mass is the distribution of the highest of n independent
 /// priorities.
 #[derive(Debug, Clone, Copy)]
 pub struct Highest {
@@ -93,7 +93,7 @@ impl Profile for Highest {
     }
 }
 
-/// What an entry has to get: `length` of the stretch, and if possible `demand` of its mass.
+/// What an entry has to get: `length` of the segment, and if possible `demand` of its mass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Entry {
     /// Length of its set.
@@ -102,7 +102,7 @@ pub struct Entry {
     pub demand: f64,
 }
 
-/// An interval of the stretch.
+/// An interval of the segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// Lower end.
@@ -150,7 +150,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// An entry's share as a law on the stretch, in the order of the entries given to
+    /// An entry's share as a distribution on the segment, in the order of the entries given to
     /// [`Shares::share`]. Its pieces may overlap; their weights sum to 1.
     pub fn pieces(&self, entry: usize) -> impl Iterator<Item = Piece> + '_ {
         let start = if entry == 0 { 0 } else { self.ends[entry - 1] };
@@ -171,8 +171,8 @@ impl Shares {
         &self.masses
     }
 
-    /// Shares the stretch. The entries come in order of rising demand/length, lengths summing to T.
-    /// Demands may sum to less than the mass of the stretch.
+    /// Shares the segment. The entries come in order of rising demand/length, lengths summing to T.
+    /// Demands may sum to less than the mass of the segment.
     pub fn share(&mut self, profile: &impl Profile, entries: &[Entry], layout: Layout) {
         self.optimal_masses(profile, entries);
         self.intervals.clear();
@@ -371,7 +371,7 @@ impl Shares {
 
 /// Relative error at which a search stops: it costs at most that much acceptance.
 const TOLERANCE: f64 = 1e-14;
-/// Lengths of this part of the stretch are rounding errors.
+/// Lengths of this part of the segment are rounding errors.
 const SNAP: f64 = 1e-15;
 /// Entries this short stay where the frontier is: they carry nothing, and their mean has lost its
 /// digits if their length is a subnormal number.

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Random laws of many shapes: `spread` is the standard deviation of the target's logits, `error`
-/// that of the draft's.
+/// Random distributions of many shapes: `spread` is the standard deviation of the target's logits,
+/// `error` that of the draft's.
 fn distributions(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<f64>, Vec<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut normal =
@@ -92,7 +92,7 @@ proptest! {
         prop_assert!(loss.abs() < bound, "loss {}", loss);
     }
 
-    /// Demands that do not fill the stretch (as under a sub-probability target): lengths kept,
+    /// Demands that do not fill the segment (as under a sub-probability target): lengths kept,
     /// nothing overlaps, and Σ min(demand, mass) is optimal.
     #[test]
     fn sub_probability_demands(
@@ -170,8 +170,8 @@ impl Profile for Union {
     }
 }
 
-/// Whether laws, each with its probability, together cover [0, `end`] evenly: below every place
-/// lies as much as there is.
+/// Whether distributions, each with its probability, together cover [0, `end`] evenly: below every
+/// place lies as much as there is.
 fn partitions(pieces: &[(f64, Piece)], end: f64) -> Result<(), TestCaseError> {
     for place in 1..=200 {
         let place = end * f64::from(place) / 200.0;
@@ -183,7 +183,7 @@ fn partitions(pieces: &[(f64, Piece)], end: f64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Shares a stretch among entries with lengths q, summing to the stretch's, and demands total·p.
+/// Shares a segment among entries with lengths q, summing to the segment's, and demands total·p.
 fn check_shares(
     profile: &impl Profile,
     p: &[f64],
@@ -266,7 +266,7 @@ fn profiles_agree_with_their_integral() {
     }
 }
 
-/// What the selection leaves of the target is the same however the laws are stored.
+/// What the selection leaves of the target is the same however the distributions are stored.
 #[test]
 fn residuals_do_not_depend_on_the_representation() {
     let (p, q) = distributions(1000, 2.0, 1.0, 7);

@@ -1,9 +1,9 @@
 //! The priorities of the paths through one node.
 //!
-//! Problem: a node's share of [0, 1] is a law of its paths' priority, piecewise uniform. To divide
-//! it among next tokens it is laid out as a stretch of length 1, lowest priorities first, whose
-//! density is that of the highest of K priorities; and what a token gets of the stretch is a law of
-//! the priority again.
+//! Problem: a node's share of [0, 1] is a distribution of its paths' priority, piecewise uniform.
+//! To divide it among next tokens it is laid out as a segment of length 1, lowest priorities first,
+//! whose density is that of the highest of K priorities; and what a token gets of the segment is a
+//! distribution of the priority again.
 //! Source: ours (`super`). Complexity: constant per look-up for the few pieces that occur;
 //! logarithmic in general.
 //! Deviations: none.
@@ -11,7 +11,7 @@
 use crate::coupling::priority::shares::{Highest, Profile};
 use crate::priorities::Piece;
 
-/// A law of priorities.
+/// A distribution of priorities.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Share {
     /// Disjoint, ascending; the weights sum to 1.
@@ -22,10 +22,10 @@ pub(super) struct Share {
     slopes: Vec<f64>,
     /// Part of the probability of being selected that lies below each piece.
     selected: Vec<f64>,
-    /// The mean density of the highest priority under this law: probability of being selected per
-    /// probability of being drawn.
+    /// The mean density of the highest priority under this distribution: probability of being
+    /// selected per probability of being drawn.
     mean: f64,
-    /// What a part of a parent's stretch consists of, while it is made.
+    /// What a part of a parent's segment consists of, while it is made.
     parts: Vec<Piece>,
     /// The ends of parts, ascending.
     ends: Vec<f64>,
@@ -44,9 +44,9 @@ impl Share {
         matches!(self.pieces[..], [Piece { start: 0.0, length: 1.0, .. }])
     }
 
-    /// What `parts` of the stretch of `parent`, which may overlap, are in terms of priorities.
+    /// What `parts` of the segment of `parent`, which may overlap, are in terms of priorities.
     ///
-    /// All ends are compared in the stretch, where 1 is the probability of the parent: places in
+    /// All ends are compared in the segment, where 1 is the probability of the parent: places in
     /// [0, 1] would lose the digits of a deep node's share.
     pub fn set_part(
         &mut self,
@@ -97,7 +97,7 @@ impl Share {
         self.finish(highest);
     }
 
-    /// The priorities at [from, from + length] of the stretch, which lies in piece `index`.
+    /// The priorities at [from, from + length] of the segment, which lies in piece `index`.
     fn piece(&self, index: usize, from: f64, length: f64, weight: f64) -> Piece {
         let slope = self.slopes[index];
         let start = self.pieces[index].start + (from - self.below[index]) * slope;
@@ -127,7 +127,7 @@ impl Share {
         self.selected.iter_mut().for_each(|selected| *selected /= self.mean);
     }
 
-    /// The law of the priority.
+    /// The distribution of the priority.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
         self.pieces.iter().copied()
     }
@@ -140,12 +140,12 @@ impl Share {
         (highest.density(last.start + last.length) - highest.density(first.start)) / self.mean
     }
 
-    /// The piece that holds place t of the stretch.
+    /// The piece that holds place t of the segment.
     fn locate(&self, t: f64) -> usize {
         self.below.partition_point(|below| *below <= t).saturating_sub(1)
     }
 
-    /// The stretch.
+    /// The segment.
     pub fn profile(&self, highest: Highest) -> Stretch<'_> {
         Stretch { share: self, highest }
     }
@@ -171,7 +171,7 @@ fn continues(piece: Piece, next: Piece) -> bool {
             <= 1e-14 * piece.weight * next.length
 }
 
-/// A share laid out as a stretch of length and mass 1.
+/// A share laid out as a segment of length and mass 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stretch<'a> {
     share: &'a Share,
@@ -242,7 +242,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    /// Down random texts: the children's shares partition their parent's, and a child's mean
+    /// Down random sequences: the children's shares partition their parent's, and a child's mean
     /// density is what the selection says of its token.
     #[test]
     fn children_partition_their_parent() {
@@ -273,7 +273,8 @@ mod tests {
                     let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
                     assert!(
                         (m - from_share).abs() < tolerance,
-                        "round {round}, depth {depth}, token {token} with {q}: {m} {from_share}\n{own:?}\n{child:?}"
+                        "round {round}, depth {depth}, token {token} with {q}: {m} \
+                         {from_share}\n{own:?}\n{child:?}"
                     );
                     total += m;
                     children.push((child, q));
@@ -284,9 +285,10 @@ mod tests {
                 assert!((total - 1.0).abs() < tolerance, "round {round}, depth {depth}: {total}");
                 // The weight below any place is that of the children together, where a place is
                 // known to the rounding of a priority. Deep down that is much of a share: 36
-                // neighbouring numbers near 0.7 may be all of it. It does no harm: the law is made
-                // of weights, lengths and densities, which keep all their digits, and no density
-                // changes over a rounding. `slivers_lose_nothing_of_the_distribution` enumerates it.
+                // neighbouring numbers near 0.7 may be all of it. It does no harm: the distribution
+                // is made of weights, lengths and densities, which keep all their digits, and no
+                // density changes over a rounding. `slivers_lose_nothing_of_the_distribution`
+                // enumerates it.
                 let below = |share: &Share, place: f64| -> f64 {
                     let part = |piece: &Piece| match piece.length {
                         0.0 => f64::from(u8::from(piece.start < place)),

@@ -1,4 +1,4 @@
-//! What the memory can do, and how much of it this process has had.
+//! Memory bandwidth, and the peak memory of this process.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,7 +16,7 @@ pub fn bandwidth(threads: usize) -> f64 {
         let clock = Instant::now();
         std::thread::scope(|scope| {
             for part in numbers.chunks(share) {
-                // With the widest vectors of this processor.
+                // With the widest vectors of this CPU.
                 scope.spawn(move || black_box(Arch::new().dispatch(|| sum(black_box(part)))));
             }
         });

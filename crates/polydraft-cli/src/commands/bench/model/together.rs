@@ -1,4 +1,4 @@
-//! What several texts gain that are decoded together, in passes over one token of each.
+//! Throughput of a batch of sequences, one token of each per pass.
 
 use std::time::Instant;
 
@@ -9,21 +9,20 @@ use serde::Serialize;
 
 use super::median;
 
-/// So many texts, one token each a pass.
+/// A batch size, and its throughput.
 #[derive(Serialize)]
 pub struct Throughput {
-    /// How many there are.
+    /// How many sequences.
     pub sequences: usize,
     /// Of a pass, the median.
     pub seconds: f64,
-    /// Of all texts.
+    /// Of all sequences.
     pub tokens_per_second: f64,
-    /// That, to one text's.
+    /// The ratio to one sequence's.
     pub relative: f64,
 }
 
-/// Texts that have nothing in common, with `context` tokens each, at most what leaves room for
-/// another.
+/// Sequences with no common prefix, of `context` tokens each, at most what leaves room for another.
 struct Texts {
     open: Vec<Sequence>,
     length: usize,
@@ -47,7 +46,7 @@ impl Texts {
         Ok(Self { open, length, tree: DraftTree::new() })
     }
 
-    /// One token more in each of the first `count` texts; seconds.
+    /// One token more in each of the first `count` sequences; seconds.
     fn step(&self, model: &mut impl Model, count: usize) -> Result<f64> {
         for &sequence in &self.open[..count] {
             model.truncate(sequence, self.length);
@@ -61,11 +60,11 @@ impl Texts {
     }
 }
 
-/// Times passes over one token of each of so many texts, in turn, so that what else the machine
-/// does is the same for all.
+/// Times passes over one token of each of so many sequences, in turn, so that other load of the
+/// machine is the same for all.
 ///
-/// That each text is scored as it is alone, to the last bit, is checked first. `go_on` is asked
-/// before each turn.
+/// It is checked first that each sequence is scored as it is alone, to the last bit. `go_on` is
+/// called before each turn.
 pub fn measure(
     model: &mut impl Model,
     counts: &[usize],
@@ -85,7 +84,7 @@ pub fn measure(
     let same = alone.iter().zip(model.logits(texts.open[0], DraftTree::ROOT));
     ensure!(
         same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()),
-        "a text is not scored as it is alone"
+        "a sequence is not scored as it is alone"
     );
 
     let mut seconds = vec![Vec::new(); counts.len()];

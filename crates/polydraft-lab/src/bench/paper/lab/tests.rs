@@ -9,7 +9,7 @@ use super::*;
 const TARGET: [f64; 3] = [0.6, 0.3, 0.1];
 const DRAFT: [f64; 3] = [0.3, 0.3, 0.4];
 
-/// The same law after every text.
+/// The same distribution after every context.
 struct Always(Distribution);
 
 impl ContextDistributions for Always {
@@ -28,7 +28,7 @@ fn engine() -> Engine {
 }
 
 fn probs(probs: [f64; 3]) -> Distribution {
-    Distribution::new(probs.to_vec()).expect("a law")
+    Distribution::new(probs.to_vec()).expect("a distribution")
 }
 
 /// On tables acceptances are those of the formulas, to the precision of a model's logits.
@@ -120,7 +120,7 @@ fn efficiencies_are_those_of_enumeration() {
     }
 }
 
-/// At the steps of a verifier: where the laws do not depend on the text, the same.
+/// At the steps of a verifier: the same where the distributions do not depend on the context.
 #[test]
 fn steps_of_a_verifier() {
     let tree = PolicyKind::paths(2, 2);
@@ -151,7 +151,7 @@ fn steps_of_a_verifier() {
     assert!(close(&means[0], &means[1]) && close(&means[0], &means[2]), "{means:?}");
 }
 
-/// A call without a draft is a call, of one token and no nodes; one text has no error, and its
+/// A call without a draft is a call, of one token and no nodes; one sequence has no error, and its
 /// record can be read.
 #[test]
 fn calls_without_a_draft_count() {
