@@ -230,7 +230,7 @@ impl PyEngine {
             .sampling(sampling)
             .speculation(speculation)
             .limits(Limits { max_tokens, end_tokens: end_tokens.unwrap_or_else(of_model), stop })
-            .text(text.unwrap_or_else(|| Box::new(NoDetokenizer)))
+            .detokenizer(text.unwrap_or_else(|| Box::new(NoDetokenizer)))
             .rng(random::seeded(seed));
         let session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
         Ok(PySession::new(slf.clone().unbind(), session))

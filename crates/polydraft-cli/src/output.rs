@@ -150,7 +150,10 @@ pub fn complain(line: impl Display) {
 pub fn visible(text: &str) -> Cow<'_, str> {
     let hidden = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t'))
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            || matches!(
+                c,
+                '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            )
     };
     if !text.contains(hidden) {
         return Cow::Borrowed(text);

@@ -40,7 +40,8 @@ pub enum DrafterInput {
 /// use polydraft::{DraftTree, Sampling};
 /// use polydraft_engine::{DrafterKind, Model, Sequences, TableModel};
 ///
-/// let target = TableModel::from_json("target", r#"{"vocabulary": 4, "next": {"": [1, 0, 0, 0]}}"#)?;
+/// let table = r#"{"vocabulary": 4, "next": {"": [1, 0, 0, 0]}}"#;
+/// let target = TableModel::from_json("target", table)?;
 /// let mut drafter = "ngram".parse::<DrafterKind>()?.build(target.info())?;
 /// let text = drafter.open()?;
 /// drafter.extend(text, &[1, 2, 3, 1, 2, 3, 1, 2])?;

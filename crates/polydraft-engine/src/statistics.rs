@@ -15,7 +15,13 @@ use crate::observer::{CommittedStep, StepObserver};
 ///
 /// // In ten passes the first token drafted was accepted eight times, the second four times.
 /// let (drafted, accepted) = (vec![10, 10], vec![8, 4]);
-/// let statistics = Statistics { tokens: 22, target_calls: 10, drafted, accepted, ..Statistics::default() };
+/// let statistics = Statistics {
+///     tokens: 22,
+///     target_calls: 10,
+///     drafted,
+///     accepted,
+///     ..Statistics::default()
+/// };
 /// assert_eq!(statistics.block_efficiency(), 2.2);
 /// assert_eq!(statistics.accepted_by_position(), [0.8, 0.4]);
 /// ```

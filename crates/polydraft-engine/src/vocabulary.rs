@@ -12,7 +12,9 @@ use crate::{Error, Result};
 /// ```
 /// use polydraft_engine::Vocabulary;
 ///
-/// let of = |tokens: &[&str]| Vocabulary::new(tokens.iter().map(|&token| Some(token.into())).collect());
+/// let of = |tokens: &[&str]| {
+///     Vocabulary::new(tokens.iter().map(|&token| Some(token.into())).collect())
+/// };
 /// let (target, draft) = (of(&["a", "b"]), of(&["a", "c"]));
 /// let error = target.check_draft(&draft).unwrap_err().to_string();
 /// assert!(error.contains(r#"is 1: "b" against "c""#), "{error}");

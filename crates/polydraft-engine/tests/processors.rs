@@ -8,9 +8,11 @@ use polydraft_engine::{
     Engine, Limits, LogitsProcessor, ModelDrafter, Penalties, Request, Speculation, TableModel,
 };
 
-const TARGET: &str = r#"{"vocabulary": 3, "next": {"": [0.5, 0.3, 0.2], "0": [0.2, 0.5, 0.3], "1": [0.6, 0.1, 0.3],
+const TARGET: &str = r#"{"vocabulary": 3, "next": {
+    "": [0.5, 0.3, 0.2], "0": [0.2, 0.5, 0.3], "1": [0.6, 0.1, 0.3],
     "1 0": [0.1, 0.2, 0.7], "2 2": [0.3, 0.3, 0.4]}}"#;
-const DRAFT: &str = r#"{"vocabulary": 3, "next": {"": [0.4, 0.4, 0.2], "0": [0.3, 0.3, 0.4], "2": [0.1, 0.8, 0.1]}}"#;
+const DRAFT: &str = r#"{"vocabulary": 3, "next": {
+    "": [0.4, 0.4, 0.2], "0": [0.3, 0.3, 0.4], "2": [0.1, 0.8, 0.1]}}"#;
 const PROMPT: [Token; 2] = [1, 0];
 
 /// Forbids what a text of its own says; looks at the order of tokens, as a grammar does.

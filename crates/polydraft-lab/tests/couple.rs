@@ -41,7 +41,16 @@ fn one_rule() {
     keys.sort_unstable();
     assert_eq!(
         keys,
-        ["acceptance", "distribution", "drafting", "drafts", "optimal", "rule", "status", "time_us"]
+        [
+            "acceptance",
+            "distribution",
+            "drafting",
+            "drafts",
+            "optimal",
+            "rule",
+            "status",
+            "time_us"
+        ]
     );
     // H = {2}: 1 + 0.2 − 0.25; H = {1, 2}: 1 + 0.5 − 0.64.
     close(&report["acceptance"], 0.86);
@@ -62,7 +71,10 @@ fn the_distribution_over_all_drafts_is_the_target() {
     for a in 0..3 {
         for b in 0..3 {
             let report = json(PAIR, &["--rule", "k-seq", "--given", &format!("{a},{b}")]);
-            for (emitted, p) in emitted.iter_mut().zip(report["distribution"].as_array().expect("a list")) {
+            for (emitted, p) in emitted.iter_mut().zip(report["distribution"].as_array().expect(
+                "a \
+                list",
+            )) {
                 *emitted += q[a] * q[b] * p.as_f64().expect("a number");
             }
         }

@@ -107,7 +107,10 @@ fn quality_is_unchanged() {
 fn programs_are_run_on_demand() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("human.jsonl");
-    let item = r#"{"prompt": "def one():\n", "test": "def check(f): assert f() == 1", "entry_point": "one"}"#;
+    let item = concat!(
+        r#"{"prompt": "def one():\n", "test": "def check(f): assert f() == 1", "#,
+        r#""entry_point": "one"}"#
+    );
     fs::write(&file, format!("{item}\n{item}\n")).unwrap();
     let args = [
         "bench",

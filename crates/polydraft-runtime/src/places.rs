@@ -80,7 +80,8 @@ pub fn demo() -> Result<PathBuf> {
     // The checkout that it was built in, for an installed program.
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
     let tried: Vec<PathBuf> = beside.chain([built]).collect();
-    tried.iter().find(|folder| folder.join("target/config.json").exists()).cloned().with_context(|| {
+    let found = tried.iter().find(|folder| folder.join("target/config.json").exists());
+    found.cloned().with_context(|| {
         format!(
             "cannot find the demo models beside {} or in the folders above it; set {VARIABLE} to \
              their folder, or \

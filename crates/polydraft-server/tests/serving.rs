@@ -378,7 +378,8 @@ fn a_seed_gives_the_same_text_under_any_load() {
                         let length = 5 + 17 * ((other + round) % 4);
                         let body = json!({ "prompt": "a b c d", "max_tokens": length,
                             "n": 1 + other % 2,
-                            "speculation": if other % 3 == 0 { json!("none") } else { json!({}) } });
+                            "speculation":
+                                if other % 3 == 0 { json!("none") } else { json!({}) } });
                         server.complete(body);
                     }
                 });

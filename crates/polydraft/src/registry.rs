@@ -13,7 +13,8 @@ macro_rules! registry {
     (
         $(#[$enum_doc:meta])*
         $vis:vis enum $kind:ident, tag $tag:literal, settings $settings_trait:path
-        $(, nesting $nested:ident: $bound:path = $default:ty as $(#[$nest_doc:meta])* $nest:ident = $nest_name:literal)?;
+        $(, nesting $nested:ident: $bound:path = $default:ty as
+            $(#[$nest_doc:meta])* $nest:ident = $nest_name:literal)?;
         $($(#[$doc:meta])* $variant:ident($settings:ty) = $name:literal,)*
     ) => {
         $(#[$enum_doc])*
@@ -68,7 +69,9 @@ macro_rules! registry {
         impl<$nested: $bound> $kind<$nested> {
             /// The settings as what they have in common, with the name that users type; or the
             /// nested entry.
-            pub(crate) fn settings(&self) -> std::result::Result<(&'static str, &dyn $settings_trait), &$nested> {
+            pub(crate) fn settings(
+                &self,
+            ) -> std::result::Result<(&'static str, &dyn $settings_trait), &$nested> {
                 match self {
                     $(Self::$variant(settings) => Ok(($name, settings)),)*
                     Self::$nest(nested) => Err(nested),

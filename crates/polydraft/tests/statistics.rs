@@ -190,13 +190,23 @@ proptest! {
     /// Every law is one; no acceptance is above the optimum; for i.i.d. drafts `priority` reaches
     /// it, SpecTr's bounds hold, and more drafts never hurt.
     #[test]
-    fn distributions_and_acceptances(vocabulary in 1_usize..300, count in 1_usize..7, spread in 0.0_f64..3.0, seed in any::<u64>()) {
+    fn distributions_and_acceptances(
+        vocabulary in 1_usize..300,
+        count in 1_usize..7,
+        spread in 0.0_f64..3.0,
+        seed in any::<u64>(),
+    ) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let target = probs(vocabulary, spread, &mut rng);
-        let distributions: Vec<_> = (0..count).map(|_| probs(vocabulary, spread, &mut rng)).collect();
+        let distributions: Vec<_> =
+            (0..count).map(|_| probs(vocabulary, spread, &mut rng)).collect();
         for (rule, scheme) in combinations() {
-            let distributions = if scheme == Drafting::Distinct { &distributions[..] } else { &distributions[..1] };
-            let problem = Problem::new(&target, Proposal::new(Draws { scheme, count }, distributions).unwrap()).unwrap();
+            let distributions = match scheme {
+                Drafting::Distinct => &distributions[..],
+                _ => &distributions[..1],
+            };
+            let proposal = Proposal::new(Draws { scheme, count }, distributions).unwrap();
+            let problem = Problem::new(&target, proposal).unwrap();
             let mut built = rule.build().unwrap();
             let Ok(mut coupling) = couple(built.as_mut(), problem) else {
                 prop_assert!(rule.name() == "single" && count > 1);
@@ -205,19 +215,21 @@ proptest! {
             let mut drafts = Vec::new();
             problem.proposal.draw(&mut rng, &mut drafts);
             let probs = coupling.distribution(&drafts).unwrap();
-            prop_assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-11, "{} \
-                {}", rule.name(), scheme);
+            let sum = probs.probabilities.iter().sum::<f64>();
+            prop_assert!((sum - 1.0).abs() < 1e-11, "{} {}", rule.name(), scheme);
             prop_assert!(probs.probabilities.iter().all(|p| *p >= 0.0));
             let got = coupling.acceptance(&mut rng);
             if let Ok(optimal) = acceptance::optimal(&problem) {
-                prop_assert!(got.probability <= optimal + 1e-11 + 6.0 * got.standard_error.unwrap_or(0.0), "{} {}", rule.name(), scheme);
+                let most = optimal + 1e-11 + 6.0 * got.standard_error.unwrap_or(0.0);
+                prop_assert!(got.probability <= most, "{} {}", rule.name(), scheme);
                 if rule.name() == "priority" {
                     prop_assert!(optimal - got.probability < 1e-7);
                 }
             }
         }
         let optimal = |count| {
-            acceptance::optimal(&Problem::new(&target, Proposal::iid(&distributions[0], count).unwrap()).unwrap()).unwrap()
+            let proposal = Proposal::iid(&distributions[0], count).unwrap();
+            acceptance::optimal(&Problem::new(&target, proposal).unwrap()).unwrap()
         };
         let best = optimal(count);
         let (lower, upper) = acceptance::bounds(&target, &distributions[0], count);

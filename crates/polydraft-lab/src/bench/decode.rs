@@ -53,7 +53,8 @@ pub struct Args {
         long,
         value_name = "NAME,..",
         value_delimiter = ',',
-        default_value = "token,block,specinfer,spectr,walk:priority,traversal,greedy-block,nested-priority"
+        default_value = "token,block,specinfer,spectr,walk:priority,traversal,greedy-block,\
+            nested-priority"
     )]
     verifiers: Vec<VerifierKind>,
     /// Numbers of paths to compare.

@@ -24,7 +24,8 @@ use crate::plot;
 pub use report::{Compared, Origin, Report, Row, Setting, Traced, compared};
 
 /// The verifiers that are compared by default: all that are not slow.
-pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,specinfer,block,token";
+pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,\
+    specinfer,block,token";
 
 /// Compare verifiers on the same drafts, and resolve small differences in a short time.
 ///

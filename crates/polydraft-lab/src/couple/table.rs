@@ -73,7 +73,8 @@ pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
     if let Some(OffBy { distribution, acceptance }) = &report.off_by_at_most {
         writeln!(
             text,
-            "not exact   published bounds: distribution off by {distribution:.1e} in L1, acceptance by \
+            "not exact   published bounds: distribution off by {distribution:.1e} in L1, \
+             acceptance by \
              {acceptance:.1e}"
         )?;
     }

@@ -259,7 +259,7 @@ impl Pair {
             .sampling(sampling)
             .speculation(speculation)
             .limits(polydraft_engine::Limits { max_tokens, ..Default::default() })
-            .text(self.language.tokenizer.stream(prompt))
+            .detokenizer(self.language.tokenizer.stream(prompt))
             .rng(ChaCha12Rng::seed_from_u64(seed))
     }
 }

@@ -18,9 +18,10 @@ use crate::trace::shard::{Metadata, Numbers};
 /// use rand::SeedableRng;
 ///
 /// let header: Header = serde_json::from_str(
-///     r#"{"format": "polydraft-trace", "version": 1, "target": "a table", "draft": "another", "vocabulary": 3,
-///         "sampling": {}, "draft_sampling": {}, "tree": {"tree": "paths", "paths": 2, "depth": 1}, "mass": 1.0, "texts": 1, "max_tokens": 1,
-///         "every": 1, "seed": 0, "made": null}"#,
+///     r#"{"format": "polydraft-trace", "version": 1, "target": "a table", "draft": "another",
+///         "vocabulary": 3, "sampling": {}, "draft_sampling": {},
+///         "tree": {"tree": "paths", "paths": 2, "depth": 1}, "mass": 1.0, "texts": 1,
+///         "max_tokens": 1, "every": 1, "seed": 0, "made": null}"#,
 /// )?;
 /// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
 /// let mut draft = Draft::new();

@@ -125,7 +125,8 @@ fn tensors_that_are_none_are_refused_by_name() {
     for text in [
         "",
         "[]",
-        r#"{"format": "polydraft-trace", "version": 2, "header": "", "number": 0, "left_out": 0, "made": 0}"#,
+        r#"{"format": "polydraft-trace", "version": 2, "header": "", "number": 0, "left_out": 0,
+            "made": 0}"#,
     ] {
         let metadata = HashMap::from([("polydraft".to_owned(), text.to_owned())]);
         assert!(read(&file(&sound_tensors, &metadata), 3).is_err());

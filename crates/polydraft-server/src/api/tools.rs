@@ -160,7 +160,10 @@ fn chosen(choice: Option<Value>) -> Result<Option<Choice>, Problem> {
         _ => match name {
             Some(name) => Ok(Some(Choice::Named(name))),
             None => {
-                let expected = r#""none", "auto", "required" or {"type": "function", "function": {"name": ..}}"#;
+                let expected = concat!(
+                    r#""none", "auto", "required" or "#,
+                    r#"{"type": "function", "function": {"name": ..}}"#
+                );
                 let problem = Problem::invalid(format!("tool_choice: expected {expected}"));
                 Err(problem.of("tool_choice").code("unsupported_parameter"))
             }

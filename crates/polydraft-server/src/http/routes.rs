@@ -80,7 +80,10 @@ fn described(app: &App) -> serde_json::Value {
             "verifier": speculation.verifier.to_string(),
             "tree": speculation.tree.to_string(),
             "draft": app.draft,
-            "verifiers": VerifierKind::<RuleKind>::all().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "verifiers": VerifierKind::<RuleKind>::all()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
         })),
     })
 }

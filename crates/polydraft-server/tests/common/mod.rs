@@ -21,22 +21,27 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 const TARGET: &str = r#"{"vocabulary": 6, "next": {
-    "": [0.3, 0.2, 0.2, 0.2, 0.09, 0.01], "0": [0.1, 0.6, 0.1, 0.1, 0.1, 0], "1": [0.2, 0.2, 0.5, 0.05, 0.05, 0],
-    "2": [0.25, 0.25, 0.25, 0.2, 0.05, 0], "0 1": [0.3, 0.1, 0.1, 0.45, 0.05, 0], "3": [0.6, 0.1, 0.1, 0.1, 0.1, 0]}}"#;
+    "": [0.3, 0.2, 0.2, 0.2, 0.09, 0.01], "0": [0.1, 0.6, 0.1, 0.1, 0.1, 0],
+    "1": [0.2, 0.2, 0.5, 0.05, 0.05, 0], "2": [0.25, 0.25, 0.25, 0.2, 0.05, 0],
+    "0 1": [0.3, 0.1, 0.1, 0.45, 0.05, 0], "3": [0.6, 0.1, 0.1, 0.1, 0.1, 0]}}"#;
 const DRAFT: &str = r#"{"vocabulary": 6, "next": {
-    "": [0.25, 0.25, 0.2, 0.2, 0.1, 0], "0": [0.2, 0.5, 0.1, 0.1, 0.1, 0], "3": [0.5, 0.2, 0.1, 0.1, 0.1, 0]}}"#;
+    "": [0.25, 0.25, 0.2, 0.2, 0.1, 0], "0": [0.2, 0.5, 0.1, 0.1, 0.1, 0],
+    "3": [0.5, 0.2, 0.1, 0.1, 0.1, 0]}}"#;
 /// The token that breaks a faulty model, and the one that ends texts.
 pub const CURSED: &str = "x";
 pub const END: Token = 4;
 
 pub fn language() -> Language {
-    let file = br#"{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "end": 4, "x": 5},
+    let file = br#"{"model": {"type": "WordLevel",
+        "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "end": 4, "x": 5},
         "unk_token": "a"}, "pre_tokenizer": {"type": "Whitespace"},
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
     let text = Tokenizer::parse(file, "/secret/place/tokenizer.json").unwrap();
-    let template = "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no such words') }}{% endif %}{{ m.content }} {% endfor %}";
+    let template = "{% for m in messages %}\
+        {% if m.content == 'bad' %}{{ raise_exception('no such words') }}{% endif %}\
+        {{ m.content }} {% endfor %}";
     let special = SpecialTokens::from_roles([]);
     Language {
         name: "table".to_owned(),
@@ -133,16 +138,19 @@ pub fn start_endless(pass: Duration, change: impl FnOnce(&mut Settings)) -> Runn
 
 /// A model that answers with a call of the tool `f`, whatever it is told, and ends.
 pub fn start_calling() -> Running {
-    let target = r#"{"vocabulary": 6, "next": {"": [0.5, 0.1, 0.1, 0.1, 0.1, 0.1], "3": [1, 0, 0, 0, 0, 0], "0": [0, 1, 0, 0, 0, 0],
+    let target = r#"{"vocabulary": 6, "next": {
+        "": [0.5, 0.1, 0.1, 0.1, 0.1, 0.1], "3": [1, 0, 0, 0, 0, 0], "0": [0, 1, 0, 0, 0, 0],
         "1": [0, 0, 1, 0, 0, 0], "2": [0, 0, 0, 1, 0, 0], "2 3": [0, 0, 0, 0, 1, 0]}}"#;
-    let file = br#"{"model": {"type": "WordLevel", "vocab": {"<tool_call>": 0, "{\"name\": \"f\",": 1, "\"arguments\": {\"a\":1}}": 2,
+    let file = br#"{"model": {"type": "WordLevel", "vocab": {
+        "<tool_call>": 0, "{\"name\": \"f\",": 1, "\"arguments\": {\"a\":1}}": 2,
         "</tool_call>": 3, "end": 4, "x": 5}, "unk_token": "</tool_call>"},
             "pre_tokenizer": {"type": "Whitespace"},
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
     let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
-    let template = "{% for tool in tools %}a {% endfor %}{% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
+    let template = "{% for tool in tools %}a {% endfor %}\
+        {% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
         {% endfor %}{# <tool_call>{\"name\": .., \"arguments\": ..}</tool_call> #}";
     let special = SpecialTokens::from_roles([]);
     let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
@@ -157,7 +165,8 @@ pub fn start_calling() -> Running {
 
 /// A model whose tokens are bytes, so that there are grammars for it.
 pub fn start_bytes() -> Running {
-    let file = br#"{"model": {"type": "BPE", "vocab": {"\"": 0, "a": 1, "{": 2, "}": 3, "end": 4, "b": 5}, "merges": []},
+    let file = br#"{"model": {"type": "BPE",
+        "vocab": {"\"": 0, "a": 1, "{": 2, "}": 3, "end": 4, "b": 5}, "merges": []},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
             "use_regex": false},
         "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,

@@ -136,7 +136,8 @@ pub fn drafts(policy: &dyn Policy, draft: &dyn ContextDistributions) -> Result<V
 /// let policy = PolicyKind::paths(2, 2).build()?;
 /// let mut tokens = |name: &str| {
 ///     let mut verifier = name.parse::<VerifierKind>()?.build()?;
-///     let found = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())?;
+///     let found =
+///         exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ())?;
 ///     assert!(found.deviation < 1e-12);
 ///     Ok::<f64, polydraft::Error>(found.block_efficiency)
 /// };

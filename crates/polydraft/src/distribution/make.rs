@@ -1,7 +1,7 @@
-//! Making distributions: from probabilities, from logits, of all tokens or of some, and from parts.
+//! Making distributions: from probabilities, from the logits of all tokens or of some, from parts.
 //!
-//! Everything that is computed from the probabilities (their cumulative sums, the size of the support,
-//! Σ p²) is filled here, in one pass, whatever they come from.
+//! Whatever they are made from, everything that is computed from the probabilities (the cumulative
+//! sums, the size of the support, Σ p²) is filled in here, in one pass.
 
 use pulp::{Arch, NullaryFnOnce};
 

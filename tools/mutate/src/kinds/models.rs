@@ -72,7 +72,7 @@ pub fn used(path: &Path, dice: &mut Dice) -> Result<()> {
     let prompt = text.encode_within("hi ho", 100)?;
     let request = Request::new(&prompt[..])
         .limits(Limits::tokens(3))
-        .text(text.stream(&prompt))
+        .detokenizer(text.stream(&prompt))
         .rng(ChaCha8Rng::seed_from_u64(1));
     Engine::new(Box::new(loaded.model), None).generate(request, &mut |_| true)?;
     Ok(())

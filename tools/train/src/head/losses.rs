@@ -211,7 +211,8 @@ mod tests {
             for _ in 0..200 {
                 let (spread, mass) = (rng.random_range(0.5..8.0), rng.random_range(0.7..1.0));
                 let q = probs(&mut rng, 50, spread);
-                let p: Vec<f32> = probs(&mut rng, 50, spread).into_iter().map(|p| p * mass).collect();
+                let p: Vec<f32> =
+                    probs(&mut rng, 50, spread).into_iter().map(|p| p * mass).collect();
                 let (found, expected) = (acceptance(&p, &q, drafts), exact(&p, &q, drafts));
                 assert!((found - expected).abs() < 1e-5, "{drafts}: {found}, {expected}");
             }

@@ -128,11 +128,13 @@ mod tests {
         let gsm = gsm.expect("read").expect("an item");
         assert!(gsm.is_right("So 3 and 4: the answer is 1072.", None).expect("checked"));
         assert!(!gsm.is_right("1072 or 1073", None).expect("checked"));
-        let spec = r#"{"question_id": 1, "category": "math_reasoning", "turns": ["2 + 2?"], "reference": ["4"]}"#;
+        let spec = r#"{"question_id": 1, "category": "math_reasoning", "turns": ["2 + 2?"],
+            "reference": ["4"]}"#;
         assert_eq!(one(spec, false).expect("read").expect("an item").kind, "math_reasoning");
         let talk = r#"{"category": "writing", "turns": ["Write."], "reference": []}"#;
         assert!(one(talk, false).expect("read").is_none());
-        let human = r#"{"task_id": "HumanEval/0", "prompt": "def f():\n", "test": "def check(f): pass", "entry_point": "f"}"#;
+        let human = r#"{"task_id": "HumanEval/0", "prompt": "def f():\n",
+            "test": "def check(f): pass", "entry_point": "f"}"#;
         assert!(format!("{:#}", one(human, false).expect_err("nothing is run")).contains("--run"));
         assert!(one(human, true).expect("read").is_some());
         assert!(

@@ -103,7 +103,8 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let (p, q) = distributions(size.max(20), 1.0, 1.0, seed);
-        check_shares(&Highest::new(count), &p, &q, total, if spread { Layout::Spread } else { Layout::Intervals })?;
+        let layout = if spread { Layout::Spread } else { Layout::Intervals };
+        check_shares(&Highest::new(count), &p, &q, total, layout)?;
     }
 
     /// The same on a union of intervals, whose density jumps.
@@ -117,13 +118,18 @@ proptest! {
     ) {
         let mut ends = ends;
         ends.sort_by(f64::total_cmp);
-        let parts = ends.as_chunks::<2>().0.iter().map(|[start, end]| Interval { start: *start, length: end - start });
+        let parts = ends
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|[start, end]| Interval { start: *start, length: end - start });
         let profile = Union { parts: parts.collect(), highest: Highest::new(count) };
         let (p, q) = distributions(50, 1.0, 1.0, seed);
         let length = profile.length();
         let mass = length * profile.mean(0.0, length);
         let layout = if spread { Layout::Spread } else { Layout::Intervals };
-        check_shares(&profile, &p, &q.iter().map(|q| q * length).collect::<Vec<_>>(), total * mass, layout)?;
+        let lengths: Vec<f64> = q.iter().map(|q| q * length).collect();
+        check_shares(&profile, &p, &lengths, total * mass, layout)?;
     }
 }
 
