@@ -174,6 +174,8 @@ def test_refusals():
         Engine(target, draft).generate([0], verifier="none")
     with pytest.raises(TypeError, match="depth"):
         Engine(target, draft).generate([0], depth=3)
+    with pytest.raises(Unsupported, match="llama.cpp"):
+        Engine(target, draft, device="cuda")
     with pytest.raises(ModelError if HAS_MODELS else Unsupported, match="nowhere"):
         Engine("nowhere")
 

@@ -88,7 +88,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl From<Error> for polydraft_engine::Error {
     fn from(error: Error) -> Self {
-        Self::Model { model: "a model's files".to_owned(), source: Box::new(error) }
+        Self::Model { model: "loaded".to_owned(), source: Box::new(error) }
     }
 }
 

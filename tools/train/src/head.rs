@@ -164,7 +164,7 @@ fn open(args: HeadArgs, work: Option<PathBuf>) -> Result<School> {
         rms_norm_eps: config.norm_epsilon as f32,
         eagle_aux_hidden_state_layer_ids: layers.clone(),
     };
-    let norm = loaded.model.last_norm()?;
+    let norm = loaded.model.last_norm().map(<[f32]>::to_vec);
     let store = Store::open(&folder, (layers.len() + 1) * config.hidden)?;
     let mut info = origin::ModelInfo::new();
     info.insert("--target".into(), origin::fingerprint(&config, norm.as_deref()).into());

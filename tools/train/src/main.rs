@@ -92,8 +92,12 @@ struct TrainArgs {
 fn main() -> Result<()> {
     // Each worker computes on its own core; parallel products inside would only get in each other's
     // way. candle asks this variable for every product; rayon's pool, which prepares the text, is
-    // built with all the cores. SAFETY: no other thread runs yet.
-    unsafe { std::env::set_var("RAYON_NUM_THREADS", "1") };
+    // built with all the cores.
+    // SAFETY: no other thread runs yet.
+    #[expect(unsafe_code, reason = "candle is told in no other way")]
+    unsafe {
+        std::env::set_var("RAYON_NUM_THREADS", "1")
+    };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cli = Cli::parse();
     let threads = match &cli.command {
