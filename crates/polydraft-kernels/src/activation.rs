@@ -134,7 +134,8 @@ mod tests {
         std::f64::consts::FRAC_2_SQRT_PI * sum
     }
 
-    /// That a row's numbers are those of the formula but for `off`, and the same in any company.
+    /// That a row's numbers are those of the formula but for `off`, and the same whatever other
+    /// rows there are.
     fn check(activation: Activation, size: f32, off: impl Fn(f64, f64) -> f64) {
         const INNER: usize = 1003;
         let values: Vec<f32> =

@@ -1,15 +1,15 @@
 //! Attention over a paged KV cache, of all sequences of a pass at once.
 //!
 //! Problem: each token attends to its own sequence, which lies in pages, and in a tree to its
-//! ancestors among its fellows. As tensor operations that is a dozen per sequence and layer, with
-//! masks and copies; and a product of another shape sums in another order.
-//! Method: ours. One loop over some rows, a key head and a segment of the text. It goes through the
-//! segment's pages once for the scores and once for the values; what a row does not see is skipped,
-//! not masked. What the segments gave is put together by their weights (Milakov and Gimelshein
-//! 2018), in the order of the text. A row's sums go in that order too, number by number, and
-//! segments are the same for every row: so they are the same to the last bit whatever else is in
-//! the pass, in the tree or in the chunk, and wherever slots were moved. What is computed for a
-//! token depends on the text up to it only.
+//! ancestors. As tensor operations that is a dozen per sequence and layer, with masks and copies;
+//! and a product of another shape sums in another order.
+//! Method: ours. One loop over some tokens, a key head and a segment of the sequence. It goes
+//! through the segment's pages once for the scores and once for the values; what a token does not
+//! see is skipped, not masked. The results of the segments are joined by their weights (Milakov and
+//! Gimelshein 2018), in the order of the sequence. A token's sums go in that order too, number by
+//! number, and segments are the same for every token: so they are the same to the last bit whatever
+//! else is in the pass, in the tree or in the chunk, and wherever slots were moved. What is
+//! computed for a token depends on the sequence up to it only.
 //! Complexity: `rows · slots · heads · head` multiply-adds, twice; every key and value is read from
 //! memory once for `ROWS` rows. With one row the memory is the limit (17 GB/s on one thread of an
 //! EPYC with AVX-512, which reads 25 to 30), with several arithmetic (37 multiply-adds a nanosecond
@@ -66,7 +66,7 @@ struct Block<'a> {
     pages: &'a [Arc<Page>],
     masks: &'a [Mask],
     rows: Range<usize>,
-    /// The numbers of the segments of text that they see.
+    /// The numbers of the segments that they see.
     segments: Range<usize>,
 }
 
@@ -99,7 +99,7 @@ pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
             row += masks.len();
         }
     }
-    // Behind each other: of each block, of each segment, of each key head, of each row the heads
+    // One after the other: of each block, of each segment, of each key head, of each row the heads
     // that share the key head.
     let (group, shared) = (width / layout.heads, rules.heads / layout.heads);
     let rows: usize = blocks.iter().map(|block| block.segments.len() * block.rows.len()).sum();

@@ -12,7 +12,7 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     const LEAST: f32 = -87.3;
     // Adding it rounds to whole numbers, which are then the last bits.
     const ROUND: f32 = 12_582_912.0;
-    // ln 2, the first part with zeros behind it, so that whole multiples are exact.
+    // ln 2, the first part with zeros after it, so that whole multiples are exact.
     const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     let splat = |value: f32| simd.splat_f32s(value);
     let tiny = simd.less_than_f32s(x, splat(LEAST));

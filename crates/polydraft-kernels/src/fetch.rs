@@ -1,8 +1,8 @@
-//! Weights are asked of the memory before they are used.
+//! Prefetches weights before they are used.
 //!
-//! A product that goes straight through memory is foreseen by processors. Where the sums of several
-//! rows need it, a product goes through a tile more than once, in strides, and they do not foresee
-//! that: eight rows took twice the time of one, waiting.
+//! CPUs prefetch a product that goes straight through memory. Where the sums of several rows need
+//! it, a product goes through a tile more than once, in strides, which they do not prefetch: eight
+//! rows took twice the time of one, waiting.
 
 #![allow(unsafe_code)]
 
@@ -34,8 +34,8 @@ impl Cache {
 
 /// Asks for part `part` of `parts` of the piece that lies [`AHEAD`] of this one. Past the end of a
 /// tile lies the next one; past the last, nothing comes of it. Large pieces are asked for in parts,
-/// while one works: a processor keeps track of a few dozen lines that are on their way, and waits
-/// when there are more.
+/// while one works: a CPU keeps track of a few dozen lines that are on their way, and waits when
+/// there are more.
 #[inline(always)]
 pub(crate) fn fetch<P>(piece: &P, part: usize, parts: usize, cache: Cache) {
     for line in lines::<P>(part, parts) {
@@ -45,7 +45,7 @@ pub(crate) fn fetch<P>(piece: &P, part: usize, parts: usize, cache: Cache) {
 
 /// What those who have their turn with some pieces ask of the memory, one piece after the other: a
 /// part of as much as these are, as far ahead as [`fetch`] asks. Every turn asks for a part that
-/// lies behind that of the turn before: were each to ask for a part of every piece, memory would be
+/// follows that of the turn before: were each to ask for a part of every piece, memory would be
 /// read in strides, and four rows in bf16 cost a twelfth more.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
@@ -93,9 +93,9 @@ impl Prefetch {
         Self { start: lines.as_ptr().cast(), bytes: size_of::<T>(), count: lines.len() }
     }
 
-    /// Asks for line `i`, if there is one. Where pages lie apart a processor foresees little, and
-    /// it keeps track of fewer lines that are on their way into its first cache than into its
-    /// second: keys and values came at 9 GB/s and 15.
+    /// Asks for line `i`, if there is one. Where pages lie apart a CPU prefetches little, and it
+    /// keeps track of fewer lines that are on their way into its first cache than into its second:
+    /// the KV cache came at 9 GB/s and 15.
     #[inline(always)]
     pub fn ask(self, i: usize) {
         if i < self.count {

@@ -1,5 +1,5 @@
 //! Numbers of 16 bits, widened by shifts: the compiler makes vectors of them wherever the loop
-//! lands, and a portable build has no instruction of the processor's own for it.
+//! lands, and a portable build has no such instruction of the CPU's.
 
 /// A half that is finite.
 #[inline(always)]
@@ -9,7 +9,7 @@ pub(crate) fn widened(half: u16) -> f32 {
     /// The smallest normal half, 2^-14.
     const LEAST: u32 = (127 - 14) << 23;
     let bits = u32::from(half & 0x7fff) << 13;
-    // Below the normal ones: the number's bits behind those of 2^-14, less 2^-14.
+    // Below the normal ones: the number's bits after those of 2^-14, less 2^-14.
     let small = f32::from_bits(bits + LEAST) - f32::from_bits(LEAST);
     let normal = f32::from_bits(bits + BIAS);
     let size = if half & 0x7c00 == 0 { small } else { normal };

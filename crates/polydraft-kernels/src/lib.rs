@@ -1,9 +1,9 @@
 //! The CPU kernels of polydraft: products with packed matrices, attention over a paged KV cache,
-//! norms and activations. They know nothing of models and of files of weights.
+//! norms and activations. They know nothing of models or weight files.
 //!
-//! Every kernel gives a token the same numbers, to the bit, in whatever company it is computed.
-//! All of the CPU side's `unsafe` code is here; each file that has some says so, and every block
-//! says why it is sound.
+//! Every kernel gives a token the same numbers, to the bit, whatever else is in the pass. All of
+//! the CPU side's `unsafe` code is here; each file that has some says so, and every block says why
+//! it is sound.
 
 mod activation;
 mod attention;

@@ -2,7 +2,7 @@
 //!
 //! Problem: the system hands out memory in pages of 4 KiB unless asked otherwise. Touching each for
 //! the first time takes as long as reading weights from a file's cache, and every pass needs more
-//! addresses of pages than a processor remembers.
+//! addresses of pages than the CPU's TLB holds.
 //! Method: chunks of many megabytes, aligned to large pages and with the request for them, in which
 //! matrices follow each other; a matrix that nearly fills a chunk has one of its own. A chunk goes
 //! when the last matrix in it goes.

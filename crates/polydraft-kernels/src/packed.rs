@@ -1,12 +1,12 @@
-//! Products with a large matrix, held in 32, 16, 8 or 4 bits: what decoding does all day.
+//! Products with a large matrix, stored in 32, 16, 8 or 4 bits: most of the work of decoding.
 //!
 //! Reading the weights is the cost of decoding. A product that packs or streams them more than once
 //! makes a tree of eight nodes several times as dear as one token, and fewer bits are less time. So
 //! they are laid out once, on loading, as the products want them (`tiles`): in f32, bf16 or f16
 //! (`exact`), or in blocks of integers (`blocks` and `planes`, rounded in `quantise`), for products
 //! with inputs in f32 (`exact`) or rounded to 8 bits too (`inputs`, `integer`). Threads share the
-//! tiles (`pool`). Every product gives a row of inputs the same result, to the bit, in whatever
-//! company it comes: trees of different shapes give a node the same logits.
+//! tiles (`pool`). Every product gives a row of inputs the same result, to the bit, whatever other
+//! rows there are: trees of different shapes give a node the same logits.
 
 mod block;
 mod blocks;
@@ -37,7 +37,7 @@ use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 pub use read::{Blocks, Read};
 use tiles::{Fill, Tiles};
 
-/// A matrix `[out, in]`, and how it is held.
+/// A matrix `[out, in]`, and how it is stored.
 #[derive(Debug)]
 pub struct Packed(Box<dyn Matrix>, Format);
 
@@ -73,8 +73,8 @@ impl Packed {
         Ok(Self(with_format!(format, make), format))
     }
 
-    /// The numbers that are held, rounded to another format; errors count by column as `weights`
-    /// say, if they are given.
+    /// The stored numbers, rounded to another format; errors count by column as `weights` say, if
+    /// they are given.
     pub fn rounded(&self, format: Format, weights: Option<&[f32]>) -> Self {
         let [out, columns] = self.0.shape();
         let weights = weights.filter(|weights| weights.len() == columns);
@@ -116,7 +116,7 @@ impl Packed {
         self.0.shape()
     }
 
-    /// Bytes held.
+    /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
         self.0.bytes()
     }
@@ -146,7 +146,7 @@ impl Packed {
         Ok(Rows::new(numbers, columns))
     }
 
-    /// The rows at `ids` as a matrix of their own, held in the same way where numbers can be
+    /// The rows at `ids` as a matrix of their own, stored in the same format where numbers can be
     /// rounded to it, else in `Q8_0`.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ struct Source<'a, R> {
     weights: Option<&'a [f32]>,
 }
 
-/// In which every number of the file can be held, at most rounded by itself.
+/// Formats in which every number of the file can be stored, at most rounded by itself.
 fn plain<M: Tiled<Piece: Fill>, E: Send>(
     Source { out, columns, rows, weights }: Source<impl Read<E>>,
 ) -> std::result::Result<Box<dyn Matrix>, E> {

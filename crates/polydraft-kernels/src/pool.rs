@@ -114,7 +114,7 @@ impl Shared {
                     std::hint::spin_loop();
                 }
             }
-            // Said before the last look: whoever opens the gate behind it sees it, and wakes this
+            // Said before the last look: whoever opens the gate after it sees it, and wakes this
             // thread.
             self.asleep[mine].store(true, Ordering::SeqCst);
             if !fresh(self.gate.load(Ordering::SeqCst)) {
@@ -228,14 +228,14 @@ impl Pool {
         }
         shared.take(task, 0);
         drop(closing);
-        // While other callers are kept out: they begin with a new answer.
+        // While other callers wait: they begin with a new answer.
         let panicked = shared.panicked.load(Ordering::Relaxed);
         drop(busy);
         assert!(!panicked, "a thread of a product panicked");
     }
 }
 
-/// Keeps other callers out.
+/// Makes other callers wait.
 struct Busy<'a>(&'a AtomicBool);
 
 impl Drop for Busy<'_> {

@@ -4,9 +4,9 @@
 
 /// Asks glibc's allocator to keep memory that is not in use, for programs whose business are
 /// models; [`give_back_memory`] still gives it back. What an operation of a pass over hundreds of
-/// tokens gives is megabytes: the allocator has the system take those away and bring them anew, page
-/// by page and cleared, for every operation, in a prompt of 512 tokens a fifth of its time. To be
-/// called before there are threads.
+/// tokens gives is megabytes: the allocator has the system take those away and bring them anew,
+/// page by page and cleared, for every operation, in a prompt of 512 tokens a fifth of its time. To
+/// be called before there are threads.
 pub fn keep_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: two numbers. Beyond 32 MiB memory comes from the system each time: glibc knows no

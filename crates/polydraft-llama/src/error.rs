@@ -15,7 +15,7 @@ pub enum Error {
     /// A GGUF file that contradicts the format or itself.
     #[error(transparent)]
     Gguf(#[from] polydraft_gguf::Error),
-    /// What stands between text and tokens.
+    /// An error of the tokenizer or the chat template.
     #[error(transparent)]
     Text(#[from] polydraft_text::Error),
     /// A file that llama.cpp cannot be given.
@@ -46,11 +46,10 @@ pub enum Error {
         /// The value that was given.
         got: String,
     },
-    /// No room for more tokens in the cache that all texts share.
+    /// No room for more tokens in the KV cache that all sequences share.
     #[error(
-        "the cache of {cells} tokens, which all texts and their drafts share, has no room for \
-         {more} more: expected a larger \
-         cache, fewer texts or shorter ones"
+        "the cache of {cells} tokens, which all sequences and their drafts share, has no room \
+         for {more} more: expected a larger cache, fewer sequences or shorter ones"
     )]
     Full {
         /// Tokens that it holds.

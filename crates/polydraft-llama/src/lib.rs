@@ -1,14 +1,14 @@
 //! Language models for polydraft on llama.cpp: any GGUF file that it runs, as target or draft.
 //!
 //! [`load`] checks the file's header with [`polydraft_gguf`] and hands it to llama.cpp. The
-//! tokenizer and the chat template are [`polydraft_text`]'s, so that text is the same with every
-//! backend. The model is a [`Model`](polydraft_engine::Model) like any other: many texts in one
-//! cache, a tree behind each scored in one pass.
+//! tokenizer and the chat template are [`polydraft_text`]'s, so that tokens are the same with every
+//! backend. The model is a [`Model`](polydraft_engine::Model) like any other: many sequences in one
+//! KV cache, the draft tree of each scored in one pass.
 //!
-//! What differs from a model on our own kernels: a row's logits depend, in their last bits, on how many rows
-//! are in its pass, because llama.cpp picks its products by that number. So a text at temperature 0
-//! is plain decoding's up to ties within that rounding, and a seed gives the same text again only
-//! in the same company.
+//! What differs from a model on our own kernels: a token's logits depend, in their last bits, on
+//! the number of tokens per forward pass, because llama.cpp picks its products by that number. So
+//! the output at temperature 0 is plain decoding's up to ties within that rounding, and a seed
+//! reproduces its output only with the same other requests in the batch.
 //!
 //! llama.cpp is C++: it throws, and it ends the process where it finds itself wrong or has lost
 //! another machine. Both are errors here: of a call, and of every call from then on
@@ -57,8 +57,8 @@ pub fn has_ended() -> bool {
 }
 
 /// Ends the process with an exit code. Where llama.cpp has given up ([`Error::Ended`]), some of its
-/// threads never end, and the way that `std::process::exit` takes would wait for them: so whoever
-/// may hold a model of this crate leaves by this.
+/// threads never end, and `std::process::exit` would wait for them: so whoever may own a model of
+/// this crate leaves by this.
 pub fn leave(code: i32) -> ! {
     #[cfg(feature = "native")]
     if native::has_ended() {

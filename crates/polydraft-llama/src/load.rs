@@ -24,7 +24,7 @@ pub struct Description {
     pub hidden: u64,
     /// Tokens that it was trained for.
     pub context: u64,
-    /// Its tokenizer, and all else between text and tokens.
+    /// Its tokenizer, chat template and end tokens.
     pub language: Language,
 }
 
@@ -145,7 +145,7 @@ pub fn load_model(path: &Path, options: &LlamaOptions) -> Result<(crate::LlamaMo
     let weights = Weights::load(path, options)?;
     let refused = |problem: String| Error::Refused { path: path.to_owned(), problem };
     if let Some(unfit) = weights.unfit() {
-        return Err(refused(format!("expected a model that continues texts, got {unfit}")));
+        return Err(refused(format!("expected a model that continues sequences, got {unfit}")));
     }
     let (expected, got) = (language.vocabulary.size(), weights.vocabulary());
     if got < expected {

@@ -1,15 +1,15 @@
-//! The engine's interface of a model with many texts, on llama.cpp.
+//! The engine's interface of a model with many sequences, on llama.cpp.
 //!
-//! All texts share one cache, in which a token carries the ids of those that it belongs to. A text
-//! has an id of its own, and while a tree is behind it each leaf has one too: the first leaf below
-//! a node goes on with the node's id, others get new ones, which note that they begin alike. So
+//! All sequences share one KV cache, in which a token carries the ids of those that it belongs to.
+//! A sequence has an id of its own, and while a tree follows it each leaf has one too: the first
+//! leaf below a node takes the node's id, others get new ones, which share the common beginning. So
 //! 1. a tree is scored in one pass: a node's ids are those of the leaves below it, and a token sees
 //!    what carries its id;
-//! 2. committing a path is keeping its leaf's id, for the text's own from then on, and taking back
-//!    the others';
+//! 2. committing a path keeps its leaf's id, which is the sequence's own from then on, and takes
+//!    back the others';
 //! 3. where ids run out, or where a model keeps a state that cannot be taken back (recurrent and
-//!    hybrid ones), a tree is scored path by path under a spare id and nothing of it is kept: the
-//!    path that is committed is computed once more with the next tree.
+//!    hybrid ones), a tree is scored path by path under a spare id and nothing of it stays in the
+//!    cache: the path that is committed is computed once more with the next tree.
 
 mod branches;
 mod ids;
@@ -33,25 +33,26 @@ use ids::Ids;
 use pass::{Row, Work};
 use text::Text;
 
-/// Ids for texts and the leaves of their trees: llama.cpp has 256, and each costs a row of logits.
+/// Ids for sequences and the leaves of their trees: llama.cpp has 256, and each costs a vector of
+/// logits.
 const IDS: usize = 64;
-/// The same for models with a state, which is large and there is one of for each.
+/// The same for models with a recurrent state, which is large; each id has one.
 const STATES: usize = 8;
-/// Closed texts of which is kept what was computed, for texts that begin alike.
+/// Closed sequences that stay cached, for sequences with the same beginning.
 const KEPT: usize = 8;
 
-/// Architectures that say what goes into their layers, of those whose files can be read here too;
-/// for others llama.cpp ends the process.
+/// Architectures whose hidden states llama.cpp can capture, of those whose files can be read here
+/// too; for others llama.cpp ends the process.
 const WATCHABLE: [&str; 2] = ["llama", "qwen3"];
 
-/// What was computed for a text that is closed.
+/// The cached state of a closed sequence.
 #[derive(Debug)]
 struct Kept {
     id: Id,
     states: Vec<f32>,
 }
 
-/// A model on llama.cpp with the texts that it is asked to continue.
+/// A model on llama.cpp with its open sequences.
 #[derive(Debug)]
 pub struct LlamaModel {
     info: ModelInfo,
@@ -62,15 +63,15 @@ pub struct LlamaModel {
     ids: Ids,
     /// For paths that are scored one by one.
     spare: Id,
-    /// Whether a text's state cannot be taken back.
+    /// Whether a sequence's state cannot be taken back.
     has_state: bool,
     window: Option<usize>,
     batch: Batch,
-    /// What the rows of the batch are: the text, the place in it, and what of it.
+    /// What the tokens of the batch are: the sequence, the position in it, and their role.
     rows: Vec<(Sequence, usize, Row)>,
-    /// Whether its architecture says what goes into its layers.
+    /// Whether its hidden states can be captured.
     watchable: bool,
-    /// How many of them are watched.
+    /// How many layers are captured.
     watched: usize,
 }
 
@@ -93,7 +94,7 @@ impl LlamaModel {
         let least = context.saturating_add(LlamaOptions::SPARE as usize);
         let cells = options.cells.map_or(least, |cells| cells as usize);
         if cells < context {
-            let expected = format!("room for at least one text of {context} tokens");
+            let expected = format!("room for at least one sequence of {context} tokens");
             return Err(Error::Setting {
                 setting: "cache",
                 expected,
@@ -127,7 +128,7 @@ impl LlamaModel {
         })
     }
 
-    /// Tokens that the cache holds, of all texts together.
+    /// Tokens that the cache holds, of all sequences together.
     pub fn cells(&self) -> usize {
         self.context.cells()
     }
@@ -142,20 +143,20 @@ impl LlamaModel {
         self.has_state
     }
 
-    /// Gives up what was computed for texts that are closed.
+    /// Drops the cache of closed sequences.
     pub fn forget_closed(&mut self) {
         while self.evict() {}
     }
 
-    /// Leaves only so many ids for the leaves of trees and for what is kept of closed texts: with
-    /// none, trees are scored path by path. For tests, which compare both ways.
+    /// Leaves only so many ids for the leaves of trees and for cached closed sequences: with none,
+    /// trees are scored path by path. For tests, which compare both methods.
     #[doc(hidden)]
     pub fn leave_ids(&mut self, count: usize) {
         self.forget_closed();
         self.ids.leave(count);
     }
 
-    /// Numbers that are watched of a token.
+    /// Numbers that are captured of a token.
     fn states(&self) -> usize {
         self.watched * self.context.weights().hidden()
     }
@@ -179,7 +180,7 @@ impl LlamaModel {
         }
     }
 
-    /// Gives up what was kept longest of a closed text. False if there is nothing.
+    /// Drops the closed sequence that was cached longest ago. False if there is none.
     fn evict(&mut self) -> bool {
         let Some(Kept { id, .. }) = self.kept.evict() else { return false };
         self.release(id);
@@ -196,7 +197,7 @@ impl LlamaModel {
         self.ids.take()
     }
 
-    /// Takes the tree behind a text from the cache.
+    /// Takes the tree after a sequence from the cache.
     fn drop_tree(&mut self, sequence: Sequence) {
         let text = self.text_mut(sequence);
         let (own, length) = (text.id, text.held.len());
@@ -211,7 +212,7 @@ impl LlamaModel {
         }
     }
 
-    /// Takes all of a text from the cache; it will be computed anew.
+    /// Takes all of a sequence from the cache; it will be computed anew.
     fn forget(&mut self, sequence: Sequence) {
         self.drop_tree(sequence);
         let text = self.text_mut(sequence);
@@ -221,11 +222,11 @@ impl LlamaModel {
         self.context.remove(id, 0);
     }
 
-    /// What is known of the beginning of `tokens` from another text, where that is more than of the
+    /// The cached beginning of `tokens` from another sequence, where that is more than of the
     /// sequence's own.
     fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) {
         let own = common_prefix(&self.texts[sequence].held, tokens);
-        // Of a state the whole is of use, and an open text needs its own.
+        // Of a state the whole is of use, and an open sequence needs its own.
         let others = self.texts.iter().filter(|(other, _)| *other != sequence && !self.has_state);
         let others = others.map(|(other, text)| (other, &text.held[..]));
         let Some(source) = self.kept.source(tokens, own, others) else { return };
@@ -389,13 +390,13 @@ impl Model for LlamaModel {
         let Some(inputs) = features.iter().map(of).collect::<Option<Vec<u32>>>() else {
             return no_hidden_states(
                 &self.info,
-                "what goes into layers, which is all that llama.cpp gives,",
+                "the inputs of layers, which is all that llama.cpp gives,",
             );
         };
         if !self.watchable {
             return no_hidden_states(
                 &self.info,
-                "an architecture whose layers llama.cpp lets be watched (llama, qwen3)",
+                "an architecture whose hidden states llama.cpp can capture (llama, qwen3)",
             );
         }
         if !self.texts.is_empty() {
@@ -410,7 +411,7 @@ impl Model for LlamaModel {
     fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
         let (text, width) = (self.text(sequence), self.states());
         if width == 0 {
-            return no_hidden_states(&self.info, "some that are watched");
+            return no_hidden_states(&self.info, "some that are captured");
         }
         match tokens.end <= text.stated {
             true => Ok(text.states[tokens.start * width..tokens.end * width].to_vec()),

@@ -3,7 +3,7 @@
 //! 1. Handles are owned: a context frees itself before the weights that it reads.
 //! 2. Nothing is called with what llama.cpp would answer by ending the process: sequence ids and
 //!    positions are checked against the context's sizes, a batch against its capacity, tokens
-//!    against the vocabulary, and only rows whose logits were asked for are read.
+//!    against the vocabulary, and only logits that were asked for are read.
 //! 3. A batch's arrays are ours, so a token may have as many ids as there are; `llama_batch_init`
 //!    would have to be told.
 //! 4. Where it still ends or throws, that is an error of the call: see `calls`.
@@ -36,12 +36,12 @@ pub use quantise::quantise;
 pub use rpc::serve_rpc;
 pub(crate) use weights::Weights;
 
-/// What marks a text, or a branch of its tree, in the cache.
+/// A sequence id of llama.cpp: marks a sequence, or a branch of its tree, in the cache.
 pub(crate) type Id = i32;
 
 /// Tokens of a pass at most.
 const ROWS: usize = 512;
-/// Rows of logits of a pass at most: each takes four bytes for every token of the vocabulary.
+/// Tokens with logits of a pass at most: each takes four bytes for every token of the vocabulary.
 pub(crate) const WANTED: usize = 128;
 
 /// The last that llama.cpp said was wrong.
@@ -91,7 +91,7 @@ fn c_path(path: &Path) -> Result<CString> {
     CString::new(path.as_os_str().as_encoded_bytes()).map_err(wrong)
 }
 
-/// A token's number in its text, as llama.cpp has it.
+/// A token's position in its sequence, as llama.cpp has it.
 fn position(number: usize) -> i32 {
     i32::try_from(number).expect("contexts are shorter")
 }
@@ -102,7 +102,7 @@ unsafe extern "C" {
     fn polydraft_llama_leave(code: i32);
 }
 
-/// Ends the process past C++'s own way out, which waits for threads.
+/// Ends the process past C++'s own exit, which waits for threads.
 pub(crate) fn leave(code: i32) {
     // SAFETY: it needs nothing.
     unsafe { polydraft_llama_leave(code) }

@@ -9,22 +9,22 @@ pub const BUILT: bool = cfg!(feature = "native");
 /// How to load a model and to compute with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlamaOptions {
-    /// Tokens that one text may have; none is what the model was trained for, but at most
-    /// [`Self::USUAL_CONTEXT`]: keys and values for all of them are taken from memory at once.
+    /// Tokens that one sequence may have; none is what the model was trained for, but at most
+    /// [`Self::USUAL_CONTEXT`]: the KV cache for all of them is allocated at once.
     pub context: Option<u32>,
-    /// Tokens that all texts and their drafts may have together; none is one text's, and
+    /// Tokens that all sequences and their drafts may have together; none is one sequence's, and
     /// [`Self::SPARE`] for drafts.
     pub cells: Option<u32>,
     /// Machines that run llama.cpp's `rpc-server`, each as `HOST:PORT`, to compute layers beside
-    /// this one's cards.
+    /// this one's GPUs.
     pub rpc: Vec<String>,
-    /// Layers that are computed on cards and other machines, where there are any; none is all.
+    /// Layers that are computed on GPUs and other machines, where there are any; none is all.
     pub gpu_layers: Option<u32>,
-    /// The card that has what is not divided.
+    /// The GPU that has what is not divided.
     pub main_gpu: u32,
-    /// How a model is divided between cards.
+    /// How a model is divided between GPUs.
     pub split: Split,
-    /// How keys and values are held.
+    /// The type that the KV cache is stored in.
     pub cache_type: CacheType,
     /// Whether attention is computed without writing its scores to memory.
     pub flash_attention: FlashAttention,
@@ -35,9 +35,9 @@ pub struct LlamaOptions {
 }
 
 impl LlamaOptions {
-    /// The longest text where nothing is said.
+    /// The longest sequence by default.
     pub const USUAL_CONTEXT: u32 = 8192;
-    /// Tokens besides one text's, for drafts behind it.
+    /// Tokens besides one sequence's, for its drafts.
     pub const SPARE: u32 = 512;
 }
 
@@ -60,7 +60,7 @@ impl Default for LlamaOptions {
     }
 }
 
-/// How a model is divided between cards.
+/// How a model is divided between GPUs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Split {
     /// All of it on one.
@@ -93,7 +93,7 @@ impl FromStr for Split {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("expected none, layer, row, or a share for each card such as 3,1; got {text:?}")
+            format!("expected none, layer, row, or a share for each GPU such as 3,1; got {text:?}")
         };
         match text {
             "none" => Ok(Self::None),
@@ -139,8 +139,8 @@ macro_rules! names {
     };
 }
 
-/// How keys and values are held. What has fewer bits than the model was made with changes its law:
-/// that one is then what is sampled exactly.
+/// The type that the KV cache is stored in. One with fewer bits than the model was made with
+/// changes the model's distribution: the changed one is then sampled exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
     /// 32 bits.

@@ -1,8 +1,8 @@
-//! The KV cache of one sequence, and hidden states where they are watched, in slots that can be
-//! kept selectively.
+//! The KV cache of one sequence, and hidden states where they are captured, in slots that can be
+//! committed selectively.
 //!
-//! The caller counts: which slots are the context and which a speculative tree behind it. Slots lie
-//! in pages of [`PAGE`]. Sequences with a common beginning hold the same pages; one that writes to a
+//! The caller counts: which slots are the context and which the draft tree after it. Slots lie in
+//! pages of [`PAGE`]. Sequences with a common beginning hold the same pages; one that writes to a
 //! page that others hold takes a copy first. So sharing costs nothing, whoever goes on, and a
 //! growing sequence moves nothing.
 
@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use polydraft_kernels::{Error, Layout, PAGE, Page, Result};
 
-/// What is kept of a token.
+/// What is cached of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Its keys and values.
+    /// Its KV cache.
     pub layout: Layout,
-    /// Numbers of the hidden states that are watched.
+    /// Numbers of the hidden states that are captured.
     pub watched: usize,
 }
 
@@ -93,7 +93,7 @@ impl Cache {
         Self { form: self.form, pages: own, states }
     }
 
-    /// Gives up what lies wholly behind the first `slots`.
+    /// Drops the pages wholly after the first `slots`.
     pub fn shorten(&mut self, slots: usize) {
         self.pages.truncate(slots.div_ceil(PAGE));
         self.states.truncate(slots.div_ceil(PAGE));
@@ -117,7 +117,7 @@ impl Cache {
         slots.flat_map(|slot| self.states_of(slot)).copied().collect()
     }
 
-    /// Bytes held, those that other sequences hold too included.
+    /// Bytes that it takes, those shared with other sequences included.
     pub fn bytes(&self) -> usize {
         self.pages.len() * self.form.page_bytes()
     }

@@ -39,9 +39,9 @@ pub struct Config {
     pub head: usize,
     /// Tokens of the context.
     pub context: usize,
-    /// How a token's place is told.
+    /// How positions enter.
     pub positions: Positions,
-    /// How queries meet keys.
+    /// How queries attend to keys.
     pub attention: Attention,
     /// The norms.
     pub norm: NormKind,
@@ -49,7 +49,7 @@ pub struct Config {
     pub norm_epsilon: f64,
     /// Where the norms of a block are.
     pub norm_order: NormOrder,
-    /// Whether there is a norm behind the last block.
+    /// Whether there is a norm after the last block.
     pub final_norm: bool,
     /// The feed-forward blocks.
     pub feed_forward: FeedForward,
@@ -61,13 +61,13 @@ pub struct Config {
     pub logit_softcap: Option<f64>,
     /// Whether input and output embedding are one tensor.
     pub tied: bool,
-    /// Tokens that end a text, unless `generation_config.json` names others.
+    /// Tokens that end a sequence, unless `generation_config.json` names others.
     pub end_tokens: Vec<u32>,
     /// What the tensors are called.
     pub(crate) names: &'static Names,
 }
 
-/// How a token's place in the text is told.
+/// How a token's position in its sequence enters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Positions {
     /// Queries and keys are rotated.
@@ -79,7 +79,7 @@ pub enum Positions {
     },
 }
 
-/// How queries meet keys.
+/// How queries attend to keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
     /// Scores are multiplied by this.
@@ -134,7 +134,7 @@ pub struct FeedForward {
 pub struct Biases {
     /// Those that make queries, keys and values.
     pub query_key_value: bool,
-    /// The one behind the attention.
+    /// The one after the attention.
     pub output: bool,
     /// Those of the feed-forward blocks.
     pub feed_forward: bool,
@@ -185,7 +185,7 @@ impl Config {
         is(self.names.positions) || (!self.tied && is(self.names.embedding))
     }
 
-    /// Bytes that the keys and values of one token take, at `width` bytes a number.
+    /// Bytes that the KV cache of one token takes, at `width` bytes a number.
     pub fn cache_bytes(&self, width: usize) -> u64 {
         2 * (self.layers * self.key_value_heads * self.head * width) as u64
     }

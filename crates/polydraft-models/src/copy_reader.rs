@@ -1,4 +1,5 @@
-//! Reads a copy that was made before from its file ([`CopyFile`](crate::CopyFile)).
+//! Reads a quantised self-draft that was made before from its file
+//! ([`SelfDraftFile`](crate::SelfDraftFile)).
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +10,12 @@ use safetensors::tensor::Metadata;
 use crate::error::{Error, Result};
 use crate::weights::{header, read_at};
 
-/// Where the metadata says what a copy was made of; sums stand under the matrices' names.
+/// Where the metadata says what a self-draft was made of; sums stand under the matrices' names.
 pub(crate) const SOURCE: &str = "made of";
 /// Bytes that are summed up by one thread.
 const PART: usize = 1 << 20;
 
-/// A file that has a copy.
+/// A file that has a self-draft.
 #[derive(Debug)]
 pub(crate) struct CopyReader {
     path: PathBuf,
@@ -34,7 +35,7 @@ impl CopyReader {
         match got == source {
             true => Ok(reader),
             false => {
-                let problem = format!("expected a copy {source}, got {got}");
+                let problem = format!("expected a self-draft {source}, got {got}");
                 Err(Error::File { path: path.to_owned(), problem })
             }
         }

@@ -15,23 +15,23 @@ use crate::error::{Bytes, Error, Result};
 use crate::precision::Precision;
 use crate::weights::{Listed, Weights};
 
-/// A copy must take less than this of what the model's own matrices take: its passes would be no
-/// faster.
+/// A quantised self-draft must take less than this share of the bytes of the model's own matrices:
+/// otherwise its passes are no faster.
 const COPY_SHARE: f64 = 0.7;
 
 /// How to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoadOptions {
-    /// How weight matrices are held.
+    /// The type of the weight matrices.
     pub precision: Precision,
-    /// Bytes that the model may take, with its copy; `None` is what the system says is free, if it
-    /// says.
+    /// Bytes that the model may take, with its self-draft; `None` is what the system says is free,
+    /// if it says.
     pub memory: Option<u64>,
-    /// How keys and values are held, of the model and of its copy.
+    /// The type of the KV cache, of the model and of its self-draft.
     pub cache: CacheType,
-    /// How a copy of the weights is held besides, to draft for the model: see
+    /// The weight type of a quantised self-draft of the model, if there is to be one: see
     /// [`TransformerModel::rounded`](crate::TransformerModel::rounded).
-    pub copy: Option<Precision>,
+    pub self_draft: Option<Precision>,
 }
 
 impl From<Precision> for LoadOptions {
@@ -48,7 +48,7 @@ pub struct Description {
     pub directory: PathBuf,
     /// Its shape.
     pub config: Config,
-    /// Its tokenizer, and all else between text and tokens.
+    /// Its tokenizer, chat template and end tokens.
     pub language: Language,
     /// Numbers in all tensors.
     pub parameters: u64,
@@ -63,7 +63,7 @@ pub struct Description {
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     matrices: Vec<Sized>,
-    /// Bytes of all else, which is held in f32.
+    /// Bytes of all else, which is stored in f32.
     rest: u64,
 }
 
@@ -155,36 +155,37 @@ impl Description {
         self.sizes.bytes(precision)
     }
 
-    /// Bytes that a copy in fewer bits takes besides, which shares all that is not multiplied with.
-    pub fn copy_bytes(&self, precision: Precision) -> u64 {
+    /// Bytes that a quantised self-draft takes besides: it shares all but the matrices of products.
+    pub fn self_draft_bytes(&self, precision: Precision) -> u64 {
         let multiplied = self.sizes.matrices.iter().filter(|matrix| !matrix.looked_up);
         multiplied.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
     }
 
-    /// Whether a copy is so much smaller than the model's own matrices, held in `precision`, that
-    /// its passes are faster.
-    pub fn is_copy_small(&self, copy: Precision, precision: Precision) -> bool {
-        self.copy_bytes(copy) as f64 <= COPY_SHARE * self.copy_bytes(precision) as f64
+    /// Whether a quantised self-draft is so much smaller than the model's own matrices in
+    /// `precision` that its passes are faster.
+    pub fn is_self_draft_small(&self, copy: Precision, precision: Precision) -> bool {
+        self.self_draft_bytes(copy) as f64 <= COPY_SHARE * self.self_draft_bytes(precision) as f64
     }
 
-    /// How a copy that drafts for a model in `precision` is best held; it may be that even this one
-    /// is not small enough.
-    pub fn best_copy(&self, precision: Precision) -> Precision {
+    /// The best type of a quantised self-draft of a model in `precision`; even this one may not be
+    /// [small enough](Self::is_self_draft_small).
+    pub fn best_self_draft(&self, precision: Precision) -> Precision {
         let kinds = Precision::OF_COPY;
-        let small = kinds.iter().find(|copy| self.is_copy_small(**copy, precision));
+        let small = kinds.iter().find(|copy| self.is_self_draft_small(**copy, precision));
         small.or(kinds.last()).copied().unwrap_or_default()
     }
 
-    /// Bytes that the keys and values of so many tokens take.
+    /// Bytes that the KV cache of so many tokens takes.
     pub fn cache_bytes(&self, tokens: usize, cache: CacheType) -> u64 {
         self.config.cache_bytes(cache.bytes()).saturating_mul(tokens as u64)
     }
 
-    /// Bytes that weights and a context of 1,000 tokens take, those of a copy included.
+    /// Bytes that weights and a context of 1,000 tokens take, those of a self-draft included.
     pub fn needed_bytes(&self, options: LoadOptions) -> u64 {
         let tokens = self.config.context.min(1_000);
         let cache = self.cache_bytes(tokens, options.cache);
-        let copy = options.copy.map_or(0, |copy| self.copy_bytes(copy).saturating_add(cache));
+        let copy =
+            options.self_draft.map_or(0, |copy| self.self_draft_bytes(copy).saturating_add(cache));
         self.weight_bytes(options.precision).saturating_add(cache).saturating_add(copy)
     }
 

@@ -56,7 +56,7 @@ pub enum Error {
     /// A GGUF file that contradicts the format or itself.
     #[error(transparent)]
     Gguf(#[from] polydraft_gguf::Error),
-    /// What stands between text and tokens.
+    /// An error of the tokenizer or the chat template.
     #[error(transparent)]
     Text(#[from] polydraft_text::Error),
     /// A model that does not fit into memory.
@@ -67,7 +67,7 @@ pub enum Error {
     Memory {
         /// The model.
         directory: PathBuf,
-        /// How its weights were to be held.
+        /// The weight type that was asked for.
         precision: Precision,
         /// Bytes it would take.
         needed: Bytes,

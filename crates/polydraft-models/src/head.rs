@@ -1,7 +1,7 @@
 //! Draft heads: drafters of a layer or two that read the target's hidden states (EAGLE).
 //!
-//! A head is asked level by level like any drafter, and gives its whole law at every node, over the
-//! target's vocabulary and zero outside of its own: every verifier works with it at every
+//! A head is asked level by level like any drafter, and gives its whole distribution at every node,
+//! over the target's vocabulary and zero outside of its own: every verifier works with it at every
 //! temperature. Published engines propose its most likely tokens as if they were certain.
 
 mod config;
@@ -22,7 +22,7 @@ use crate::error;
 use net::{Found, Net};
 use text::Text;
 
-/// Rows of a pass at most.
+/// Tokens of a pass at most.
 const PASS: usize = 256;
 
 /// A head with the sequences that it drafts for.
@@ -58,7 +58,7 @@ impl Head {
         &self.net.reads
     }
 
-    /// Bytes of the keys and values of all its sequences.
+    /// Bytes of the KV cache of all its sequences.
     pub fn cache_bytes(&self) -> usize {
         self.texts.iter().map(|(_, text)| text.cache_bytes()).sum()
     }
@@ -234,7 +234,7 @@ impl Drafter for Head {
         let unknown;
         let logits = match text.root() {
             Some(_) => text.logits(node, tokens.len()),
-            // Behind a text of one token there is nothing to go by: any token, as good as another.
+            // A sequence of one token gives nothing to predict from: any token, as good as another.
             None => {
                 unknown = vec![0.0; tokens.len()];
                 &unknown

@@ -1,18 +1,17 @@
 //! Which columns of a matrix matter: how large the inputs are that they are multiplied with.
 //!
-//! Problem: weights that are rounded to few bits make errors; which of them change what the model
-//! says?
+//! Problem: weights that are rounded to few bits make errors; which of them change the output?
 //! Source: llama.cpp's importance matrix (Kawrakow 2024, ggml-org/llama.cpp#4861): the error of a
 //! product is the sum of the weights' errors times the inputs, so that an error's square counts as
 //! much as the mean square of its column's inputs.
-//! Method: a text is read once ([`SAMPLE`]), and the squares of each matrix's inputs are added up
-//! by column. Then scales are searched for with which the weighed errors are least
+//! Method: a sample text is read once ([`SAMPLE`]), and the squares of each matrix's inputs are
+//! added up by column. Then scales are searched for with which the weighed errors are least
 //! (`quantise/search.rs` of the kernels).
-//! Complexity: one pass over the text. Deviations: none.
+//! Complexity: one pass over the sample. Deviations: none.
 //!
-//! Of SmolLM2's weights, moved off the grid of their 4-bit file, copies in q4_1 are accepted 0.67
-//! of the time at temperature 1 as they come, 0.69 with scales searched for without weights, 0.82
-//! with them; 64 tokens of text give what 1,400 of the model's own give.
+//! Of SmolLM2's weights, moved off the grid of their 4-bit file, self-drafts in q4_1 are accepted
+//! 0.67 of the time at temperature 1 as they come, 0.69 with scales searched for without weights,
+//! 0.82 with them; 64 tokens of the sample give as much as 1,400 that the model wrote.
 
 use std::sync::Mutex;
 
@@ -47,10 +46,10 @@ impl Importance {
     }
 }
 
-/// What a column counts at least, in means: what the text left out may be used in another. With
-/// 0.001 the demo target, which has learned from nothing but Rust, was worse off than with weights
-/// as they come (in q4_0; 0.925 of its drafts accepted, not 0.926), with 0.1 and 0.3 better (0.928
-/// and 0.930); SmolLM2 does not mind.
+/// What a column counts at least, in means: a column that the sample leaves out may be used
+/// elsewhere. With 0.001 the demo target, which has learned from nothing but Rust, was worse off
+/// than with weights as they come (in q4_0; 0.925 of its drafts accepted, not 0.926), with 0.1 and
+/// 0.3 better (0.928 and 0.930); for SmolLM2 it makes no difference.
 const LEAST: f32 = 0.2;
 
 #[cfg(test)]

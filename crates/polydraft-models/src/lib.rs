@@ -9,8 +9,6 @@
 
 mod cache;
 mod config;
-mod copies;
-mod copy_file;
 mod copy_reader;
 mod description;
 mod error;
@@ -22,6 +20,8 @@ mod load;
 mod model;
 mod names;
 mod precision;
+mod self_draft_cache;
+mod self_draft_file;
 mod transformer;
 mod weights;
 
@@ -29,8 +29,6 @@ pub use config::{
     Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
     Scaling,
 };
-pub use copies::Copies;
-pub use copy_file::CopyFile;
 pub use description::{Description, LoadOptions, is_gguf};
 pub use error::{Bytes, Error, Result};
 pub use family::architectures;
@@ -38,9 +36,11 @@ pub use head::Head;
 pub use head::describe::HeadDescription;
 pub use head::load::{HeadOptions, is_head, load_head, load_head_beside};
 pub use head::vocabulary::read_tokens;
-pub use load::{Ends, Loaded, Opened, load};
+pub use load::{EmbeddingAndHead, Loaded, Opened, load};
 pub use model::{SequenceLimits, TransformerModel};
 pub use polydraft_kernels::{
     Activation, CacheType, available_memory, give_back_memory, keep_memory, use_threads,
 };
 pub use precision::Precision;
+pub use self_draft_cache::SelfDraftCache;
+pub use self_draft_file::SelfDraftFile;

@@ -12,7 +12,7 @@ use crate::weights::{Part, Weights};
 #[derive(Debug)]
 pub(crate) enum Matrix {
     Packed(Packed),
-    /// Rows of one behind those of the other, each held in its own way.
+    /// Rows of one after those of the other, each stored in its own format.
     Stacked(Vec<Packed>),
 }
 
@@ -39,7 +39,7 @@ impl Matrix {
         }
     }
 
-    /// The parts, one behind the other.
+    /// The parts, one after the other.
     fn parts(&self) -> &[Packed] {
         match self {
             Self::Packed(matrix) => std::slice::from_ref(matrix),
@@ -63,7 +63,7 @@ impl Matrix {
         }
     }
 
-    /// The numbers that are held here, rounded to `precision`; where scales are searched for,
+    /// The numbers that are stored here, rounded to `precision`; where scales are searched for,
     /// errors count as `columns` say.
     pub fn rounded(&self, precision: Precision, columns: Option<&[f32]>) -> Result<Self> {
         self.of(self.parts().iter().map(|part| {
@@ -116,7 +116,7 @@ impl Matrix {
         Ok(self.single()?.rows(ids)?)
     }
 
-    /// The rows at `ids` as a matrix of their own, held in the same way.
+    /// The rows at `ids` as a matrix of their own, stored in the same format.
     pub fn select(&self, ids: &[u32]) -> Result<Self> {
         Ok(Self::Packed(self.single()?.select(ids)?))
     }
@@ -133,7 +133,7 @@ pub(crate) struct Linear {
     pub matrix: Matrix,
     /// One row.
     pub bias: Option<Rows>,
-    /// What it is multiplied with, while somebody wants to know.
+    /// Its inputs, while they are recorded.
     pub inputs: Option<Importance>,
 }
 

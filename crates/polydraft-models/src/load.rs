@@ -5,12 +5,12 @@ use std::path::Path;
 use polydraft_kernels::available_memory;
 use polydraft_text::{Language, LanguageModel};
 
-use crate::copy_file::CopyFile;
 use crate::description::{Description, LoadOptions, Sizes, check_memory};
 use crate::error::Result;
 use crate::importance;
 use crate::model::TransformerModel;
 use crate::precision::Precision;
+use crate::self_draft_file::SelfDraftFile;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
 
@@ -19,11 +19,11 @@ use crate::weights::Weights;
 pub struct Loaded {
     /// The model.
     pub model: TransformerModel,
-    /// The same in fewer bits, if that was asked for.
-    pub copy: Option<TransformerModel>,
-    /// Whether the copy came from a file where it was kept.
-    pub was_kept: bool,
-    /// Its tokenizer, and all else between text and tokens.
+    /// Its quantised self-draft, if that was asked for.
+    pub self_draft: Option<TransformerModel>,
+    /// Whether the self-draft came from the file where it was cached.
+    pub was_cached: bool,
+    /// Its tokenizer, chat template and end tokens.
     pub language: Language,
 }
 
@@ -48,8 +48,9 @@ impl From<Loaded> for LanguageModel {
 /// let drafter = ModelDrafter::new(Box::new(draft.model), &target.model.info().vocabulary)?;
 /// let mut engine = Engine::new(Box::new(target.model), Some(Box::new(drafter)));
 ///
-/// let (text, verifier) = (&target.language.tokenizer, "nested-priority".parse::<VerifierKind>()?);
-/// let prompt = text.encode("Once upon a time")?;
+/// let tokenizer = &target.language.tokenizer;
+/// let verifier = "nested-priority".parse::<VerifierKind>()?;
+/// let prompt = tokenizer.encode("Once upon a time")?;
 /// let sampling = Sampling { temperature: 0.8, ..Sampling::default() };
 /// let speculation = Speculation::new(verifier.build()?, PolicyKind::paths(2, 3).build()?)?;
 /// let end_tokens = target.language.end_tokens.clone();
@@ -57,7 +58,7 @@ impl From<Loaded> for LanguageModel {
 ///     .sampling(sampling)
 ///     .speculation(speculation.with_sampling(sampling))
 ///     .limits(Limits { end_tokens, ..Limits::tokens(100) })
-///     .text(text.stream(&prompt))
+///     .detokenizer(tokenizer.stream(&prompt))
 ///     .rng(rand_chacha::ChaCha8Rng::seed_from_u64(1));
 /// let generation = engine.generate(request, &mut |piece| {
 ///     print!("{}", piece.text);
@@ -74,8 +75,7 @@ pub fn load(path: &Path, options: LoadOptions) -> Result<Loaded> {
     Opened::new(path)?.load(options)
 }
 
-/// A model of which all is known but its weights, which can be loaded: for those who want to look
-/// before.
+/// A model of which all is known but its weights, which can then be loaded.
 #[derive(Debug)]
 pub struct Opened {
     /// What is known.
@@ -101,12 +101,12 @@ impl Opened {
         self.load_with(options, None)
     }
 
-    /// Loads the weights, and the copy from a file if it is kept there. If it is not, it is made,
-    /// and can be [written](CopyFile::write) there.
+    /// Loads the weights, and the self-draft from a file if it is cached there. If it is not, it is
+    /// made, and can be [written](SelfDraftFile::write) there.
     ///
     /// # Errors
     /// As for [`load`].
-    pub fn load_with(self, options: LoadOptions, kept: Option<&CopyFile>) -> Result<Loaded> {
+    pub fn load_with(self, options: LoadOptions, kept: Option<&SelfDraftFile>) -> Result<Loaded> {
         let Self { description, weights } = self;
         description.check_memory(options)?;
         let Description { config, language, .. } = description;
@@ -116,11 +116,11 @@ impl Opened {
             Transformer::load(&config, weights, tokens, layers, options.precision)?;
         transformer.held = options.cache;
         let mut model = TransformerModel::new(language.name.clone(), vocabulary, transformer)?;
-        let kept = options.copy.zip(kept);
+        let kept = options.self_draft.zip(kept);
         let kept = kept.and_then(|(copy, file)| model.kept(copy, &file.open().ok()?).ok());
-        let was_kept = kept.is_some();
-        let copy = match options.copy {
-            Some(copy) if !was_kept => {
+        let was_cached = kept.is_some();
+        let copy = match options.self_draft {
+            Some(copy) if !was_cached => {
                 // What a tokenizer of few characters cannot write is left out, and what the model
                 // has no row of.
                 let lines = importance::SAMPLE.split_inclusive('\n');
@@ -131,16 +131,16 @@ impl Opened {
             }
             _ => kept,
         };
-        Ok(Loaded { model, copy, was_kept, language })
+        Ok(Loaded { model, self_draft: copy, was_cached, language })
     }
 }
 
-/// What a draft head may borrow from a target that it drafts for: its embedding and its output,
-/// without the layers between. For targets that are computed elsewhere.
+/// The embedding and the output matrix of a target, without its layers: what a draft head may share
+/// with it. For targets on another backend.
 #[derive(Debug)]
-pub struct Ends(Transformer);
+pub struct EmbeddingAndHead(Transformer);
 
-impl Ends {
+impl EmbeddingAndHead {
     /// Reads them from a model's file or directory.
     ///
     /// # Errors

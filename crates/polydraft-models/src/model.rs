@@ -1,9 +1,9 @@
 //! The engine's interface of a model with many sequences, on a transformer.
 //!
-//! Everything that is computed for a token depends on the tokens before it in its
-//! text and on nothing else, to the last bit: not on the other sequences of a pass, on the tree
-//! around it, on how a prompt was cut into passes, or on which text it was first computed for. So
-//! whatever was computed for a beginning can be used for every text that begins so.
+//! Everything that is computed for a token depends on the tokens before it in its sequence and on
+//! nothing else, to the last bit: not on the other sequences of a pass, on the tree around it, on
+//! how a prompt was cut into passes, or on which sequence it was first computed for. So the KV
+//! cache of a prefix can be used for every sequence with that prefix.
 
 mod kept;
 mod limits;
@@ -34,11 +34,11 @@ use kept::Kept;
 pub use limits::SequenceLimits;
 use text::Text;
 
-/// Tokens of a pass at most: enough to use the processor, few enough for small buffers. More are
-/// taken in several.
+/// Tokens of a pass at most: enough to use the CPU, few enough for small buffers. More are taken in
+/// several.
 const PASS: usize = 256;
 
-/// A transformer with the texts that it is asked to continue.
+/// A transformer with its open sequences.
 #[derive(Debug)]
 pub struct TransformerModel {
     info: ModelInfo,
@@ -47,8 +47,7 @@ pub struct TransformerModel {
     kept: Kept,
     /// The tokens that logits are of, where not all.
     outputs: Option<Vec<Token>>,
-    /// Whether it goes on behind the texts of the model that it is a copy of, which keeps what was
-    /// computed.
+    /// Whether it shares the KV cache of the model that it is a quantised self-draft of.
     follows: bool,
 }
 
@@ -79,9 +78,9 @@ impl TransformerModel {
     }
 
     /// The same model with its weights rounded to `precision`: a draft that needs no second model.
-    /// Embeddings, norms and biases are shared; texts are not. To 4 bits they are rounded with
-    /// scales that are searched for, and the errors that show in `text`, of which some hundred
-    /// tokens of any kind do, count most; with no text as they come.
+    /// Embeddings, norms and biases are shared; sequences are not. To 4 bits they are rounded with
+    /// scales that are searched for, and errors are weighed by the inputs of `text`, of which some
+    /// hundred tokens of any kind do; with no text all count the same.
     ///
     /// # Errors
     /// Failures of the computation.
@@ -90,7 +89,7 @@ impl TransformerModel {
         self.copied(precision, copy)
     }
 
-    /// The same from a file where it was kept.
+    /// The same from the file where it was cached.
     pub(crate) fn kept(&self, precision: Precision, file: &CopyReader) -> error::Result<Self> {
         self.copied(precision, self.transformer.kept(precision, file)?)
     }
@@ -99,13 +98,13 @@ impl TransformerModel {
         Self::new(format!("{} in {precision}", self.info.name), self.info.vocabulary.clone(), copy)
     }
 
-    /// The model, if this one is a copy of it.
+    /// The model, if this one is a quantised self-draft of it.
     fn original<'m>(&self, model: &'m dyn Model) -> Option<&'m Self> {
         let model = (model as &dyn Any).downcast_ref::<Self>()?;
         self.transformer.is_copy_of(&model.transformer).then_some(model)
     }
 
-    /// Changes how many texts are kept. Sequences that are open stay so.
+    /// Changes how many sequences are kept in memory. Open sequences stay open.
     pub fn limit(&mut self, limits: SequenceLimits) {
         self.info.sequences = limits.open;
         self.kept.limit(limits);
@@ -149,12 +148,12 @@ impl TransformerModel {
         rows_of(self.transformer.head(), tokens)
     }
 
-    /// The weights of the norm behind the last layer, if there is one that has weights alone.
+    /// The weights of the norm after the last layer, if there is one that has weights alone.
     pub fn last_norm(&self) -> Option<&[f32]> {
         self.transformer.last_norm()
     }
 
-    /// Numbers in a row of logits.
+    /// Numbers in a vector of logits.
     fn width(&self) -> usize {
         self.outputs.as_ref().map_or(self.info.vocabulary.size(), Vec::len)
     }
@@ -178,8 +177,8 @@ impl TransformerModel {
         self.transformer.bytes_per_pass()
     }
 
-    /// Bytes that keys and values of all texts take, open ones and closed ones; what several share
-    /// is counted for each.
+    /// Bytes that the KV cache of all sequences takes, open ones and closed ones; what several
+    /// share is counted for each.
     pub fn cache_bytes(&self) -> usize {
         self.texts.iter().map(|(_, text)| text.cache.bytes()).sum::<usize>() + self.kept.bytes()
     }
@@ -201,7 +200,7 @@ impl TransformerModel {
         EngineError::Model { model: self.info.name.clone(), source: Box::new(source) }
     }
 
-    /// Computes all `work`, so many rows at a time that buffers stay small.
+    /// Computes all `work`, so many tokens at a time that buffers stay small.
     fn compute(&mut self, mut work: Vec<Work>) -> error::Result<()> {
         work.sort_unstable_by_key(|work| work.sequence);
         work.dedup_by_key(|work| work.sequence);
@@ -227,7 +226,7 @@ impl TransformerModel {
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { sequence, next, .. } = work[i];
                 let count = wanted * self.width();
-                // Nothing is copied where one text is alone.
+                // Nothing is copied where one sequence is alone.
                 let own = match count == logits.len() {
                     true => mem::take(&mut logits),
                     false => logits[from..from + count].to_vec(),
@@ -247,7 +246,7 @@ impl TransformerModel {
         }
     }
 
-    /// What is known of the beginning of `tokens` from another text, where that is more than of the
+    /// The cached beginning of `tokens` from another sequence, where that is more than the
     /// sequence's own.
     fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) {
         let own = common_prefix(self.text(sequence).held(), tokens);
@@ -272,7 +271,7 @@ fn rows_of(matrix: &Matrix, tokens: &[Token]) -> error::Result<Vec<f32>> {
     Ok(matrix.rows(tokens)?.into_numbers())
 }
 
-/// Slots of a text that are to be computed.
+/// Slots of a sequence that are to be computed.
 #[derive(Debug, Clone, Copy)]
 struct Work<'a> {
     sequence: Sequence,
@@ -407,7 +406,7 @@ impl Model for TransformerModel {
     fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
         let text = self.text(sequence);
         if self.transformer.watched() == 0 {
-            return no_hidden_states(&self.info, "some that are watched");
+            return no_hidden_states(&self.info, "some that are captured");
         }
         match tokens.end <= text.computed() {
             true => Ok(text.cache.watched(tokens)),

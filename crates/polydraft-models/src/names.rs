@@ -1,7 +1,7 @@
 //! What tensors are called.
 
 /// What tensors are called, without the `.weight` or `.bias` at the end. Of those inside a layer
-/// the part behind its number.
+/// the part after its number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Names {
     pub embedding: &'static str,
@@ -14,7 +14,7 @@ pub(crate) struct Names {
     pub output: &'static str,
     /// Norms of a head's queries and keys.
     pub head_norms: [&'static str; 2],
-    /// The norm before the attention, or behind it where
+    /// The norm before the attention, or after it where
     /// [`NormOrder::After`](crate::config::NormOrder::After) says so; then the second one around
     /// it.
     pub attention_norms: [&'static str; 2],

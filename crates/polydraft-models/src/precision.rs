@@ -1,11 +1,11 @@
-//! How weight matrices are held: in full or in fewer bits.
+//! Weight types: in full or in fewer bits.
 
 use std::fmt;
 use std::str::FromStr;
 
 use polydraft_kernels::Format;
 
-/// How weight matrices are held.
+/// The type that weight matrices are stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// 32 bits: the model as published, in the plainest form.
@@ -30,8 +30,8 @@ pub enum Precision {
     /// 5 bits in blocks of 32 with a scale and a minimum; inputs rounded as for `Q8_0`.
     Q5_1,
     /// 4 bits in blocks of 256 with two levels of scales and minima; inputs rounded as for `Q8_0`.
-    /// Matrices that such blocks do not fit into are held in `Q8_0`. Slow to load: good scales are
-    /// searched for.
+    /// Matrices that such blocks do not fit into are stored in `Q8_0`. Slow to load: good scales
+    /// are searched for.
     Q4K,
     /// Each matrix as its file has it, in about the bytes that it has there: no weight is rounded.
     /// What is in blocks of integers is multiplied as `Q8_0` is, its inputs rounded.
@@ -74,9 +74,9 @@ impl Precision {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::File)
     }
 
-    /// How a copy of a model that drafts for it is best held: the first of these that is small
-    /// enough. Five bits with a minimum, or four: with scales that were searched for, small models'
-    /// are accepted 0.9 and 0.8 of the time then.
+    /// The types of a quantised self-draft, best first: the first of these that is small enough is
+    /// used. Five bits with a minimum, or four: with scales that were searched for, the drafts of
+    /// small models are accepted 0.9 and 0.8 of the time.
     pub(crate) const OF_COPY: [Self; 3] = [Self::Q5_1, Self::Q4_1, Self::Q4_0];
 
     /// Whether its scales are searched for where it is known what errors count.
@@ -84,15 +84,15 @@ impl Precision {
         matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q5_1 | Self::Q4K)
     }
 
-    /// How a matrix is held that is only read by rows: never quantised.
+    /// The type of a matrix that is only read by rows: never quantised.
     pub(crate) fn for_lookup(self) -> Self {
         if self.is_quantised() { Self::F32 } else { self }
     }
 
-    /// The format of a matrix that it is held in so.
+    /// The format of a matrix of this type.
     pub(crate) fn format(self) -> Format {
         match self {
-            // What is held as in the file is asked for by what is exact there.
+            // A matrix that stays as in the file has the format that is exact there.
             Self::F32 | Self::File => Format::F32,
             Self::F16 => Format::F16,
             Self::Bf16 => Format::Bf16,
@@ -105,7 +105,7 @@ impl Precision {
         }
     }
 
-    /// What a matrix of so many columns is held in.
+    /// The type that a matrix of so many columns is stored in.
     pub(crate) fn fitting(self, columns: usize) -> Self {
         [self, Self::Q8_0]
             .into_iter()

@@ -1,8 +1,9 @@
-//! The forward pass of a decoder over any new tokens of any texts: prompts, single tokens, trees.
+//! The forward pass of a decoder over any new tokens of any sequences: prompts, single tokens,
+//! trees.
 //!
 //! One pass for every family; what differs between them is in [`Config`] and was settled when the
-//! weights were loaded. Each matrix is gone through once for the tokens of all texts; only
-//! attention goes text by text.
+//! weights were loaded. Each matrix is read once for the tokens of all sequences; only attention
+//! goes sequence by sequence.
 //! Source: Touvron et al. 2023 (Llama), Su et al. 2021 (rotary embedding), Ainslie et al. 2023
 //! (grouped queries), Miao et al. 2024 (SpecInfer, section 4: tree attention); for the rest see
 //! `family/`. Layout and names as in Hugging Face transformers.
@@ -28,7 +29,7 @@ use layer::Layer;
 use pass::{Part, positions, reserve, tokens, wanted};
 use rotations::Rotations;
 
-/// How tokens are told apart by their place.
+/// How positions enter.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     /// The second in layers with a window, if another.
@@ -41,7 +42,7 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Transformer {
     pub config: Config,
-    /// Shared with copies in fewer bits.
+    /// Shared with quantised self-drafts.
     embedding: Arc<Matrix>,
     /// Around the layers, where tokens are embedded in another width.
     projections: Option<[Matrix; 2]>,
@@ -50,26 +51,26 @@ pub(crate) struct Transformer {
     norm: Option<Norm>,
     /// `None` if it is the embedding.
     head: Option<Arc<Matrix>>,
-    /// What the matrix that makes logits is multiplied with, while somebody wants to know.
+    /// The inputs of the matrix that makes logits, while they are recorded.
     head_inputs: Option<Importance>,
-    /// What is kept of every token besides keys and values.
+    /// The hidden states that are captured of every token.
     watched: Vec<HiddenState>,
-    /// How keys and values are held.
+    /// The type of the KV cache.
     pub held: CacheType,
 }
 
 impl Transformer {
-    /// Keeps these hidden states of every token, in this order.
+    /// Captures these hidden states of every token, in this order.
     pub fn capture_hidden_states(&mut self, features: &[HiddenState]) {
         self.watched = features.to_vec();
     }
 
-    /// How many numbers are watched of a token.
+    /// How many numbers are captured of a token.
     pub fn watched(&self) -> usize {
         self.watched.len() * self.config.hidden
     }
 
-    /// Bytes that the keys, the values and what is watched of one token take.
+    /// Bytes that the KV cache and the captured hidden states of one token take.
     pub fn token_bytes(&self) -> u64 {
         self.config.cache_bytes(self.held.bytes()) + (self.watched() * size_of::<f32>()) as u64
     }
@@ -89,7 +90,7 @@ impl Transformer {
         self.head = Some(head);
     }
 
-    /// Puts a norm behind the layers, or none.
+    /// Puts a norm after the layers, or none.
     pub fn set_norm(&mut self, norm: Option<Norm>) {
         self.norm = norm;
     }
@@ -101,9 +102,9 @@ impl Transformer {
         Cache::new(Form { layout, watched: self.watched() })
     }
 
-    /// Computes the tokens of all parts, leaves their keys and values in the caches and returns the
-    /// logits of those that want them, `[wanted, vocabulary]` in the parts' order; none if none
-    /// does.
+    /// Computes the tokens of all parts, writes their keys and values into the KV caches and
+    /// returns the logits of those that want them, `[wanted, vocabulary]` in the parts' order; none
+    /// if none does.
     pub fn forward(&self, parts: &mut [Part]) -> Result<Vec<f32>> {
         reserve(parts)?;
         let positions = positions(parts);
@@ -136,7 +137,7 @@ impl Transformer {
         }
     }
 
-    /// Behind the last norm, if there is one.
+    /// After the last norm, if there is one.
     pub fn normed(&self, x: Rows) -> Result<Rows> {
         match &self.norm {
             None => Ok(x),
@@ -144,7 +145,7 @@ impl Transformer {
         }
     }
 
-    /// Leaves a hidden state `[tokens, hidden]` in the caches, if it is watched.
+    /// Leaves a hidden state `[tokens, hidden]` in the caches, if it is captured.
     fn note(&self, feature: HiddenState, x: &Rows, parts: &mut [Part]) {
         let Some(place) = self.watched.iter().position(|watched| *watched == feature) else {
             return;

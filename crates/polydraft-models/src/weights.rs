@@ -22,8 +22,8 @@ pub(crate) use safetensors::{header, read_at};
 /// All tensors of a model by name.
 ///
 /// Opening reads the headers only. Taking a tensor reads its bytes into their place, by way of a
-/// small buffer: no weight is ever held twice, and a file that another process cuts short is an
-/// error like any other.
+/// small buffer: no weight is ever in memory twice, and a file that another process cuts short is
+/// an error like any other.
 #[derive(Debug)]
 pub(crate) enum Weights {
     Files(Files),
@@ -180,7 +180,7 @@ impl Stored {
     }
 }
 
-/// Rows of matrices on disk, one matrix behind the other.
+/// Rows of matrices on disk, one matrix after the other.
 pub(crate) struct Rows {
     parts: Vec<(Stored, usize)>,
     pub columns: usize,

@@ -8,12 +8,14 @@ use common::*;
 use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Engine, Model, ModelDrafter, Sequences, Speculation};
 use polydraft_models::{
-    CopyFile, Description, Error, LoadOptions, Loaded, Opened, Precision, TransformerModel, load,
+    Description, Error, LoadOptions, Loaded, Opened, Precision, SelfDraftFile, TransformerModel,
+    load,
 };
 use polydraft_text::Language;
 
 fn with_copy(directory: &Path, precision: Precision, copy: Precision) -> Loaded {
-    load(directory, LoadOptions { precision, copy: Some(copy), ..LoadOptions::default() }).unwrap()
+    load(directory, LoadOptions { precision, self_draft: Some(copy), ..LoadOptions::default() })
+        .unwrap()
 }
 
 const TEXT: [Token; 9] = [5, 17, 3, 3, 40, 22, 9, 51, 60];
@@ -26,7 +28,7 @@ fn a_copy_is_the_model_loaded_in_fewer_bits() {
         // An embedding of its own is in f32 beside quantised matrices either way.
         let mut loaded = with_copy(directory.path(), Precision::F32, copy);
         let mut whole = open(directory.path(), copy);
-        let mut copied = Single::new(loaded.copy.take().unwrap());
+        let mut copied = Single::new(loaded.self_draft.take().unwrap());
         assert_eq!(alone(&mut copied, &TEXT), alone(&mut whole, &TEXT), "{copy}");
         assert_ne!(copied.model.info().name, loaded.model.info().name);
     }
@@ -39,8 +41,9 @@ fn a_copy_is_the_model_loaded_in_fewer_bits() {
     }
     // Of the numbers that the model holds, not of those in the file; what lies on a grid stays
     // there.
-    let mut twice =
-        Single::new(with_copy(directory.path(), Precision::Q4_0, Precision::Q4_0).copy.unwrap());
+    let mut twice = Single::new(
+        with_copy(directory.path(), Precision::Q4_0, Precision::Q4_0).self_draft.unwrap(),
+    );
     let mut held = open(directory.path(), Precision::Q4_0);
     let off = distance(&alone(&mut twice, &TEXT), &alone(&mut held, &TEXT));
     assert!(off < 1e-4, "{off}");
@@ -64,7 +67,7 @@ fn what_counts_is_kept_in_four_bits() {
         prompts.lines().flat_map(probs).collect()
     };
     for copy in [Precision::Q4_0, Precision::Q4_1, Precision::Q5_1] {
-        let Loaded { model, copy: found, language, .. } =
+        let Loaded { model, self_draft: found, language, .. } =
             with_copy(&demo("target"), Precision::F32, copy);
         let [target, found, as_it_comes] =
             [Single::new(model), Single::new(found.unwrap()), open(&demo("target"), copy)]
@@ -91,12 +94,13 @@ fn a_tied_embedding_is_shared_and_its_head_is_not() {
     write_model(directory.path(), &tensors);
     change_config(directory.path(), |config| config["tie_word_embeddings"] = true.into());
     let loaded = with_copy(directory.path(), Precision::F32, Precision::Q8_0);
-    let (mut model, mut copy) = (Single::new(loaded.model), Single::new(loaded.copy.unwrap()));
+    let (mut model, mut copy) =
+        (Single::new(loaded.model), Single::new(loaded.self_draft.unwrap()));
     let off = distance(&alone(&mut model, &TEXT), &alone(&mut copy, &TEXT));
     assert!(off > 1e-5 && off < 0.2, "{off}");
     // What it takes besides is known before.
     let description = Description::read(directory.path()).unwrap();
-    assert_eq!(copy.model.bytes_per_pass() as u64, description.copy_bytes(Precision::Q8_0));
+    assert_eq!(copy.model.bytes_per_pass() as u64, description.self_draft_bytes(Precision::Q8_0));
 }
 
 #[test]
@@ -105,7 +109,8 @@ fn it_drafts_without_changing_the_text() {
     write_model(directory.path(), &tensors(5, Dtype::F32));
     for (precision, copy) in [(Precision::F32, Precision::Q4_0), (Precision::Q8_0, Precision::Q4_1)]
     {
-        let Loaded { model, copy, language, .. } = with_copy(directory.path(), precision, copy);
+        let Loaded { model, self_draft: copy, language, .. } =
+            with_copy(directory.path(), precision, copy);
         let drafter = ModelDrafter::new(Box::new(copy.unwrap()), &language.vocabulary).unwrap();
         let engine = Engine::new(Box::new(model), Some(Box::new(drafter)));
         let mut pair = Pair { engine, language };
@@ -133,7 +138,7 @@ fn it_goes_on_behind_what_the_model_computed() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(7, Dtype::BF16));
     let loaded = with_copy(directory.path(), Precision::Bf16, Precision::Bf16);
-    let (mut model, mut copy) = (loaded.model, loaded.copy.unwrap());
+    let (mut model, mut copy) = (loaded.model, loaded.self_draft.unwrap());
     let mut other = load(directory.path(), LoadOptions::default()).unwrap().model;
     assert!(!copy.share_kv_cache(&other) && copy.share_kv_cache(&model));
     // More than a page of tokens, and some of another one, to which both write.
@@ -191,7 +196,7 @@ fn its_memory_is_counted() {
     write_model(directory.path(), &tensors(6, Dtype::F32));
     let description = Description::read(directory.path()).unwrap();
     let alone = LoadOptions::default();
-    let both = LoadOptions { copy: Some(Precision::Q8_0), ..alone };
+    let both = LoadOptions { self_draft: Some(Precision::Q8_0), ..alone };
     let most = description.needed_bytes(alone);
     assert!(description.needed_bytes(both) > most);
     load(directory.path(), LoadOptions { memory: Some(most), ..alone }).unwrap();
@@ -201,12 +206,12 @@ fn its_memory_is_counted() {
 
 /// Loads with a copy that is kept in `folder`, or that is then written there; and whether it was
 /// there.
-fn kept(directory: &Path, folder: &Path, options: LoadOptions) -> (CopyFile, Loaded) {
+fn kept(directory: &Path, folder: &Path, options: LoadOptions) -> (SelfDraftFile, Loaded) {
     let opened = Opened::new(directory).unwrap();
-    let file = CopyFile::new(folder, &opened.description, &options).unwrap();
+    let file = SelfDraftFile::new(folder, &opened.description, &options).unwrap();
     let loaded = opened.load_with(options, Some(&file)).unwrap();
-    if !loaded.was_kept {
-        file.write(loaded.copy.as_ref().unwrap()).unwrap();
+    if !loaded.was_cached {
+        file.write(loaded.self_draft.as_ref().unwrap()).unwrap();
     }
     (file, loaded)
 }
@@ -217,7 +222,7 @@ fn a_copy_that_was_kept_is_the_one_that_was_made() {
     // Nobody has to make the folder.
     let folder = &folder.path().join("copies");
     write_model(directory.path(), &tensors(7, Dtype::F32));
-    let logits = |loaded: Loaded| alone(&mut Single::new(loaded.copy.unwrap()), &TEXT);
+    let logits = |loaded: Loaded| alone(&mut Single::new(loaded.self_draft.unwrap()), &TEXT);
     for (precision, copy) in [
         (Precision::F32, Precision::Q4_0),
         (Precision::F32, Precision::Q4_1),
@@ -225,12 +230,15 @@ fn a_copy_that_was_kept_is_the_one_that_was_made() {
         // Held in q8_0: these matrices are too narrow.
         (Precision::F32, Precision::Q4K),
     ] {
-        let options = LoadOptions { precision, copy: Some(copy), ..LoadOptions::default() };
+        let options = LoadOptions { precision, self_draft: Some(copy), ..LoadOptions::default() };
         let (file, made) = kept(directory.path(), folder, options);
         let (again, read) = kept(directory.path(), folder, options);
-        assert_eq!((made.was_kept, read.was_kept), (false, true), "{copy}");
+        assert_eq!((made.was_cached, read.was_cached), (false, true), "{copy}");
         assert_eq!(file, again);
-        assert_eq!(read.copy.as_ref().unwrap().info(), made.copy.as_ref().unwrap().info());
+        assert_eq!(
+            read.self_draft.as_ref().unwrap().info(),
+            made.self_draft.as_ref().unwrap().info()
+        );
         assert_eq!(logits(read), logits(made), "{copy}");
     }
     // Of each way to hold them one.
@@ -238,8 +246,8 @@ fn a_copy_that_was_kept_is_the_one_that_was_made() {
     // What is as fast made as read is not kept, nor what nobody asked for.
     let description = Description::read(directory.path()).unwrap();
     for copy in [None, Some(Precision::Q8_0)] {
-        let options = LoadOptions { copy, ..LoadOptions::default() };
-        assert_eq!(CopyFile::new(folder, &description, &options), None);
+        let options = LoadOptions { self_draft: copy, ..LoadOptions::default() };
+        assert_eq!(SelfDraftFile::new(folder, &description, &options), None);
     }
 }
 
@@ -247,13 +255,13 @@ fn a_copy_that_was_kept_is_the_one_that_was_made() {
 fn a_copy_of_another_model_or_with_other_bytes_is_made_anew() {
     let (directory, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write_model(directory.path(), &tensors(8, Dtype::F32));
-    let options = LoadOptions { copy: Some(Precision::Q5_1), ..LoadOptions::default() };
+    let options = LoadOptions { self_draft: Some(Precision::Q5_1), ..LoadOptions::default() };
     let (file, made) = kept(directory.path(), folder.path(), options);
-    let expected = alone(&mut Single::new(made.copy.unwrap()), &TEXT);
+    let expected = alone(&mut Single::new(made.self_draft.unwrap()), &TEXT);
     let whole = std::fs::read(file.path()).unwrap();
     let load = || {
         let opened = Opened::new(directory.path()).unwrap();
-        let file = CopyFile::new(folder.path(), &opened.description, &options).unwrap();
+        let file = SelfDraftFile::new(folder.path(), &opened.description, &options).unwrap();
         opened.load_with(options, Some(&file)).unwrap()
     };
     // Any bit of it, and any end.
@@ -265,10 +273,10 @@ fn a_copy_of_another_model_or_with_other_bytes_is_made_anew() {
         std::fs::write(file.path(), &bytes).unwrap();
         let loaded = load();
         // White space in the header may be other white space.
-        assert!(!loaded.was_kept || at < 8 + header, "bit {bit} of byte {at}");
-        damaged += usize::from(!loaded.was_kept);
+        assert!(!loaded.was_cached || at < 8 + header, "bit {bit} of byte {at}");
+        damaged += usize::from(!loaded.was_cached);
         assert_eq!(
-            alone(&mut Single::new(loaded.copy.unwrap()), &TEXT),
+            alone(&mut Single::new(loaded.self_draft.unwrap()), &TEXT),
             expected,
             "bit {bit} of byte {at}"
         );
@@ -276,13 +284,13 @@ fn a_copy_of_another_model_or_with_other_bytes_is_made_anew() {
     assert!(damaged > 290, "{damaged}");
     for length in [0, 7, 8, header, 8 + header, whole.len() - 1] {
         std::fs::write(file.path(), &whole[..length]).unwrap();
-        assert!(!load().was_kept, "{length} bytes");
+        assert!(!load().was_cached, "{length} bytes");
     }
     std::fs::write(file.path(), &whole).unwrap();
-    assert!(load().was_kept);
+    assert!(load().was_cached);
     // The model's weights change, and nothing else.
     write_model(directory.path(), &tensors(9, Dtype::F32));
     let loaded = load();
-    assert!(!loaded.was_kept);
-    assert_ne!(alone(&mut Single::new(loaded.copy.unwrap()), &TEXT), expected);
+    assert!(!loaded.was_cached);
+    assert_ne!(alone(&mut Single::new(loaded.self_draft.unwrap()), &TEXT), expected);
 }

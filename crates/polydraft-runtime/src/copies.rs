@@ -2,24 +2,29 @@
 
 use std::path::Path;
 
-use polydraft_models::{Copies, CopyFile, TransformerModel};
+use polydraft_models::{SelfDraftCache, SelfDraftFile, TransformerModel};
 
 use crate::Listener;
 
 /// The folder that was named, which may be `none`, or else the user's cache, if there is one.
-pub fn of(named: Option<&Path>) -> Option<Copies> {
+pub fn of(named: Option<&Path>) -> Option<SelfDraftCache> {
     match named {
         Some(folder) if folder == "none" => None,
-        Some(folder) => Some(Copies::at(folder.to_owned())),
-        None => Copies::of_user(),
+        Some(folder) => Some(SelfDraftCache::at(folder.to_owned())),
+        None => SelfDraftCache::of_user(),
     }
 }
 
 /// Caches a copy, with a note if it is new.
-pub fn keep(file: &CopyFile, copy: &TransformerModel, was_kept: bool, listener: &dyn Listener) {
+pub fn keep(
+    file: &SelfDraftFile,
+    copy: &TransformerModel,
+    was_cached: bool,
+    listener: &dyn Listener,
+) {
     let path = file.path().display();
-    match file.keep(copy, was_kept) {
-        Ok(()) if was_kept => (),
+    match file.keep(copy, was_cached) {
+        Ok(()) if was_cached => (),
         Ok(()) => listener.note(&format!("note: cached for the next start: {path}")),
         Err(problem) => listener.note(&format!(
             "note: the copy is not cached for the next start: cannot write {path}: {problem}; see \

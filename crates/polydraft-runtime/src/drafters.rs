@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use polydraft::Token;
 use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
 use polydraft_models::{
-    Ends, Head, HeadOptions, Loaded, Precision, TransformerModel, is_head, load_head,
+    EmbeddingAndHead, Head, HeadOptions, Loaded, Precision, TransformerModel, is_head, load_head,
     load_head_beside, read_tokens,
 };
 use polydraft_text::Language;
@@ -61,8 +61,8 @@ impl Loader<'_> {
         language: &Language,
     ) -> Result<Head> {
         let options = self.head_options(language)?;
-        let ends = Ends::load(path, options.precision);
-        let load = ends.and_then(|ends| load_head_beside(head, &ends, target, &options));
+        let shared = EmbeddingAndHead::load(path, options.precision);
+        let load = shared.and_then(|shared| load_head_beside(head, &shared, target, &options));
         load.map_err(advise).context("loading the draft head")
     }
 

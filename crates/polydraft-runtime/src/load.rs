@@ -37,7 +37,7 @@ impl Loader<'_> {
         }
         let own = if with_draft { options.own_copy()? } else { Own::No };
         let (mut target, own) = self.open(&path, "target", own)?;
-        let drafter: Option<Box<dyn Drafter>> = match target.copy.take() {
+        let drafter: Option<Box<dyn Drafter>> = match target.self_draft.take() {
             Some(copy) => Some(self.drafting(copy, target.model.info(), &target.language)?),
             None if with_draft => Some(self.open_drafter(&mut target)?),
             None => None,
@@ -99,7 +99,7 @@ impl Loader<'_> {
         let (loaded, kind) = self
             .open(path, "target", own)
             .context("making a copy of the target on the native backend")?;
-        loaded.copy.zip(kind).context("--draft self: expected a copy, got none")
+        loaded.self_draft.zip(kind).context("--draft self: expected a copy, got none")
     }
 
     /// The drafter of a quantised self-draft.
@@ -190,7 +190,7 @@ impl Loader<'_> {
         let how = LoadOptions {
             precision,
             cache: options.native_cache()?,
-            copy,
+            self_draft: copy,
             ..LoadOptions::default()
         };
         let kept = copies::of(options.copies.as_deref());
@@ -201,13 +201,14 @@ impl Loader<'_> {
             {
                 self.listener.note("note: there is no memory for that: the target alone");
                 copy = None;
-                Opened::new(path).and_then(|opened| opened.load(LoadOptions { copy: None, ..how }))
+                Opened::new(path)
+                    .and_then(|opened| opened.load(LoadOptions { self_draft: None, ..how }))
             }
             loaded => loaded,
         };
         let loaded = loaded.map_err(failed)?;
-        if let (Some(file), Some(copy)) = (&kept, &loaded.copy) {
-            copies::keep(file, copy, loaded.was_kept, self.listener);
+        if let (Some(file), Some(copy)) = (&kept, &loaded.self_draft) {
+            copies::keep(file, copy, loaded.was_cached, self.listener);
         }
         let (seconds, threads) = (clock.elapsed().as_secs_f64(), machine::threads());
         let path = path.display();

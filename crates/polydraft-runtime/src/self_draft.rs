@@ -54,14 +54,14 @@ impl SelfDraft {
         target: &Description,
         precision: Precision,
     ) -> Result<(Precision, Bytes), String> {
-        let copy = self.0.unwrap_or_else(|| target.best_copy(precision));
-        let bytes = Bytes(target.copy_bytes(copy));
-        match target.is_copy_small(copy, precision) {
+        let copy = self.0.unwrap_or_else(|| target.best_self_draft(precision));
+        let bytes = Bytes(target.self_draft_bytes(copy));
+        match target.is_self_draft_small(copy, precision) {
             true => Ok((copy, bytes)),
             false => Err(format!(
                 "a copy in {copy} would take {bytes}, the target's own matrices in {precision} \
                  take {}: it would not be faster",
-                Bytes(target.copy_bytes(precision))
+                Bytes(target.self_draft_bytes(precision))
             )),
         }
     }

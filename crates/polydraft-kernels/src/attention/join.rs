@@ -1,11 +1,11 @@
-//! What rows found in the segments of their text, put together by weight (Milakov and Gimelshein
-//! 2018), in the order of the text.
+//! Joins the results of a sequence's segments by their weights (Milakov and Gimelshein 2018), in
+//! the order of the sequence.
 
 use pulp::{Simd, WithSimd};
 
 use super::kernel::Total;
 
-/// The segments of some rows of one text.
+/// The segments of some tokens of one sequence.
 pub(super) struct Join<'a> {
     /// Of each segment, of each key head, of each row the heads that share it, each `[head]`.
     pub found: &'a [f32],

@@ -1,7 +1,7 @@
 //! The loops of attention: scores, softmax, values.
 //!
 //! Below there are loops where closures would be shorter: a closure is a function of its own, which
-//! the compiler does not give the processor's vectors.
+//! the compiler does not give the CPU's vectors.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::exp::exp;
 use crate::fetch::Prefetch;
 use crate::stack;
 
-/// Some rows of one text with the query heads that share one key head.
+/// Some tokens of one sequence with the query heads that share one key head.
 pub(super) struct Task<'a> {
     pub pages: &'a [Arc<Page>],
     /// The key head.
     pub head: usize,
     pub masks: &'a [Mask],
-    /// Of the text, whole pages.
+    /// Of the sequence, whole pages.
     pub places: Range<usize>,
     /// As [`arrange`] puts them.
     pub queries: &'a [f32],
@@ -50,14 +50,14 @@ impl Total {
 /// Room that tasks use one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// What every query scores with the places of the segment, then their weights: of every
-    /// [`PAGE`] places a line of each query.
+    /// What every query scores with the positions of the segment, then their weights: of every
+    /// [`PAGE`] positions a line of each query.
     scores: Vec<Line>,
     /// The same of a page by its slots.
     found: Vec<Line>,
     /// Of every query its sums, `[head]` in whole lines.
     sums: Vec<Line>,
-    /// What a page holds in fewer bits, widened.
+    /// What a page stores in fewer bits, widened.
     wide: Vec<Line>,
 }
 
@@ -150,7 +150,7 @@ macro_rules! with_chunk {
 }
 
 impl Task<'_> {
-    /// A page's keys and its values, to be asked for.
+    /// A page's keys and its values, to be prefetched.
     #[inline(always)]
     fn prefetch(&self, page: usize) -> [Prefetch; 2] {
         match self.pages.get(page) {
@@ -193,7 +193,7 @@ impl Task<'_> {
 
         for page in pages.clone() {
             let keys = self.pages[page].keys(self.rules.layer, self.head, wide);
-            // Behind the last page's keys come the first one's values.
+            // After the last page's keys come the first one's values.
             let mut prefetch = match page + 1 < pages.end {
                 true => self.prefetch(page + 1)[0],
                 false => self.prefetch(pages.start)[1],
@@ -278,20 +278,20 @@ struct View {
     places: Range<usize>,
 }
 
-/// A token that a row sees: a slot of a page, and its place in the text.
+/// A token that a row sees: a slot of a page, and its position in the sequence.
 struct Seen {
     slot: usize,
     place: usize,
 }
 
 impl View {
-    /// The line of a place's scores.
+    /// The line of a position's scores.
     #[inline(always)]
     fn line(&self, place: usize) -> usize {
         (place - self.places.start) / PAGE
     }
 
-    /// Whether all rows see all of a page, each slot at its place.
+    /// Whether all rows see all of a page, each slot at its position.
     #[inline(always)]
     fn whole(&self, masks: &[Mask], page: usize) -> bool {
         let mut whole = true;
@@ -302,7 +302,7 @@ impl View {
         whole
     }
 
-    /// What a row sees of a page, in the order of the text.
+    /// What a row sees of a page, in the order of the sequence.
     #[inline(always)]
     fn seen<'s>(&self, mask: &'s Mask, page: usize) -> impl Iterator<Item = Seen> + use<'s> {
         let (context, path) = mask.within(self.window, &self.places);
@@ -428,11 +428,11 @@ fn add<S: Simd, const Q: usize, const V: usize>(
     }
 }
 
-/// The weights of some queries side by side, by place.
+/// The weights of some queries side by side, by position.
 #[derive(Clone, Copy)]
 struct Weights<'a> {
     lines: &'a [Line],
-    /// Lines from those of a page's places to the next one's.
+    /// Lines from those of a page's positions to the next one's.
     stride: usize,
 }
 
@@ -482,7 +482,7 @@ fn load<S: Simd, const Q: usize, const V: usize>(
     }
 }
 
-/// The other way.
+/// The other method.
 #[inline(always)]
 fn store<S: Simd, const Q: usize, const V: usize>(
     sums: &mut [Line],

@@ -1,4 +1,4 @@
-//! In which type keys and values are held in memory, and how they are widened where they are read.
+//! The types that the KV cache is stored in, and how its numbers are widened where they are read.
 //! All arithmetic is in f32.
 
 use std::fmt;
@@ -13,15 +13,15 @@ use crate::halves::widened;
 /// Slots of a page of the KV cache; numbers side by side in a [`Line`].
 pub const PAGE: usize = 32;
 
-/// How keys and values are held.
+/// The type that the KV cache is stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
     /// 32 bits: as they were computed.
     #[default]
     F32,
-    /// 16 bits, rounded to nearest, numbers beyond ±65,504 held as these: half the memory, and half
-    /// of what a long text costs to read. What is sampled exactly is then the model with keys and
-    /// values so rounded.
+    /// 16 bits, rounded to nearest, numbers beyond ±65,504 stored as these: half the memory, and
+    /// half of the cost of reading a long sequence. The model that is sampled exactly is then the
+    /// one with its KV cache so rounded.
     F16,
 }
 
@@ -68,7 +68,7 @@ impl FromStr for CacheType {
 #[repr(align(64))]
 pub(crate) struct Line<T = f32>(pub [T; PAGE]);
 
-/// A page's keys and values.
+/// The lines of a page.
 #[derive(Debug, Clone)]
 pub(crate) enum Numbers {
     Single(Vec<Line>),
@@ -108,7 +108,7 @@ impl Numbers {
         }
     }
 
-    /// These lines as they are held, to ask the memory for them beforehand.
+    /// These lines as they are stored, to prefetch them.
     #[inline(always)]
     pub fn prefetch(&self, from: usize, count: usize) -> Prefetch {
         match self {
@@ -117,7 +117,7 @@ impl Numbers {
         }
     }
 
-    /// These lines in f32, in `room` where they are not held so.
+    /// These lines in f32, in `room` where they are stored otherwise.
     #[inline(always)]
     pub fn lines<'a>(&'a self, from: usize, count: usize, room: &'a mut Vec<Line>) -> &'a [Line] {
         match self {

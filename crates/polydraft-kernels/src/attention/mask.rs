@@ -1,4 +1,4 @@
-//! What a token sees of its sequence.
+//! The mask of a token: what it sees of its sequence.
 
 use std::ops::Range;
 
@@ -13,17 +13,17 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// The token's place in the sequence.
+    /// The token's position in the sequence.
     pub fn position(&self) -> usize {
         self.context + self.path.len() - 1
     }
 
-    /// The first place that it sees where a token sees only so many, itself included.
+    /// The first position that it sees where a token sees only so many, itself included.
     pub(crate) fn first(&self, window: Option<usize>) -> usize {
         window.map_or(0, |window| (self.position() + 1).saturating_sub(window))
     }
 
-    /// What it sees of these places: slots of the context, and slots of the path.
+    /// What it sees of these positions: slots of the context, and slots of the path.
     pub(crate) fn within(
         &self,
         window: Option<usize>,

@@ -1,10 +1,10 @@
-//! A page of the KV cache: the keys and values of a few slots, for every layer.
+//! A page of the KV cache: a few slots, for every layer.
 
 use super::lines::{CacheType, Line, Numbers, PAGE};
 use crate::error::Result;
 use crate::fetch::Prefetch;
 
-/// How the keys and values of a page lie in memory.
+/// The memory layout of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Layers of the model.
@@ -13,7 +13,7 @@ pub struct Layout {
     pub heads: usize,
     /// Numbers of a head.
     pub head: usize,
-    /// In which type they are held.
+    /// The type that they are stored in.
     pub held: CacheType,
 }
 
@@ -47,9 +47,8 @@ impl Layout {
     }
 }
 
-/// The keys and values of [`PAGE`] slots. For every layer and head a block: of each number of a key
-/// one line, with the page's slots side by side; then of each slot's value as many lines as it
-/// fills.
+/// [`PAGE`] slots of a KV cache. For every layer and head a block: of each number of a key one
+/// line, with the page's slots side by side; then of each slot's value as many lines as it fills.
 ///
 /// ```
 /// use polydraft_kernels::{CacheType, Layout, Page};
@@ -75,7 +74,7 @@ impl Page {
         Ok(Self { layout, numbers: Numbers::new(layout.held, layout.lines())? })
     }
 
-    /// The keys of one head in one layer, `[head, slots]`; in `room` where they are held in fewer
+    /// The keys of one head in one layer, `[head, slots]`; in `room` where they are stored in fewer
     /// bits.
     #[inline(always)]
     pub(super) fn keys<'a>(
@@ -99,7 +98,8 @@ impl Page {
         self.numbers.lines(self.layout.values(layer, head), count, room)
     }
 
-    /// The lines of [`keys`](Self::keys), and those of [`values`](Self::values), as they are held.
+    /// The lines of [`keys`](Self::keys), and those of [`values`](Self::values), as they are
+    /// stored.
     #[inline(always)]
     pub(super) fn prefetch(&self, layer: usize, head: usize) -> [Prefetch; 2] {
         let values = PAGE * self.layout.value_lines();

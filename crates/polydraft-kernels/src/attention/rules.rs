@@ -1,13 +1,13 @@
-//! How queries meet keys.
+//! How queries attend to keys.
 
 use super::page::Layout;
 
-/// How queries meet keys in one layer.
+/// How queries attend to keys in one layer.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     /// The layer's number.
     pub layer: usize,
-    /// How keys and values lie in their pages.
+    /// The layout of the pages.
     pub layout: Layout,
     /// Heads of queries, a multiple of those of keys.
     pub heads: usize,

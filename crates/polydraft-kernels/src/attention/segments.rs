@@ -7,7 +7,7 @@ use super::mask::Mask;
 
 /// Where the first segments of a sequence begin: threads share a short one too.
 const FIRST: [usize; 4] = [0, 64, 128, 256];
-/// Places of every later one: few enough for their scores to stay in a core's cache.
+/// Positions of every later one: few enough for their scores to stay in a core's cache.
 const SEGMENT: usize = 512;
 
 /// Where a segment begins.
@@ -15,7 +15,7 @@ pub(super) fn beginning(segment: usize) -> usize {
     FIRST.get(segment).copied().unwrap_or_else(|| (segment + 1 - FIRST.len()) * SEGMENT)
 }
 
-/// The number of the segment that a place is in.
+/// The number of the segment that a position is in.
 pub(super) fn segment_at(place: usize) -> usize {
     match place < SEGMENT {
         true => FIRST.partition_point(|first| *first <= place) - 1,

@@ -81,7 +81,7 @@ pub(super) trait Block: Piece {
     const PARTS: usize = 1;
     /// A part has a scale and a minimum for all its columns, or two for 16 each.
     const SPANS: usize = 1;
-    /// What is to be subtracted from a number as it is held, for kernels that take it as an
+    /// What is to be subtracted from a number as it is stored, for kernels that take it as an
     /// unsigned byte.
     const OFFSET: i32;
     /// The largest number, of [`Numbers::Cut`].

@@ -1,5 +1,5 @@
 //! Products in f32 with weights of any width: every number of the weights is used exactly as it is
-//! held.
+//! stored.
 //!
 //! Problem: y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]`, where reading w is the cost.
 //! Method: ours. A word of a tile holds one to four neighbouring columns of a row. Its numbers are
@@ -66,7 +66,7 @@ pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> Vec<f32
     unsafe { output.written() }
 }
 
-/// Rows of x: some columns of all rows behind each other; in those the rows in groups; in a group
+/// Rows of x: some columns of all rows one after the other; in those the rows in groups; in a group
 /// the rows' numbers of one column side by side. Columns are padded with zeros.
 pub(super) struct Rows {
     numbers: Vec<f32>,
@@ -142,7 +142,7 @@ impl<W: Words> WithSimd for Group<W> {
     }
 }
 
-/// These processors have sixteen registers; those with more lanes, or fewer, have thirty-two.
+/// CPUs with eight lanes have sixteen registers; those with more lanes, or fewer, have thirty-two.
 #[inline(always)]
 const fn eight_lanes<S: Simd>() -> bool {
     S::F32_LANES == 8

@@ -5,7 +5,7 @@ use super::read::{Blocks, Read};
 use super::tiles::{Fill, Tiles};
 
 impl<B: Block> Tiles<B> {
-    /// Rows as a file holds them, if in these blocks; else rounded to such.
+    /// Rows as a file has them, if in these blocks; else rounded to such.
     pub fn held<E: Send>(
         out: usize,
         columns: usize,

@@ -1,4 +1,4 @@
-//! In which formats matrices are held: the one table that says what each is made of.
+//! The formats that matrices are stored in: the one table that says what each is made of.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::exact::{Bf16, F16, F32};
 use super::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use super::tiles::{Piece, TILE};
 
-/// How a matrix is held, and multiplied.
+/// How a matrix is stored, and multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// 32 bits.
@@ -30,7 +30,7 @@ pub enum Format {
     Q4K,
     /// 5 bits in blocks of 32 with a scale and a minimum.
     Q5_1,
-    /// 5 bits in blocks of 32 with a scale. This one and all below are held as a file has them:
+    /// 5 bits in blocks of 32 with a scale. This one and all below are stored as a file has them:
     /// nothing is rounded to these.
     Q5_0,
     /// 2 bits in blocks of 256 with two levels of scales and minima.
@@ -81,8 +81,8 @@ impl Format {
         Self::Q4K,
     ];
 
-    /// What a block of a file is held in, where nothing is lost; f32 for types that have no blocks
-    /// here.
+    /// The format that a block of a file is stored in without loss; f32 for types that have no
+    /// blocks here.
     pub fn of_file(kind: TensorType) -> Self {
         match kind {
             TensorType::F16 => Self::F16,

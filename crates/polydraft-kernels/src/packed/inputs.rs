@@ -30,7 +30,7 @@ pub(super) struct Input {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Span {
-    /// What sums begin with where the weights' numbers are held with an offset: −offset · Σ
+    /// What sums begin with where the weights' numbers are stored with an offset: −offset · Σ
     /// numbers.
     pub shift: i32,
     /// scale · Σ numbers: what a minimum is multiplied with.

@@ -7,7 +7,7 @@
 //! 1. x is rounded, once for all rows of w ([`inputs`](super::inputs)).
 //! 2. In each block, or half of one where those have scales of their own, s = Σ q·k over the
 //!    weights' numbers q and the inputs' k: an integer below 2^24, exact in any order.
-//! 3. y = Σ over blocks, in their order, of fma(s, scale of w · scale of x, ·), behind each
+//! 3. y = Σ over blocks, in their order, of fma(s, scale of w · scale of x, ·), after each
 //!    fma(minimum, sum of x, ·).
 //!
 //! The same operations of f32 in the same order in every kernel, so that they all give the same
@@ -45,7 +45,7 @@ const CACHED: usize = 1 << 19;
 /// Rows that any kernel takes at once.
 const MOST: usize = 8;
 
-/// Ways to compute. They differ in speed only.
+/// The kernels. They differ in speed only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kernel {
     Portable,
@@ -62,7 +62,7 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    /// What this processor has, from the slowest to the fastest.
+    /// What this CPU supports, from the slowest to the fastest.
     pub fn available() -> Vec<Self> {
         let mut all = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
@@ -104,7 +104,7 @@ impl Kernel {
     #[inline]
     fn tile<B: Block>(self, w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
         debug_assert_eq!(x.len(), w.len() * B::PARTS * y.len());
-        // SAFETY: kernels are made by `available` only, which has asked the processor.
+        // SAFETY: kernels are made by `available` only, which has asked the CPU.
         unsafe {
             match self {
                 Self::Portable => portable::tile(w, x, y),

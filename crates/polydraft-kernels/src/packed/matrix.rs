@@ -10,7 +10,7 @@ use super::integer;
 use super::read::Read;
 use super::tiles::{Piece, Tiles};
 
-/// What a matrix can do, however it is held.
+/// What a matrix can do, in whatever format it is stored.
 pub(super) trait Matrix: Debug + Send + Sync {
     /// Rows and columns.
     fn shape(&self) -> [usize; 2];

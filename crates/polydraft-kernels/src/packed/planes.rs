@@ -1,4 +1,4 @@
-//! Kinds of blocks whose numbers have 2, 3, 5 or 6 bits, held in as many.
+//! Kinds of blocks whose numbers have 2, 3, 5 or 6 bits, stored in as many.
 //!
 //! They are ggml's Q5_0, Q5_1, Q2_K, Q3_K, Q5_K and Q6_K to the bit; to Q5_1 numbers can be
 //! rounded. The numbers of 32 columns are cut into planes of 4, 2 and 1 bits ([`Cut`]), which a

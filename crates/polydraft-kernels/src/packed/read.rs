@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use polydraft_gguf::TensorType;
 
-/// Where rows come from, in the type that a matrix is held in.
+/// Where rows come from, in the type that a matrix is stored in.
 pub trait Read<E>: Sync {
     /// Reads whole rows from row `first` on.
     ///

@@ -137,7 +137,7 @@ fn rows_are_what_was_packed() {
     }
 }
 
-/// y by this processor's best vectors, and by none.
+/// y by this CPU's best vectors, and by none.
 fn both<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
     let best = exact::product(w, x, rows);
     let output = Output::new(rows, w.out);

@@ -30,7 +30,7 @@ pub(super) unsafe trait Piece:
     fn get(&self, row: usize, values: &mut [f32]);
 }
 
-/// A piece that any numbers can be put into, rounded to what it holds.
+/// A piece that any numbers can be put into, rounded to its format.
 pub(super) trait Fill: Piece {
     /// What rows are read in.
     type Value: Copy + Default + Send;
@@ -81,8 +81,8 @@ impl<P: Piece> Tiles<P> {
         Ok(Self { pieces, out, columns })
     }
 
-    /// Reads rows, and rounds them to what the pieces hold, errors weighed by column if `weights`
-    /// are given.
+    /// Reads rows, and rounds them to the format of the pieces, errors weighed by column if
+    /// `weights` are given.
     pub fn load<E: Send>(
         out: usize,
         columns: usize,
@@ -95,7 +95,7 @@ impl<P: Piece> Tiles<P> {
         Self::build(out, columns, Vec::new, |first, count, values, pieces| {
             values.resize(count * columns, P::Value::default());
             P::read(rows, first, values)?;
-            // With the widest vectors of this processor.
+            // With the widest vectors of this CPU.
             Arch::new().dispatch(Pack { pieces, values, columns, weights });
             Ok(())
         })
@@ -140,7 +140,7 @@ impl<P: Piece> Tiles<P> {
         self.out.div_ceil(TILE)
     }
 
-    /// Bytes held.
+    /// Bytes that they take.
     pub fn bytes(&self) -> usize {
         size_of_val(&self.pieces[..])
     }

@@ -64,7 +64,7 @@ impl Branches {
     }
 
     /// Takes in the nodes of a tree that are new. `ids` are as many as [`forks`](Self::forks) says;
-    /// `own` is the text's. Returns which of them have to be copied from which, in order.
+    /// `own` is the sequence's. Returns which of them have to be copied from which, in order.
     pub fn grow(&mut self, own: Id, tree: &DraftTree, ids: Vec<Id>) -> Vec<Fork> {
         let forks = self.forks(tree);
         debug_assert_eq!(forks.len(), ids.len());
@@ -155,7 +155,7 @@ mod tests {
         }
         let mut branches = Branches::default();
         let forks = branches.forks(&whole);
-        // As many leaves as there are, less the text's own.
+        // As many leaves as there are, less the sequence's own.
         assert_eq!(forks.len(), 4);
         assert!(forks.iter().all(|(_, above)| *above == DraftTree::ROOT));
         branches.grow(0, &whole, (1..5).collect());

@@ -1,4 +1,4 @@
-//! Passes: what is new of texts and trees, put into batches and computed.
+//! Forward passes: the new tokens of sequences and trees, put into batches and computed.
 
 use polydraft::{DraftTree, NodeId};
 use polydraft_engine::Sequence;
@@ -8,7 +8,7 @@ use super::text::put;
 use crate::native::{Id, WANTED};
 use crate::{Error, Result};
 
-/// What is to be computed of a text.
+/// What is to be computed of a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work<'a> {
     pub sequence: Sequence,
@@ -18,12 +18,12 @@ pub(super) struct Work<'a> {
     pub tree: Option<&'a DraftTree>,
 }
 
-/// What a row of a pass is.
+/// What a token of a pass is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Row {
-    /// A token of a text.
+    /// A token of a sequence.
     Token,
-    /// The last one, behind which is a tree: its logits are wanted.
+    /// The last one, which a tree follows: its logits are wanted.
     Root,
     /// A node of the tree, with its logits.
     Node(NodeId),
@@ -32,7 +32,7 @@ pub(super) enum Row {
 }
 
 impl LlamaModel {
-    /// Computes all `work` in as few passes as it fits into. After an error the texts are as if
+    /// Computes all `work` in as few passes as it fits into. After an error the sequences are as if
     /// nothing had been computed for them.
     pub(super) fn compute(&mut self, mut work: Vec<Work>) -> Result<()> {
         work.sort_unstable_by_key(|work| work.sequence);
@@ -71,8 +71,8 @@ impl LlamaModel {
         Ok(())
     }
 
-    /// Puts the rows of a text into the batch. Returns the first new node of its tree if that is to
-    /// be scored path by path.
+    /// Puts the tokens of a sequence into the batch. Returns the first new node of its tree if that
+    /// is to be scored path by path.
     fn add(&mut self, work: &Work) -> Result<Option<NodeId>> {
         let &Work { sequence, end, tree } = work;
         let scored = self.text(sequence).scored;
@@ -104,8 +104,8 @@ impl LlamaModel {
         Ok(None)
     }
 
-    /// The first token of a text that has to be computed, the cache holding what is before it and
-    /// no more.
+    /// The first token of a sequence that has to be computed, the cache holding what is before it
+    /// and no more.
     fn begin(&mut self, sequence: Sequence, end: usize, scored: usize) -> usize {
         if scored > 0 {
             return end;
@@ -130,7 +130,7 @@ impl LlamaModel {
         next
     }
 
-    /// Whether the cache has lost what a token at place `next` of an id's text would see.
+    /// Whether the cache has lost what a token at position `next` of an id's sequence would see.
     fn lacks(&self, id: Id, next: usize) -> bool {
         let Some(window) = self.window.filter(|_| next > 0) else { return false };
         self.context.first(id).is_none_or(|first| first > (next + 1).saturating_sub(window))
@@ -173,7 +173,7 @@ impl LlamaModel {
         self.text_mut(sequence).scored = scored;
     }
 
-    /// Tokens of a text, under all ids of its branches.
+    /// Tokens of a sequence, under all ids of its branches.
     fn add_tokens(
         &mut self,
         sequence: Sequence,
@@ -210,14 +210,14 @@ impl LlamaModel {
         Ok(())
     }
 
-    /// Computes the rows that were added, and takes the logits that are wanted.
+    /// Computes the tokens that were added, and takes the logits that are wanted.
     fn flush(&mut self) -> Result<()> {
         if self.batch.len() == 0 {
             return Ok(());
         }
         loop {
             match self.context.decode(&mut self.batch) {
-                // What is kept of closed texts gives way to open ones.
+                // The cache of closed sequences makes room for open ones.
                 Err(Error::Full { .. }) if self.evict() => {}
                 done => break done?,
             }
@@ -246,7 +246,7 @@ impl LlamaModel {
         Ok(())
     }
 
-    /// Scores the nodes of a tree from `first` on path by path, behind a text that is computed;
+    /// Scores the nodes of a tree from `first` on path by path, after a sequence that is computed;
     /// none of it stays.
     fn score_paths(&mut self, sequence: Sequence, tree: &DraftTree, first: NodeId) -> Result<()> {
         let (own, length, spare) =

@@ -6,23 +6,23 @@ use polydraft_engine::prefix::common_prefix;
 use super::branches::Branches;
 use crate::native::Id;
 
-/// A text and, behind it, a tree. Token i stands at place i, a node at depth d at place `tokens - 1
-/// + d`.
+/// A sequence and, after it, a draft tree. Token i is at position i, a node at depth d at position
+/// `tokens - 1 + d`.
 #[derive(Debug)]
 pub(super) struct Text {
     pub tokens: Vec<Token>,
     /// The tokens that the cache holds under `id`, from the first on; those of a tree apart. They
-    /// may be more than there are in the text, and others, where some were taken back.
+    /// may be more than the sequence has, and others, where some were taken back.
     pub held: Vec<Token>,
-    /// How many tokens of the text are among them.
+    /// How many tokens of the sequence are in the cache.
     pub computed: usize,
     pub id: Id,
     /// How many nodes of the tree are scored, the root included.
     pub scored: usize,
     /// `[scored, vocabulary]`.
     pub logits: Vec<f32>,
-    /// Of a model that is watched, hidden states of its tokens: `[stated, watched · hidden]`, and
-    /// perhaps of tokens that were taken back and are still held.
+    /// With hidden-state capture, the hidden states of its tokens: `[stated, watched · hidden]`,
+    /// and perhaps of tokens that were taken back and are still in the cache.
     pub states: Vec<f32>,
     /// Of how many tokens they are known.
     pub stated: usize,
@@ -57,17 +57,17 @@ impl Text {
         }
     }
 
-    /// Appends tokens to a text that has no tree.
+    /// Appends tokens to a sequence that has no tree.
     pub fn extend(&mut self, tokens: &[Token]) {
         if self.computed == self.tokens.len() {
             self.computed += common_prefix(&self.held[self.computed..], tokens);
-            // What is held was watched too.
+            // The hidden states of cached tokens were captured too.
             self.stated = self.stated.max(self.computed);
         }
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// Shortens a text that has no tree.
+    /// Shortens a sequence that has no tree.
     pub fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
         self.computed = self.computed.min(length);
@@ -82,7 +82,7 @@ impl Text {
         }
     }
 
-    /// The nodes of a path become tokens from `place` on: their states go with them.
+    /// The nodes of a path become tokens from position `place` on: their states go with them.
     pub fn commit_states(&mut self, path: &[NodeId], place: usize, width: usize) {
         let scored = self.scored;
         for (depth, &node) in path.iter().take_while(|node| **node < scored).enumerate() {

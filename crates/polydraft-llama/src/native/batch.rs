@@ -1,4 +1,4 @@
-//! The rows of a pass.
+//! The tokens of a pass.
 
 use std::ptr::null_mut;
 
@@ -7,15 +7,15 @@ use polydraft::Token;
 
 use super::{Id, position};
 
-/// Rows of a pass: tokens, where each stands in its text, and the ids of all branches that go
+/// The tokens of a pass: the position of each in its sequence, and the ids of all branches that go
 /// through it.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     tokens: Vec<i32>,
     positions: Vec<i32>,
-    /// Of all rows, one behind another.
+    /// Of all tokens, one after another.
     ids: Vec<Id>,
-    /// How many of those each row has.
+    /// How many of those each token has.
     counts: Vec<i32>,
     wants: Vec<i8>,
     wanted: usize,
@@ -31,9 +31,9 @@ impl Batch {
         self.wanted = 0;
     }
 
-    /// Adds a row and returns its number.
+    /// Adds a token and returns its number in the pass.
     pub fn add(&mut self, token: Token, at: usize, ids: &[Id], wanted: bool) -> usize {
-        assert!(!ids.is_empty(), "a row of no text");
+        assert!(!ids.is_empty(), "a token of no sequence");
         self.tokens.push(i32::try_from(token).expect("a token of the vocabulary"));
         self.positions.push(position(at));
         self.ids.extend_from_slice(ids);
@@ -47,7 +47,7 @@ impl Batch {
         self.tokens.len()
     }
 
-    /// Rows whose logits are asked for.
+    /// Tokens whose logits are asked for.
     pub fn wanted(&self) -> usize {
         self.wanted
     }

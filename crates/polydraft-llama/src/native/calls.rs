@@ -2,16 +2,16 @@
 //!
 //! llama.cpp throws exceptions, and where it finds itself wrong, or has lost a machine that it
 //! computes on, it ends the process: it calls the function that was set for that and then `abort`.
-//! Neither is for a program that has a text to keep, or other requests to answer. So every such
+//! Neither is for a program that has output to keep, or other requests to answer. So every such
 //! call is made on one thread that does nothing else, for which its callers wait:
 //! 1. an exception is caught in `border.cpp` and becomes an error of that call;
-//! 2. where llama.cpp would end the process, the thread that says so is held for good, all who wait
-//!    get [`Error::Ended`], and llama.cpp is not called again. What its other threads are at goes
-//!    on, so that nothing that they may read is freed, and the process has to be left by
-//!    [`leave`](super::leave).
+//! 2. where llama.cpp would end the process, the thread that says so is stopped for good, all
+//!    callers that wait get [`Error::Ended`], and llama.cpp is not called again. What its other
+//!    threads are at goes on, so that nothing that they may read is freed, and the process has to
+//!    be left by [`leave`](super::leave).
 //!
-//! One thread for all models: passes of target and draft take turns anyway, and those threads that
-//! a pass is divided among belong to the thread that began it.
+//! One thread for all models: passes of target and draft take turns anyway, and the threads that
+//! share a pass belong to the thread that began it.
 //!
 //! Going there and back takes two wake-ups: 0.15 to 0.28 ms on a virtual machine, 1 to 3 % of a
 //! pass of a model of 135 M. A program that is to end with llama.cpp anyway saves them by [`host`]:
@@ -64,7 +64,7 @@ pub(crate) fn has_ended() -> bool {
     HAS_ENDED.load(Ordering::Acquire)
 }
 
-/// A pointer on its way to the thread that calls llama.cpp.
+/// A pointer sent to the thread that calls llama.cpp.
 pub(super) struct Carried<T>(T);
 
 // SAFETY: only what is llama.cpp's own and belongs to no thread is carried, and its owner waits

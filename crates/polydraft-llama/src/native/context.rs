@@ -43,7 +43,7 @@ impl Note {
     }
 }
 
-/// Weights at work: a cache for texts, and memory to compute in.
+/// Weights at work: a KV cache for sequences, and memory to compute in.
 #[derive(Debug)]
 pub(crate) struct Context {
     // Freed in `drop`, before the weights.
@@ -51,13 +51,13 @@ pub(crate) struct Context {
     weights: Weights,
     ids: usize,
     cells: usize,
-    /// Rows of a pass at most: [`ROWS`], or fewer in a small cache.
+    /// Tokens of a pass at most: [`ROWS`], or fewer in a small cache.
     rows: usize,
-    /// For each row of the last pass, whether its logits were asked for.
+    /// For each token of the last pass, whether its logits were asked for.
     wanted: Vec<i8>,
     notes: RefCell<Vec<Note>>,
-    /// Layers of which is kept what goes into them, and where that is after the last pass: `[rows,
-    /// hidden]` each.
+    /// Layers whose inputs are captured, and where those are after the last pass: `[rows, hidden]`
+    /// each.
     watched: Vec<(u32, *const f32)>,
 }
 
@@ -76,7 +76,7 @@ impl Drop for Context {
 }
 
 impl Context {
-    /// Room for `cells` tokens of texts that `ids` tell apart.
+    /// Room for `cells` tokens of sequences that `ids` tell apart.
     pub fn new(
         weights: Weights,
         path: &Path,
@@ -144,7 +144,7 @@ impl Context {
         // SAFETY: as above.
         match unsafe { sys::llama_get_memory(context.context.as_ptr()) }.is_null() {
             true => Err(refused(
-                "expected a model that continues texts, got one that has no cache".to_owned(),
+                "expected a model that continues sequences, got one that has no cache".to_owned(),
             )),
             false => Ok(context),
         }
@@ -155,7 +155,7 @@ impl Context {
         self.cells
     }
 
-    /// Rows of a pass at most.
+    /// Tokens of a pass at most.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -165,7 +165,7 @@ impl Context {
         &self.weights
     }
 
-    /// Keeps what goes into these layers from now on; the architecture has to give that.
+    /// Captures the inputs of these layers from now on; the architecture has to support that.
     pub fn capture_hidden_states(&mut self, layers: &[u32]) -> Result<()> {
         assert!(
             layers.iter().all(|layer| (*layer as usize) < self.weights.layers()),
@@ -188,7 +188,7 @@ impl Context {
         Ok(())
     }
 
-    /// What went into the watched layers at a row of the last pass, behind each other in `to`:
+    /// The inputs of the captured layers at a token of the last pass, one after the other in `to`:
     /// `[watched · hidden]`.
     pub fn states(&self, row: usize, to: &mut [f32]) {
         assert!(row < self.wanted.len(), "row {row} of {}", self.wanted.len());
@@ -259,8 +259,8 @@ impl Context {
         })
     }
 
-    /// Computes a batch. After [`Error::Full`] all is as before; after another error what its ids
-    /// hold is not known.
+    /// Computes a batch. After [`Error::Full`] all is as before; after another error the content of
+    /// its ids is not known.
     pub fn decode(&mut self, batch: &mut Batch) -> Result<()> {
         let (rows, vocabulary) = (batch.len(), self.weights.vocabulary());
         self.wanted.clear();
@@ -284,7 +284,7 @@ impl Context {
                     unsafe {
                         notes.iter().for_each(|note| _ = note.make(memory));
                         let code = throwing::llama_decode(context, raw);
-                        // Cards and servers may still be at it; their failures are this call's.
+                        // GPUs and servers may still be at it; their failures are this call's.
                         throwing::llama_synchronize(context);
                         let layers = if code == 0 { &layers[..] } else { &[] };
                         let states = layers
@@ -317,7 +317,7 @@ impl Context {
         }
     }
 
-    /// The logits of a row of the last pass, which were asked for.
+    /// The logits of a token of the last pass, which were asked for.
     pub fn logits(&self, row: usize) -> &[f32] {
         assert_eq!(self.wanted.get(row), Some(&1), "the logits of row {row} were not asked for");
         // SAFETY: the context lives, and the row's logits were asked for.

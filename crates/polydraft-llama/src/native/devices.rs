@@ -1,4 +1,4 @@
-//! Where a model's layers may be: this machine's cards, and other machines that run llama.cpp's
+//! Where a model's layers may be: this machine's GPUs, and other machines that run llama.cpp's
 //! `rpc-server`.
 
 use std::ffi::CStr;
@@ -10,8 +10,8 @@ use crate::Result;
 
 pub(super) type Device = sys::ggml_backend_dev_t;
 
-/// The devices of a model, with a null behind the last, for `llama_model_params.devices`: those of
-/// `servers` in their order, then this machine's cards. Of a model without servers none of other
+/// The devices of a model, with a null after the last, for `llama_model_params.devices`: those of
+/// `servers` in their order, then this machine's GPUs. Of a model without servers none of other
 /// machines', which a model beside it may have brought in. To be called on the thread that calls
 /// llama.cpp.
 ///
@@ -28,8 +28,7 @@ pub(super) fn of(servers: &[String]) -> Result<Vec<Device>> {
     Ok(devices)
 }
 
-/// This machine's cards: those that stand for themselves, or where there are none those that share
-/// the processor's memory.
+/// This machine's GPUs: discrete ones, or where there are none those that share the CPU's memory.
 pub(super) fn own() -> Vec<Device> {
     // SAFETY: plain calls; llama.cpp's names end in 0 and live as long as the process.
     unsafe {

@@ -57,9 +57,9 @@ pub(super) fn devices(server: &str) -> Result<Vec<Device>> {
     }
 }
 
-/// Lets other machines compute with this one's cards, or with its processor where there are none,
-/// until the process is ended. One client at a time. llama.cpp says on standard output where it
-/// listens and who comes.
+/// Lets other machines compute with this one's GPUs, or with its CPU where there are none, until
+/// the process is ended. One client at a time. llama.cpp says on standard output where it listens
+/// and who comes.
 ///
 /// # Errors
 /// A build without RPC; an address that cannot be listened at.

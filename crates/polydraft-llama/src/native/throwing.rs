@@ -10,9 +10,9 @@ use llama_cpp_sys_2::{
 
 // SAFETY: llama.cpp's headers and the crate's C++ declare them so.
 unsafe extern "C-unwind" {
-    /// From now on the context keeps what goes into this layer, for every token of a pass.
+    /// From now on the context captures the input of this layer, for every token of a pass.
     pub fn polydraft_llama_watch(context: *mut llama_context, layer: u32);
-    /// What went into a watched layer in the last pass: `[tokens, width]`.
+    /// The input of a captured layer in the last pass: `[tokens, width]`.
     pub fn polydraft_llama_watched(context: *mut llama_context, layer: u32) -> *const f32;
     pub fn ggml_backend_register(server: ggml_backend_reg_t);
     pub fn llama_decode(context: *mut llama_context, batch: llama_batch) -> i32;

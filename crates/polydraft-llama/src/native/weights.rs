@@ -58,7 +58,7 @@ impl Weights {
         NonNull::new(model).map(Self).ok_or_else(|| refused(said()))
     }
 
-    /// Tokens of the vocabulary, which is how wide a row of logits is.
+    /// Tokens of the vocabulary, the width of a vector of logits.
     pub fn vocabulary(&self) -> usize {
         // SAFETY: the model lives.
         let tokens =
@@ -92,8 +92,8 @@ impl Weights {
             .filter(|window| *window > 0)
     }
 
-    /// Whether it keeps one state of a text, which cannot be taken back, beside keys and values or
-    /// in place of them.
+    /// Whether it has a recurrent state of a sequence, which cannot be taken back, beside the KV
+    /// cache or in place of it.
     pub fn has_state(&self) -> bool {
         // SAFETY: the model lives.
         unsafe {
@@ -102,7 +102,7 @@ impl Weights {
         }
     }
 
-    /// Why it cannot continue texts, if it cannot.
+    /// Why it cannot continue sequences, if it cannot.
     pub fn unfit(&self) -> Option<&'static str> {
         let model = self.0.as_ptr();
         // SAFETY: the model lives.
@@ -142,7 +142,7 @@ impl Params {
             Split::Row => sys::LLAMA_SPLIT_MODE_ROW,
             Split::Shares(given) => {
                 if given.len() > devices {
-                    let expected = format!("shares of at most {devices} cards");
+                    let expected = format!("shares of at most {devices} GPUs");
                     return Err(Error::Setting {
                         setting: "split",
                         expected,

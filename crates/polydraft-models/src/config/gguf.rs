@@ -28,7 +28,8 @@ const NAMES: Names = Names {
 };
 
 impl Config {
-    /// From what a GGUF file says of its model. Tokens that end a text are the tokenizer's there.
+    /// From what a GGUF file says of its model. Tokens that end a sequence are the tokenizer's
+    /// there.
     ///
     /// # Errors
     /// What the format allows and no decoder here has: expected and got.

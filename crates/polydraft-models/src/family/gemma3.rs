@@ -1,5 +1,5 @@
 //! Gemma 3, text only: Gemma 2 without soft caps, with norms of every head's queries and keys; five
-//! of six layers have a window, and there queries and keys turn faster and are never stretched.
+//! of six layers have a window, and there queries and keys rotate faster and are never scaled.
 //!
 //! Source: Gemma Team 2025.
 

@@ -1,5 +1,5 @@
 //! OPT: learned positions, layer norms with biases, ReLU without a gate. The 350M has its norms
-//! behind the blocks and projections around a narrower embedding; Galactica, of the same shape,
+//! after the blocks and projections around a narrower embedding; Galactica, of the same shape,
 //! learns neither biases nor norms.
 //!
 //! Source: Zhang et al. 2022.

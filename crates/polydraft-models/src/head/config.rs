@@ -3,8 +3,8 @@
 //!
 //! Three formats: the original heads', that of SpecForge (choices nested in `eagle_config`), and
 //! that of speculators (the layer nested in `transformer_layer_config`). What is not known is
-//! refused by name: a head that is read wrongly still gives the target's text, only slowly, and
-//! nobody would notice why.
+//! refused by name: with a head that is read wrongly the output has still the target's
+//! distribution, only slowly, and nobody would notice why.
 
 use std::path::Path;
 

@@ -15,7 +15,7 @@ use crate::config::{Config, Positions};
 use crate::description::{Sizes, check_memory};
 use crate::error::{Error, Result};
 use crate::linear::{Linear, Matrix};
-use crate::load::Ends;
+use crate::load::EmbeddingAndHead;
 use crate::model::TransformerModel;
 use crate::precision::Precision;
 use crate::transformer::load::Loader;
@@ -26,10 +26,11 @@ use crate::weights::{Part, Weights};
 /// How to load a head.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeadOptions {
-    /// How its weight matrices are held.
+    /// The type of its weight matrices.
     pub precision: Precision,
     /// The layers of the target whose inputs it reads, where its files say something else than it
-    /// was trained with. Files write the same layers in two ways. A wrong choice costs acceptance.
+    /// was trained with. Files number the same layers in two conventions. A wrong choice costs
+    /// acceptance.
     pub layers: Option<Vec<usize>>,
     /// Tokens that it may draft, of those that it can; all if none.
     pub tokens: Option<Vec<Token>>,
@@ -49,8 +50,8 @@ pub fn is_head(directory: &Path) -> bool {
 }
 
 /// Loads an EAGLE head: `config.json` with `model.safetensors` (or shards with an index) or
-/// `pytorch_model.bin`. From then on the target keeps the hidden states that the head reads; what
-/// the head leaves out of its files it takes from there.
+/// `pytorch_model.bin`. From then on the target captures the hidden states that the head reads;
+/// tensors that the head's files leave out are the target's.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,17 +78,17 @@ pub fn load_head(
     Ok(head)
 }
 
-/// As [`load_head`], for a target that is computed elsewhere and that these are the ends of.
+/// As [`load_head`], for a target on another backend, with its embedding and head.
 ///
 /// # Errors
 /// As for [`load_head`]; a target that does not give the hidden states that the head reads.
 pub fn load_head_beside(
     directory: &Path,
-    ends: &Ends,
+    shared: &EmbeddingAndHead,
     target: &mut dyn Model,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let head = read(directory, ends.transformer(), target.info(), options)?;
+    let head = read(directory, shared.transformer(), target.info(), options)?;
     target.capture_hidden_states(head.hidden_states())?;
     Ok(head)
 }
@@ -177,7 +178,7 @@ fn check_size(
     check_memory(directory, options.precision, options.memory.or_else(available_memory), needed)
 }
 
-/// Whether nobody needs a tensor of this name.
+/// Whether a tensor of this name is not needed.
 fn is_unread(name: &str) -> bool {
     name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("verifier_")
 }

@@ -1,16 +1,17 @@
 //! The forward pass of a draft head: one decoder layer, or a few, on the target's hidden states.
 //!
-//! Problem: the law of the next token but one, from the target's states of a token and the token
-//! that followed it.
+//! Problem: the distribution of the next token but one, from the target's states of a token and the
+//! token that followed it.
 //! Source: Li et al. 2024 (EAGLE), Li et al. 2025 (EAGLE-3), and what their heads' configurations
 //! have since added.
 //! Method: position i joins the target's states F of token i with the embedding e of token i + 1.
 //! With EAGLE-3
 //!     s = fc·F, later the state that the step before left;   n = rms(s);   r = s or n
-//!     x = r + attention([rms(e), n]);   x = x + mlp(rms(x));   logits = output·rms(x);   the state left: x or rms(x)
+//!     x = r + attention([rms(e), n]);   x = x + mlp(rms(x));   logits = output·rms(x);
+//!     the state left: x or rms(x)
 //! with EAGLE-1, F the target's last normed state: u = fc·[e, s], x = u + attention(u), x = x +
 //! mlp(rms(x)), logits = the target's output·x, the state left: x.
-//! Complexity: that of a layer and of the output matrix, for each row.
+//! Complexity: that of a layer and of the output matrix, for each token.
 
 use polydraft::Token;
 use polydraft_engine::HiddenState;
@@ -25,7 +26,7 @@ use crate::transformer::pass::{Part, positions, reserve, tokens, wanted};
 /// Weights and shape.
 #[derive(Debug)]
 pub(super) struct Net {
-    /// The layers, the embedding, the norm behind them and the output matrix.
+    /// The layers, the embedding, the norm after them and the output matrix.
     pub decoder: Transformer,
     pub join: Join,
     /// The tokens that logits are of, ascending.

@@ -1,9 +1,9 @@
 //! One sequence of a draft head.
 //!
-//! Position i of the head holds the target's states of token i and token i + 1. So behind T tokens
-//! stand T − 1 positions; the last of them is the tree's root, slot T − 2 of the cache, and node k
-//! of the tree is in slot T − 2 + k. Nodes begin with the states that their parents left: guesses,
-//! which give way to the target's own states once these are known.
+//! Position i of the head holds the target's states of token i and token i + 1. So T tokens have
+//! T − 1 positions; the last of them is the tree's root, in slot T − 2 of the cache, and node k of
+//! the tree is in slot T − 2 + k. Nodes begin with the states that their parents left: predictions,
+//! which the target's own states replace once these are known.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::transformer::pass::Part;
 #[derive(Debug)]
 pub(super) struct Text {
     tokens: Vec<Token>,
-    /// Of how many tokens the target's states were told.
+    /// Of how many tokens the target's states are known.
     told: usize,
     /// Those of the positions from `first` on, `[told - first, features]`: what is not computed
     /// yet, and the last.
@@ -79,7 +79,7 @@ impl Text {
             self.features.truncate((told - self.first) * width);
             (self.told, self.computed) = (told, self.computed.min(told));
         } else {
-            // The states that the root needs are no longer here: all are told anew.
+            // The states that the root needs are no longer here: all are asked for anew.
             self.features.clear();
             (self.told, self.first, self.computed) = (0, 0, 0);
         }
@@ -110,7 +110,8 @@ impl Text {
         next..last.min(next.saturating_add(most))
     }
 
-    /// Slots that can be computed now: positions of the text; or nodes whose parents are scored.
+    /// Slots that can be computed now: positions of the sequence; or nodes whose parents are
+    /// scored.
     pub fn ready(&self, tree: &DraftTree) -> Range<usize> {
         let Some(root) = self.root() else { return 0..0 };
         if self.scored == 0 {

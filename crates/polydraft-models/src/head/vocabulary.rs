@@ -1,8 +1,8 @@
 //! Lists of the tokens that a draft may propose.
 //!
 //! Source: Zhao et al. 2025 (FR-Spec): a draft's output matrix is most of what it reads for a
-//! token, and text is made of few tokens; rows of the others are left out. What the draft then
-//! cannot say, the target still can.
+//! token, and text is made of few tokens; rows of the others are left out. The target can still
+//! emit tokens that the draft then cannot.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What was computed for texts that are closed, for later ones that begin alike: as many of them,
-//! and of as many bytes, as is allowed.
+//! The prefix cache: what was computed for closed sequences, for later ones with the same
+//! beginning, within limits of number and bytes.
 
 use polydraft_engine::PrefixCache;
 use polydraft_engine::prefix::Reuse;
@@ -32,7 +32,7 @@ impl Kept {
         self.closed.states().map(Cache::bytes).sum()
     }
 
-    /// The text used last stays, however large: a conversation is that of its own next turn.
+    /// The sequence used last stays, however large: the next turn of a conversation begins with it.
     fn shrink(&mut self) {
         let is_large = |kept: &Self| {
             kept.closed.len() > kept.limits.closed
@@ -43,7 +43,7 @@ impl Kept {
         }
     }
 
-    /// Keeps what a text that is closed has computed.
+    /// Caches what was computed for a closed sequence.
     pub fn keep(&mut self, text: Text) {
         let (held, mut cache) = text.into_held();
         if !held.is_empty() {

@@ -1,13 +1,13 @@
-//! How much a model keeps.
+//! The limits of a model's caches.
 
-/// How many texts a model keeps.
+/// How many sequences a model keeps in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceLimits {
     /// Sequences that may be open at once.
     pub open: usize,
-    /// Closed ones of which is kept what was computed, for texts that begin alike.
+    /// Closed sequences that stay cached, for sequences with the same beginning.
     pub closed: usize,
-    /// Bytes that those may hold.
+    /// Bytes that those may take.
     pub closed_bytes: usize,
 }
 

@@ -9,15 +9,15 @@ use polydraft_kernels::Mask;
 use crate::cache::Cache;
 use crate::transformer::pass::Part;
 
-/// A text and, behind it, a tree. Slots of the cache: token i lies in slot i, node i of the tree in
-/// slot `tokens - 1 + i`, the root as node 0 among them.
+/// A sequence and, after it, a draft tree. Slots of the cache: token i lies in slot i, node i of
+/// the tree in slot `tokens - 1 + i`, the root as node 0.
 #[derive(Debug)]
 pub(super) struct Text {
     tokens: Vec<Token>,
-    /// The tokens that the cache holds from slot 0 on. They may be more than there are in the text,
-    /// and others, where some were taken back.
+    /// The tokens that the cache holds from slot 0 on. They may be more than the sequence has, and
+    /// others, where some were taken back.
     held: Vec<Token>,
-    /// How many tokens of the text are among them.
+    /// How many tokens of the sequence are in the cache.
     computed: usize,
     /// How many nodes of the tree are scored, the root included; their logits follow, `[scored,
     /// vocabulary]`.
@@ -50,7 +50,7 @@ impl Text {
         self.scored
     }
 
-    /// The tokens whose keys and values are here.
+    /// The tokens in the KV cache.
     pub fn held(&self) -> &[Token] {
         &self.held
     }
@@ -60,7 +60,7 @@ impl Text {
         (self.held, self.cache)
     }
 
-    /// Takes another cache, which holds these tokens, into a text that has none yet.
+    /// Takes another cache, which holds these tokens, into a sequence that has none yet.
     pub fn adopt(&mut self, held: Vec<Token>, cache: Cache) {
         (self.held, self.cache) = (held, cache);
     }
@@ -98,7 +98,7 @@ impl Text {
         &self.logits[node * vocabulary..(node + 1) * vocabulary]
     }
 
-    /// The slots that scoring `tree` has still to compute, in a text that is not empty.
+    /// The slots that scoring `tree` has still to compute, in a sequence that is not empty.
     pub fn unscored(&self, tree: &DraftTree) -> Range<usize> {
         let root = self.tokens.len() - 1;
         // The root is computed again where its logits are not known.
@@ -128,7 +128,7 @@ impl Text {
                 }
             }
         }
-        // The root's logits are wanted, and those of the nodes behind it; of a part without a tree
+        // The root's logits are wanted, and those of the nodes after it; of a part without a tree
         // none.
         let wanted = match tree {
             None => 0,
@@ -153,7 +153,7 @@ impl Text {
         }
     }
 
-    /// Appends a path of the tree, keeps what was computed for it and drops the rest of the tree.
+    /// Commits a path of the tree: its cache stays, the rest of the tree is dropped.
     pub fn commit(&mut self, tree: &DraftTree, path: &[NodeId]) {
         let length = self.tokens.len();
         let scored = path.iter().take_while(|&&node| node < self.scored);

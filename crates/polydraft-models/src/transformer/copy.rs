@@ -1,5 +1,5 @@
-//! The same model once more, in fewer bits: a draft of the target's own weights. Where scales are
-//! searched for, a text is read first that shows which errors count
+//! The quantised self-draft: the same model in fewer bits, which drafts for the target. Where
+//! scales are searched for, a sample text is read first that shows which errors count
 //! ([`importance`](crate::importance)).
 
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::importance::{Importance, TOKENS};
 use crate::linear::{Linear, Matrix};
 use crate::precision::Precision;
 
-/// Tokens whose logits are made when a text is read: enough to know the inputs of the matrix that
-/// makes them.
+/// Tokens whose logits are made when the sample is read: enough to know the inputs of the matrix
+/// that makes them.
 const LOGITS: usize = 32;
 
 /// Names of matrices outside the layers.
@@ -24,8 +24,8 @@ const PROJECTIONS: [&str; 2] = ["projection_in", "projection_out"];
 const HEAD: &str = "head";
 
 impl Transformer {
-    /// As [`rounded`](Self::rounded), with errors that count as the inputs are large in a text, if
-    /// the copy can make use of that.
+    /// As [`rounded`](Self::rounded), with errors weighed by the inputs of a sample text, if the
+    /// type can make use of that.
     pub fn rounded_for(&mut self, precision: Precision, tokens: &[u32]) -> Result<Self> {
         let tokens = &tokens[..tokens.len().min(TOKENS).min(self.config.context)];
         if !precision.is_searched() || tokens.is_empty() {
@@ -38,7 +38,7 @@ impl Transformer {
         copy
     }
 
-    /// What is noted of the inputs of matrices from now on.
+    /// Records the inputs of matrices from now on.
     fn listen(&mut self, inputs: impl Fn() -> Option<Importance>) {
         for layer in &mut self.layers {
             for linear in [
@@ -68,8 +68,8 @@ impl Transformer {
         Ok(())
     }
 
-    /// Every matrix that is multiplied with rounded anew, from the numbers that are held here; all
-    /// else is shared: the embedding, norms, biases.
+    /// Every matrix that is multiplied with rounded anew, from the numbers that are stored here;
+    /// all else is shared: the embedding, norms, biases.
     pub fn rounded(&self, precision: Precision) -> Result<Self> {
         self.with(|_, matrix, inputs| {
             let weights = inputs.and_then(Importance::weights);
@@ -82,12 +82,12 @@ impl Transformer {
         Arc::ptr_eq(&self.embedding, &other.embedding)
     }
 
-    /// The same from a file, where it was kept.
+    /// The same from the file where it was cached.
     pub fn kept(&self, precision: Precision, file: &CopyReader) -> Result<Self> {
         self.with(|name, matrix, _| matrix.kept(name, precision, file))
     }
 
-    /// The matrices that a copy has of its own as they lie in memory, by the names that
+    /// The matrices that a self-draft has of its own as they lie in memory, by the names that
     /// [`kept`](Self::kept) asks for.
     pub fn held_matrices(&self) -> Vec<(String, &[u8])> {
         let mut all = Vec::new();

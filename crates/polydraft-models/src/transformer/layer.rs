@@ -27,8 +27,8 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// What the tokens of all parts find in their sequences; their keys and values are left in the
-    /// caches.
+    /// Attention of the tokens of all parts to their sequences; their keys and values go into the
+    /// KV caches.
     pub fn attend(
         &self,
         config: &Config,
@@ -59,8 +59,8 @@ impl Layer {
         self.output.forward(&Rows::new(found, heads * head))
     }
 
-    /// Leaves the keys and values of all parts in the caches, and makes queries ready; all of them
-    /// side by side.
+    /// Writes the keys and values of all parts into the KV caches, and makes queries ready; all of
+    /// them side by side.
     fn write(
         &self,
         config: &Config,

@@ -21,7 +21,7 @@ pub(crate) struct Loader<'a> {
 }
 
 impl Transformer {
-    /// One of parts, without a norm behind the layers, whose head is the embedding.
+    /// One of parts, without a norm after the layers, whose head is the embedding.
     pub fn of_parts(
         config: Config,
         embedding: Arc<Matrix>,
@@ -43,7 +43,7 @@ impl Transformer {
     }
 
     /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on
-    /// disk. With fewer layers than it has it is what is before and behind them, and nothing that
+    /// disk. With fewer layers than it has it is what is before and after them, and nothing that
     /// computes.
     pub fn load(
         config: &Config,

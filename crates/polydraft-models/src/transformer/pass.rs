@@ -38,7 +38,7 @@ pub(crate) fn tokens(parts: &[Part]) -> Vec<u32> {
     parts.iter().flat_map(|part| &part.tokens).copied().collect()
 }
 
-/// The places of the tokens of all parts.
+/// The positions of the tokens of all parts.
 pub(crate) fn positions(parts: &[Part]) -> Vec<usize> {
     parts.iter().flat_map(|part| part.masks.iter().map(Mask::position)).collect()
 }

@@ -1,8 +1,8 @@
-//! Numbers that weights are held as.
+//! Number types of stored weights.
 
 use half::{bf16, f16};
 
-/// A number that weights are held as.
+/// A number type of stored weights.
 pub(crate) trait Element: Copy + Default + Send + Sync {
     fn from_f32(bytes: [u8; 4]) -> Self;
     fn from_f16(bytes: [u8; 2]) -> Self;

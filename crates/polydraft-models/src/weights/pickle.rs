@@ -122,7 +122,7 @@ fn tensor(list: &Objects, value: Place, parts: &Parts) -> Read<Option<TensorInfo
     let mut expected = 1;
     for (size, stride) in size.iter().zip(&stride).rev() {
         if *size != 1 && *stride != expected {
-            return Err(format!("expected rows behind each other, got strides {stride:?}"));
+            return Err(format!("expected contiguous rows, got strides {stride:?}"));
         }
         expected = expected.checked_mul(*size).ok_or("expected a smaller shape")?;
     }

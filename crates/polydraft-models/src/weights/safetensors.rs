@@ -26,8 +26,8 @@ struct Shard {
 /// or from `pytorch_model.bin`.
 ///
 /// Opening reads the headers only. Taking a tensor reads its bytes into their place, by way of a
-/// small buffer: no weight is ever held twice, and a file that another process cuts short is an
-/// error like any other.
+/// small buffer: no weight is ever in memory twice, and a file that another process cuts short is
+/// an error like any other.
 #[derive(Debug)]
 pub(crate) struct Files {
     directory: PathBuf,

@@ -65,7 +65,12 @@ pub fn used(path: &Path, dice: &mut Dice) -> Result<()> {
     let copy = dice.one_in(4).then_some(Precision::Q8_0);
     let loaded = load(
         path,
-        LoadOptions { precision, copy, memory: Some(64 << 20), ..LoadOptions::default() },
+        LoadOptions {
+            precision,
+            self_draft: copy,
+            memory: Some(64 << 20),
+            ..LoadOptions::default()
+        },
     )?;
     read?;
     let text = &loaded.language.tokenizer;

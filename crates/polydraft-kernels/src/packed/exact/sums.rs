@@ -1,4 +1,4 @@
-//! Sums of products, and how what a matrix is held in comes to them.
+//! Sums of products, and how the numbers of a matrix in any format enter them.
 
 use pulp::Simd;
 
@@ -10,7 +10,7 @@ use crate::packed::tiles::{Piece, TILE};
 pub(super) type Sums<S, const N: usize, const V: usize> = [[<S as Simd>::f32s; V]; N];
 
 // Below there are loops where closures would be shorter: a closure is a function of its own, which
-// the compiler does not give the processor's vectors.
+// the compiler does not give the CPU's vectors.
 
 /// Adds the products of four columns.
 #[inline(always)]

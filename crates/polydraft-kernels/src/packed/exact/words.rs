@@ -55,7 +55,7 @@ impl Fill for F32 {
     }
 }
 
-/// Pieces that are held in f32.
+/// Pieces that are stored in f32.
 fn in_f32(pieces: &[F32]) -> &[Wide] {
     const {
         assert!(size_of::<Wide>() == size_of::<F32>() && align_of::<Wide>() == align_of::<F32>());

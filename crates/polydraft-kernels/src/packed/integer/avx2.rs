@@ -30,13 +30,13 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn start(_shift: i32) -> __m256i {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_setzero_si256() }
     }
 
     #[inline(always)]
     unsafe fn eights(words: *const u32) -> [__m256i; 2] {
-        // SAFETY: the processor has what `Avx2` asks for, and from `words` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx2` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             let words = _mm256_loadu_si256(words.cast());
             [_mm256_abs_epi8(words), words]
@@ -47,7 +47,7 @@ unsafe impl Lanes for Avx2 {
     unsafe fn add_eights(sums: __m256i, [size, w]: [__m256i; 2], x: i32) -> __m256i {
         // The sign moves to x, which has no −128. Two products of at most 128 · 127 fit into 16
         // bits: 32,512.
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe {
             let two = _mm256_maddubs_epi16(size, _mm256_sign_epi8(_mm256_set1_epi32(x), w));
             _mm256_add_epi32(sums, _mm256_madd_epi16(two, _mm256_set1_epi16(1)))
@@ -56,13 +56,13 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn start_fours(_shift: i32) -> __m256i {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_setzero_si256() }
     }
 
     #[inline(always)]
     unsafe fn fours(words: *const u32) -> [__m256i; 2] {
-        // SAFETY: the processor has what `Avx2` asks for, and from `words` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx2` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             let (words, low) = (_mm256_loadu_si256(words.cast()), _mm256_set1_epi32(0x0f0f_0f0f));
             [_mm256_and_si256(words, low), _mm256_and_si256(_mm256_srli_epi32::<4>(words), low)]
@@ -71,7 +71,7 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> __m256i {
-        // SAFETY: the processor has what `Avx2` asks for, and from `words` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx2` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             let words = _mm256_loadu_si256(words.cast());
             let moved = if shift < 0 {
@@ -85,19 +85,19 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_or_si256(a, b) }
     }
 
     #[inline(always)]
     unsafe fn add_fours(sums: __m256i, w: __m256i, x: i32) -> __m256i {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, _mm256_set1_epi32(x))) }
     }
 
     #[inline(always)]
     unsafe fn end_fours(sums: __m256i, shift: i32) -> __m256i {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe {
             _mm256_add_epi32(
                 _mm256_madd_epi16(sums, _mm256_set1_epi16(1)),
@@ -108,49 +108,49 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_add_epi32(a, b) }
     }
 
     #[inline(always)]
     unsafe fn floats(integers: __m256i) -> __m256 {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_cvtepi32_ps(integers) }
     }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_set1_ps(x) }
     }
 
     #[inline(always)]
     unsafe fn halves(from: *const u16) -> __m256 {
-        // SAFETY: the processor has what `Avx2` asks for, and from `from` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx2` asks for, and from `from` on lie `LANES` numbers.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> __m256 {
-        // SAFETY: the processor has what `Avx2` asks for, and from `from` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx2` asks for, and from `from` on lie `LANES` numbers.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_mul_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: the processor has what `Avx2` asks for.
+        // SAFETY: the CPU has what `Avx2` asks for.
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m256) {
-        // SAFETY: the processor has what `Avx2` asks for, and from `to` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx2` asks for, and from `to` on lie `LANES` numbers.
         unsafe { _mm256_storeu_ps(to, x) }
     }
 }
@@ -161,7 +161,7 @@ unsafe impl Lanes for Avx2 {
 pub(super) unsafe fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
     // A whole tile at once, in one stream through memory: two vectors at a time took 1.8 times as
     // long for four rows, though their sums find room in the registers, which those of four do not.
-    // SAFETY: the processor has what `Avx2` asks for; a tile has four vectors.
+    // SAFETY: the CPU has what `Avx2` asks for; a tile has four vectors.
     unsafe {
         match y.len() {
             1 => lanes::tile::<Avx2, B, 1, 4, 4>(w, x, y),

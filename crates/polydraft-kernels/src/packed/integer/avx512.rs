@@ -26,15 +26,14 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn start(shift: i32) -> __m512i {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_set1_epi32(shift) }
     }
 
     #[inline(always)]
     unsafe fn eights(words: *const u32) -> __m512i {
         // As 128 + q, unsigned: so the instruction wants one side.
-        // SAFETY: the processor has what `Avx512` asks for, and from `words` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx512` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             _mm512_xor_si512(
                 _mm512_loadu_si512(words.cast()),
@@ -45,20 +44,19 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn add_eights(sums: __m512i, w: __m512i, x: i32) -> __m512i {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(x)) }
     }
 
     #[inline(always)]
     unsafe fn start_fours(shift: i32) -> __m512i {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_set1_epi32(shift) }
     }
 
     #[inline(always)]
     unsafe fn fours(words: *const u32) -> [__m512i; 2] {
-        // SAFETY: the processor has what `Avx512` asks for, and from `words` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx512` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             let (words, low) = (_mm512_loadu_si512(words.cast()), _mm512_set1_epi32(0x0f0f_0f0f));
             [_mm512_and_si512(words, low), _mm512_and_si512(_mm512_srli_epi32::<4>(words), low)]
@@ -67,8 +65,7 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> __m512i {
-        // SAFETY: the processor has what `Avx512` asks for, and from `words` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx512` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             let words = _mm512_loadu_si512(words.cast());
             let moved = if shift < 0 {
@@ -82,13 +79,13 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_or_si512(a, b) }
     }
 
     #[inline(always)]
     unsafe fn add_fours(sums: __m512i, w: __m512i, x: i32) -> __m512i {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(x)) }
     }
 
@@ -99,49 +96,49 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn add(a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_add_epi32(a, b) }
     }
 
     #[inline(always)]
     unsafe fn floats(integers: __m512i) -> __m512 {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_cvtepi32_ps(integers) }
     }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_set1_ps(x) }
     }
 
     #[inline(always)]
     unsafe fn halves(from: *const u16) -> __m512 {
-        // SAFETY: the processor has what `Avx512` asks for, and from `from` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx512` asks for, and from `from` on lie `LANES` numbers.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
 
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> __m512 {
-        // SAFETY: the processor has what `Avx512` asks for, and from `from` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx512` asks for, and from `from` on lie `LANES` numbers.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_mul_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: the processor has what `Avx512` asks for.
+        // SAFETY: the CPU has what `Avx512` asks for.
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m512) {
-        // SAFETY: the processor has what `Avx512` asks for, and from `to` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `Avx512` asks for, and from `to` on lie `LANES` numbers.
         unsafe { _mm512_storeu_ps(to, x) }
     }
 }
@@ -150,7 +147,7 @@ unsafe impl Lanes for Avx512 {
 /// [`available`] holds.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) unsafe fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
-    // SAFETY: the processor has what `Avx512` asks for; a tile has two vectors.
+    // SAFETY: the CPU has what `Avx512` asks for; a tile has two vectors.
     unsafe {
         match y.len() {
             1 => lanes::tile::<Avx512, B, 1, 2, 2>(w, x, y),

@@ -25,15 +25,14 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn start(shift: i32) -> __m256i {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_set1_epi32(shift) }
     }
 
     #[inline(always)]
     unsafe fn eights(words: *const u32) -> __m256i {
         // As 128 + q, unsigned: so the instruction wants one side.
-        // SAFETY: the processor has what `AvxVnni` asks for, and from `words` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `AvxVnni` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             _mm256_xor_si256(
                 _mm256_loadu_si256(words.cast()),
@@ -44,20 +43,19 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn add_eights(sums: __m256i, w: __m256i, x: i32) -> __m256i {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_dpbusd_avx_epi32(sums, w, _mm256_set1_epi32(x)) }
     }
 
     #[inline(always)]
     unsafe fn start_fours(shift: i32) -> __m256i {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_set1_epi32(shift) }
     }
 
     #[inline(always)]
     unsafe fn fours(words: *const u32) -> [__m256i; 2] {
-        // SAFETY: the processor has what `AvxVnni` asks for, and from `words` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `AvxVnni` asks for, and from `words` on lie `LANES` numbers.
         unsafe {
             let (words, low) = (_mm256_loadu_si256(words.cast()), _mm256_set1_epi32(0x0f0f_0f0f));
             [_mm256_and_si256(words, low), _mm256_and_si256(_mm256_srli_epi32::<4>(words), low)]
@@ -66,20 +64,19 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> __m256i {
-        // SAFETY: the processor has what `AvxVnni` asks for, and from `words` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `AvxVnni` asks for, and from `words` on lie `LANES` numbers.
         unsafe { Avx2::bits(words, shift, mask) }
     }
 
     #[inline(always)]
     unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { Avx2::or(a, b) }
     }
 
     #[inline(always)]
     unsafe fn add_fours(sums: __m256i, w: __m256i, x: i32) -> __m256i {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_dpbusd_avx_epi32(sums, w, _mm256_set1_epi32(x)) }
     }
 
@@ -90,51 +87,49 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_add_epi32(a, b) }
     }
 
     #[inline(always)]
     unsafe fn floats(integers: __m256i) -> __m256 {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_cvtepi32_ps(integers) }
     }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_set1_ps(x) }
     }
 
     #[inline(always)]
     unsafe fn halves(from: *const u16) -> __m256 {
-        // SAFETY: the processor has what `AvxVnni` asks for, and from `from` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `AvxVnni` asks for, and from `from` on lie `LANES` numbers.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> __m256 {
-        // SAFETY: the processor has what `AvxVnni` asks for, and from `from` on
-        // lie `LANES` numbers.
+        // SAFETY: the CPU has what `AvxVnni` asks for, and from `from` on lie `LANES` numbers.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_mul_ps(a, b) }
     }
 
     #[inline(always)]
     unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: the processor has what `AvxVnni` asks for.
+        // SAFETY: the CPU has what `AvxVnni` asks for.
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m256) {
-        // SAFETY: the processor has what `AvxVnni` asks for, and from `to` on lie `LANES` numbers.
+        // SAFETY: the CPU has what `AvxVnni` asks for, and from `to` on lie `LANES` numbers.
         unsafe { _mm256_storeu_ps(to, x) }
     }
 }
@@ -143,7 +138,7 @@ unsafe impl Lanes for AvxVnni {
 /// [`available`] holds.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(super) unsafe fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
-    // SAFETY: the processor has what `AvxVnni` asks for; a tile has four vectors.
+    // SAFETY: the CPU has what `AvxVnni` asks for; a tile has four vectors.
     unsafe {
         match y.len() {
             1 => lanes::tile::<AvxVnni, B, 1, 4, 2>(w, x, y),

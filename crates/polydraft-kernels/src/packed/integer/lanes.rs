@@ -9,8 +9,8 @@ use crate::stack;
 /// What a vector unit can do with some rows of a tile.
 ///
 /// # Safety
-/// Functions may be called where the processor has what the implementing type asks for; pointers
-/// must be good for [`Self::LANES`] numbers.
+/// Functions may be called where the CPU has what the implementing type asks for; pointers must be
+/// good for [`Self::LANES`] numbers.
 pub(super) unsafe trait Lanes {
     /// Rows of a vector.
     const LANES: usize;
@@ -52,7 +52,7 @@ pub(super) unsafe trait Lanes {
 }
 
 // Below there are loops where closures would be shorter: a closure is a function of its own, which
-// the compiler does not give the processor's vectors.
+// the compiler does not give the CPU's vectors.
 
 /// Columns 4j to 4j + 3 of a block.
 ///
@@ -147,8 +147,8 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                     out[n] = [L::start(x[n].spans[SPAN].shift); J];
                 }
                 for (j, words) in words.iter().enumerate() {
-                    // A processor waits that is asked for so many lines at once: one row read an
-                    // eighth less.
+                    // A CPU waits that is asked for so many lines at once: one row read an eighth
+                    // less.
                     ask::<B, N>(w, part, first, j, 8);
                     for v in 0..J {
                         let w = L::eights(words.as_ptr().add((first + v) * L::LANES));
@@ -191,7 +191,9 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                 macro_rules! words {
                     ($($j:literal)*) => {$(
                         if $j / count == SPAN {
-                            let shifts = |n: usize| if $j % count < together { x[n].spans[SPAN].shift } else { 0 };
+                            let shifts = |n: usize| {
+                                if $j % count < together { x[n].spans[SPAN].shift } else { 0 }
+                            };
                             if $j % together == 0 {
                                 for n in 0..N {
                                     sums[n] = [L::start_fours(shifts(n)); J];
@@ -206,7 +208,8 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                             if $j % together == together - 1 {
                                 for n in 0..N {
                                     for v in 0..J {
-                                        out[n][v] = L::add(out[n][v], L::end_fours(sums[n][v], shifts(n)));
+                                        let products = L::end_fours(sums[n][v], shifts(n));
+                                        out[n][v] = L::add(out[n][v], products);
                                     }
                                 }
                             }

@@ -1,5 +1,5 @@
-//! The product of a tile in plain Rust, for processors without a kernel of their own, and what
-//! kernels are tested against.
+//! The product of a tile in plain Rust, for CPUs without a kernel of their own, and what kernels
+//! are tested against.
 
 use crate::packed::block::{Block, COLUMNS};
 use crate::packed::inputs::Input;

@@ -1,10 +1,10 @@
 //! Rounding to ggml's Q4_K: 256 columns in parts of 32, the scales and minima of the parts in steps
 //! of 6 bits.
 //!
-//! Source: ggml's `quantize_row_q4_K_ref` with `make_qkx1_quants`, and where it is known how much an
-//! error in each column counts `quantize_row_q4_K_impl` with `make_qkx3_quants` and `make_qp_quants`
-//! (Kawrakow 2023); the same sums in the same order as candle 0.11 has them, whose bits a test
-//! compares.
+//! Source: ggml's `quantize_row_q4_K_ref` with `make_qkx1_quants`, and where it is known how much
+//! an error in each column counts `quantize_row_q4_K_impl` with `make_qkx3_quants` and
+//! `make_qp_quants` (Kawrakow 2023); the same sums in the same order as candle 0.11 has them, whose
+//! bits a test compares.
 //! Method:
 //! 1. Each part's scale and minimum are searched for ([`line`], [`weighed_line`]).
 //! 2. They are rounded to steps of the largest ones, or to steps that lose least ([`steps`]).

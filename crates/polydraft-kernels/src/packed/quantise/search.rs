@@ -35,7 +35,7 @@ pub(super) fn scale(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], largest: 
 
 // In vectors by name, and loops where closures would be shorter. Of plain loops over blocks of a
 // length that is known the compiler makes one long piece without vectors; a closure is a function
-// of its own, which it does not give the processor's vectors.
+// of its own, which it does not give the CPU's vectors.
 
 /// The nearest whole numbers within these ends.
 #[inline(always)]

@@ -234,7 +234,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Keys and values in turn.
+    /// Pairs of a dictionary: each key, then its value.
     fn set(&mut self, entries: &[Place]) -> Read<()> {
         match (self.top()?, entries.as_chunks()) {
             (Object::Dict(dict), (entries, [])) => dict.extend(entries),
@@ -273,7 +273,7 @@ fn cut() -> String {
 }
 
 fn missing() -> String {
-    "expected an operation behind what it is about, got it before".to_owned()
+    "expected an operation after its operands, got it before".to_owned()
 }
 
 fn text(bytes: &[u8]) -> Read<&str> {

@@ -1,10 +1,9 @@
-//! A copy that was made before, in a file: scales that were searched for need not be searched for
-//! at the next start.
+//! A quantised self-draft in a file: its scales need not be searched for again at the next start.
 //!
 //! Format: safetensors, each matrix as it lies in memory, as a tensor of bytes; in its metadata of
 //! what, how and by which program it was made, and a sum of each matrix. A file of which any of
-//! that is not as expected is as good as none, and another takes its place. Were it wrong all the
-//! same, its drafts would be worse, and the text's law what it is.
+//! that is not as expected is ignored, and another takes its place. Were it wrong all the same, its
+//! drafts would be worse, and the output's distribution the same.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,25 +19,25 @@ use crate::description::{Description, LoadOptions};
 use crate::error::Result;
 use crate::model::TransformerModel;
 
-/// To be raised when matrices lie in memory in another way, or are rounded in another.
+/// To be raised when the layout of matrices in memory, or their rounding, changes.
 const LAYOUT: u32 = 1;
 
-/// Where a copy is kept, and what it must have been made of.
+/// Where a self-draft is cached, and what it must have been made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CopyFile {
+pub struct SelfDraftFile {
     path: PathBuf,
     source: String,
 }
 
-impl CopyFile {
+impl SelfDraftFile {
     /// How its name ends, also while it is written.
     pub const EXTENSION: &str = "polydraft";
 
-    /// The place in `folder` of the copy that these options ask for. None where there is to be no
-    /// copy, where it is made as fast as it would be read, and where it cannot be told whether the
-    /// model is still the same.
+    /// The place in `folder` of the self-draft that these options ask for. None where there is to
+    /// be no self-draft, where it is made as fast as it would be read, and where it is unknown
+    /// whether the model is still the same.
     pub fn new(folder: &Path, model: &Description, options: &LoadOptions) -> Option<Self> {
-        let copy = options.copy.filter(|copy| copy.is_searched())?;
+        let copy = options.self_draft.filter(|copy| copy.is_searched())?;
         let place = model.directory.canonicalize().ok()?;
         let held = format!("{copy} of {} in {}", place.display(), options.precision);
         let mut hasher = DefaultHasher::new();
@@ -60,7 +59,7 @@ impl CopyFile {
         &self.path
     }
 
-    /// Writes a copy, whole or not at all, in the place of another.
+    /// Writes a self-draft, whole or not at all, in the place of another.
     ///
     /// # Errors
     /// Failures of the file system.

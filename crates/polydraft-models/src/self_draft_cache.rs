@@ -1,69 +1,72 @@
-//! Where copies of targets are kept from one start to the next: finding good scales takes longer
-//! than reading them. The ones used last stay.
+//! The cache of quantised self-drafts on disk, from one start to the next: searching for good
+//! scales takes longer than reading a file. The ones used last stay.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::copy_file::CopyFile;
 use crate::description::{Description, LoadOptions};
 use crate::model::TransformerModel;
+use crate::self_draft_file::SelfDraftFile;
 
-/// Copies of fewer bytes are made in no time: not kept where nobody named a folder.
+/// Self-drafts of fewer bytes are made in no time: not cached unless a folder is named.
 const WORTH_KEEPING: u64 = 16 << 20;
-/// Bytes of all copies that are kept, at most.
+/// Bytes of all cached self-drafts, at most.
 const KEPT: u64 = 20_000_000_000;
 
-/// The folder that copies are kept in, of 20 GB together.
+/// The folder that quantised self-drafts are cached in, of 20 GB together.
 ///
 /// ```no_run
-/// use polydraft_models::{Copies, LoadOptions, Opened, Precision};
+/// use polydraft_models::{LoadOptions, Opened, Precision, SelfDraftCache};
 ///
 /// let opened = Opened::new("models/big".as_ref())?;
-/// let options = LoadOptions { copy: Some(Precision::Q5_1), ..LoadOptions::default() };
-/// let file = Copies::of_user().and_then(|copies| copies.place(&opened.description, &options));
+/// let options = LoadOptions { self_draft: Some(Precision::Q5_1), ..LoadOptions::default() };
+/// let cache = SelfDraftCache::of_user();
+/// let file = cache.and_then(|cache| cache.place(&opened.description, &options));
 /// let loaded = opened.load_with(options, file.as_ref())?;
-/// if let (Some(file), Some(copy)) = (&file, &loaded.copy) {
-///     file.keep(copy, loaded.was_kept)?;
+/// if let (Some(file), Some(draft)) = (&file, &loaded.self_draft) {
+///     file.keep(draft, loaded.was_cached)?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Copies {
+pub struct SelfDraftCache {
     folder: PathBuf,
-    /// Bytes of a copy that is kept.
+    /// Bytes of a self-draft that is cached, at least.
     least: u64,
 }
 
-impl Copies {
+impl SelfDraftCache {
     /// In this folder, which need not be there yet.
     pub fn at(folder: PathBuf) -> Self {
         Self { folder, least: 0 }
     }
 
-    /// In the user's cache folder, if there is one: copies that take some time to make.
+    /// In the user's cache folder, if there is one: self-drafts that take some time to make.
     pub fn of_user() -> Option<Self> {
         Some(Self { folder: dirs::cache_dir()?.join("polydraft/copies"), least: WORTH_KEEPING })
     }
 
-    /// The place of the copy that these options ask for, if it is worth one.
-    pub fn place(&self, target: &Description, options: &LoadOptions) -> Option<CopyFile> {
-        options.copy.filter(|copy| (self.least..=KEPT).contains(&target.copy_bytes(*copy)))?;
-        CopyFile::new(&self.folder, target, options)
+    /// The file of the self-draft that these options ask for, if it is worth one.
+    pub fn place(&self, target: &Description, options: &LoadOptions) -> Option<SelfDraftFile> {
+        options
+            .self_draft
+            .filter(|copy| (self.least..=KEPT).contains(&target.self_draft_bytes(*copy)))?;
+        SelfDraftFile::new(&self.folder, target, options)
     }
 }
 
-impl CopyFile {
-    /// Keeps a copy for the next start, and removes those used longest ago where there are too
-    /// many; of one that comes from there, that it was used.
+impl SelfDraftFile {
+    /// Caches a self-draft for the next start, and removes those used longest ago where there are
+    /// too many; of one that was read from the cache, notes that it was used.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn keep(&self, copy: &TransformerModel, was_kept: bool) -> io::Result<()> {
+    pub fn keep(&self, copy: &TransformerModel, was_cached: bool) -> io::Result<()> {
         let path = self.path();
-        if was_kept {
-            // Should that fail, it is thought to be older than it is.
+        if was_cached {
+            // Should that fail, it counts as older than it is.
             let _ = fs::File::options()
                 .append(true)
                 .open(path)
@@ -78,11 +81,12 @@ impl CopyFile {
     }
 }
 
-/// Removes copies that were used longest ago until no more than so many bytes of them are left.
+/// Removes self-drafts that were used longest ago until no more than so many bytes of them are
+/// left.
 fn make_room(folder: &Path, most: u64) {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| {
         let (metadata, path) = (entry.metadata().ok().filter(fs::Metadata::is_file)?, entry.path());
-        let is_copy = path.extension().is_some_and(|end| end == CopyFile::EXTENSION);
+        let is_copy = path.extension().is_some_and(|end| end == SelfDraftFile::EXTENSION);
         is_copy.then_some((metadata.modified().ok()?, metadata.len(), path))
     });
     let mut files: Vec<_> = files.collect();
