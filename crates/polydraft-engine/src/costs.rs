@@ -3,20 +3,20 @@
 //! Problem: how much to draft hangs on the seconds of passes over 1, 2, 4, .. tokens and of the
 //! draft's passes, and a small model's pass is faster or slower by a third as its weights lie in
 //! the processor's cache or do not: passes of one model alone do not show that.
-//! Method: whole steps, plain ones and with chains of 1, 3, 7 and 11 tokens, in turn; of each kind
-//! the medians of the draft's seconds and of all others. Chains say what a pass of the draft takes,
-//! and what the first one of a step takes beyond that. Once more behind a long context: the
-//! difference is what each token of context adds. What became of the chains' first tokens is what
-//! to expect of the draft. The draft's passes over several tokens are taken to grow as the target's
-//! do. It takes two seconds at most where passes are not long; the clock corrects the rest
-//! ([`Costs::learn`]).
+//! Method: whole steps, plain ones and with chains of 1, 3, 7 and 11 tokens; of each kind the least
+//! of two rounds, of the draft's seconds and of all others. Chains say what a pass of the draft
+//! takes, and what the first one of a step takes beyond that. The same behind a long context,
+//! where that does not take long: the difference is what each token of context adds. What became of
+//! the chains is what to expect of the draft. The draft's passes over several tokens are taken to
+//! grow as the target's do. It takes two seconds or three where passes are not long; the clock
+//! corrects the rest ([`Costs::learn`]).
 
 use std::time::{Duration, Instant};
 
-use polydraft::policy::{Costs, Passes};
+use polydraft::policy::{Costs, Pass, Passes};
 use polydraft::{PolicyKind, Token};
 
-use crate::{Engine, Request, Result, Session, Speculation};
+use crate::{Engine, Request, Result, Statistics};
 
 /// Makes the requests whose steps are measured.
 pub(crate) type Requests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
@@ -25,163 +25,96 @@ pub(crate) type Requests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Reque
 const CHAINS: [usize; 5] = [0, 1, 3, 7, 11];
 /// Tokens of the contexts.
 const CONTEXTS: [usize; 2] = [128, 1024];
-/// How long a context may take to be read, about, and its steps. One turn of all kinds is taken.
-const TIME: Duration = Duration::from_millis(800);
-/// Turns at most: the median of so many steps is off by a twentieth.
-const TURNS: usize = 12;
+/// Steps of a kind that count in a round, behind one that finds another kind's weights in the
+/// processor's cache; that one alone where it takes long.
+const STEPS: usize = 2;
+const LONG: Duration = Duration::from_millis(100);
+/// Rounds, and how long one may take for there to be another.
+const ROUNDS: usize = 2;
+const TIME: Duration = Duration::from_millis(1500);
 
-/// Steps of one kind.
-struct Kind {
-    tokens: usize,
-    speculation: Option<Speculation>,
-    /// Seconds of the draft, and all others.
-    seconds: [Vec<f64>; 2],
-}
-
-/// What was measured behind one context.
-struct Behind {
-    context: f64,
-    /// By tokens.
-    target: Vec<(usize, f64)>,
-    draft: f64,
-    first: f64,
-    /// Drafted tokens that were verified, and those that were rejected.
-    verified: [f64; 2],
-}
-
-/// What steps cost behind a text; behind a made-up one if there is none.
+/// What steps cost behind a text, again and again until it is long enough; behind any token if
+/// there is none.
 pub(crate) fn measure(
     engine: &mut Engine,
     text: &[Token],
     request: &mut Requests,
 ) -> Result<Costs> {
-    let (context, size) = (engine.info().context, engine.info().vocabulary.size().max(1));
-    let context = engine.draft_context().map_or(context, |most| most.min(context));
-    let token = |n: usize| text.get(n % text.len().max(1)).copied();
-    let prompt = |length: usize| -> Vec<Token> {
-        (0..length).map(|n| token(n).unwrap_or((n * 7919 % size) as Token)).collect()
-    };
-    let [short, long] = CONTEXTS.map(|length| length.min(context / 2));
+    let context = engine.draft_context().unwrap_or(usize::MAX).min(engine.info().context);
+    let text = if text.is_empty() { &[0] } else { text };
+    let contexts = CONTEXTS.map(|length| length.min(context / 2));
+    let (mut verified, mut rejected) = (1.0, 0.5);
+    // By context and kind: seconds of the draft, and all others.
+    let mut least = [[[f64::INFINITY; 2]; CHAINS.len()]; CONTEXTS.len()];
     let start = Instant::now();
-    let (reading, short) = behind(engine, prompt(short), request)?;
-    // A context that takes long to be read is left out: its passes are long, too.
-    let fits = reading.mul_f64(long as f64 / short.context) < TIME && start.elapsed() < 4 * TIME;
-    let long = match fits && long as f64 > 2.0 * short.context {
-        true => Some(behind(engine, prompt(long), request)?.1),
-        false => None,
+    for round in 0..ROUNDS * CONTEXTS.len() {
+        let place = round % CONTEXTS.len();
+        if round > 0 && start.elapsed() > TIME.mul_f64((1 + round / CONTEXTS.len()) as f64) {
+            break;
+        }
+        for (tokens, least) in CHAINS.into_iter().zip(&mut least[place]) {
+            let prompt = text.iter().copied().cycle().take(contexts[place]).collect();
+            let mut request = request(prompt, PolicyKind::chain(tokens.max(1)))?;
+            request.speculation = request.speculation.filter(|_| tokens > 0);
+            let taken = steps(engine, request)?;
+            let (calls, draft) = (taken.target_calls as f64, taken.draft_time.as_secs_f64());
+            let rest = taken.total_time.as_secs_f64() - draft;
+            *least = [least[0].min(draft / calls), least[1].min(rest / calls)];
+            // A long context says the same again and again, which n-grams know.
+            if tokens > 0 && place == 0 {
+                let wrong = calls - taken.complete_paths as f64;
+                verified += taken.accepted.iter().sum::<usize>() as f64 + wrong;
+                rejected += wrong;
+            }
+        }
+    }
+    let span = (contexts[1] - contexts[0]) as f64;
+    let pass = |tokens: usize, [before, after]: [f64; 2]| {
+        // Nothing where there is no longer context, or no time for it.
+        let longer = Some((after - before) / span).filter(|longer| longer.is_finite());
+        // What a shorter context saves is a part of the pass, whatever was measured.
+        let longer = longer.unwrap_or(0.0).clamp(0.0, 0.5 * before / contexts[0].max(1) as f64);
+        Pass { tokens, seconds: before - longer * contexts[0] as f64, longer }
     };
-    let long = long.as_ref().unwrap_or(&short);
-    let line = |before: f64, after: f64| {
-        let slope = (after - before) / (long.context - short.context).max(1.0);
-        // What a shorter context saves is part of a pass, whatever was measured.
-        let most = 0.5 * before / short.context.max(1.0);
-        (before - slope.clamp(0.0, most) * short.context, slope.max(0.0))
-    };
-    let target = short.target.iter().map(|&(tokens, seconds)| {
-        let after = long.target.iter().find(|(behind, _)| *behind == tokens);
-        let (seconds, longer) = line(seconds, after.map_or(seconds, |(_, seconds)| *seconds));
-        (tokens, seconds, longer)
+    let (mut target, mut most) = (Vec::new(), [0.0_f64; 2]);
+    for (kind, tokens) in CHAINS.into_iter().enumerate() {
+        // More is never cheaper: where it seems so, chance did it.
+        most = [0, 1].map(|place| most[place].max(least[place][kind][1]));
+        target.push(pass(1 + tokens, most));
+    }
+    let draft = least.map(|[_, one, .., most]| {
+        let passes = (CHAINS[CHAINS.len() - 1] - CHAINS[1]) as f64;
+        ((most[0] - one[0]) / passes).max(0.0).min(one[0])
     });
-    let target: Vec<(usize, f64, f64)> = target.collect();
-    let (seconds, longer) = line(short.draft, long.draft);
-    let draft = target.iter().map(|&(tokens, pass, _)| {
-        let grown = pass / target[0].1;
-        (tokens, grown * seconds, grown * longer)
+    let Pass { seconds, longer, .. } = pass(1, draft);
+    let draft_passes = target.iter().map(|pass| {
+        let grown = pass.seconds / target[0].seconds;
+        Pass { tokens: pass.tokens, seconds: grown * seconds, longer: grown * longer }
     });
-    let [verified, rejected] = short.verified;
     Ok(Costs {
-        draft: Passes::new(draft.collect())?,
-        target: Passes::new(target)?,
-        first: short.first,
-        // Behind half a token of both kinds: never is not known from a few.
-        rejected: (rejected + 0.5) / (verified + 1.0),
+        draft: Passes(draft_passes.collect()),
+        target: Passes(target),
+        first: least[0][1][0] - draft[0],
+        rejected: rejected / verified,
         ..Costs::default()
     })
 }
 
-/// Steps of each kind in turn behind a prompt, as long as there is time; and how long the prompt
-/// took to be read.
-fn behind(
-    engine: &mut Engine,
-    prompt: Vec<Token>,
-    request: &mut Requests,
-) -> Result<(Duration, Behind)> {
-    let mut kinds = Vec::new();
-    for tokens in CHAINS {
-        let like = request(prompt.clone(), PolicyKind::chain(tokens.max(1)))?;
-        let speculation = like.speculation.filter(|_| tokens > 0);
-        kinds.push(Kind { tokens, speculation, seconds: Default::default() });
-    }
-    let (mut verified, length) = ([0.0; 2], prompt.len());
-    let mut session = engine.open(request(prompt, PolicyKind::chain(1))?)?;
-    session.speculation = None;
-    let start = Instant::now();
-    let read = (|| -> Result<Duration> {
-        // What is left of the prompt is read in the first step.
-        engine.step(&mut [&mut session])?;
-        let (read, start) = (start.elapsed(), Instant::now());
-        for turns in 0..TURNS {
-            if turns > 0 && start.elapsed() > TIME {
-                break;
-            }
-            for kind in &mut kinds {
-                std::mem::swap(&mut session.speculation, &mut kind.speculation);
-                let taken = turn(engine, &mut session, kind, &mut verified);
-                std::mem::swap(&mut session.speculation, &mut kind.speculation);
-                taken?;
-            }
-        }
-        Ok(read)
-    })();
-    let grown = session.tokens().len();
-    engine.close(session)?;
-    let mut most = 0.0_f64;
-    let (mut target, mut drafts) = (Vec::new(), Vec::new());
-    for Kind { tokens, seconds: [draft, rest], .. } in kinds {
-        let (Some(draft), Some(rest)) = (median(draft), median(rest)) else { continue };
-        // More is never cheaper: where it seems so, chance did it.
-        most = most.max(rest);
-        target.push((1 + tokens, most));
-        drafts.push((tokens as f64, draft));
-    }
-    let (one, last) = (drafts.get(1).copied().unwrap_or((1.0, 0.0)), drafts.last().copied());
-    let (tokens, seconds) = last.filter(|last| last.0 > 1.0).unwrap_or((2.0, 2.0 * one.1));
-    let draft = ((seconds - one.1) / (tokens - one.0)).clamp(0.0, one.1);
-    let context = (length + grown / 2) as f64;
-    Ok((read?, Behind { context, target, draft, first: one.1 - draft, verified }))
-}
-
-/// Two steps of one kind.
-fn turn(
-    engine: &mut Engine,
-    session: &mut Session,
-    kind: &mut Kind,
-    verified: &mut [f64; 2],
-) -> Result<()> {
-    // The first one finds the weights of the kind before it in the processor's cache.
-    for counts in [false, true] {
-        let (length, drafting) = (session.tokens().len(), session.statistics().draft_time);
+/// What some steps of a request took.
+fn steps(engine: &mut Engine, request: Request<'static>) -> Result<Statistics> {
+    let mut session = engine.open(request)?;
+    let taken = (|| {
+        while engine.prepare(&mut session, usize::MAX)? > 0 {}
         let start = Instant::now();
-        engine.step(&mut [&mut *session])?;
-        let (seconds, draft) = (start.elapsed(), session.statistics().draft_time - drafting);
-        // Near the end of the context less is drafted.
-        if session.is_done() || session.draft.tree().len() != kind.tokens + 1 {
-            return Ok(());
+        engine.step(&mut [&mut session])?;
+        if start.elapsed() < LONG {
+            session.statistics = Statistics::default();
+            (0..STEPS).try_for_each(|_| engine.step(&mut [&mut session]))?;
         }
-        let accepted = session.tokens().len() - length - 1;
-        verified[0] += kind.tokens.min(accepted + 1) as f64;
-        verified[1] += f64::from(u8::from(accepted < kind.tokens));
-        if counts {
-            kind.seconds[0].push(draft.as_secs_f64());
-            kind.seconds[1].push((seconds - draft).as_secs_f64());
-        }
-    }
-    Ok(())
-}
-
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied()
+        Ok(())
+    })();
+    let closed = engine.close(session)?;
+    taken.map(|()| closed.statistics)
 }
 
 #[cfg(test)]
@@ -215,10 +148,13 @@ mod tests {
         let apart = measured("[1, 0, 0, 0]", "[0, 0.5, 0.5, 0]");
         assert!(alike.rejected < 0.01 && apart.rejected > 0.95, "{alike:?}, {apart:?}");
         for costs in [&alike, &apart] {
-            let tokens: Vec<usize> = costs.target.known().iter().map(|pass| pass.0).collect();
+            let tokens: Vec<usize> = costs.target.0.iter().map(|pass| pass.tokens).collect();
             assert_eq!(tokens, CHAINS.map(|chain| chain + 1));
-            assert!(costs.target.known().is_sorted_by(|one, more| one.1 <= more.1), "{costs:?}");
-            assert!(costs.draft.at(1.0, 128) > 0.0 && costs.target.at(1.0, 0) > 0.0, "{costs:?}");
+            assert!(costs.target.0.is_sorted_by_key(|pass| pass.seconds), "{costs:?}");
+            assert!(
+                costs.draft.0[0].seconds >= 0.0 && costs.target.0[0].seconds > 0.0,
+                "{costs:?}"
+            );
         }
     }
 }

@@ -72,15 +72,12 @@ pub fn find<R: RuleRegistry>(
     verifier: &VerifierKind<R>,
     listener: &dyn Listener,
 ) -> Result<Costs> {
-    if let Some(file) = file.filter(|file| file.exists()) {
-        return Ok(read(file)?.costs);
-    }
     let of = identity(options, models, sampling, verifier);
     let place = file.map(Path::to_owned).or_else(|| place(&of));
-    if let Some(kept) = place.as_deref().and_then(|place| read(place).ok())
-        && kept.of == of
-    {
-        return Ok(kept.costs);
+    match place.as_deref().filter(|place| place.exists()).map(read) {
+        Some(kept) if file.is_some() => return Ok(kept?.costs),
+        Some(Ok(kept)) if kept.of == of => return Ok(kept.costs),
+        _ => {}
     }
     let mut request = |prompt, tree| {
         let speculation =
@@ -93,15 +90,13 @@ pub fn find<R: RuleRegistry>(
     let text = models.language.tokenizer.encode(SAMPLE.trim_end())?;
     let costs = models.engine.costs(&text, &mut request).context("measuring what steps cost")?;
     let kept = Kept { of, costs };
-    match place.map(|place| (keep(&place, &kept), place)) {
-        Some((Ok(()), place)) => listener.detail(&format!(
-            "measured the costs of steps here, once, for --tree auto: {}",
-            place.display()
-        )),
-        Some((Err(error), _)) if file.is_some() => return Err(error),
-        _ => listener.note(
-            "note: there is no cache folder for the measured costs of steps: give --costs FILE, or \
-             a seed gives another output each time",
+    listener.detail("measured what steps cost here, for --tree auto");
+    match (place.map(|place| keep(&place, &kept)), file) {
+        (Some(written), Some(_)) => written?,
+        (Some(Ok(())), None) => {}
+        _ => listener.detail(
+            "the costs cannot be cached: give --costs FILE, or a seed gives another output each \
+             time",
         ),
     }
     Ok(kept.costs)
@@ -117,19 +112,18 @@ pub fn learn<R: RuleRegistry>(
     choices: Option<&Choices>,
     listener: &dyn Listener,
 ) {
-    let (None, Some(Speculation { tree, verifier, .. }), Some(choices)) =
-        (file, speculation, choices)
-    else {
-        return;
-    };
-    let Some(auto) = tree.auto_mut().filter(|_| choices.clock.speed().is_some()) else { return };
-    if auto.costs.learn(&choices.clock) {
-        listener.detail("costs corrected by measured time: a seed may give another output now");
+    if let (None, Some(speculation), Some(choices)) = (file, speculation, choices)
+        && let Some(auto) = speculation.tree.auto_mut()
+    {
+        if auto.costs.learn(&choices.clock) {
+            listener.detail(
+                "the clock corrected what steps cost: a seed may give another output from now on",
+            );
+        }
+        let of = identity(options, models, sampling, &speculation.verifier);
+        // What cannot be cached is learned anew.
+        place(&of).map(|place| keep(&place, &Kept { of, costs: auto.costs.clone() }));
     }
-    let kept =
-        Kept { of: identity(options, models, sampling, verifier), costs: auto.costs.clone() };
-    // Costs that cannot be stored are measured anew.
-    place(&kept.of).map(|place| keep(&place, &kept));
 }
 
 /// The key of costs.
@@ -139,13 +133,12 @@ fn identity<R: RuleRegistry>(
     sampling: &Sampling,
     verifier: &VerifierKind<R>,
 ) -> Vec<String> {
-    let version = format!("{}, {BUILD}, costs {METHOD}", env!("CARGO_PKG_VERSION"));
-    // Where nothing is drawn, distributions are single tokens and verification is hardly any work.
+    // Where nothing is drawn, verification is hardly any work.
     let decides = if sampling.temperature == 0.0 { "decides greedily" } else { "decides" };
-    let mut of = vec![machine(), format!("{} threads", threads()), version];
-    of.extend(options.identity(models));
-    of.push(format!("{verifier} {decides}"));
-    of
+    let version = format!("{}, {BUILD}, costs {METHOD}", env!("CARGO_PKG_VERSION"));
+    let threads = format!("{} threads", threads());
+    let of = [machine(), threads, version, format!("{verifier} {decides}")];
+    of.into_iter().chain(options.identity(models)).collect()
 }
 
 /// Where costs of this key are stored, if the user has a cache.

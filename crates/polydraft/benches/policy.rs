@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use polydraft::conformance::tree::{ContextDistributions, TargetOf, draw, random_pair};
 use polydraft::draft::{Draft, Form, Path};
-use polydraft::policy::{Costs, Growth, Passes, StepContext};
+use polydraft::policy::{Costs, Growth, Pass, Passes, StepContext};
 use polydraft::{Distribution, Policy, PolicyKind, Token, VerifierKind, verify::Outcome};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -98,10 +98,9 @@ fn main() -> polydraft::Result<()> {
     // SmolLM2 in f32 with its quantised self-draft, measured on an EPYC.
     let target = [(1, 1.0), (3, 1.0), (5, 1.04), (6, 1.14), (8, 1.22), (16, 1.94), (32, 3.37)];
     let draft = [(1, 0.27), (4, 0.29), (32, 1.85)];
-    let passes = |known: &[(usize, f64)]| {
-        Passes::new(known.iter().map(|&(tokens, seconds)| (tokens, seconds, 1e-4)).collect())
-    };
-    let (target, draft) = (passes(&target)?, passes(&draft)?);
+    let pass = |&(tokens, seconds): &(usize, f64)| Pass { tokens, seconds, longer: 1e-4 };
+    let passes = |known: &[(usize, f64)]| Passes(known.iter().map(pass).collect());
+    let (target, draft) = (passes(&target), passes(&draft));
     let costs = Costs { target, draft, rejected: 0.3, ..Costs::default() };
     println!(
         "{:8} {:>6} {:>8} {:>9} {:>6} {:>6}",

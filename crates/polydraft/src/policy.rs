@@ -29,7 +29,7 @@ use crate::{Distribution, Error, Result};
 
 pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
-pub use costs::{Clocked, Costs, Passes, Sum};
+pub use costs::{Clocked, Costs, Pass, Passes};
 pub use delayed::Settings as Delayed;
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
@@ -48,7 +48,7 @@ pub enum Growth {
 }
 
 /// What a policy knows before a step. It must not depend on what is drawn in the step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepContext {
     /// Sequences in the batch of the step's forward pass, this one included.
     pub batch_size: usize,

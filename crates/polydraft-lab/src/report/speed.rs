@@ -1,7 +1,7 @@
 //! Records of `bench speed`.
 
 use anyhow::Result;
-use polydraft::policy::Passes;
+use polydraft::policy::{Pass, Passes};
 
 use super::page::{Cell, Section};
 use super::record::Record;
@@ -39,9 +39,8 @@ pub fn section(record: &Record) -> Result<Section> {
             .with_x(&[1.0]),
     )?;
     let passes = |name: &str, passes: &Passes| {
-        let point =
-            |&(tokens, seconds, _): &(usize, f64, f64)| Datum::at(tokens as f64, 1e3 * seconds);
-        Curve::joined(name, passes.known().iter().map(point).collect())
+        let point = |pass: &Pass| Datum::at(pass.tokens as f64, 1e3 * pass.seconds);
+        Curve::joined(name, passes.0.iter().map(point).collect())
     };
     section.figure(
         "Cost of a forward pass",

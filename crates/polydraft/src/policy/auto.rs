@@ -56,11 +56,11 @@ pub struct Settings {
 
 /// Drafted tokens, at most.
 const DEPTH: usize = 16;
-/// The part of what asking is expected to be worth that comes from the last root at which the
-/// draft was asked.
-const LAST: f64 = 0.125;
-/// Rejections that are expected of a draft of which nothing good is known: who expects less asks
-/// little, and does not learn that it was wrong.
+/// Roots that are remembered, at first unsure ones: with four the demo pair lost 0.02, with sixteen
+/// nothing is gained.
+const ROOTS: usize = 8;
+/// How unsure a draft is taken for, and how often rejected, of which nothing better is known: who
+/// expects less asks little, and does not learn that it was wrong.
 const USUAL: f64 = 0.5;
 /// The part of the time that may go into finding out whether plain decoding, or drafting, has
 /// become the better one.
@@ -68,6 +68,9 @@ const PROBING: f64 = 0.01;
 /// Plain steps that probes may lose besides: a draft whose first tokens were rejected, as happens
 /// to the best, is tried until it has lost so much.
 const FREE: f64 = 0.5;
+/// What drafting must gain besides, in plain steps: costs are measured on a machine that is never
+/// quiet, and are believed while they are wrong by less than a twentieth. By costs it loses nothing.
+const CAUTION: f64 = 0.03;
 /// Plain steps in a row where drafts pay. The first one does not count ([`Clocked::plain`]).
 ///
 /// [`Clocked::plain`]: super::Clocked::plain
@@ -99,13 +102,9 @@ impl Described for Settings {
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        for (setting, value, most, expected) in [
-            ("paths of an automatic tree", self.paths, 4, "from 1 to 4"),
-            ("depth of an automatic tree", self.depth, DEPTH, "from 1 to 16"),
-        ] {
-            if !(1..=most).contains(&value) {
-                return Err(Error::Setting { setting, expected, got: value.to_string() });
-            }
+        if !(1..=4).contains(&self.paths) || !(1..=DEPTH).contains(&self.depth) {
+            let expected = "from 1 to 4 paths of 1 to 16 tokens";
+            return Err(Error::Setting { setting: "auto", expected, got: self.to_string() });
         }
         self.costs.validate()?;
         Ok(Box::new(Auto::new(self.clone())))
@@ -124,102 +123,75 @@ impl Described for Settings {
     }
 }
 
-/// What is done in the step that comes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Plan {
-    /// Nothing is asked of the draft.
-    Plain,
-    /// A path, as deep as is worth it.
-    Draft,
-    /// One token, worth it or not.
-    Probe,
-}
-
+#[derive(Default)]
 struct Auto {
+    /// Drafted tokens, at most; and in the step that comes.
     depth: usize,
+    most: usize,
+    /// Whether one token is drafted in it, worth it or not.
+    probes: bool,
     reckoning: Reckoning,
     acceptance: Acceptance,
-    plan: Plan,
     /// λ: tokens per second that more tokens must bring.
     rate: f64,
-    /// Tokens that drawing was worth at the last roots, on average, nothing where it was not.
-    asked: f64,
+    /// How unsure the draft was at the last roots.
+    roots: [f64; ROOTS],
     /// Seconds that probes lost.
     lost: f64,
-    /// Seconds since a step was plain, and plain steps that are due.
+    /// Seconds since a step told what plain decoding takes, and plain steps that are due.
     drafting: f64,
     due: u32,
 }
 
 impl Auto {
     fn new(Settings { depth, costs, .. }: Settings) -> Self {
-        let mut new = Self {
-            depth,
-            acceptance: Acceptance::new(costs.rejected.min(USUAL)),
-            reckoning: Reckoning::new(costs),
-            plan: Plan::Plain,
-            rate: 0.0,
-            asked: 0.0,
-            lost: 0.0,
-            drafting: 0.0,
-            due: 0,
-        };
-        new.think();
-        new.asked = new.worth(0, 1.0, new.acceptance.average).max(0.0);
+        let acceptance = Acceptance::new(costs.rejected.min(USUAL));
+        let reckoning = Reckoning::new(costs);
+        let roots = [USUAL; ROOTS];
+        let mut new = Self { depth, acceptance, reckoning, roots, ..Self::default() };
         new.think();
         new
     }
 
     /// Settles what is done in the next step.
     fn think(&mut self) {
-        let plain = self.reckoning.target(1);
-        self.rate = self.best_chain();
-        // With other sequences in the pass, or behind more context, not even a sure draft may pay.
-        let most = self.worth(0, 1.0, self.acceptance.rejection(0.0));
+        let (plain, first) = (self.reckoning.target(1), self.reckoning.first(false));
+        let chains = self.chain(0, 1.0, self.acceptance.average);
+        let rates = chains.map(|(gain, took)| (1.0 + gain) / (plain + first + took));
+        self.rate = rates.fold(1.0 / plain, f64::max);
+        let worth = |unsure| self.worth(0, 1.0, self.acceptance.rejection(unsure)).max(0.0);
+        let worth = self.roots.map(worth).iter().sum::<f64>() / ROOTS as f64;
         // Where asking takes next to nothing, as with n-grams, nothing is missed by it.
-        if self.asked.min(most) > self.rate * self.reckoning.first(false) - PROBING {
-            self.plan = if self.due > 0 { Plan::Plain } else { Plan::Draft };
-            return;
-        }
-        let seconds = self.reckoning.first(true) + self.reckoning.target(2) - plain;
-        let loss = seconds - (1.0 - self.acceptance.average) * plain;
-        let may = FREE * plain + PROBING * self.reckoning.choices().seconds;
-        self.plan = if self.lost + loss <= may { Plan::Probe } else { Plan::Plain };
+        let asks = worth > self.rate * first - PROBING;
+        let probe = self.reckoning.first(true) + self.reckoning.target(2) - plain;
+        let loss = probe - (1.0 - self.acceptance.average) * plain;
+        let may = FREE * plain + PROBING * self.reckoning.choices.seconds;
+        self.probes = !asks && self.lost + loss <= may;
+        self.most = match asks && self.due == 0 {
+            true => self.depth,
+            false => usize::from(self.probes),
+        };
     }
 
-    /// Tokens per second of the best chain of average nodes, or of plain decoding.
-    fn best_chain(&self) -> f64 {
-        let accepted = 1.0 - self.acceptance.average;
-        let mut drafted = self.reckoning.first(false);
-        let (mut tokens, mut reached, mut best) = (1.0, 1.0, 1.0 / self.reckoning.target(1));
-        for depth in 1..=self.depth {
-            reached *= accepted;
-            tokens += reached;
-            best = f64::max(best, tokens / (self.reckoning.target(1 + depth) + drafted));
-            drafted += self.reckoning.draft(1);
-        }
-        best
-    }
-
-    /// Tokens gained, less what the seconds are worth, by drawing at a node and on from there to
-    /// the best depth; `reached` is the probability that verification comes to the node, `here`
-    /// that what is drawn there is rejected.
-    fn worth(&self, depth: usize, reached: f64, here: f64) -> f64 {
-        let (before, later) = (self.reckoning.target(1 + depth), self.acceptance.average);
-        let mut accepted = reached * (1.0 - here);
-        let (mut gain, mut drafted, mut best) = (0.0, 0.0, f64::NEG_INFINITY);
-        for depth in depth + 1..=self.depth {
+    /// What drawing at a node and on from there brings, by the depth that it comes to: tokens, and
+    /// the seconds that they take. `reached` is the probability that verification comes to the
+    /// node, `here` that what is drawn there is rejected.
+    fn chain(&self, from: usize, reached: f64, here: f64) -> impl Iterator<Item = (f64, f64)> {
+        let (before, pass) = (self.reckoning.target(1 + from), self.reckoning.draft(1));
+        let before = if from == 0 { (1.0 - CAUTION) * before } else { before };
+        let (mut accepted, mut gain) = (reached * (1.0 - here), 0.0);
+        (from + 1..=self.depth).map(move |depth| {
             gain += accepted;
-            accepted *= 1.0 - later;
-            let seconds = self.reckoning.target(1 + depth) - before + drafted;
-            best = f64::max(best, gain - self.rate * seconds);
-            // More takes no less, and what can still be accepted is all that there is to gain.
-            if gain + accepted / later - self.rate * seconds <= best {
-                break;
-            }
-            drafted += self.reckoning.draft(1);
-        }
-        best
+            accepted *= 1.0 - self.acceptance.average;
+            let drafted = (depth - from - 1) as f64 * pass;
+            (gain, self.reckoning.target(1 + depth) - before + drafted)
+        })
+    }
+
+    /// Tokens gained by the best depth, less what its seconds are worth.
+    fn worth(&self, from: usize, reached: f64, here: f64) -> f64 {
+        let worth = self.chain(from, reached, here).map(|(gain, took)| gain - self.rate * took);
+        worth.fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// The probability that verification comes to the end of a path.
@@ -230,36 +202,22 @@ impl Auto {
 
 impl Policy for Auto {
     fn goes_on(&self, path: &Path) -> bool {
-        match (self.plan, path.depth()) {
-            (Plan::Plain, _) => false,
-            (_, 0) => true,
-            (Plan::Probe, _) => false,
-            (Plan::Draft, depth) => {
-                let worth = self.worth(depth, self.reached(path), self.acceptance.average);
-                worth > self.rate * self.reckoning.draft(1)
-            }
-        }
+        let (depth, average) = (path.depth(), self.acceptance.average);
+        let worth = || self.worth(depth, self.reached(path), average);
+        depth < self.most && (depth == 0 || worth() > self.rate * self.reckoning.draft(1))
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
-        let here = self.acceptance.rejection(1.0 - probs.confidence());
-        let is_drawn = match (self.plan, path.depth()) {
-            (Plan::Plain, _) => false,
-            (Plan::Probe, depth) => depth == 0,
-            (Plan::Draft, depth) => self.worth(depth, self.reached(path), here) > 0.0,
-        };
-        is_drawn.then(|| match path.depth() {
+        let (depth, here) = (path.depth(), self.acceptance.rejection(1.0 - probs.confidence()));
+        let worth = || self.worth(depth, self.reached(path), here);
+        (depth < self.most && (self.probes || worth() > 0.0)).then(|| match depth {
             0 => Growth::Fresh(Draws::iid(1)),
             _ => Growth::Continue,
         })
     }
 
     fn depth(&self) -> usize {
-        match self.plan {
-            Plan::Plain => 0,
-            Plan::Probe => 1,
-            Plan::Draft => self.depth,
-        }
+        self.most
     }
 
     fn form(&self) -> Form {
@@ -267,38 +225,34 @@ impl Policy for Auto {
     }
 
     fn begin_step(&mut self, context: &StepContext) {
-        self.reckoning.begin_step(context);
+        self.reckoning.context = *context;
         self.think();
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
         let plain = self.reckoning.target(1);
         let seconds = self.reckoning.observe(draft, outcome);
-        if self.plan == Plan::Probe {
+        if self.probes {
             self.lost += seconds - (outcome.accepted.len() + 1) as f64 * plain;
         }
         self.due = self.due.saturating_sub(1);
-        self.drafting = if draft.tree().len() > 1 { self.drafting + seconds } else { 0.0 };
-        let loss = (1.0 - 1.0 / self.reckoning.choices().gain()).max(LOSS);
+        self.drafting = if self.reckoning.is_plain() { 0.0 } else { self.drafting + seconds };
+        let loss = (1.0 - 1.0 / self.reckoning.choices.gain()).max(LOSS);
         if f64::from(RUN) * plain * loss < PROBING * self.drafting {
             self.due = RUN;
         }
-
-        let unsure = |node| draft.distribution(node).map(|probs| 1.0 - probs.confidence());
         if !draft.asked().is_empty() {
+            self.roots.rotate_right(1);
             // Where nothing was drawn, the draft was so unsure that nothing was worth it.
-            let rejection = unsure(DraftTree::ROOT).map(|unsure| self.acceptance.rejection(unsure));
-            let worth = rejection.map_or(0.0, |here| self.worth(0, 1.0, here).max(0.0));
-            self.asked += LAST * (worth - self.asked);
+            let probs = draft.distribution(DraftTree::ROOT);
+            self.roots[0] = probs.map_or(1.0, |probs| 1.0 - probs.confidence());
         }
-        let ends =
-            outcome.accepted.iter().map(|&node| (node, false)).chain([(DraftTree::ROOT, true)]);
         let mut node = DraftTree::ROOT;
-        for (next, rejected) in ends {
-            if let Some(unsure) = unsure(node) {
-                self.acceptance.observe(unsure, rejected);
+        for next in outcome.accepted.iter().copied().map(Some).chain([None]) {
+            if let Some(probs) = draft.distribution(node) {
+                self.acceptance.observe(1.0 - probs.confidence(), next.is_none());
             }
-            node = next;
+            node = next.unwrap_or(node);
         }
         self.think();
     }
@@ -308,7 +262,7 @@ impl Policy for Auto {
     }
 
     fn choices(&self) -> Option<&Choices> {
-        Some(self.reckoning.choices())
+        Some(&self.reckoning.choices)
     }
 }
 

@@ -2,18 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::StepContext;
 use crate::{Error, Result};
 
 /// Seconds of the passes of target and draft on one machine. All that a step takes beside the
 /// draft's passes counts as the target's: distributions, verification, caches cut back.
 ///
 /// ```
-/// use polydraft::policy::Passes;
+/// use polydraft::policy::{Costs, StepContext};
 ///
-/// // By tokens: seconds without context, and seconds for every token of context.
-/// let passes = Passes::new(vec![(1, 1.0, 0.0), (4, 1.5, 0.001), (8, 2.5, 0.002)])?;
-/// assert_eq!((passes.at(1.0, 50), passes.at(6.0, 0), passes.at(8.0, 250)), (1.0, 2.0, 3.0));
-/// # Ok::<(), polydraft::Error>(())
+/// // By tokens: seconds without context, and more for every token of context.
+/// let costs = r#"{"target": [[1, 1.0], [4, 1.5, 0.001], [8, 2.5, 0.002]], "draft": [[1, 0.1]]}"#;
+/// let costs: Costs = serde_json::from_str(costs)?;
+/// let behind = |context_length| StepContext { batch_size: 1, context_length };
+/// assert_eq!((costs.target.at(1, &behind(50)), costs.target.at(6, &behind(0))), (1.0, 2.0));
+/// // Two sequences, four tokens of each.
+/// assert_eq!(costs.target.at(4, &StepContext { batch_size: 2, context_length: 250 }), 3.0);
+/// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -35,49 +40,42 @@ pub struct Costs {
     pub clock: Clocked,
 }
 
-/// Seconds of steps of one kind, by the clock and by the costs.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Sum {
-    /// So many steps.
-    pub steps: u64,
-    /// Seconds by the clock.
-    pub clock: f64,
-    /// Seconds by the costs.
-    pub costs: f64,
-}
-
-/// What the clock said of steps of one sequence alone.
+/// What the clock said of steps of one sequence alone: of those without drafted tokens, and of
+/// those with some.
+///
+/// The former count behind another such step: weights are then where they are in plain decoding. Of
+/// a small model the first step behind a draft takes a third longer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Clocked {
-    /// Steps without drafted tokens behind another such step: weights are then where they are in
-    /// plain decoding. Of a small model the first step behind a draft takes a third longer.
-    pub plain: Sum,
-    /// Steps with drafted tokens.
-    pub drafted: Sum,
+    /// So many steps.
+    pub steps: [u64; 2],
+    /// Their seconds by the clock.
+    pub clock: [f64; 2],
+    /// Their seconds by the costs.
+    pub costs: [f64; 2],
 }
 
 /// Plain steps without which a text says nothing: they tell how fast the machine was.
 const FEW: u64 = 4;
-/// Plain and drafted steps after which the clock is believed: one is off by a sixth on a virtual
-/// machine, the ratio of so many of both by 0.03.
-const ENOUGH: u64 = 64;
+/// Steps of both kinds after which the clock is believed: one is off by a sixth on a virtual
+/// machine, the ratio of so many by 0.024.
+const ENOUGH: u64 = 100;
 /// The part by which drafted steps may be off: less is noise, and a seed is to give the same text
 /// as long as costs are not wrong.
-const TOLERANCE: f64 = 0.1;
+const TOLERANCE: f64 = 0.05;
 
 impl Clocked {
     /// How many times as long as the costs say plain steps took, if there were some.
     pub fn speed(&self) -> Option<f64> {
-        (self.plain.steps >= FEW).then(|| self.plain.clock / self.plain.costs)
+        (self.steps[0] >= FEW).then(|| self.clock[0] / self.costs[0])
     }
 }
 
 impl Default for Costs {
     /// Nobody's machine: a target bound by memory, and a draft of a tenth of it.
     fn default() -> Self {
-        let passes = |seconds| {
-            Passes(vec![(1, seconds, 0.0), (8, 1.3 * seconds, 0.0), (32, 3.0 * seconds, 0.0)])
-        };
+        let pass = |tokens, seconds| Pass { tokens, seconds, longer: 0.0 };
+        let passes = |unit| Passes(vec![pass(1, unit), pass(8, 1.3 * unit), pass(32, 3.0 * unit)]);
         Self {
             target: passes(1.0),
             draft: passes(0.1),
@@ -94,109 +92,83 @@ impl Costs {
     /// from here on what it says relative to plain ones of the same texts; whether that is so.
     pub fn learn(&mut self, text: &Clocked) -> bool {
         let Some(speed) = text.speed() else { return false };
-        let Clocked { plain, drafted } = &mut self.clock;
-        for (sum, new) in [(&mut *plain, text.plain), (&mut *drafted, text.drafted)] {
-            sum.steps += new.steps;
-            sum.clock += new.clock / speed;
-            sum.costs += new.costs;
+        let Clocked { steps, clock, costs } = &mut self.clock;
+        for kind in [0, 1] {
+            steps[kind] += text.steps[kind];
+            clock[kind] += text.clock[kind] / speed;
+            costs[kind] += text.costs[kind];
         }
-        if plain.steps.min(drafted.steps) < ENOUGH {
+        if steps[0].min(steps[1]) < ENOUGH {
             return false;
         }
-        let (ratio, pass) = (drafted.clock / drafted.costs, self.target.0[0].1);
+        let ratio = clock[1] / costs[1];
         self.clock = Clocked::default();
         let is_wrong = (ratio - 1.0).abs() > TOLERANCE;
         if is_wrong {
-            self.target.0[1..].iter_mut().for_each(|(_, seconds, longer)| {
-                (*seconds, *longer) = (pass.max(ratio * *seconds), ratio * *longer);
-            });
-            self.draft.0.iter_mut().for_each(|(_, seconds, longer)| {
-                (*seconds, *longer) = (ratio * *seconds, ratio * *longer);
-            });
+            let plain = self.target.0.first().map_or(0.0, |pass| pass.seconds);
+            for pass in self.target.0.iter_mut().skip(1).chain(&mut self.draft.0) {
+                (pass.seconds, pass.longer) = (ratio * pass.seconds, ratio * pass.longer);
+            }
+            // More tokens take no less.
+            self.target.0.iter_mut().for_each(|pass| pass.seconds = pass.seconds.max(plain));
             self.first *= ratio;
         }
         is_wrong
     }
 
     pub(super) fn validate(&self) -> Result<()> {
-        let Self { target, first, rejected, .. } = self;
-        let is_right = target.0[0].1 > 0.0 && first.is_finite() && *first >= 0.0;
-        if is_right && (0.0..=1.0).contains(rejected) {
+        let Self { target, draft, first, rejected, .. } = self;
+        let passes = target.are_passes() && draft.are_passes() && target.0[0].seconds > 0.0;
+        if passes && first.is_finite() && *first >= 0.0 && (0.0..=1.0).contains(rejected) {
             return Ok(());
         }
         Err(Error::Setting {
             setting: "costs",
-            expected: "passes of the target that take time, a first pass of the draft that takes \
-                       no time or more, a part of rejected tokens from 0 to 1",
-            got: format!("{:?}, {first}, {rejected}", target.0),
+            expected: "passes over 1 and more tokens, each with its seconds; a part of rejected \
+                       tokens from 0 to 1",
+            got: format!("{target:?}, {draft:?}, {first}, {rejected}"),
         })
     }
 }
 
-/// Seconds of passes by tokens: without context, and more for every token of context, for each
-/// token attends to all of them.
+/// A pass over so many tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pass {
+    /// Of all sequences together.
+    pub tokens: usize,
+    /// Seconds without context.
+    pub seconds: f64,
+    /// Seconds more for every token of context: each token attends to all of them.
+    #[serde(default)]
+    pub longer: f64,
+}
+
+/// Passes, tokens growing from 1 on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Vec<f64>>", into = "Vec<(usize, f64, f64)>")]
-pub struct Passes(Vec<(usize, f64, f64)>);
+pub struct Passes(pub Vec<Pass>);
 
 impl Passes {
-    /// Tokens, seconds without context, seconds for every token of context.
-    ///
-    /// # Errors
-    /// No pass; tokens that do not grow from 1 on; seconds that are no time.
-    pub fn new(passes: Vec<(usize, f64, f64)>) -> Result<Self> {
-        let grows = passes.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        let is_time = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
-        let times = passes.iter().all(|pass| is_time(pass.1) && is_time(pass.2));
-        if passes.first().is_some_and(|(tokens, ..)| *tokens == 1) && grows && times {
-            return Ok(Self(passes));
-        }
-        Err(Error::Setting {
-            setting: "costs",
-            expected: "tokens, seconds and seconds for every token of context, [[1, 0.01, 1e-6], \
-                       [4, 0.012, 2e-6], ..], tokens growing from 1 on",
-            got: format!("{passes:?}"),
-        })
-    }
-
-    /// Those that are known.
-    pub fn known(&self) -> &[(usize, f64, f64)] {
-        &self.0
-    }
-
-    /// Seconds of a pass over so many tokens behind so many: on the line between two that are
+    /// Seconds of a pass over so many tokens of each sequence: on the line between two that are
     /// known; behind the last in proportion to it.
-    pub fn at(&self, tokens: f64, context: usize) -> f64 {
-        let behind = |(tokens, seconds, longer): (usize, f64, f64)| {
-            (tokens as f64, seconds + longer * context as f64)
-        };
-        let mut before = behind(self.0[0]);
-        for known in self.0.iter().copied().map(behind) {
-            if tokens <= known.0 {
-                let part = (tokens - before.0).max(0.0) / (known.0 - before.0).max(1.0);
-                return before.1 + part * (known.1 - before.1);
+    pub fn at(&self, tokens: usize, context: &StepContext) -> f64 {
+        let tokens = tokens * context.batch_size.max(1);
+        let seconds = |pass: &Pass| pass.seconds + pass.longer * context.context_length as f64;
+        let place = self.0.partition_point(|known| known.tokens < tokens);
+        match (self.0[..place].last(), self.0.get(place)) {
+            (Some(below), Some(above)) => {
+                let part = (tokens - below.tokens) as f64 / (above.tokens - below.tokens) as f64;
+                seconds(below) + part * (seconds(above) - seconds(below))
             }
-            before = known;
+            (Some(last), None) => seconds(last) * tokens as f64 / last.tokens as f64,
+            (None, first) => first.map_or(0.0, seconds),
         }
-        before.1 * tokens / before.0
     }
-}
 
-/// With two numbers each where context takes no time.
-impl TryFrom<Vec<Vec<f64>>> for Passes {
-    type Error = Error;
-
-    fn try_from(passes: Vec<Vec<f64>>) -> Result<Self> {
-        let part = |pass: &Vec<f64>, part: usize| pass.get(part).copied().unwrap_or(0.0);
-        let passes =
-            passes.iter().map(|pass| (part(pass, 0) as usize, part(pass, 1), part(pass, 2)));
-        Self::new(passes.collect())
-    }
-}
-
-impl From<Passes> for Vec<(usize, f64, f64)> {
-    fn from(passes: Passes) -> Self {
-        passes.0
+    fn are_passes(&self) -> bool {
+        let is_time = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
+        self.0.first().is_some_and(|first| first.tokens == 1)
+            && self.0.is_sorted_by(|below, above| below.tokens < above.tokens)
+            && self.0.iter().all(|pass| is_time(pass.seconds) && is_time(pass.longer))
     }
 }
 
@@ -208,26 +180,30 @@ mod tests {
         assert!((found - expected).abs() < 1e-12, "{found} {expected}");
     }
 
+    fn behind(context_length: usize) -> StepContext {
+        StepContext { batch_size: 1, context_length }
+    }
+
     #[test]
     fn passes_are_lines_between_those_known() {
-        let passes = Passes::new(vec![(1, 0.9, 0.001), (4, 1.6, 0.004)]).unwrap();
-        near(passes.at(1.0, 100), 1.0);
-        near(passes.at(0.5, 100), 1.0);
-        near(passes.at(4.0, 600), 4.0);
-        near(passes.at(2.5, 0), 1.25);
-        near(passes.at(8.0, 0), 3.2);
-        let costs = Costs { target: passes, ..Costs::default() };
+        let target = r#"{"target": [[1, 0.9, 0.001], [4, 1.6, 0.004]], "rejected": 0.25}"#;
+        let costs: Costs = serde_json::from_str(target).unwrap();
+        near(costs.target.at(1, &behind(100)), 1.0);
+        near(costs.target.at(0, &behind(100)), 1.0);
+        near(costs.target.at(4, &behind(600)), 4.0);
+        near(costs.target.at(2, &behind(0)), 0.9 + 0.7 / 3.0);
+        near(costs.target.at(8, &behind(0)), 3.2);
+        near(costs.target.at(1, &StepContext { batch_size: 8, context_length: 0 }), 3.2);
+        assert_eq!((costs.rejected, &costs.draft), (0.25, &Costs::default().draft));
         let text = serde_json::to_string(&costs).unwrap();
         assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), costs);
-        let least = r#"{"target": [[1, 1.0]], "draft": [[1, 0.1]]}"#;
-        near(serde_json::from_str::<Costs>(least).unwrap().target.at(3.0, 5000), 3.0);
+        assert!(costs.validate().is_ok());
     }
 
     /// A text on a machine of half the speed, in which drafted steps took so many times as long as
     /// the costs say, beside plain ones.
     fn text(ratio: f64) -> Clocked {
-        let sum = |costs: f64, ratio: f64| Sum { steps: 32, clock: 2.0 * ratio * costs, costs };
-        Clocked { plain: sum(32.0, 1.0), drafted: sum(50.0, ratio) }
+        Clocked { steps: [50; 2], clock: [64.0, 100.0 * ratio], costs: [32.0, 50.0] }
     }
 
     #[test]
@@ -237,19 +213,19 @@ mod tests {
         assert!(!costs.learn(&text(1.3)));
         assert_eq!(costs.target, new().target);
         assert!(costs.learn(&text(1.3)));
-        near(costs.target.at(1.0, 0), 1.0);
-        near(costs.target.at(8.0, 0), 1.3 * 1.3);
-        near(costs.draft.at(1.0, 0), 0.13);
+        near(costs.target.at(1, &behind(0)), 1.0);
+        near(costs.target.at(8, &behind(0)), 1.3 * 1.3);
+        near(costs.draft.at(1, &behind(0)), 0.13);
         near(costs.first, 0.65);
         assert_eq!(costs.clock, Clocked::default());
         // Noise moves nothing, nor does the machine's speed, nor a text without plain steps.
         let mut costs = new();
         for _ in 0..10 {
-            assert!(!costs.learn(&text(1.08)));
-            assert!(!costs.learn(&Clocked { plain: Sum::default(), ..text(3.0) }));
+            assert!(!costs.learn(&text(1.04)));
+            assert!(!costs.learn(&Clocked { steps: [0, 99], ..text(3.0) }));
         }
         // No pass over several tokens is faster than one over one.
         assert!(costs.learn(&text(0.5)) || costs.learn(&text(0.5)));
-        near(costs.target.at(2.0, 0), 1.0);
+        near(costs.target.at(2, &behind(0)), 1.0);
     }
 }

@@ -40,13 +40,12 @@ impl Choices {
 ///
 /// ```
 /// use polydraft::conformance::tree::{draw, random_pair, TargetOf};
-/// use polydraft::policy::{Costs, Passes, Reckoning};
+/// use polydraft::policy::{Costs, Reckoning};
 /// use polydraft::{PolicyKind, VerifierKind};
 /// use rand::SeedableRng;
 ///
-/// let draft = Passes::new(vec![(1, 0.25, 0.0)])?;
-/// let target = Passes::new(vec![(1, 1.0, 0.0), (8, 1.0, 0.0)])?;
-/// let mut reckoning = Reckoning::new(Costs { draft, target, ..Costs::default() });
+/// let costs: Costs = serde_json::from_str(r#"{"target": [[1, 1], [8, 1]], "draft": [[1, 0.25]]}"#)?;
+/// let mut reckoning = Reckoning::new(costs);
 /// let policy = PolicyKind::chain(2).build()?;
 /// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
 /// let pair = random_pair(2, 3, 0.5, false, &mut rng)?;
@@ -55,55 +54,38 @@ impl Choices {
 /// let outcome = verifier.verify(&draft, &TargetOf::new(draft.tree(), &pair.target), &mut rng)?;
 /// // A pass of the target, and two of the draft.
 /// assert_eq!(reckoning.observe(&draft, &outcome), 1.5);
-/// # Ok::<(), polydraft::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Reckoning {
     costs: Costs,
-    context: StepContext,
+    /// What the costs of the next step depend on. Sequences beside this one are taken for as long,
+    /// and do as this one does.
+    pub context: StepContext,
     /// Tokens since the draft was last asked.
     unasked: usize,
     /// Tokens that the last step scored, and its seconds by the costs.
     last: (usize, f64),
     /// Whether nothing was drafted in the step before it.
     behind_plain: bool,
-    choices: Choices,
+    /// What was done so far.
+    pub choices: Choices,
 }
 
 impl Reckoning {
     /// By these costs.
     pub fn new(costs: Costs) -> Self {
-        Self {
-            costs,
-            context: StepContext { batch_size: 1, context_length: 0 },
-            unasked: 0,
-            last: (0, 0.0),
-            behind_plain: false,
-            choices: Choices::default(),
-        }
-    }
-
-    /// What was done so far.
-    pub fn choices(&self) -> &Choices {
-        &self.choices
-    }
-
-    /// Takes note of what a step costs depend on. Sequences beside this one are taken for as long,
-    /// and do as this one does.
-    pub fn begin_step(&mut self, context: &StepContext) {
-        self.context = *context;
+        Self { costs, ..Self::default() }
     }
 
     /// Seconds of a pass of the target over so many tokens of each sequence.
     pub fn target(&self, tokens: usize) -> f64 {
-        let StepContext { batch_size, context_length } = self.context;
-        self.costs.target.at((tokens * batch_size) as f64, context_length)
+        self.costs.target.at(tokens, &self.context)
     }
 
     /// Seconds of a pass of the draft, likewise.
     pub fn draft(&self, tokens: usize) -> f64 {
-        let StepContext { batch_size, context_length } = self.context;
-        self.costs.draft.at((tokens * batch_size) as f64, context_length)
+        self.costs.draft.at(tokens, &self.context)
     }
 
     /// Seconds of the draft's first pass in a step, and of reading in it what was decided without
@@ -130,18 +112,21 @@ impl Reckoning {
         seconds
     }
 
+    /// Whether the last step tells what plain decoding takes: behind another one without drafted
+    /// tokens.
+    pub fn is_plain(&self) -> bool {
+        self.behind_plain && self.last.0 == 1
+    }
+
     /// Takes note of its seconds by the clock.
     pub fn clock(&mut self, seconds: f64) {
-        let (scored, by_costs) = self.last;
-        let sum = match scored {
-            // Of a pass with others nobody knows who took how much.
-            _ if self.context.batch_size > 1 => return,
-            1 if !self.behind_plain => return,
-            1 => &mut self.choices.clock.plain,
-            _ => &mut self.choices.clock.drafted,
-        };
-        sum.steps += 1;
-        sum.clock += seconds;
-        sum.costs += by_costs;
+        let (scored, costs) = self.last;
+        // Of a pass with others nobody knows who took how much.
+        if self.context.batch_size <= 1 && (scored > 1 || self.is_plain()) {
+            let (clock, kind) = (&mut self.choices.clock, usize::from(scored > 1));
+            clock.steps[kind] += 1;
+            clock.clock[kind] += seconds;
+            clock.costs[kind] += costs;
+        }
     }
 }

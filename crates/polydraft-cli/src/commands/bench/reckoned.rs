@@ -35,7 +35,7 @@ impl Policy for Reckoned {
     }
 
     fn begin_step(&mut self, context: &StepContext) {
-        self.reckoning.begin_step(context);
+        self.reckoning.context = *context;
         self.policy.begin_step(context);
     }
 
@@ -50,6 +50,6 @@ impl Policy for Reckoned {
     }
 
     fn choices(&self) -> Option<&Choices> {
-        Some(self.reckoning.choices())
+        Some(&self.reckoning.choices)
     }
 }

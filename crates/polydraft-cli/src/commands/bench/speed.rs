@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::policy::{Auto, Costs};
+use polydraft::policy::{Auto, Costs, StepContext};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Limits, Statistics};
 use polydraft_runtime::{Models, Settings, Speculation, Usage, costs, seeded};
@@ -392,7 +392,8 @@ fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
 /// step.
 fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
     let auto = &results[1];
-    let (plain, pass) = (costs.target.at(1.0, 0), costs.draft.at(1.0, 0));
+    let of_one = StepContext::default();
+    let (plain, pass) = (costs.target.at(1, &of_one), costs.draft.at(1, &of_one));
     let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
@@ -401,7 +402,7 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
          estimates {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
-        costs.target.at(4.0, 0) / plain,
+        costs.target.at(4, &of_one) / plain,
         auto.by_costs.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
@@ -458,9 +459,9 @@ impl Report {
         }
         for (name, passes) in [("target", &self.costs.target), ("draft", &self.costs.draft)] {
             let pairs: Vec<String> = passes
-                .known()
+                .0
                 .iter()
-                .map(|(tokens, seconds, _)| format!("{tokens}: {:.2} ms", 1e3 * seconds))
+                .map(|pass| format!("{}: {:.2} ms", pass.tokens, 1e3 * pass.seconds))
                 .collect();
             write!(out, "\na pass of the {name} over so many tokens  {}", pairs.join("  "))?;
         }

@@ -173,6 +173,6 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
 /// The speed-up over plain decoding, by measured time; none where too few steps were plain.
 fn times_plain(s: &Statistics) -> Option<f64> {
     let plain = s.choices.as_ref()?.plain_seconds_by_clock()?;
-    let drafted = s.choices.as_ref()?.clock.drafted.steps > 0;
+    let drafted = s.choices.as_ref()?.clock.steps[1] > 0;
     drafted.then(|| plain / s.total_time.as_secs_f64().max(1e-9))
 }

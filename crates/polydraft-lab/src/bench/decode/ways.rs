@@ -1,7 +1,7 @@
 //! The decoding methods that are compared.
 
 use anyhow::Result;
-use polydraft::policy::Costs;
+use polydraft::policy::{Costs, StepContext};
 use polydraft::{PolicyKind, Sampling};
 use polydraft_engine::Statistics;
 use polydraft_reference::VerifierKind;
@@ -79,17 +79,20 @@ impl Way {
     /// level by level, then one of the target. `None` for adaptive draft lengths, whose levels are
     /// not known.
     pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
-        let Some(speculation) = &self.speculation else { return Some(costs.target.at(1.0, 0)) };
+        let empty = StepContext::default();
+        let Some(speculation) = &self.speculation else {
+            return Some(costs.target.at(1, &empty));
+        };
         if speculation.tree.clone().auto_mut().is_some() {
             return None;
         }
         let depth = speculation.tree.build().ok()?.depth();
         // The first level's distribution comes from one token; the others' from the nodes of the
         // level before, about as many in each.
-        let level = (nodes / depth as f64).max(1.0);
-        let levels = (depth - 1) as f64 * costs.draft.at(level, 0);
-        let draft = costs.first + costs.draft.at(1.0, 0) + levels;
-        Some(draft + costs.target.at(1.0 + nodes, 0))
+        let level = (nodes / depth as f64).max(1.0).round() as usize;
+        let levels = (depth - 1) as f64 * costs.draft.at(level, &empty);
+        let draft = costs.first + costs.draft.at(1, &empty) + levels;
+        Some(draft + costs.target.at(1 + nodes.round() as usize, &empty))
     }
 
     pub fn settings(&self) -> Settings {

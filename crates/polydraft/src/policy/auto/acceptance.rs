@@ -12,7 +12,7 @@
 //! [`Distribution::confidence`]: crate::Distribution::sureness
 
 /// Rejections so far.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Acceptance {
     /// Over the nodes of the guess, and over those that were verified: 1, s, s², r and s·r, where r
     /// is 1 where the token was rejected.
@@ -37,7 +37,7 @@ impl Acceptance {
     /// Behind the guess that so many tokens are rejected, at most every other one.
     pub fn new(rejected: f64) -> Self {
         let guess = add(add([0.0; 5], 0.0, 0.0, 0.5 * GUESS), 1.0, 2.0 * rejected, 0.5 * GUESS);
-        let mut new = Self { sums: [guess, [0.0; 5]], line: (0.0, 0.0), average: 0.0 };
+        let mut new = Self { sums: [guess, [0.0; 5]], ..Self::default() };
         new.fit();
         new
     }
