@@ -108,7 +108,7 @@ fn steps(engine: &mut Engine, request: Request<'static>) -> Result<Statistics> {
         let start = Instant::now();
         engine.step(&mut [&mut session])?;
         if start.elapsed() < LONG {
-            session.statistics = Statistics::default();
+            session.observers.statistics = Statistics::default();
             (0..STEPS).try_for_each(|_| engine.step(&mut [&mut session]))?;
         }
         Ok(())
@@ -122,7 +122,7 @@ mod tests {
     use rand::SeedableRng;
 
     use super::*;
-    use crate::{ModelDrafter, TableModel};
+    use crate::{ModelDrafter, Speculation, TableModel};
 
     /// A draft that is the target, and one that never says what the target says.
     #[test]

@@ -377,7 +377,7 @@ fn misuse_is_an_error() {
         model.open().unwrap();
     }
     let message = model.open().unwrap_err().to_string();
-    assert!(message.contains(&format!("at most {most} texts")), "{message}");
+    assert!(message.contains(&format!("at most {most} sequences")), "{message}");
     let file = file(&writer(Kind::Plain, 50, 1.0));
     for (wrong, expected) in [
         (LlamaOptions { context: Some(0), ..options() }, "1 to 640"),

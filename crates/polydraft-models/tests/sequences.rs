@@ -403,7 +403,7 @@ fn misuse_is_an_error_and_harms_nobody() {
     assert_eq!(model.info().sequences, 3);
     let [good, bad] = [(); 2].map(|()| model.open().unwrap());
     let message = model.open().unwrap_err().to_string();
-    assert!(message.contains("at most 3 texts"), "{message}");
+    assert!(message.contains("at most 3 sequences"), "{message}");
     model.extend(good, &[1, 2, 3]).unwrap();
     let expected = after(&mut model, good);
     let tree = DraftTree::new();
