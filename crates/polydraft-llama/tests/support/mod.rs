@@ -8,7 +8,7 @@ use std::io::Write as _;
 
 use gguf::Writer;
 use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::{Model, Sequence};
+use polydraft_engine::{Model, Sequence, Sequences};
 use polydraft_llama::{CacheType, FlashAttention, LlamaOptions};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
