@@ -2,10 +2,10 @@
 //!
 //! Problem: how much to draft hangs on the seconds of passes over 1, 2, 4, .. tokens and of the
 //! draft's passes, and a small model's pass is faster or slower by a third as its weights lie in
-//! the processor's cache or do not: passes of one model alone do not show that.
+//! the CPU's cache or do not: passes of one model alone do not show that.
 //! Method: whole steps, plain ones and with chains of 1, 3, 7 and 11 tokens; of each kind the least
 //! of two rounds, of the draft's seconds and of all others. Chains say what a pass of the draft
-//! takes, and what the first one of a step takes beyond that. The same behind a long context,
+//! takes, and what the first one of a step takes beyond that. The same after a long context,
 //! where that does not take long: the difference is what each token of context adds. What became of
 //! the chains is what to expect of the draft. The draft's passes over several tokens are taken to
 //! grow as the target's do. It takes two seconds or three where passes are not long; the clock
@@ -25,15 +25,15 @@ pub(crate) type Requests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Reque
 const CHAINS: [usize; 5] = [0, 1, 3, 7, 11];
 /// Tokens of the contexts.
 const CONTEXTS: [usize; 2] = [128, 1024];
-/// Steps of a kind that count in a round, behind one that finds another kind's weights in the
-/// processor's cache; that one alone where it takes long.
+/// Steps of a kind that count in a round, after one that finds another kind's weights in the
+/// CPU's cache; that one alone where it takes long.
 const STEPS: usize = 2;
 const LONG: Duration = Duration::from_millis(100);
 /// Rounds, and how long one may take for there to be another.
 const ROUNDS: usize = 2;
 const TIME: Duration = Duration::from_millis(1500);
 
-/// What steps cost behind a text, again and again until it is long enough; behind any token if
+/// What steps cost after a text, again and again until it is long enough; after any token if
 /// there is none.
 pub(crate) fn measure(
     engine: &mut Engine,

@@ -163,9 +163,9 @@ fn corrupt_headers_are_refused() {
         // it matters.
         let _ = load(directory.path(), LoadOptions::default());
     }
-    let mut header =
-        br#"{"t":{"dtype":"F32","shape":[9007199254740993,4611686018427387904],"data_offsets":[0,4]}}"#
-            .to_vec();
+    let mut header = br#"{"t":{"dtype":"F32","shape":[9007199254740993,4611686018427387904],
+            "data_offsets":[0,4]}}"#
+        .to_vec();
     let mut absurd = (header.len() as u64).to_le_bytes().to_vec();
     absurd.append(&mut header);
     absurd.extend([0; 4]);

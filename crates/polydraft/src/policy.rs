@@ -12,10 +12,10 @@ mod auto;
 mod budget;
 mod costs;
 mod delayed;
+mod estimate;
 mod fixed;
 mod levels;
 mod paths;
-mod reckoning;
 mod stop_below;
 mod topology;
 
@@ -31,10 +31,10 @@ pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
 pub use costs::{Clocked, Costs, Pass, Passes};
 pub use delayed::Settings as Delayed;
+pub use estimate::{Choices, CostEstimate};
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
 pub use paths::Settings as Paths;
-pub use reckoning::{Choices, Reckoning};
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
 

@@ -102,7 +102,8 @@ fn documents_and_messages_speak_the_fields_language() {
 
 #[test]
 fn words_are_found_where_they_are_said() {
-    let text = "/// The law.\n//! ```\n//! let law = 1;\n//! ```\nfail(\"a \\\"card\\\"\"); // behind\n\
+    let text = "/// The law.\n//! ```\n//! let law = 1;\n//! ```\nfail(\"a \\\"card\\\"\"); // \
+        behind\n\
                 #[cfg(test)]\n/// A law of tests.";
     let found: Vec<usize> = said(text).into_iter().map(|(line, _)| line).collect();
     assert_eq!(found, [1, 5]);

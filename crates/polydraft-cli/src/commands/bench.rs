@@ -1,7 +1,7 @@
 //! `polydraft bench`: costs of models on this machine, and the settings to use for them.
 
+mod by_costs;
 pub mod model;
-mod reckoned;
 pub mod speed;
 
 use anyhow::Result;

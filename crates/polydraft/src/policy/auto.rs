@@ -21,7 +21,7 @@
 //!    does, in step with each other. Drafts shrink as sequences join, down to none.
 //!
 //! Several paths are not considered. By costs they never beat the best chain in any of 54 cells of
-//! models, drafts, texts and temperatures (`docs/measurements.md`).
+//! models, drafts, outputs and temperatures (`docs/measurements.md`).
 //!
 //! All of it is a function of the past, of the distributions on the way to a node and of the one at
 //! it before anything is drawn, so every verifier that is exact for one path stays exact. The clock
@@ -35,7 +35,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Choices, Costs, Described, Growth, Policy, Reckoning, StepContext, numbers};
+use super::{Choices, CostEstimate, Costs, Described, Growth, Policy, StepContext, numbers};
 use crate::draft::{Draft, DraftTree, Form, Path};
 use crate::drafting::Draws;
 use crate::verify::Outcome;
@@ -56,11 +56,11 @@ pub struct Settings {
 
 /// Drafted tokens, at most.
 const DEPTH: usize = 16;
-/// Roots that are remembered, at first unsure ones: with four the demo pair lost 0.02, with sixteen
-/// nothing is gained.
+/// Roots that are remembered, at first uncertain ones: with four the demo pair lost 0.02, with
+/// sixteen nothing is gained.
 const ROOTS: usize = 8;
-/// How unsure a draft is taken for, and how often rejected, of which nothing better is known: who
-/// expects less asks little, and does not learn that it was wrong.
+/// How uncertain a draft is taken for, and how often rejected, of which nothing better is known:
+/// who expects less asks little, and does not learn that it was wrong.
 const USUAL: f64 = 0.5;
 /// The part of the time that may go into finding out whether plain decoding, or drafting, has
 /// become the better one.
@@ -69,7 +69,8 @@ const PROBING: f64 = 0.01;
 /// to the best, is tried until it has lost so much.
 const FREE: f64 = 0.5;
 /// What drafting must gain besides, in plain steps: costs are measured on a machine that is never
-/// quiet, and are believed while they are wrong by less than a twentieth. By costs it loses nothing.
+/// quiet, and are believed while they are wrong by less than a twentieth. By costs it loses
+/// nothing.
 const CAUTION: f64 = 0.03;
 /// Plain steps in a row where drafts pay. The first one does not count ([`Clocked::plain`]).
 ///
@@ -130,11 +131,11 @@ struct Auto {
     most: usize,
     /// Whether one token is drafted in it, worth it or not.
     probes: bool,
-    reckoning: Reckoning,
+    estimate: CostEstimate,
     acceptance: Acceptance,
     /// λ: tokens per second that more tokens must bring.
     rate: f64,
-    /// How unsure the draft was at the last roots.
+    /// How uncertain the draft was at the last roots.
     roots: [f64; ROOTS],
     /// Seconds that probes lost.
     lost: f64,
@@ -146,26 +147,26 @@ struct Auto {
 impl Auto {
     fn new(Settings { depth, costs, .. }: Settings) -> Self {
         let acceptance = Acceptance::new(costs.rejected.min(USUAL));
-        let reckoning = Reckoning::new(costs);
+        let estimate = CostEstimate::new(costs);
         let roots = [USUAL; ROOTS];
-        let mut new = Self { depth, acceptance, reckoning, roots, ..Self::default() };
+        let mut new = Self { depth, acceptance, estimate, roots, ..Self::default() };
         new.think();
         new
     }
 
     /// Settles what is done in the next step.
     fn think(&mut self) {
-        let (plain, first) = (self.reckoning.target(1), self.reckoning.first(false));
+        let (plain, first) = (self.estimate.target(1), self.estimate.first(false));
         let chains = self.chain(0, 1.0, self.acceptance.average);
         let rates = chains.map(|(gain, took)| (1.0 + gain) / (plain + first + took));
         self.rate = rates.fold(1.0 / plain, f64::max);
-        let worth = |unsure| self.worth(0, 1.0, self.acceptance.rejection(unsure)).max(0.0);
+        let worth = |uncertain| self.worth(0, 1.0, self.acceptance.rejection(uncertain)).max(0.0);
         let worth = self.roots.map(worth).iter().sum::<f64>() / ROOTS as f64;
         // Where asking takes next to nothing, as with n-grams, nothing is missed by it.
         let asks = worth > self.rate * first - PROBING;
-        let probe = self.reckoning.first(true) + self.reckoning.target(2) - plain;
+        let probe = self.estimate.first(true) + self.estimate.target(2) - plain;
         let loss = probe - (1.0 - self.acceptance.average) * plain;
-        let may = FREE * plain + PROBING * self.reckoning.choices.seconds;
+        let may = FREE * plain + PROBING * self.estimate.choices.seconds;
         self.probes = !asks && self.lost + loss <= may;
         self.most = match asks && self.due == 0 {
             true => self.depth,
@@ -177,14 +178,14 @@ impl Auto {
     /// the seconds that they take. `reached` is the probability that verification comes to the
     /// node, `here` that what is drawn there is rejected.
     fn chain(&self, from: usize, reached: f64, here: f64) -> impl Iterator<Item = (f64, f64)> {
-        let (before, pass) = (self.reckoning.target(1 + from), self.reckoning.draft(1));
+        let (before, pass) = (self.estimate.target(1 + from), self.estimate.draft(1));
         let before = if from == 0 { (1.0 - CAUTION) * before } else { before };
         let (mut accepted, mut gain) = (reached * (1.0 - here), 0.0);
         (from + 1..=self.depth).map(move |depth| {
             gain += accepted;
             accepted *= 1.0 - self.acceptance.average;
             let drafted = (depth - from - 1) as f64 * pass;
-            (gain, self.reckoning.target(1 + depth) - before + drafted)
+            (gain, self.estimate.target(1 + depth) - before + drafted)
         })
     }
 
@@ -204,7 +205,7 @@ impl Policy for Auto {
     fn goes_on(&self, path: &Path) -> bool {
         let (depth, average) = (path.depth(), self.acceptance.average);
         let worth = || self.worth(depth, self.reached(path), average);
-        depth < self.most && (depth == 0 || worth() > self.rate * self.reckoning.draft(1))
+        depth < self.most && (depth == 0 || worth() > self.rate * self.estimate.draft(1))
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
@@ -225,25 +226,25 @@ impl Policy for Auto {
     }
 
     fn begin_step(&mut self, context: &StepContext) {
-        self.reckoning.context = *context;
+        self.estimate.context = *context;
         self.think();
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
-        let plain = self.reckoning.target(1);
-        let seconds = self.reckoning.observe(draft, outcome);
+        let plain = self.estimate.target(1);
+        let seconds = self.estimate.observe(draft, outcome);
         if self.probes {
             self.lost += seconds - (outcome.accepted.len() + 1) as f64 * plain;
         }
         self.due = self.due.saturating_sub(1);
-        self.drafting = if self.reckoning.is_plain() { 0.0 } else { self.drafting + seconds };
-        let loss = (1.0 - 1.0 / self.reckoning.choices.gain()).max(LOSS);
+        self.drafting = if self.estimate.is_plain() { 0.0 } else { self.drafting + seconds };
+        let loss = (1.0 - 1.0 / self.estimate.choices.gain()).max(LOSS);
         if f64::from(RUN) * plain * loss < PROBING * self.drafting {
             self.due = RUN;
         }
         if !draft.asked().is_empty() {
             self.roots.rotate_right(1);
-            // Where nothing was drawn, the draft was so unsure that nothing was worth it.
+            // Where nothing was drawn, the draft was so uncertain that nothing was worth it.
             let probs = draft.distribution(DraftTree::ROOT);
             self.roots[0] = probs.map_or(1.0, |probs| 1.0 - probs.confidence());
         }
@@ -258,11 +259,11 @@ impl Policy for Auto {
     }
 
     fn clock(&mut self, seconds: f64) {
-        self.reckoning.clock(seconds);
+        self.estimate.clock(seconds);
     }
 
     fn choices(&self) -> Option<&Choices> {
-        Some(&self.reckoning.choices)
+        Some(&self.estimate.choices)
     }
 }
 

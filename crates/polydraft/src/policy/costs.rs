@@ -14,8 +14,8 @@ use crate::{Error, Result};
 /// // By tokens: seconds without context, and more for every token of context.
 /// let costs = r#"{"target": [[1, 1.0], [4, 1.5, 0.001], [8, 2.5, 0.002]], "draft": [[1, 0.1]]}"#;
 /// let costs: Costs = serde_json::from_str(costs)?;
-/// let behind = |context_length| StepContext { batch_size: 1, context_length };
-/// assert_eq!((costs.target.at(1, &behind(50)), costs.target.at(6, &behind(0))), (1.0, 2.0));
+/// let after = |context_length| StepContext { batch_size: 1, context_length };
+/// assert_eq!((costs.target.at(1, &after(50)), costs.target.at(6, &after(0))), (1.0, 2.0));
 /// // Two sequences, four tokens of each.
 /// assert_eq!(costs.target.at(4, &StepContext { batch_size: 2, context_length: 250 }), 3.0);
 /// # Ok::<(), serde_json::Error>(())
@@ -31,7 +31,7 @@ pub struct Costs {
     /// caches.
     pub first: f64,
     /// Whether what was decided without the draft costs it nothing when it is asked again: it goes
-    /// on behind what the target computed.
+    /// on after what the target computed.
     pub follows: bool,
     /// The part of the drafted tokens that is rejected, before anything is known of a text; more
     /// than every other one is not believed.
@@ -43,8 +43,8 @@ pub struct Costs {
 /// What the clock said of steps of one sequence alone: of those without drafted tokens, and of
 /// those with some.
 ///
-/// The former count behind another such step: weights are then where they are in plain decoding. Of
-/// a small model the first step behind a draft takes a third longer.
+/// The former count after another such step: weights are then where they are in plain decoding. Of
+/// a small model the first step after a draft takes a third longer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Clocked {
     /// So many steps.
@@ -89,7 +89,7 @@ impl Default for Costs {
 
 impl Costs {
     /// Takes note of what the clock said of a text. Where it disagrees for long, drafted steps cost
-    /// from here on what it says relative to plain ones of the same texts; whether that is so.
+    /// from here on what it says relative to plain ones of the same outputs; whether that is so.
     pub fn learn(&mut self, text: &Clocked) -> bool {
         let Some(speed) = text.speed() else { return false };
         let Clocked { steps, clock, costs } = &mut self.clock;
@@ -149,7 +149,7 @@ pub struct Passes(pub Vec<Pass>);
 
 impl Passes {
     /// Seconds of a pass over so many tokens of each sequence: on the line between two that are
-    /// known; behind the last in proportion to it.
+    /// known; after the last in proportion to it.
     pub fn at(&self, tokens: usize, context: &StepContext) -> f64 {
         let tokens = tokens * context.batch_size.max(1);
         let seconds = |pass: &Pass| pass.seconds + pass.longer * context.context_length as f64;
@@ -188,11 +188,11 @@ mod tests {
     fn passes_are_lines_between_those_known() {
         let target = r#"{"target": [[1, 0.9, 0.001], [4, 1.6, 0.004]], "rejected": 0.25}"#;
         let costs: Costs = serde_json::from_str(target).unwrap();
-        near(costs.target.at(1, &behind(100)), 1.0);
-        near(costs.target.at(0, &behind(100)), 1.0);
-        near(costs.target.at(4, &behind(600)), 4.0);
-        near(costs.target.at(2, &behind(0)), 0.9 + 0.7 / 3.0);
-        near(costs.target.at(8, &behind(0)), 3.2);
+        near(costs.target.at(1, &after(100)), 1.0);
+        near(costs.target.at(0, &after(100)), 1.0);
+        near(costs.target.at(4, &after(600)), 4.0);
+        near(costs.target.at(2, &after(0)), 0.9 + 0.7 / 3.0);
+        near(costs.target.at(8, &after(0)), 3.2);
         near(costs.target.at(1, &StepContext { batch_size: 8, context_length: 0 }), 3.2);
         assert_eq!((costs.rejected, &costs.draft), (0.25, &Costs::default().draft));
         let text = serde_json::to_string(&costs).unwrap();
@@ -213,9 +213,9 @@ mod tests {
         assert!(!costs.learn(&text(1.3)));
         assert_eq!(costs.target, new().target);
         assert!(costs.learn(&text(1.3)));
-        near(costs.target.at(1, &behind(0)), 1.0);
-        near(costs.target.at(8, &behind(0)), 1.3 * 1.3);
-        near(costs.draft.at(1, &behind(0)), 0.13);
+        near(costs.target.at(1, &after(0)), 1.0);
+        near(costs.target.at(8, &after(0)), 1.3 * 1.3);
+        near(costs.draft.at(1, &after(0)), 0.13);
         near(costs.first, 0.65);
         assert_eq!(costs.clock, Clocked::default());
         // Noise moves nothing, nor does the machine's speed, nor a text without plain steps.
@@ -226,6 +226,6 @@ mod tests {
         }
         // No pass over several tokens is faster than one over one.
         assert!(costs.learn(&text(0.5)) || costs.learn(&text(0.5)));
-        near(costs.target.at(2, &behind(0)), 1.0);
+        near(costs.target.at(2, &after(0)), 1.0);
     }
 }

@@ -14,7 +14,7 @@ use polydraft_runtime::{Models, Settings, Speculation, Usage, costs, seeded};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
-use super::reckoned::Reckoned;
+use super::by_costs::ByCosts;
 use crate::args::ModelArgs;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
@@ -27,7 +27,7 @@ use crate::provenance::MadeBy;
 /// Compares plain decoding, adaptive draft length ('auto') and some fixed trees, a few steps of
 /// each in turn, so that a drift of the machine hits all alike. Beside the ratios of measured time
 /// stand those by the costs of passes, as 'auto' estimates them: they have no noise of the machine,
-/// and with --texts and --costs the same seed gives the same numbers.
+/// and with --outputs and --costs the same seed gives the same numbers.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -288,7 +288,7 @@ fn in_turn(
             let mut request = way.settings.request(language, prompt, limits, seeded(seed))?;
             if way.name != AUTO {
                 request = request.map_speculation(|drawn| {
-                    drawn.map_policy(|policy| Box::new(Reckoned::new(policy, costs.clone())))
+                    drawn.map_policy(|policy| Box::new(ByCosts::new(policy, costs.clone())))
                 })?;
             }
             sessions.push(engine.open(request)?);
@@ -331,7 +331,7 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
         results,
         tried_before: tried_before(&ways[2..], clock)
             .map(|speed| speed / rate(&ways[0].texts, clock)),
-        tried_before_by_costs: tried_before(&ways[2..], reckoned),
+        tried_before_by_costs: tried_before(&ways[2..], by_costs),
         verdict,
     }
 }
@@ -346,7 +346,7 @@ fn row(way: &Way, plain: &Way) -> Row {
         block_efficiency: sum(|s| s.tokens as f64) / sum(|s| s.target_calls as f64),
         nodes_per_call: sum(|s| s.nodes as f64) / sum(|s| s.target_calls as f64),
         draft_share: sum(|s| s.draft_time.as_secs_f64()) / sum(|s| s.total_time.as_secs_f64()),
-        by_costs: way.settings.speculation.is_some().then(|| rate(&way.texts, reckoned)),
+        by_costs: way.settings.speculation.is_some().then(|| rate(&way.texts, by_costs)),
     }
 }
 
@@ -359,7 +359,7 @@ fn clock(text: &Statistics) -> (f64, f64) {
 }
 
 /// Seconds that plain decoding would have taken, and those it took, both by the costs of passes.
-fn reckoned(text: &Statistics) -> (f64, f64) {
+fn by_costs(text: &Statistics) -> (f64, f64) {
     text.choices.as_ref().map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
 }
 
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn rng_does_not_make_a_tree_fast() {
-        // Each is lucky once: whoever goes by the other texts never has the lucky one.
+        // Each is lucky once: whoever goes by the other outputs never has the lucky one.
         let lucky = [way("a", &[16, 10, 10]), way("b", &[10, 16, 10]), way("c", &[10, 10, 16])];
         assert_eq!(tried_before(&lucky, clock), Some(10.0));
         // One that is the best everywhere is had everywhere.

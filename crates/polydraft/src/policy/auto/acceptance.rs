@@ -1,15 +1,15 @@
 //! What acceptance to expect, fitted to a text as it goes.
 //!
-//! Problem: the probability that a drafted token is rejected, before it is drawn, from how unsure
-//! the draft is there: u = 1 − its confidence ([`Distribution::confidence`]).
+//! Problem: the probability that a drafted token is rejected, before it is drawn, from how
+//! uncertain the draft is there: u = 1 − its confidence ([`Distribution::confidence`]).
 //! Source: ours; the leaf rule's estimate κ·u ([`stop_below`](super::super::stop_below)), fitted.
 //! Method: a line a + b·s, s = u^0.7, by least squares over the nodes that were verified, the past
-//! forgotten by and by. Before them stands a guess that counts as a few nodes: half of them sure and right, half
-//! unsure and rejected twice as often as is guessed on average. A draft whose confidence says
-//! nothing gets a flat line, so its unsure nodes are tried too.
+//! forgotten by and by. Before them stands a guess that counts as a few nodes: half of them sure
+//! and right, half uncertain and rejected twice as often as is guessed on average. A draft whose
+//! confidence says nothing gets a flat line, so its uncertain nodes are tried too.
 //! Deviations: none.
 //!
-//! [`Distribution::confidence`]: crate::Distribution::sureness
+//! [`Distribution::confidence`]: crate::Distribution::confidence
 
 /// Rejections so far.
 #[derive(Debug, Clone, Default)]
@@ -23,18 +23,19 @@ pub(super) struct Acceptance {
     pub average: f64,
 }
 
-/// The power of u: where the draft is unsure the target often is too, and they agree by chance.
+/// The power of u: where the draft is uncertain the target often is too, and they agree by chance.
 /// With u itself gains are 0.003 less, on code at T = 0 0.01.
 const POWER: f64 = 0.7;
-/// Nodes that the guess counts as: with three the own copy in f32 lost up to 0.04 in a cell.
+/// Nodes that the guess counts as: with three the quantised self-draft in f32 lost up to 0.04 in a
+/// cell.
 const GUESS: f64 = 5.0;
-/// How fast the past is forgotten, a node: texts change. In 64 tokens nothing hangs on it.
+/// How fast the past is forgotten, a node: outputs change. In 64 tokens nothing hangs on it.
 const DECAY: f64 = 0.99;
-/// The least rejection that is reckoned with: what is divided by it stays a number.
+/// The least rejection that is assumed: what is divided by it stays a number.
 const LEAST: f64 = 0.01;
 
 impl Acceptance {
-    /// Behind the guess that so many tokens are rejected, at most every other one.
+    /// After the guess that so many tokens are rejected, at most every other one.
     pub fn new(rejected: f64) -> Self {
         let guess = add(add([0.0; 5], 0.0, 0.0, 0.5 * GUESS), 1.0, 2.0 * rejected, 0.5 * GUESS);
         let mut new = Self { sums: [guess, [0.0; 5]], ..Self::default() };
@@ -42,15 +43,15 @@ impl Acceptance {
         new
     }
 
-    /// The probability that a token is rejected where the draft is so unsure.
-    pub fn rejection(&self, unsure: f64) -> f64 {
-        (self.line.0 + self.line.1 * unsure.powf(POWER)).clamp(LEAST, 1.0)
+    /// The probability that a token is rejected where the draft is so uncertain.
+    pub fn rejection(&self, uncertain: f64) -> f64 {
+        (self.line.0 + self.line.1 * uncertain.powf(POWER)).clamp(LEAST, 1.0)
     }
 
     /// Takes note of a node that was verified.
-    pub fn observe(&mut self, unsure: f64, rejected: bool) {
+    pub fn observe(&mut self, uncertain: f64, rejected: bool) {
         let past = self.sums[1].map(|sum| DECAY * sum);
-        self.sums[1] = add(past, unsure.powf(POWER), f64::from(u8::from(rejected)), 1.0);
+        self.sums[1] = add(past, uncertain.powf(POWER), f64::from(u8::from(rejected)), 1.0);
         self.fit();
     }
 
@@ -94,21 +95,21 @@ mod tests {
             let mut acceptance = Acceptance::new(rejected);
             for n in 0..300 {
                 acceptance.observe([0.0, 0.5, 1.0][n % 3], n > 200);
-                let estimates = [0.0, 0.4, 1.0].map(|unsure| acceptance.rejection(unsure));
+                let estimates = [0.0, 0.4, 1.0].map(|uncertain| acceptance.rejection(uncertain));
                 assert!(estimates.iter().all(|p| (LEAST..=1.0).contains(p)), "{estimates:?}");
                 assert!(estimates.is_sorted(), "{estimates:?}");
             }
         }
     }
 
-    /// The text shows whether drafts are rejected where they are unsure, or anywhere: what is
+    /// The text shows whether drafts are rejected where they are uncertain, or anywhere: what is
     /// expected of nodes less sure than any so far hangs on that.
     #[test]
     fn it_learns_what_confidence_says() {
-        let after = |sure: f64, unsure: f64| {
+        let after = |sure: f64, uncertain: f64| {
             let mut acceptance = Acceptance::new(0.5);
             for n in 0..200 {
-                let (at, truth) = [(0.1, sure), (0.6, unsure)][n % 2];
+                let (at, truth) = [(0.1, sure), (0.6, uncertain)][n % 2];
                 acceptance.observe(at, ((n / 2) as f64 * truth).fract() + truth >= 1.0);
             }
             acceptance

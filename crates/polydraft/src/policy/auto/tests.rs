@@ -51,11 +51,11 @@ fn begin(policy: &mut Auto, batch_size: usize, context_length: usize) {
 }
 
 fn plain(policy: &Auto) -> u64 {
-    policy.reckoning.choices.plain
+    policy.estimate.choices.plain
 }
 
 fn gain(policy: &Auto) -> f64 {
-    policy.reckoning.choices.gain()
+    policy.estimate.choices.gain()
 }
 
 /// Whatever it has seen, and whatever the clock said, what it draws leaves the text the target's
@@ -102,7 +102,7 @@ fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
     assert!(before > 1900 && before < 2000 && gain(&policy) > 0.97, "{before}");
     // Were they better from here on, it would notice.
     live(&mut policy, (&target, &target), 4000, &mut rng);
-    assert!(plain(&policy) < before + 3000, "{:?}", policy.reckoning.choices);
+    assert!(plain(&policy) < before + 3000, "{:?}", policy.estimate.choices);
 }
 
 /// A draft that must read what was decided without it costs more the longer it was not asked; one
@@ -114,8 +114,8 @@ fn one_that_follows_has_nothing_to_read() {
         let draft = passes(&[(1, 0.3), (64, 19.2)], 0.0);
         let mut policy = auto(4, Costs { draft, follows, ..flat(0.3) });
         live(&mut policy, (&probs(1.0), &probs(0.0)), 40, &mut ChaCha8Rng::seed_from_u64(35));
-        assert!(plain(&policy) > 25, "{:?}", policy.reckoning.choices);
-        (policy.reckoning.first(false), policy.reckoning.first(true))
+        assert!(plain(&policy) > 25, "{:?}", policy.estimate.choices);
+        (policy.estimate.first(false), policy.estimate.first(true))
     };
     assert_eq!(first(true), (0.3, 0.3));
     let (one, all) = first(false);
@@ -142,7 +142,7 @@ fn finding_out_that_nothing_pays_costs_little() {
         for seed in 0..20 {
             let mut policy = auto(16, costs.clone());
             live(&mut policy, (&target, &draft), 64, &mut ChaCha8Rng::seed_from_u64(seed));
-            assert!(gain(&policy) > 0.97, "{:?}", policy.reckoning.choices);
+            assert!(gain(&policy) > 0.97, "{:?}", policy.estimate.choices);
         }
     }
 }
@@ -163,11 +163,11 @@ fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
         let mut policy = auto(16, costs.clone());
         live(&mut policy, (&one, &other), 2, rng);
         live(&mut policy, (&one, &one), 20, rng);
-        assert!(gain(&policy) > 1.2, "{:?}", policy.reckoning.choices);
+        assert!(gain(&policy) > 1.2, "{:?}", policy.estimate.choices);
         // One that is never right, whatever was measured elsewhere, is found out.
         let mut policy = auto(16, costs.clone());
         live(&mut policy, (&one, &other), 256, rng);
-        assert!(gain(&policy) > 0.94, "{:?}", policy.reckoning.choices);
+        assert!(gain(&policy) > 0.94, "{:?}", policy.estimate.choices);
     }
 }
 
@@ -222,7 +222,7 @@ fn drafts_give_way_to_neighbours() {
 }
 
 /// A copy of the target that takes a twentieth of its pass, and as much more with every token:
-/// behind a long context drafting hardly pays.
+/// after a long context drafting hardly pays.
 #[test]
 fn drafts_give_way_to_long_contexts() {
     let mut rng = ChaCha8Rng::seed_from_u64(36);
@@ -250,16 +250,16 @@ fn cold_drafts_are_judged_by_how_sure_they_were() {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         Distribution::drafted(None, 2, None, &[sure.ln(), (1.0 - sure).ln()], &sampling).unwrap()
     };
-    let (sure, unsure) = (cold(0.95), cold(0.55));
+    let (sure, uncertain) = (cold(0.95), cold(0.55));
     let mut policy = auto(4, costs(&[(1, 1.0), (2, 1.3), (64, 20.0)], 0.02));
-    for probs in [&sure, &unsure].repeat(30) {
+    for probs in [&sure, &uncertain].repeat(30) {
         policy.acceptance.observe(1.0 - probs.confidence(), probs.confidence() < 0.6);
     }
     (policy.most, policy.probes) = (4, false);
     let draft = Draft::new();
     let draws = |probs| policy.draws(&draft.path(DraftTree::ROOT), probs).is_some();
-    assert_eq!((draws(&sure), draws(&unsure)), (true, false));
-    assert_eq!(sure, unsure, "their laws are equal");
+    assert_eq!((draws(&sure), draws(&uncertain)), (true, false));
+    assert_eq!(sure, uncertain, "their laws are equal");
 }
 
 /// Where drafts pay some steps are plain, so that the clock can compare both; it changes nothing in
@@ -280,7 +280,7 @@ fn the_clock_is_told_of_both_and_changes_nothing() {
             policy.clock(if draft.tree().len() > 1 { slower } else { 1.0 });
             drafts.push(draft.tree().len());
         }
-        (drafts, policy.reckoning.choices.clone())
+        (drafts, policy.estimate.choices.clone())
     };
     let ((drafts, choices), (again, slower)) = (after(2.0), after(4.0));
     assert_eq!(drafts, again);

@@ -1,23 +1,23 @@
 //! Any policy, with the estimated time of its steps by the costs.
 
 use polydraft::draft::{Draft, Form, Path};
-use polydraft::policy::{Choices, Costs, Growth, Reckoning, StepContext};
+use polydraft::policy::{Choices, CostEstimate, Costs, Growth, StepContext};
 use polydraft::{Distribution, Outcome, Policy};
 
 /// A policy whose [`choices`](Policy::choices) are estimates of its steps' time.
-pub struct Reckoned {
+pub struct ByCosts {
     policy: Box<dyn Policy>,
-    reckoning: Reckoning,
+    estimate: CostEstimate,
 }
 
-impl Reckoned {
+impl ByCosts {
     /// With these costs.
     pub fn new(policy: Box<dyn Policy>, costs: Costs) -> Self {
-        Self { policy, reckoning: Reckoning::new(costs) }
+        Self { policy, estimate: CostEstimate::new(costs) }
     }
 }
 
-impl Policy for Reckoned {
+impl Policy for ByCosts {
     fn goes_on(&self, path: &Path) -> bool {
         self.policy.goes_on(path)
     }
@@ -35,21 +35,21 @@ impl Policy for Reckoned {
     }
 
     fn begin_step(&mut self, context: &StepContext) {
-        self.reckoning.context = *context;
+        self.estimate.context = *context;
         self.policy.begin_step(context);
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
-        self.reckoning.observe(draft, outcome);
+        self.estimate.observe(draft, outcome);
         self.policy.observe(draft, outcome);
     }
 
     fn clock(&mut self, seconds: f64) {
-        self.reckoning.clock(seconds);
+        self.estimate.clock(seconds);
         self.policy.clock(seconds);
     }
 
     fn choices(&self) -> Option<&Choices> {
-        Some(&self.reckoning.choices)
+        Some(&self.estimate.choices)
     }
 }

@@ -36,16 +36,17 @@ impl Choices {
     }
 }
 
-/// The steps of a text, reckoned.
+/// The steps of a text, estimated by the costs.
 ///
 /// ```
 /// use polydraft::conformance::tree::{draw, random_pair, TargetOf};
-/// use polydraft::policy::{Costs, Reckoning};
+/// use polydraft::policy::{Costs, CostEstimate};
 /// use polydraft::{PolicyKind, VerifierKind};
 /// use rand::SeedableRng;
 ///
-/// let costs: Costs = serde_json::from_str(r#"{"target": [[1, 1], [8, 1]], "draft": [[1, 0.25]]}"#)?;
-/// let mut reckoning = Reckoning::new(costs);
+/// let json = r#"{"target": [[1, 1], [8, 1]], "draft": [[1, 0.25]]}"#;
+/// let costs: Costs = serde_json::from_str(json)?;
+/// let mut estimate = CostEstimate::new(costs);
 /// let policy = PolicyKind::chain(2).build()?;
 /// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
 /// let pair = random_pair(2, 3, 0.5, false, &mut rng)?;
@@ -53,11 +54,11 @@ impl Choices {
 /// let mut verifier = "block".parse::<VerifierKind>()?.build()?;
 /// let outcome = verifier.verify(&draft, &TargetOf::new(draft.tree(), &pair.target), &mut rng)?;
 /// // A pass of the target, and two of the draft.
-/// assert_eq!(reckoning.observe(&draft, &outcome), 1.5);
+/// assert_eq!(estimate.observe(&draft, &outcome), 1.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Reckoning {
+pub struct CostEstimate {
     costs: Costs,
     /// What the costs of the next step depend on. Sequences beside this one are taken for as long,
     /// and do as this one does.
@@ -72,7 +73,7 @@ pub struct Reckoning {
     pub choices: Choices,
 }
 
-impl Reckoning {
+impl CostEstimate {
     /// By these costs.
     pub fn new(costs: Costs) -> Self {
         Self { costs, ..Self::default() }
@@ -112,7 +113,7 @@ impl Reckoning {
         seconds
     }
 
-    /// Whether the last step tells what plain decoding takes: behind another one without drafted
+    /// Whether the last step tells what plain decoding takes: after another one without drafted
     /// tokens.
     pub fn is_plain(&self) -> bool {
         self.behind_plain && self.last.0 == 1
