@@ -180,7 +180,7 @@ mod tests {
         assert!((found - expected).abs() < 1e-12, "{found} {expected}");
     }
 
-    fn behind(context_length: usize) -> StepContext {
+    fn after(context_length: usize) -> StepContext {
         StepContext { batch_size: 1, context_length }
     }
 
