@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// use polydraft_kernels::Rows;
 ///
 /// let rows = Rows::new(vec![1.0, 2.0, 3.0, 4.0], 2);
-/// let sums = rows.add(&Rows::new(vec![10.0, 20.0], 2))?;
+/// let sums = rows.plus(&Rows::new(vec![10.0, 20.0], 2))?;
 /// assert_eq!(sums.numbers(), [11.0, 22.0, 13.0, 24.0]);
 /// # Ok::<(), polydraft_kernels::Error>(())
 /// ```
@@ -57,7 +57,7 @@ impl Rows {
     ///
     /// # Errors
     /// Rows of another width, or another number of them.
-    pub fn add(mut self, other: &Self) -> Result<Self> {
+    pub fn plus(mut self, other: &Self) -> Result<Self> {
         let (all, width, others) = (self.numbers.len(), self.width, other.numbers.len());
         if other.width != width || ![width, all].contains(&others) {
             return Err(Error::Shape {
@@ -146,9 +146,9 @@ mod tests {
         let (x, y) = ([1.0, -2.0, 3.0, 4.0, 5.0, 6.5], [0.5, 1.0, 2.0, -3.0, 4.0, 8.0]);
         let all = || rows(&x, 3);
         for (found, expected) in [
-            (all().add(&rows(&y, 3)).unwrap(), rows(&[1.5, -1.0, 5.0, 1.0, 9.0, 14.5], 3)),
+            (all().plus(&rows(&y, 3)).unwrap(), rows(&[1.5, -1.0, 5.0, 1.0, 9.0, 14.5], 3)),
             (
-                all().add(&rows(&[10.0, 20.0, 30.0], 3)).unwrap(),
+                all().plus(&rows(&[10.0, 20.0, 30.0], 3)).unwrap(),
                 rows(&[11.0, 18.0, 33.0, 14.0, 25.0, 36.5], 3),
             ),
             (all().scaled(0.25), rows(&[0.25, -0.5, 0.75, 1.0, 1.25, 1.625], 3)),
@@ -168,8 +168,8 @@ mod tests {
             let exact = 2.0 * (f64::from(x) / 2.0).tanh();
             assert!((f64::from(*found) - exact).abs() < 1e-6, "{found}, {exact}");
         }
-        assert!(all().add(&rows(&x[..4], 4)).is_err());
-        assert!(all().add(&rows(&x[..2], 2)).is_err());
+        assert!(all().plus(&rows(&x[..4], 4)).is_err());
+        assert!(all().plus(&rows(&x[..2], 2)).is_err());
         assert!(Rows::beside(&[all(), rows(&x, 2)]).is_err());
     }
 }

@@ -50,7 +50,7 @@ pub trait Drawing {
 /// Finds out before anything is measured whether the plots can be written.
 pub fn check(files: &[PathBuf]) -> Result<()> {
     for file in files {
-        if !file.extension().is_some_and(|e| e == "svg") {
+        if file.extension().is_none_or(|e| e != "svg") {
             return Err(Usage::error(format_args!(
                 "--plot {}: expected a name in .svg",
                 file.display()

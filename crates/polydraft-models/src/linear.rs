@@ -146,7 +146,7 @@ impl Linear {
         let y = self.matrix.forward(x)?;
         match &self.bias {
             None => Ok(y),
-            Some(bias) => Ok(y.add(bias)?),
+            Some(bias) => Ok(y.plus(bias)?),
         }
     }
 }

@@ -167,7 +167,7 @@ impl Transformer {
         }
         if let Place::Learned(rows, offset) = &self.place {
             let ids: Vec<u32> = positions.iter().map(|p| (p + offset) as u32).collect();
-            x = x.add(&rows.rows(&ids)?)?;
+            x = x.plus(&rows.rows(&ids)?)?;
         }
         Ok(x)
     }

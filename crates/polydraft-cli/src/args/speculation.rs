@@ -76,7 +76,7 @@ fn verifier<R: RuleRegistry>(name: &str) -> Result<VerifierName<R>, String> {
         "none" => Ok(VerifierName(None)),
         _ => match name.parse() {
             Ok(kind) => Ok(VerifierName(Some(kind))),
-            Err(error) => Err(format!("{}; or none", polydraft::Error::from(error))),
+            Err(error) => Err(format!("{error}; or none")),
         },
     }
 }

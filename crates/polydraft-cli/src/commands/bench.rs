@@ -13,7 +13,7 @@ use super::moved::{Rest, moved};
 #[derive(Subcommand)]
 pub enum Bench {
     /// Recommend settings for a target and its draft, with the speed-up and the reason.
-    Speed(speed::Args),
+    Speed(Box<speed::Args>),
     /// Measure what passes of a model cost.
     Model(model::Args),
     /// Moved to polydraft-lab.
@@ -45,7 +45,7 @@ pub enum Bench {
 /// What went wrong, in words.
 pub fn run(bench: Bench) -> Result<()> {
     Err(moved(match bench {
-        Bench::Speed(args) => return speed::run(args),
+        Bench::Speed(args) => return speed::run(*args),
         Bench::Model(args) => return model::run(args),
         Bench::Decode(_) => "bench decode",
         Bench::Verifiers(_) => "bench verifiers",

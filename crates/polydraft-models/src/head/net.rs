@@ -124,7 +124,7 @@ impl Net {
                     Residual::NormedState => normed.clone(),
                 };
                 let joined = Rows::beside(&[token_norm.forward(&token)?, normed])?;
-                from.add(&first.attend(config, &joined, &rotations, parts)?)?
+                from.plus(&first.attend(config, &joined, &rotations, parts)?)?
             }
         };
         x = first.mlp_norms.around(x, |x| first.feed_forward(config, x))?;

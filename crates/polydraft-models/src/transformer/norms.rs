@@ -21,7 +21,7 @@ impl Norms {
         if let Some(norm) = &self.behind {
             y = norm.forward(&y)?;
         }
-        let x = x.add(&y)?;
+        let x = x.plus(&y)?;
         match &self.after {
             None => Ok(x),
             Some(norm) => Ok(norm.forward(&x)?),

@@ -127,7 +127,7 @@ impl Described for Settings {
 #[derive(Default)]
 struct Auto {
     /// Drafted tokens, at most; and in the step that comes.
-    depth: usize,
+    longest: usize,
     most: usize,
     /// Whether one token is drafted in it, worth it or not.
     probes: bool,
@@ -149,7 +149,7 @@ impl Auto {
         let acceptance = Acceptance::new(costs.rejected.min(USUAL));
         let estimate = CostEstimate::new(costs);
         let roots = [USUAL; ROOTS];
-        let mut new = Self { depth, acceptance, estimate, roots, ..Self::default() };
+        let mut new = Self { longest: depth, acceptance, estimate, roots, ..Self::default() };
         new.think();
         new
     }
@@ -169,7 +169,7 @@ impl Auto {
         let may = FREE * plain + PROBING * self.estimate.choices.seconds;
         self.probes = !asks && self.lost + loss <= may;
         self.most = match asks && self.due == 0 {
-            true => self.depth,
+            true => self.longest,
             false => usize::from(self.probes),
         };
     }
@@ -181,7 +181,7 @@ impl Auto {
         let (before, pass) = (self.estimate.target(1 + from), self.estimate.draft(1));
         let before = if from == 0 { (1.0 - CAUTION) * before } else { before };
         let (mut accepted, mut gain) = (reached * (1.0 - here), 0.0);
-        (from + 1..=self.depth).map(move |depth| {
+        (from + 1..=self.longest).map(move |depth| {
             gain += accepted;
             accepted *= 1.0 - self.acceptance.average;
             let drafted = (depth - from - 1) as f64 * pass;
