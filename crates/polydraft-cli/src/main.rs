@@ -15,7 +15,7 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    global: GlobalArgs,
+    _global: GlobalArgs,
 }
 
 #[derive(Subcommand)]
@@ -68,7 +68,6 @@ impl Command {
 fn main() {
     program::main(Cli::command(), |matches| {
         let cli = Cli::from_arg_matches(matches).map_err(|e| e.format(&mut Cli::command()))?;
-        cli.global.settle();
         match cli.command.answers_many() {
             // If llama.cpp aborts, the other requests get an error.
             true => cli.command.run(),

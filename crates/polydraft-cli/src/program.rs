@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, Command};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use polydraft_runtime::Usage;
 
 use crate::output::{self, Verbosity};
@@ -34,7 +34,7 @@ pub struct GlobalArgs {
 
 impl GlobalArgs {
     /// Puts them into effect.
-    pub fn settle(&self) {
+    fn settle(&self) {
         output::set_verbosity(match (self.quiet, self.verbose) {
             (true, _) => Verbosity::Quiet,
             (false, true) => Verbosity::Verbose,
@@ -62,6 +62,7 @@ fn parsed(command: Command, run: impl FnOnce(&ArgMatches) -> Result<()>) -> Resu
     if let Some(file) = &file {
         config::check(&program, &matches, file)?;
     }
+    GlobalArgs::from_arg_matches(&matches)?.settle();
     // Before anything that may start a thread.
     threads::settle(&program, &matches)?;
     // An option that contradicts others may be one of the file.

@@ -56,7 +56,7 @@ fn the_command_line_wins_over_the_file() {
     for (text, args) in [
         ("depth = 4", &["--depth", "2"][..]),
         ("verifier = 'none'", &["--verifier", "block", "--depth", "2"]),
-        ("tree = 'binary'\nverifier = 'traversal'", &["--tree", "3,2"]),
+        ("[generate]\ntree = 'binary'\nverifier = 'traversal'", &["--tree", "3,2"]),
         (
             "[generate]\ndraft = 'ngram'",
             &["--draft", concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/draft")],
@@ -169,7 +169,7 @@ fn a_draft_that_is_not_there_says_what_would_do() {
             &[name, "self:TYPE", "ngram", "--verifier none"],
         );
     }
-    fails(&["generate", "-p", "x", "--tree", "auto", "--depth", "3"], 2, &["--tree auto:4,3"]);
+    fails(&["generate", "-p", "x", "--tree", "auto", "--depth", "3"], 2, &["--tree auto:1,3"]);
     fails(&["generate", "-p", "x", "--tree", "sequoia:99999999"], 2, &["from 1 to 4096"]);
     fails(
         &["generate", "-p", "x", "--verifier", "spectr", "--tree", "sequoia:8"],

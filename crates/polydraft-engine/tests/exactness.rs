@@ -314,7 +314,7 @@ fn mismatches_are_refused() {
     };
     let plain = setup("token", PolicyKind::chain(2));
     let mut alone = Engine::new(Box::new(even(3)), None);
-    assert!(open(&mut alone, &plain, &[]).unwrap_err().to_string().contains("drafts"));
+    assert!(open(&mut alone, &plain, &[]).unwrap_err().to_string().contains("a drafter"));
     let mut pair = engine(&even(3), &even(3));
     assert!(open(&mut pair, &plain, &[]).is_ok());
     // The form of the trees is not what the verifier is exact for.

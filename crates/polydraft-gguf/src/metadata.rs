@@ -1,4 +1,4 @@
-//! The metadata: keys and values, read with errors that name the key, what was expected and what is
+//! The metadata: key-value pairs, read with errors that name the key, what was expected and what is
 //! there.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const LONGEST_KEY: u64 = 65_535;
 /// The shortest entry: the length of its key, one letter, its type, one byte.
 const SMALLEST: u64 = 8 + 1 + 4 + 1;
 
-/// Keys and values, borrowed from the header as it was read.
+/// Key-value pairs, borrowed from the header as it was read.
 #[derive(Debug)]
 pub struct Metadata {
     path: Arc<Path>,
@@ -37,7 +37,7 @@ struct Entry {
 pub(crate) struct Entries(BTreeMap<Box<str>, Entry>);
 
 impl Entries {
-    /// Reads `count` keys and values. Nested arrays are refused: no known key has one, and their
+    /// Reads `count` key-value pairs. Nested arrays are refused: no known key has one, and their
     /// depth would have no bound.
     pub fn read(reader: &mut Reader, count: u64) -> Result<Self> {
         let most = reader.left() / SMALLEST;

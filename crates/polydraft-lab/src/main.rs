@@ -12,13 +12,12 @@ struct Cli {
     #[command(subcommand)]
     command: Lab,
     #[command(flatten)]
-    global: GlobalArgs,
+    _global: GlobalArgs,
 }
 
 fn main() {
     program::main(Cli::command(), |matches| {
         let cli = Cli::from_arg_matches(matches).map_err(|e| e.format(&mut Cli::command()))?;
-        cli.global.settle();
         polydraft_llama::host(|| polydraft_lab::run(cli.command))?
     })
 }

@@ -178,7 +178,7 @@ fn usage_errors() {
         (&["--rule", "priority", "--given", "1"], "2"),
         (&["--rule", "priority", "--given", "1,3"], "below 3"),
         (&["--rule", "hub", "--given", "0,1"], "never drawn"),
-        (&["--rule", "priority", "--drafting", "distinct", "--drafts", "2"], "laws"),
+        (&["--rule", "priority", "--drafting", "distinct", "--drafts", "2"], "distributions"),
         (&["--given", "1,2"], "--rule"),
         (&["--drafts", "0"], "0"),
     ] {

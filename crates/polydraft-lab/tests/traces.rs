@@ -87,7 +87,7 @@ fn what_makes_no_sense_is_refused() {
     fails(
         &[&["trace", trace, "--append"], &small[..]].concat(),
         1,
-        &["tree", "paths", "one way to record"],
+        &["tree", "paths", "one set of settings"],
     );
     fails(&[&["trace", "x", "--tree", "auto"], &small[..]].concat(), 2, &["auto"]);
     fails(&["trace", "x", "--mass", "0"], 2, &["--mass"]);

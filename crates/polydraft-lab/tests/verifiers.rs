@@ -64,7 +64,7 @@ fn generate_takes_every_verifier_and_tree() {
         let report = json(&[&GENERATE[..], args, &["--json", "--costs", costs]].concat());
         let ended = report["finish_reason"] == "end-token";
         assert!(ended || report["tokens"].as_array().unwrap().len() == 30, "{args:?}");
-        assert!(report["stats"]["nodes_per_call"].as_f64().unwrap() > 0.2, "{args:?}");
+        assert!(report["stats"]["nodes_per_call"].as_f64().unwrap() > 0.1, "{args:?}");
         let by_draft = report["stats"]["accepted_by_draft"].as_array().unwrap();
         assert!(by_draft.iter().map(|rate| rate.as_f64().unwrap()).sum::<f64>() <= 1.0, "{args:?}");
     }
@@ -341,8 +341,12 @@ fn verifiers_are_compared_on_the_same_drafts() {
     assert!(ok(&["bench", "verifiers", "--from", saved]).contains("less nested-priority"));
     assert!(fs::read_to_string(plot).unwrap().contains("on the same drafts"));
 
-    // What is typed wins over what the file of defaults has in its place.
+    // What is typed wins over the file of defaults; what it excludes is an error.
     let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nsteps-of = 'block'\n");
+    let typed =
+        ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
+    fails(&[&bench[..], &typed].concat(), 2, &["--every excludes steps-of", "config.toml"]);
+    let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nevery = 2\n");
     let typed =
         ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
     let report = json(&[&bench[..], &typed].concat());

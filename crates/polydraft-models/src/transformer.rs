@@ -102,7 +102,7 @@ impl Transformer {
         Cache::new(Form { layout, watched: self.watched() })
     }
 
-    /// Computes the tokens of all parts, writes their keys and values into the KV caches and
+    /// Computes the tokens of all parts, writes their entries into the KV caches and
     /// returns the logits of those that want them, `[wanted, vocabulary]` in the parts' order; none
     /// if none does.
     pub fn forward(&self, parts: &mut [Part]) -> Result<Vec<f32>> {

@@ -1,8 +1,8 @@
 //! Panics of a library that is given files and strings of strangers, as results.
 //!
-//! `tokenizers` trusts `tokenizer.json`: a processor that names a token which is not defined, a
-//! prefix that cuts a character, and other files that nobody checked, panic when they are read or,
-//! later, used.
+//! `tokenizers` trusts `tokenizer.json`: a post-processor that names a token which is not defined,
+//! a prefix that cuts a character, and other files that nobody checked, panic when they are read
+//! or, later, used.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};

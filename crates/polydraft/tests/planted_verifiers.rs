@@ -320,7 +320,10 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
             let verified = kind.build().unwrap().verify(&draft, &target, &mut rng);
             match kind.to_string().as_str() {
                 "invariant" => assert_eq!(verified.unwrap().accepted.len(), 1),
-                _ => assert!(verified.unwrap_err().to_string().contains("clocks"), "{kind}"),
+                _ => assert!(
+                    verified.unwrap_err().to_string().contains("shared randomness"),
+                    "{kind}"
+                ),
             }
         }
     }

@@ -34,12 +34,12 @@ const RIGHT: [&str; 12] = [
     // Names in files, options and formats.
     r#""texts"|--texts|\btexts:|`texts`|text\.\*|\{texts\}|\{held\}|\{clocks\}"#,
     // The metadata of a GGUF file.
-    r"metadata|of keys and values in the header|key_value",
+    r"(?i)queries, keys and values|key_value",
     r"`[^`]*`",
     r"\{[a-z_]+(:[^}]*)?\}",
     r"let clocks",
     r"data races?",
-    r"processor is|`tokenizers`",
+    r"^texts$",
     r"unknown (CPU|processor)",
 ];
 

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::conformance::statistics::GTest;
 use polydraft::coupling::RuleRegistry;
+use polydraft::policy::Costs;
 use polydraft::{RuleKind, Sampling};
 use polydraft_engine::certify::{WrongResidual, compare, count_sequences};
 use polydraft_engine::{Limits, Request};
@@ -167,10 +168,13 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     prompts.truncate(args.max_prompts as usize);
     let rounding = description.models.rounding();
     let mut run = Run::open(description, &Terminal)?;
-    // Without a file of costs drafts are tested whether they are worth their time here or not: the
-    // adaptive tree keeps the general costs.
+    // Without a file of costs drafts are tested whether they are worth their time here or not.
     if run.description.speculation.costs.is_some() {
         run.measure(&Terminal)?;
+    } else if let Some(auto) =
+        run.settings.speculation.as_mut().and_then(|speculation| speculation.tree.auto_mut())
+    {
+        auto.costs = Costs::of_cheap_drafts();
     }
     let Run { mut models, settings, .. } = run;
     let Some(speculation) = &settings.speculation else {

@@ -27,7 +27,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Attention of the tokens of all parts to their sequences; their keys and values go into the
+    /// Attention of the tokens of all parts to their sequences; their entries go into the
     /// KV caches.
     pub fn attend(
         &self,
@@ -59,7 +59,7 @@ impl Layer {
         self.output.forward(&Rows::new(found, heads * head))
     }
 
-    /// Writes the keys and values of all parts into the KV caches, and makes queries ready; all of
+    /// Writes the entries of all parts into the KV caches, and makes queries ready; all of
     /// them side by side.
     fn write(
         &self,

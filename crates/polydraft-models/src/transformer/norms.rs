@@ -4,7 +4,7 @@ use polydraft_kernels::{Norm, Rows};
 
 use crate::error::Result;
 
-/// The norms of a block f: x becomes after(x + behind(f(before(x)))).
+/// The norms of a block f: x becomes `after(x + behind(f(before(x))))`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Norms {
     pub before: Option<Norm>,
