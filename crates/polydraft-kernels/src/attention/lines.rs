@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::fetch::Prefetch;
 use crate::halves::widened;
 
-/// Slots of a page of the KV cache; numbers side by side in a [`Line`].
+/// Slots of a page of the KV cache; numbers side by side in a `Line`.
 pub const PAGE: usize = 32;
 
 /// The type that the KV cache is stored in.
