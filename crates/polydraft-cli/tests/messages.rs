@@ -70,7 +70,7 @@ fn the_command_line_wins_over_the_file() {
         ("depth = 4", &["--verifier", "none"][..], "--depth has no meaning with --verifier none"),
         ("verifier = 'none'", &["--paths", "2"], "--paths has no meaning with --verifier none"),
         ("depth = 4", &["--tree", "auto"], "--tree auto chooses paths and depth"),
-        ("paths = 2", &["--verifier", "block"], "one path"),
+        ("paths = 2", &["--verifier", "block"], "a single path"),
         ("draft-vocabulary = '100'", &["--draft", "ngram"], "n-grams have none"),
     ] {
         std::fs::write(&file, text).unwrap();

@@ -80,7 +80,10 @@ pub(crate) fn measure(
     for (kind, tokens) in CHAINS.into_iter().enumerate() {
         // More is never cheaper: where it seems so, chance did it.
         most = [0, 1].map(|place| most[place].max(least[place][kind][1]));
-        target.push(pass(1 + tokens, most));
+        let mut pass = pass(1 + tokens, most);
+        pass.seconds =
+            target.last().map_or(pass.seconds, |last: &Pass| last.seconds.max(pass.seconds));
+        target.push(pass);
     }
     let draft = least.map(|[_, one, .., most]| {
         let passes = (CHAINS[CHAINS.len() - 1] - CHAINS[1]) as f64;

@@ -89,11 +89,12 @@ impl Default for Costs {
 
 impl Costs {
     /// Costs by which drafting pays nearly always: a target's pass takes the same for all trees,
-    /// and a draft's next to nothing. For tests of drafts themselves.
+    /// a draft's next to nothing, and few tokens are rejected. For tests of drafts themselves.
     pub fn of_cheap_drafts() -> Self {
         let pass = |tokens, seconds| Pass { tokens, seconds, longer: 0.0 };
         let target = Passes(vec![pass(1, 1.0), pass(32, 1.0)]);
-        Self { target, draft: Passes(vec![pass(1, 0.02)]), ..Self::default() }
+        let draft = Passes(vec![pass(1, 0.02)]);
+        Self { target, draft, rejected: 0.1, ..Self::default() }
     }
 
     /// Takes note of what the clock said of a text. Where it disagrees for long, drafted steps cost
