@@ -83,7 +83,13 @@ impl PyEngine {
         device: &str,
         copies: Copies,
     ) -> Result<Self> {
-        let how = Options { dtype, draft_dtype, device, copies };
+        if device != "cpu" {
+            return Err(Failure::unsupported(format!(
+                "device {device}: models are computed on the CPU here; llama.cpp is the way to a \
+                 GPU, with the polydraft program built with --features llama-cuda"
+            )));
+        }
+        let how = Options { dtype, draft_dtype, copies };
         let (engine, language) = match (table(target), draft) {
             (None, None) => opened(py, target, None, &how)?,
             (None, Some(name)) if table(name).is_none() => opened(py, target, Some(name), &how)?,

@@ -15,8 +15,6 @@ pub struct Options<'a> {
     pub dtype: Option<&'a str>,
     /// The draft's; none is the target's.
     pub draft_dtype: Option<&'a str>,
-    /// Where to compute.
-    pub device: &'a str,
     /// Where a quantised copy of the target is cached for the next time.
     pub copies: Copies,
 }
@@ -84,13 +82,6 @@ mod with {
 
     /// What the runtime is asked for.
     fn described(target: &Path, draft: Option<String>, how: &Options<'_>) -> Result<ModelOptions> {
-        if how.device != "cpu" {
-            return Err(Failure::input(format!(
-                "device {}: models are computed on the CPU here; llama.cpp is the way to a GPU, \
-                 with the polydraft program built with --features llama-cuda",
-                how.device
-            )));
-        }
         let typed = |name: Option<&str>| name.map(|name| name.parse()).transpose();
         let copies = match &how.copies {
             Copies::Kept(true) => None,

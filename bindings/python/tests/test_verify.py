@@ -34,11 +34,11 @@ def logits(rng, nodes, vocabulary=6):
     return rng.normal(size=(nodes, vocabulary)).astype(np.float32) * 2
 
 
-def grown(tree, rng, rng, vocabulary=6, **options):
+def grown(tree, numbers, rng, vocabulary=6, **options):
     """A draft, and the logits that it was drawn from, by node."""
     draft, laws = Draft(tree, **options), {}
     while nodes := draft.frontier():
-        rows = logits(rng, len(nodes), vocabulary)
+        rows = logits(numbers, len(nodes), vocabulary)
         laws.update(zip(nodes, rows))
         draft.grow(rows, rng)
     return draft, laws
@@ -92,7 +92,7 @@ def test_paths_of_others():
     rng = np.random.default_rng(3)
     row = {}
 
-    def distribution(text):
+    def law(text):
         return row.setdefault(tuple(text), rng.normal(size=5).astype(np.float32))
 
     paths = [[1, 2, 0], [1, 2, 3], [4, 0, 0], [1, 3, 3]]
