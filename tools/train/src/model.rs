@@ -235,7 +235,7 @@ mod tests {
             let mut shipped = load(&folder, LoadOptions::default()).unwrap();
             let text = shipped
                 .language
-                .text
+                .tokenizer
                 .encode("/// The sum of all\npub fn sum(values: &[f64]) -> f64 {\n")
                 .unwrap();
             let batch = Tensor::new(text.as_slice(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();

@@ -85,7 +85,7 @@ fn what_is_trained_is_what_drafts() {
             model.extend(own[0], &lesson.tokens[..place + 2]).unwrap();
             while model.prepare(own[0], 99).unwrap() > 0 {}
             head.extend(own[1], &lesson.tokens[..place + 2]).unwrap();
-            head.read(own[1], &model, own[0], place + 1).unwrap();
+            head.sync_target(own[1], &model, own[0], place + 1).unwrap();
             let (mut tree, mut node) = (DraftTree::new(), DraftTree::ROOT);
             for (step, found) in
                 unrolled_rounded.iter().enumerate().filter(|(_, found)| row < found.rows)
