@@ -28,7 +28,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
-use learn::{Aim, Figures, Trainer, Sample, Target};
+use learn::{Aim, Figures, Sample, Target, Trainer};
 use losses::Loss;
 use net::Shape;
 use store::Store;

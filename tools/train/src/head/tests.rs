@@ -12,7 +12,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
 use super::export::export;
-use super::learn::{Aim, Trainer, Sample, Target, pass};
+use super::learn::{Aim, Sample, Target, Trainer, pass};
 use super::losses::Loss;
 use super::net::{Net, Shape};
 use super::origin::fingerprint;
