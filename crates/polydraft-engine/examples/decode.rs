@@ -29,7 +29,7 @@ fn request(prompt: u32, seed: u64) -> Result<Request<'static>> {
         // Speculation: it changes the speed only.
         .speculation(speculation)
         .limits(Limits::tokens(24))
-        // Tokens are enough here; a tokenizer's stream, given to `text`, would decode them.
+        // Tokens are enough here; a tokenizer's stream, given to `detokenizer`, would decode them.
         .rng(ChaCha8Rng::seed_from_u64(seed)))
 }
 
