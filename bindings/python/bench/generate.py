@@ -2,7 +2,7 @@
 
     python bench/generate.py [--tokens 64] [--prompts 8] [--json FILE]
 
-A random Llama and the draft of its first layer, as the tests have them, but wider and with laws more like a language model's.
+A random Llama and the draft of its first layer, as the tests have them, but wider and with distributions more like a language model's.
 Assisted generation drafts `depth` tokens with its schedule of lengths and its confidence threshold switched off, so that both
 draft the same number; ways take turns, text by text. Block efficiency: tokens per pass of the target, ours not counting the pass
 that reads the prompt, which the others decode a token with. Answers are checked first: without sampling all texts must be equal.
@@ -36,7 +36,7 @@ class Counted:
 
 
 def pair(args):
-    """A random Llama whose layers behind the first change less than it, and whose laws are as peaked as a language model's."""
+    """A random Llama whose layers behind the first change less than it, and whose distributions are as peaked as a language model's."""
     model = tiny.llama(args.vocabulary, args.layers, args.width, scale=args.scale)
     with torch.no_grad():
         for layer in model.model.layers[1:]:

@@ -19,7 +19,7 @@ from provenance import provenance
 
 
 def case(paths, depth, vocabulary, seed):
-    """Paths drawn from laws like a language model's: normal logits of deviation 4, the draft's with an error of 1."""
+    """Paths drawn from distributions like a language model's: normal logits of deviation 4, the draft's with an error of 1."""
     random = np.random.default_rng(seed)
     draft, target_rows, draft_rows = polydraft.Draft(f"paths:{paths},{depth}"), {}, {}
 

@@ -1,4 +1,4 @@
-"""Inside transformers: the law is that of plain `generate`, proven on tiny models, and the text is at temperature 0."""
+"""Inside transformers: the distribution is that of plain `generate`, proven on tiny models, and the text is at temperature 0."""
 
 import itertools
 
@@ -157,7 +157,7 @@ def law_of(model, ids, length, process=None):
     ("nested-priority", "paths:2,1", 2, {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.7}),
 ])  # fmt: skip
 def test_the_law_by_enumeration(verifier, tree, length, options):
-    """Every draw of every step and every decision of `model.generate` is gone through: its law is plain sampling's."""
+    """Every draw of every step and every decision of `model.generate` is gone through: its distribution is plain sampling's."""
     model = tiny.llama(vocabulary=3, layers=2, width=16, seed=4, scale=0.4)
     draft, ids = tiny.first_layers(model), torch.tensor([[1, 2]])
 

@@ -38,8 +38,8 @@ fn built(name: &str) -> Box<dyn Rule> {
     name.parse::<ReferenceKind>().unwrap().build().unwrap()
 }
 
-/// `check` proves the law; the optimum is the minimum over all subsets, of the conformance runner
-/// and of our own.
+/// `check` proves the distribution; the optimum is the minimum over all subsets, of the conformance
+/// runner and of our own.
 fn is_optimal(name: &str, schemes: &[Drafting], random: usize) {
     let mut rule = built(name);
     let seen = every_case(schemes, random, |case| {
@@ -121,8 +121,8 @@ fn optima_agree() {
     });
 }
 
-/// As published the law is off, but by no more than 15τ, and the acceptance by no more than 10τ: by
-/// enumeration.
+/// As published the distribution is off, but by no more than 15τ, and the acceptance by no more
+/// than 10τ: by enumeration.
 #[test]
 fn global_resolution_as_published() {
     let (mut solved, mut gave_up, mut worst_distribution, mut worst_acceptance) =
@@ -160,7 +160,7 @@ fn global_resolution_as_published() {
     assert!(worst_distribution > 1.0 && worst_acceptance > 0.1);
 }
 
-/// Repaired, the law is exact, and the acceptance still within 10τ.
+/// Repaired, the distribution is exact, and the acceptance still within 10τ.
 #[test]
 fn global_resolution_repaired() {
     let mut fallbacks = 0;
