@@ -1,7 +1,6 @@
 //! The source of random decisions: drawn from a seed, or every one of them in turn.
 
 use polydraft::RandomSource;
-use polydraft::gumbel::SharedRandomness;
 use polydraft::random::{Enumerator, Outcomes};
 use pyo3::prelude::*;
 use rand::SeedableRng;
@@ -36,10 +35,10 @@ impl RandomSource for Source {
         }
     }
 
-    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
+    fn shared_key(&mut self) -> Option<[u64; 2]> {
         match self {
-            Self::Random(random) => random.shared_randomness(),
-            Self::Every(every) => every.shared_randomness(),
+            Self::Random(random) => random.shared_key(),
+            Self::Every(every) => every.shared_key(),
         }
     }
 }

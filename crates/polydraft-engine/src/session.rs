@@ -2,7 +2,7 @@
 
 mod observers;
 
-use polydraft::gumbel::{SharedRandomness, WithSharedRandomness};
+use polydraft::gumbel::{self, SharedRandomness, WithSharedRandomness};
 use polydraft::{Draft, RandomSource, Sampling, Token};
 
 use crate::observer::StepObserver;
@@ -176,7 +176,7 @@ impl<'c> Session<'c> {
     /// the same.
     pub fn share_randomness(&mut self) {
         if self.clocks.is_none() {
-            self.clocks = Some(self.rng.shared_randomness());
+            self.clocks = Some(gumbel::shared_randomness(&mut *self.rng));
         }
     }
 

@@ -15,7 +15,7 @@ use polydraft_reference::trace::{Error, Header, Replay, Trace, in_rounds, replay
 use polydraft_runtime::Usage;
 use rayon::prelude::*;
 
-use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced};
+use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced, show};
 use crate::plot;
 
 /// Compare verifiers on what 'polydraft-lab trace' recorded, on all cores and without models.
@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(save) = save {
         report.save(save)?;
     }
-    report.show(&args.plot, args.json)?;
+    show(&report, &args.plot, args.json)?;
     output::done(interrupted)
 }
 

@@ -18,6 +18,7 @@ mod machine;
 mod models;
 pub mod places;
 mod requests;
+mod resolve;
 mod run;
 mod sampling;
 mod self_draft;

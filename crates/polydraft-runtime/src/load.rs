@@ -14,6 +14,32 @@ use crate::places::{demo, locate};
 use crate::self_draft::SelfDraft;
 use crate::{Listener, Usage, copies, machine};
 
+impl ModelOptions {
+    /// Loads the target and, if one is needed, its drafter.
+    ///
+    /// # Errors
+    /// [`Usage`] where options contradict each other; models that cannot be loaded.
+    pub fn load(&self, with_draft: bool, listener: &dyn Listener) -> Result<Models> {
+        Loader { options: self, listener }.load(with_draft)
+    }
+
+    /// Loads target and draft as two models, for users of both distributions.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load); a draft that is no model.
+    pub fn load_both(&self, listener: &dyn Listener) -> Result<(LanguageModel, LanguageModel)> {
+        Loader { options: self, listener }.load_both()
+    }
+
+    /// Loads the target alone, as a model.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_target(&self, listener: &dyn Listener) -> Result<LanguageModel> {
+        Loader { options: self, listener }.load_model("target")
+    }
+}
+
 /// Loads models by their options.
 pub(crate) struct Loader<'a> {
     pub options: &'a ModelOptions,

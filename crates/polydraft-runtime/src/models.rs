@@ -6,14 +6,13 @@ use anyhow::{Result, anyhow};
 use polydraft_engine::{DrafterKind, Engine};
 use polydraft_llama::CacheType;
 use polydraft_models::{Precision, is_gguf, is_head};
-use polydraft_text::{Language, LanguageModel};
+use polydraft_text::Language;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, BackendOptions};
-use crate::load::Loader;
 use crate::places::{demo, locate};
 use crate::self_draft::SelfDraft;
-use crate::{Listener, Usage, as_text};
+use crate::{Usage, as_text};
 
 /// Which models, their weight types, and their backends. Options that are not given are chosen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -69,30 +68,6 @@ pub(crate) enum Own {
 }
 
 impl ModelOptions {
-    /// Loads the target and, if one is needed, its drafter.
-    ///
-    /// # Errors
-    /// [`Usage`] where options contradict each other; models that cannot be loaded.
-    pub fn load(&self, with_draft: bool, listener: &dyn Listener) -> Result<Models> {
-        Loader { options: self, listener }.load(with_draft)
-    }
-
-    /// Loads target and draft as two models, for users of both distributions.
-    ///
-    /// # Errors
-    /// As for [`load`](Self::load); a draft that is no model.
-    pub fn load_both(&self, listener: &dyn Listener) -> Result<(LanguageModel, LanguageModel)> {
-        Loader { options: self, listener }.load_both()
-    }
-
-    /// Loads the target alone, as a model.
-    ///
-    /// # Errors
-    /// As for [`load`](Self::load).
-    pub fn load_target(&self, listener: &dyn Listener) -> Result<LanguageModel> {
-        Loader { options: self, listener }.load_model("target")
-    }
-
     /// The measured acceptances of the demo pair, if it is used.
     pub fn demo_acceptance(&self) -> Option<PathBuf> {
         let demo_pair = self.target.is_none() && self.draft.is_none();

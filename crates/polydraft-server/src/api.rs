@@ -9,6 +9,7 @@ pub mod format;
 mod messages;
 pub mod openapi;
 mod params;
+mod read;
 pub mod responses;
 pub mod speculation;
 mod steps;

@@ -25,8 +25,15 @@ const LONGEST_WINDOW: usize = 16;
 /// So many tokens that make no character are a character never more.
 const MOST_WAITING: usize = 64;
 
+impl Tokenizer {
+    /// A stream of the text after a prompt. It owns what it needs.
+    pub fn stream(&self, prompt: &[Token]) -> Stream {
+        Stream::new(self.clone(), prompt)
+    }
+}
+
 impl Stream {
-    pub(crate) fn new(source: Tokenizer, prompt: &[Token]) -> Self {
+    fn new(source: Tokenizer, prompt: &[Token]) -> Self {
         let with_text: Vec<Token> =
             prompt.iter().copied().filter(|t| !source.is_special(*t)).collect();
         // A few tokens settle whether the first new one brings a space of its own: some tokenizers

@@ -15,7 +15,7 @@ use tokenizers::{Model, ModelWrapper, Tokenizer as HfTokenizer};
 
 use crate::contained::contained;
 use crate::files::read_optional;
-use crate::{Error, Result, SpecialTokens, Stream};
+use crate::{Error, Result, SpecialTokens};
 
 /// A tokenizer as published with a model. A clone is the same one, for the price of a counter.
 ///
@@ -262,11 +262,6 @@ impl Tokenizer {
             Err(panic) => broke(&panic),
         };
         Err(Error::Tokenizing { path: self.inner.path.clone(), operation, problem })
-    }
-
-    /// A stream of the text after a prompt. It owns what it needs.
-    pub fn stream(&self, prompt: &[Token]) -> Stream {
-        Stream::new(self.clone(), prompt)
     }
 }
 

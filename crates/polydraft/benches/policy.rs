@@ -7,9 +7,10 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use polydraft::Growth;
 use polydraft::conformance::tree::{ContextDistributions, TargetOf, draw, random_pair};
 use polydraft::draft::{Draft, Form, Path};
-use polydraft::policy::{Costs, Growth, Pass, Passes, StepContext};
+use polydraft::policy::{Costs, Pass, Passes, StepContext};
 use polydraft::{Distribution, Policy, PolicyKind, Token, VerifierKind, verify::Outcome};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

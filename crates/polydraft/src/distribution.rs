@@ -2,12 +2,12 @@
 
 mod excess;
 mod make;
+mod sample;
 mod sampling;
 
 pub use sampling::Sampling;
 
 use crate::Token;
-use crate::random::{Outcomes, RandomSource};
 
 /// Tokens per entry of the table of cumulative sums.
 const BLOCK: usize = 256;
@@ -122,11 +122,6 @@ impl Distribution {
         (&self.tokens, &self.mass)
     }
 
-    /// Draws a token. Time is logarithmic in the size of the support, plus a constant.
-    pub fn sample<C: RandomSource + ?Sized>(&self, rng: &mut C) -> Token {
-        rng.choose(self) as Token
-    }
-
     /// Half the L1 distance.
     pub fn total_variation(&self, other: &Self) -> f64 {
         let mut sum = 0.0;
@@ -234,34 +229,6 @@ impl Distribution {
         } else {
             self.tokens.binary_search(&token).ok()
         }
-    }
-}
-
-impl Outcomes for Distribution {
-    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
-        let position = uniform() * self.cumulative.last().copied().unwrap_or(0.0);
-        let block =
-            self.cumulative.partition_point(|&sum| sum <= position).min(self.cumulative.len() - 1);
-        let mut left = position - if block == 0 { 0.0 } else { self.cumulative[block - 1] };
-        let mut last = block * BLOCK;
-        for (index, &mass) in self.mass.iter().enumerate().skip(last).take(BLOCK) {
-            if mass > 0.0 {
-                last = index;
-                if left < mass {
-                    break;
-                }
-                left -= mass;
-            }
-        }
-        if self.is_dense() { last } else { self.tokens[last] as usize }
-    }
-
-    fn weights(&self) -> Vec<f64> {
-        self.to_vec()
-    }
-
-    fn are_tokens(&self) -> bool {
-        true
     }
 }
 

@@ -6,11 +6,11 @@
 //! drawn from.
 
 mod form;
+mod grow;
 mod path;
 mod tree;
 
-use crate::drafting::{Drafting, Draws, Proposal};
-use crate::policy::{Growth, Policy};
+use crate::drafting::{Drafting, Draws, Growth, Proposal};
 use crate::random::RandomSource;
 use crate::{Distribution, Error, Result, Token};
 
@@ -177,27 +177,6 @@ impl Draft {
         self.drawn[node] = Some(Drawn { draws, fresh, probs });
     }
 
-    /// Draws below `node` what `policy` decides; returns the distribution if nothing is to be drawn
-    /// there.
-    ///
-    /// # Errors
-    /// As for [`draw`](Self::draw).
-    pub fn grow(
-        &mut self,
-        node: NodeId,
-        probs: Distribution,
-        policy: &dyn Policy,
-        rng: &mut dyn RandomSource,
-    ) -> Result<Option<Distribution>> {
-        let depth = self.tree.depth(node);
-        self.asked.resize(self.asked.len().max(depth + 1), 0);
-        self.asked[depth] += 1;
-        match policy.draws(&self.path(node), &probs) {
-            Some(growth) => self.draw(node, probs, growth, rng).map(|()| None),
-            None => Ok(Some(probs)),
-        }
-    }
-
     /// Whether this node is the end of independent draws from its parent's distribution.
     fn is_iid_child(&self, node: NodeId) -> bool {
         node != DraftTree::ROOT
@@ -264,11 +243,6 @@ impl Draft {
     /// Whether the paths that came to this node went on, each with one draw.
     pub fn continues(&self, node: NodeId) -> bool {
         self.at(node).is_some_and(|drawn| !drawn.fresh)
-    }
-
-    /// The path from the root to a node, as far as a policy may know it.
-    pub fn path(&self, node: NodeId) -> Path<'_> {
-        Path::new(self, node)
     }
 }
 

@@ -103,6 +103,15 @@ impl Draws {
     }
 }
 
+/// How a tree goes on below a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// Every path that came here goes on with one draw of its own.
+    Continue,
+    /// The paths that came here are one, and these draws begin.
+    Fresh(Draws),
+}
+
 /// The distribution of the tuple of drafts at a node.
 ///
 /// ```

@@ -44,11 +44,11 @@ pub trait SharedRandomness: Send {
 ///
 /// ```
 /// use polydraft::gumbel::{SharedRandomness, Keyed};
-/// use polydraft::{RandomSource, Distribution};
+/// use polydraft::Distribution;
 /// use rand::SeedableRng;
 ///
 /// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
-/// let mut clocks = Keyed::drawn(&mut rng);
+/// let mut clocks = Keyed::new([1, 2]);
 /// let (p, q) = (Distribution::new(vec![0.5, 0.3, 0.2])?, Distribution::new(vec![0.4, 0.3, 0.3])?);
 /// // Similar distributions have the same first token nearly always.
 /// let mut first = |probs, position| clocks.first(position, probs, 1, &mut rng);
@@ -61,29 +61,19 @@ pub struct Keyed {
     key: [u64; 2],
 }
 
-/// 32 random bits.
-struct Bits;
-
-impl Outcomes for Bits {
-    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
-        (uniform() * (1_u64 << 32) as f64) as usize
-    }
-
-    fn weights(&self) -> Vec<f64> {
-        vec![1.0]
-    }
-}
-
 impl Keyed {
     /// The shared randomness of a key.
     pub fn new(key: [u64; 2]) -> Self {
         Self { key }
     }
+}
 
-    /// The shared randomness of a key that is drawn here.
-    pub fn drawn(rng: &mut (impl RandomSource + ?Sized)) -> Self {
-        let mut half = || (rng.choose(&Bits) as u64) << 32 | rng.choose(&Bits) as u64;
-        Self::new([half(), half()])
+/// Shared randomness for a sequence: of a key that is drawn here, or, under enumeration, with all
+/// of its outcomes in turn.
+pub fn shared_randomness(rng: &mut dyn RandomSource) -> Box<dyn SharedRandomness> {
+    match rng.shared_key() {
+        Some(key) => Box::new(Keyed::new(key)),
+        None => Box::new(Open::new()),
     }
 }
 
@@ -203,7 +193,7 @@ mod tests {
     #[test]
     fn the_first_of_a_race_are_those_of_what_is_left() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut clocks = Keyed::drawn(&mut rng);
+        let mut clocks = Keyed::new(rng.shared_key().unwrap());
         let probs = Distribution::new(vec![0.3, 0.0, 0.4, 0.05, 0.15, 0.1]).unwrap();
         for position in 0..500 {
             let order = sorted(&clocks, position, &probs);
@@ -224,11 +214,11 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let runs = 60_000;
         for by_key in [false, true] {
-            let mut clocks = Keyed::drawn(&mut rng);
+            let mut clocks = Keyed::new(rng.shared_key().unwrap());
             let mut counts = std::collections::HashMap::new();
             for run in 0..runs {
                 if by_key {
-                    clocks = Keyed::drawn(&mut rng);
+                    clocks = Keyed::new(rng.shared_key().unwrap());
                 }
                 let first = clocks.first(if by_key { 7 } else { run }, &probs, 2, &mut rng);
                 *counts.entry(first).or_insert(0_u64) += 1;

@@ -50,9 +50,9 @@ pub mod verify;
 pub use coupling::{Problem, Rule, RuleKind, couple};
 pub use distribution::{Distribution, Sampling};
 pub use draft::{Draft, DraftTree, Form, NodeId, Path};
-pub use drafting::{Drafting, Draws, Proposal};
+pub use drafting::{Drafting, Draws, Growth, Proposal};
 pub use error::{Error, Result};
-pub use policy::{Growth, Policy, PolicyKind, StepContext, Topology};
+pub use policy::{Policy, PolicyKind, StepContext, Topology};
 pub use random::{RandomSource, enumerate};
 pub use verify::{Outcome, TargetDistributions, Verifier, VerifierKind};
 

@@ -23,7 +23,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::draft::{Draft, Form, Path};
-use crate::drafting::{Drafting, Draws};
+use crate::drafting::{Drafting, Growth};
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 
@@ -37,15 +37,6 @@ pub use levels::Settings as Levels;
 pub use paths::Settings as Paths;
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
-
-/// How a tree goes on below a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Growth {
-    /// Every path that came here goes on with one draw of its own.
-    Continue,
-    /// The paths that came here are one, and these draws begin.
-    Fresh(Draws),
-}
 
 /// What a policy knows before a step. It must not depend on what is drawn in the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,7 +5,6 @@
 //! decisions and gives each run's exact probability. Conformance tests therefore enumerate the very
 //! code that runs in production.
 
-use crate::gumbel::{Keyed, Open, SharedRandomness};
 use crate::{Distribution, Token};
 
 /// A set of weighted outcomes `0..`, one of which is to be chosen in proportion to its weight.
@@ -59,10 +58,11 @@ pub trait RandomSource {
         self.choose(&weights)
     }
 
-    /// Shared randomness for a sequence: of a key that is drawn here, or, under enumeration, with
-    /// all of its outcomes in turn.
-    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
-        Box::new(Keyed::drawn(self))
+    /// The key of a sequence's shared randomness ([`crate::gumbel`]), drawn here; none under
+    /// enumeration, which takes all outcomes in turn instead of those of one key.
+    fn shared_key(&mut self) -> Option<[u64; 2]> {
+        let mut half = || (self.choose(&Bits) as u64) << 32 | self.choose(&Bits) as u64;
+        Some([half(), half()])
     }
 
     /// The first `count` tokens of `probs` by shared randomness (Gumbel-top-k), at this depth below
@@ -74,6 +74,19 @@ pub trait RandomSource {
         _count: usize,
     ) -> Option<Vec<Token>> {
         None
+    }
+}
+
+/// 32 random bits.
+struct Bits;
+
+impl Outcomes for Bits {
+    fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
+        (uniform() * (1_u64 << 32) as f64) as usize
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        vec![1.0]
     }
 }
 
@@ -192,8 +205,8 @@ impl RandomSource for Enumerator {
         self.decide(|| outcomes.weights())
     }
 
-    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
-        Box::new(Open::new())
+    fn shared_key(&mut self) -> Option<[u64; 2]> {
+        None
     }
 }
 
@@ -207,8 +220,8 @@ impl RandomSource for &mut Enumerator {
         (**self).choose(outcomes)
     }
 
-    fn shared_randomness(&mut self) -> Box<dyn SharedRandomness> {
-        (**self).shared_randomness()
+    fn shared_key(&mut self) -> Option<[u64; 2]> {
+        None
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use common::{TOLERANCE, named, pairs, supports};
 use polydraft::conformance::tree::{exact, random_pair};
-use polydraft::gumbel::WithSharedRandomness;
+use polydraft::gumbel::{self, WithSharedRandomness};
 use polydraft::{
     Distribution, Draft, DraftTree, Drafting, Draws, Error, Form, Growth, Outcome, Path, Policy,
     PolicyKind, RandomSource, Result, TargetDistributions, Token, Verifier, VerifierKind,
@@ -279,7 +279,7 @@ impl Verifier for OldClocks {
     ) -> Result<Outcome> {
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);
         loop {
-            let token = polydraft::gumbel::sample(target.target(node)?, 0, rng);
+            let token = gumbel::sample(target.target(node)?, 0, rng);
             match draft.tree().child(node, token) {
                 Some(child) => node = child,
                 None => return Ok(Outcome { accepted, token }),
@@ -311,7 +311,7 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
     let mut rng = ChaCha8Rng::seed_from_u64(21);
     let probs = Distribution::new(vec![0.5, 0.3, 0.2]).unwrap();
     for count in [1, 2] {
-        let mut clocks = rng.shared_randomness();
+        let mut clocks = gumbel::shared_randomness(&mut rng);
         let mut draft = Draft::new();
         let mut rng = WithSharedRandomness::new(&mut rng, clocks.as_mut(), 0);
         draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(count)), &mut rng).unwrap();

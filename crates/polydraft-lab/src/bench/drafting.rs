@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
-use polydraft::gumbel::{Keyed, SharedRandomness};
+use polydraft::gumbel::{self, SharedRandomness};
 use polydraft::{Distribution, Problem, Proposal, RandomSource, Sampling, acceptance};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::{self, InterruptGuard};
@@ -166,13 +166,18 @@ struct Count {
     /// By position: the results of [`look`](Self::look).
     columns: [Vec<f64>; 8],
     rng: SeededRng,
-    clocks: Keyed,
+    clocks: Box<dyn SharedRandomness>,
 }
 
 impl Count {
     fn new(count: usize, seed: u64) -> Self {
         let mut rng = seeded(seed);
-        Self { count, columns: Default::default(), clocks: Keyed::drawn(&mut rng), rng }
+        Self {
+            count,
+            columns: Default::default(),
+            clocks: gumbel::shared_randomness(&mut rng),
+            rng,
+        }
     }
 
     fn look(&mut self, target: &Distribution, draft: &Distribution) -> Result<()> {
@@ -190,7 +195,7 @@ impl Count {
             optimal(Drafting::WithoutReplacement)?,
             optimal(Drafting::Greedy)?,
             optimal(Drafting::TopK)?,
-            raced(target, draft, count, position * RACES, &mut self.clocks, &mut self.rng),
+            raced(target, draft, count, position * RACES, &mut *self.clocks, &mut self.rng),
         ];
         ensure!(values.iter().all(|value| value.is_finite()), "no number at position {position}");
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
@@ -236,7 +241,7 @@ fn raced(
     draft: &Distribution,
     count: usize,
     from: usize,
-    clocks: &mut Keyed,
+    clocks: &mut dyn SharedRandomness,
     rng: &mut dyn RandomSource,
 ) -> f64 {
     let mut accepted = 0;

@@ -235,7 +235,7 @@ impl Plan<'_> {
                         true
                     },
                 )?;
-                *right += u32::from(item.is_right(&text, self.runner.as_ref())?);
+                *right += u32::from(item.check.accepts(&text, self.runner.as_ref())?);
                 if greedy {
                     first.push(generation.tokens);
                 }

@@ -21,6 +21,7 @@ use polydraft_runtime::Usage;
 
 use crate::observe::{self, Plan, text_seed};
 use crate::plot;
+pub use chart::show;
 pub use report::{Compared, Origin, Report, Row, Setting, Traced, compared};
 
 /// The verifiers that are compared by default: all that are not slow.
@@ -257,7 +258,8 @@ pub fn chooses(tree: &PolicyKind) -> bool {
 pub fn run(args: Args) -> Result<()> {
     plot::check(&args.plot)?;
     if let Some(file) = &args.from {
-        return super::read_record::<Report>(file, "bench verifiers")?.show(&args.plot, args.json);
+        let report = super::read_record::<Report>(file, "bench verifiers")?;
+        return show(&report, &args.plot, args.json);
     }
     let mut settings = settings(&args)?;
     let save = args.save.as_deref().map(Save::begin).transpose()?;
@@ -299,7 +301,7 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(save) = save {
         report.save(save)?;
     }
-    report.show(&args.plot, args.json)?;
+    show(&report, &args.plot, args.json)?;
     output::done(interrupted)
 }
 

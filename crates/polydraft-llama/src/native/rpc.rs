@@ -57,6 +57,24 @@ pub(super) fn devices(server: &str) -> Result<Vec<Device>> {
     }
 }
 
+/// The devices of a model, with a null after the last, for `llama_model_params.devices`: those of
+/// `servers` in their order, then this machine's GPUs. Of a model without servers none of other
+/// machines', which a model beside it may have brought in. To be called on the thread that calls
+/// llama.cpp.
+///
+/// # Errors
+/// A build without RPC; a server that has no devices or speaks another version. One that cannot be
+/// reached is llama.cpp's end.
+pub(super) fn devices_of(servers: &[String]) -> Result<Vec<Device>> {
+    let mut all = Vec::new();
+    for server in servers {
+        all.extend(devices(server)?);
+    }
+    all.extend(devices::own());
+    all.push(std::ptr::null_mut());
+    Ok(all)
+}
+
 /// Lets other machines compute with this one's GPUs, or with its CPU where there are none, until
 /// the process is ended. One client at a time. llama.cpp says on standard output where it listens
 /// and who comes.

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use llama_cpp_sys_2 as sys;
 
 use super::calls::{Carried, attempt, call, has_ended};
-use super::{c_path, devices, said, start, throwing};
+use super::{c_path, rpc, said, start, throwing};
 use crate::{Error, LlamaOptions, Result, Split};
 
 /// A model's weights.
@@ -43,7 +43,7 @@ impl Weights {
             Error::Refused { path: path.to_owned(), problem }
         };
         let loaded = call(move || {
-            let mut devices = devices::of(&options.rpc)?;
+            let mut devices = rpc::devices_of(&options.rpc)?;
             let mut params = Params::new(&options)?;
             params.raw.devices = devices.as_mut_ptr();
             // SAFETY: `name` ends in 0, and it, the shares and the devices live until the model is

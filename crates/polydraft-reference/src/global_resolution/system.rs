@@ -11,7 +11,7 @@
 //! paper does not say which; (2) a term's probability by a sum of positive terms (see `sets`); (3)
 //! it starts from potentials 0.
 
-use super::resolver::GaveUp;
+use super::gave_up::GaveUp;
 use super::{Settings, lbfgs};
 use crate::sets::for_each_iid_set;
 use polydraft::Token;

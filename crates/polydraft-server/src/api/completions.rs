@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
 use super::error::Problem;
-use super::params::{Common, MOST_TOP, null_is_default, read, refuse, within};
+use super::params::{Common, MOST_TOP, null_is_default, refuse, within};
+use super::read::read;
 use super::{Prepared, format, parse};
 use crate::App;
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::Problem;
-use super::params::read;
+use super::read::read;
 use crate::App;
 use crate::grammar::{Form, Grammar, Grammars};
 use crate::worker::Failure;

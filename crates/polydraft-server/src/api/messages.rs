@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::error::Problem;
-use super::params::read;
+use super::read::read;
 use super::tools;
 use crate::App;
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use polydraft::{Sampling, Token};
 use polydraft_engine::{Limits, Penalties};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
 
@@ -121,18 +120,6 @@ where
     T: Deserialize<'de> + Default,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-/// Reads parameters; the one that is wrong is named.
-///
-/// # Errors
-/// A value of another type, or out of its type's range.
-pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        let problem = Problem::invalid(polydraft_files::in_words(error.into_inner()));
-        if path == "." { problem } else { problem.of(&path) }
-    })
 }
 
 /// Parameters that other servers have, and the values with which they change nothing.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::Problem;
-use super::params::read;
+use super::read::read;
 use crate::App;
 
 #[derive(Deserialize)]

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::error::Problem;
-use super::params::{read, within};
+use super::params::within;
+use super::read::read;
 use crate::App;
 use crate::grammar::{CallGrammar, Form};
 use crate::worker::Failure;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::draft::{Draft, DraftTree, NodeId};
 use crate::drafting::Draws;
-use crate::gumbel::WithSharedRandomness;
+use crate::gumbel::{self, WithSharedRandomness};
 use crate::policy::{Policy, PolicyKind};
 use crate::random::{RandomSource, enumerate};
 use crate::verify::{Outcome, TargetDistributions, Verifier};
@@ -183,7 +183,7 @@ pub fn emitted(
     let trees = if verifier.uses_shared_randomness() {
         // What it decides depends on how the draft was drawn, not only on what was drawn.
         let runs = enumerate(|rng| {
-            let mut clocks = rng.shared_randomness();
+            let mut clocks = gumbel::shared_randomness(rng);
             let mut rng = WithSharedRandomness::new(rng, clocks.as_mut(), 0);
             let draft = draw(policy, draft, &mut rng)?;
             let distributions = TargetOf::new(draft.tree(), target);

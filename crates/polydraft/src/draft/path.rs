@@ -59,3 +59,10 @@ impl<'a> Path<'a> {
         tree.path(self.node).into_iter().map(place).collect()
     }
 }
+
+impl Draft {
+    /// The path from the root to a node, as far as a policy may know it.
+    pub fn path(&self, node: NodeId) -> Path<'_> {
+        Path::new(self, node)
+    }
+}

@@ -178,7 +178,7 @@ mod tests {
         let agree: f64 = runs.iter().filter(|run| run.1).map(|run| run.0).sum();
         assert!((agree - expected).abs() < 1e-13, "{agree} {expected}");
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
-        let mut clocks = Keyed::drawn(&mut rng);
+        let mut clocks = Keyed::new(rng.shared_key().unwrap());
         let mut first = |probs, position| clocks.first(position, probs, 1, &mut rng);
         let runs = 100_000;
         let same = (0..runs).filter(|&position| first(&p, position) == first(&q, position)).count();

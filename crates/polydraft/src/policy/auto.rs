@@ -35,9 +35,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Choices, CostEstimate, Costs, Described, Growth, Policy, StepContext, numbers};
+use super::{Choices, CostEstimate, Costs, Described, Policy, StepContext, numbers};
 use crate::draft::{Draft, DraftTree, Form, Path};
-use crate::drafting::Draws;
+use crate::drafting::{Draws, Growth};
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 use acceptance::Acceptance;

@@ -9,11 +9,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    DRAWS_PER_DISTINCT, Described, Growth, LIMIT, Policy, joined, level_sizes, list, within,
-};
+use super::{DRAWS_PER_DISTINCT, Described, LIMIT, Policy, joined, level_sizes, list, within};
 use crate::draft::{Form, Path};
-use crate::drafting::{Draws, count_within};
+use crate::drafting::{Draws, Growth, count_within};
 use crate::{Distribution, Error, Result};
 
 /// Distinct tokens at a node by its depth. Typed `2,1.5`.

@@ -10,9 +10,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Growth, Policy, numbers, within};
+use super::{Described, Policy, numbers, within};
 use crate::draft::{Form, Path};
-use crate::drafting::Draws;
+use crate::drafting::{Draws, Growth};
 use crate::{Distribution, Result};
 
 /// One path of L1 tokens, then K paths of L2 from its end. Typed `L1,K,L2`.

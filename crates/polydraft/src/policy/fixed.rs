@@ -9,9 +9,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Growth, Policy, Topology, drawn_by, joined, list, split_scheme, within};
+use super::{Described, Policy, Topology, drawn_by, joined, list, split_scheme, within};
 use crate::draft::{Form, Path};
-use crate::drafting::{Drafting, Draws};
+use crate::drafting::{Drafting, Draws, Growth};
 use crate::{Distribution, Result};
 
 /// The parents of the positions 1, 2, .., position 0 being the root. Typed `0,0,1` or

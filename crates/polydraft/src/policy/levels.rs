@@ -9,9 +9,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Growth, Policy, drawn_by, joined, level_sizes, list, split_scheme, within};
+use super::{Described, Policy, drawn_by, joined, level_sizes, list, split_scheme, within};
 use crate::draft::{Form, Path};
-use crate::drafting::{Drafting, Draws};
+use crate::drafting::{Drafting, Draws, Growth};
 use crate::{Distribution, Result};
 
 /// Draws at a node by its depth. Typed `3,2,1` or `3,2,1/SCHEME`.

@@ -9,9 +9,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Growth, Policy, numbers, within};
+use super::{Described, Policy, numbers, within};
 use crate::draft::{Form, Path};
-use crate::drafting::Draws;
+use crate::drafting::{Draws, Growth};
 use crate::{Distribution, Result};
 
 /// K paths of L tokens. Typed `K,L`.

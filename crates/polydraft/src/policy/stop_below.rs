@@ -13,8 +13,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Growth, Policy, PolicyKind, StepContext};
+use super::{Described, Policy, PolicyKind, StepContext};
 use crate::draft::{Draft, Form, Path};
+use crate::drafting::Growth;
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 

@@ -1,7 +1,8 @@
 //! Any policy, with the estimated time of its steps by the costs.
 
+use polydraft::Growth;
 use polydraft::draft::{Draft, Form, Path};
-use polydraft::policy::{Choices, CostEstimate, Costs, Growth, StepContext};
+use polydraft::policy::{Choices, CostEstimate, Costs, StepContext};
 use polydraft::{Distribution, Outcome, Policy};
 
 /// A policy whose [`choices`](Policy::choices) are estimates of its steps' time.

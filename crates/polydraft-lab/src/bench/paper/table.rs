@@ -7,16 +7,8 @@ use polydraft_cli::provenance::MadeBy;
 use serde::{Deserialize, Serialize};
 
 use super::Report;
-use super::theirs::Source;
+use super::theirs::{Source, Value};
 use crate::plot::{Best, Dot, Dots, Panel, WIDTH};
-
-/// A measured value.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Value {
-    pub value: f64,
-    /// Its standard error, where it was estimated.
-    pub error: Option<f64>,
-}
 
 /// Ours at a row and a column, and theirs.
 #[derive(Debug, Clone, Serialize, Deserialize)]

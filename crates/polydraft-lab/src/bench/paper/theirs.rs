@@ -3,9 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::table::Value;
-
 const ALL: &str = include_str!("theirs.json");
+
+/// A measured value.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Value {
+    pub value: f64,
+    /// Its standard error, where it was estimated.
+    pub error: Option<f64>,
+}
 
 /// A table of a paper.
 #[derive(Debug, Clone, Serialize, Deserialize)]

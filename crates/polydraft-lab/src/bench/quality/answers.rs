@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use regex::Regex;
 
-use super::items::Item;
-
 /// The criterion of a correct output.
 #[derive(Debug)]
 pub enum Check {
@@ -56,10 +54,10 @@ impl Check {
     }
 }
 
-impl Item {
-    /// Whether this output for the prompt is correct.
-    pub fn is_right(&self, text: &str, runner: Option<&Runner>) -> Result<bool> {
-        Ok(match &self.check {
+impl Check {
+    /// Whether this output is correct.
+    pub fn accepts(&self, text: &str, runner: Option<&Runner>) -> Result<bool> {
+        Ok(match self {
             Check::Exact(answer) => text.trim() == answer,
             Check::Prefix(answer) => text.trim_start().starts_with(answer.as_str()),
             Check::Number(answer) => numbers(text).first().is_some_and(|number| number == answer),

@@ -126,8 +126,8 @@ mod tests {
     fn published_forms_are_read() {
         let gsm = one(r#"{"question": "How many?", "answer": "It is 7.\n#### 1,072"}"#, false);
         let gsm = gsm.expect("read").expect("an item");
-        assert!(gsm.is_right("So 3 and 4: the answer is 1072.", None).expect("checked"));
-        assert!(!gsm.is_right("1072 or 1073", None).expect("checked"));
+        assert!(gsm.check.accepts("So 3 and 4: the answer is 1072.", None).expect("checked"));
+        assert!(!gsm.check.accepts("1072 or 1073", None).expect("checked"));
         let spec = r#"{"question_id": 1, "category": "math_reasoning", "turns": ["2 + 2?"],
             "reference": ["4"]}"#;
         assert_eq!(one(spec, false).expect("read").expect("an item").kind, "math_reasoning");

@@ -1,7 +1,18 @@
 //! The chart of a comparison: which verifier emits the most tokens per call on the same drafts.
 
-use super::report::{Compared, Report};
-use crate::plot::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use polydraft_cli::output;
+
+use super::report::{Compared, Report, print};
+use crate::plot::{self, Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
+
+/// Draws a report to files, and prints it as a table or as JSON.
+pub fn show(report: &Report, plots: &[PathBuf], json: bool) -> Result<()> {
+    plot::write(plots, || chart(report))?;
+    if json { output::json(report) } else { print(report) }
+}
 
 /// A panel for each tree and sampling setting, a row for each verifier, the best on average first.
 pub fn chart(report: &Report) -> Dots {

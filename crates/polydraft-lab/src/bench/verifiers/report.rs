@@ -1,19 +1,15 @@
 //! The results, as a table and as JSON.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::Result;
 use polydraft::{PolicyKind, Sampling};
-use polydraft_cli::output::{self, note};
+use polydraft_cli::output::note;
 use polydraft_cli::provenance::MadeBy;
 use polydraft_cli::save::Save;
 use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{self, Sample};
 use serde::{Deserialize, Serialize};
-
-use super::chart::chart;
-use crate::plot;
 
 /// A tree, sampling settings, and the verifiers that are compared.
 pub struct Setting {
@@ -117,12 +113,6 @@ impl Report {
         }
     }
 
-    /// Draws it to files, and prints it as a table or as JSON.
-    pub fn show(&self, plots: &[PathBuf], json: bool) -> Result<()> {
-        plot::write(plots, || chart(self))?;
-        if json { output::json(self) } else { print(self) }
-    }
-
     /// The record as a file.
     pub fn save(&self, save: Save) -> Result<()> {
         save.finish((serde_json::to_string_pretty(self)? + "\n").as_bytes())
@@ -183,7 +173,7 @@ fn within(error: Option<f64>) -> String {
     error.map_or(String::new(), |error| format!(" ± {error:.4}"))
 }
 
-fn print(report: &Report) -> Result<()> {
+pub fn print(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", report.made_by.machine)?;
     if let Some(verifier) = &report.origin.steps_of {
